@@ -12,6 +12,7 @@ from study.config.named_runs import NO_RUN, Donor, Teacher, donor_of, teacher_of
 from study.counting.memory import AskedPrecision
 
 Initialisation = Literal["bert", "unit_stream"]
+ResidualInitialisation = Literal["bert", "zero"]
 
 
 class Budget(Strict):
@@ -64,7 +65,9 @@ class Recipe(Strict):
     the folder of a completed run whose predictions take the place of the words that were masked; a share of the loss below 1,
     beside these words, or a temperature is written after it, as in `PATH:weight=0.5:temperature=2` (see
     study.model.loss.distillation_loss). `initialisation` says how fresh weights are drawn (see study.model.embeddings): as
-    BERT's, or with `unit_stream` but for the projection of narrower tables.
+    BERT's, or with `unit_stream` but for the projection of narrower tables. `residual_initialisation` says how each block's
+    last products begin, of attention and FFN: as BERT's, or at `zero`, so that every block begins as the identity, in post-norm
+    but for its norms (Goyal et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
     """
 
     learning_rate: Positive = 1e-3
@@ -84,6 +87,7 @@ class Recipe(Strict):
     start: Text = NO_RUN["start"]
     teacher: Text = NO_RUN["teacher"]
     initialisation: Initialisation = "bert"
+    residual_initialisation: ResidualInitialisation = "bert"
     budget: Budget
 
     @field_validator("start")

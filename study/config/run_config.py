@@ -22,7 +22,7 @@ from study.counting.parameters import flops_per_token, masked_positions, paramet
 NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
 
-_LATER = {knob: Recipe.model_fields[knob].default for knob in (*NO_RUN, "initialisation")}
+_LATER = {knob: Recipe.model_fields[knob].default for knob in (*NO_RUN, "initialisation", "residual_initialisation")}
 """The knobs of a recipe that configurations leave out at their defaults, with these."""
 
 LEFT_OUT = {f"recipe.{knob}": plain for knob, plain in _LATER.items()} | {

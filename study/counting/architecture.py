@@ -64,7 +64,16 @@ class Architecture(Strict):
     - `position_encoding`: `learned` adds P rows; `rotary` turns queries and keys by angles that grow with the position, and has
       no parameters (RoFormer, Su et al. 2021, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative
       positions with projections of its own (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections
-      and norms the table (DeBERTa v2 and v3, arXiv:2111.09543). `convolution_kernel` K: a convolution beside the first block.
+      and norms the table (DeBERTa v2 and v3, arXiv:2111.09543); `none` leaves the order of the tokens to `distance_bias`, and
+      without one the encoder is a bag of words. `convolution_kernel` K: a convolution beside the first block.
+    - `distance_bias`: what attention adds to the score of a pair of tokens, by head and signed distance. `learned` has a number
+      for each head and distance in each layer, begun so that heads favour neighbours (Raffel et al. 2020, arXiv:1910.10683,
+      section 2.1, without its buckets); beyond `distance_bias_reach` M, where it is given, all distances share one number a
+      direction (Shaw et al. 2018, arXiv:1803.02155, section 3.2). `alibi` falls linearly with the distance and has no
+      parameters (Press et al. 2022, arXiv:2108.12409).
+    - `query_key_norm`: a norm of each head's queries and one of its keys, of the kind of the other norms and with vectors that
+      the heads share, before rotary positions turn them (Henry et al. 2020, arXiv:2010.04245; Dehghani et al. 2023,
+      arXiv:2302.05442, section 2).
     - `attention_window` W: tokens see W/2 others on each side, but for every `global_attention_every`-th layer.
     - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E columns beside the
       token embedding, MobileBERT), or is not there (NeoBERT, arXiv:2502.19587).
@@ -92,8 +101,11 @@ class Architecture(Strict):
     norm_kind: Literal["layer", "rms", "affine"] = "layer"
     norm_bias: bool = True
     embedding_norm: bool | None = None
-    position_encoding: Literal["learned", "rotary", "disentangled", "disentangled_shared"] = "learned"
+    position_encoding: Literal["learned", "rotary", "none", "disentangled", "disentangled_shared"] = "learned"
     relative_positions: Index = 0
+    distance_bias: Literal["none", "learned", "alibi"] = "none"
+    distance_bias_reach: Count | None = None
+    query_key_norm: bool = False
     convolution_kernel: Index = 0
     attention_window: Count | None = None
     global_attention_every: Count = 1
@@ -102,7 +114,15 @@ class Architecture(Strict):
     contact_head: bool = False
     second_output_bias: bool = True
 
-    @field_validator("embedding_width", "bottleneck_width", "layer_groups", "embedding_norm", "attention_window", mode="before")
+    @field_validator(
+        "embedding_width",
+        "bottleneck_width",
+        "layer_groups",
+        "embedding_norm",
+        "distance_bias_reach",
+        "attention_window",
+        mode="before",
+    )
     @classmethod
     def _none_is_a_word(cls, value: object) -> object:
         """What is not there can be named where values are listed: none, of layer_groups, is a group for each layer."""
@@ -164,6 +184,15 @@ class Architecture(Strict):
         if encoding and not encoding.startswith("disentangled") and rows:
             raise ValueError(f"relative positions do not go with position_encoding {encoding}; leave them out")
         return rows
+
+    @field_validator("distance_bias_reach")
+    @classmethod
+    def _reach_needs_a_learned_bias(cls, reach: int | None, info: ValidationInfo) -> int | None:
+        """A reach of every distance that there is, is the plain case, None."""
+        bias, positions = info.data.get("distance_bias"), info.data.get("positions")
+        if reach is not None and bias not in (None, "learned"):
+            raise ValueError(f"does not go with distance_bias {bias}; set distance_bias: learned, or leave it out")
+        return None if reach is None or (positions is not None and reach >= positions - 1) else reach
 
     @field_validator("global_attention_every")
     @classmethod
@@ -231,6 +260,11 @@ class Architecture(Strict):
     def rotary(self) -> bool:
         """Whether queries and keys are turned by their positions."""
         return self.position_encoding == "rotary"
+
+    @property
+    def biased_distances(self) -> int:
+        """Signed distances with a number of their own in a bias by distance: 2·P − 1, or 2·M + 1 where its reach is M."""
+        return 2 * (self.positions - 1 if self.distance_bias_reach is None else self.distance_bias_reach) + 1
 
     @property
     def relative(self) -> bool:

@@ -26,6 +26,8 @@ LETTERS = {
     "G": "layer groups",
     "R": "relative positions",
     "K": "convolution kernel",
+    "M": "reach of the distance bias",
+    "D": "width of a head",
 }
 """What each letter of a formula means."""
 
@@ -47,6 +49,8 @@ class Letters:
     G: Quantity
     R: Quantity
     K: Quantity
+    M: Quantity
+    D: Quantity
 
     @classmethod
     def numbers(cls, architecture: Architecture) -> Letters:
@@ -55,7 +59,8 @@ class Letters:
         inner = a.bottleneck_width or a.width
         tables = (a.vocabulary, a.positions, a.segments)
         others = (a.ffn_stack, a.groups, a.relative_positions, a.convolution_kernel)
-        return cls(a.depth, a.width, a.heads, a.ffn, *tables, a.table_width, inner, *others)
+        attention = (a.biased_distances // 2, a.head_width)
+        return cls(a.depth, a.width, a.heads, a.ffn, *tables, a.table_width, inner, *others, *attention)
 
     @classmethod
     def symbols(cls, architecture: Architecture) -> Letters:
@@ -94,6 +99,9 @@ def _embeddings(a: Architecture, x: Letters) -> Iterator[Entry]:
         yield "tables", "segment embeddings", x.T * summed
     if a.relative:
         yield "tables", "relative position embeddings", x.R * x.H
+    if a.distance_bias == "learned":
+        distances = 2 * x.P - 1 if a.distance_bias_reach is None else 2 * x.M + 1
+        yield "tables", "distance bias", x.G * (x.A * distances)
     if projection := projection_weights(a, x):
         yield "encoder", "embedding projection", projection + a.biased * x.H
     if a.norms_embeddings:
@@ -109,6 +117,8 @@ def _blocks(a: Architecture, x: Letters) -> Iterator[Entry]:
     yield "encoder", "attention", x.G * (attention_weights(a, x) + attention_biases * x.B)
     if a.position_encoding == "disentangled":
         yield "encoder", "relative position projections", x.G * (2 * x.H**2 + x.H)
+    if a.query_key_norm:
+        yield "encoder", "query and key norms", x.G * (2 * norm_vectors(a) * x.D)
     ffn_biases = x.N * ((matrices(a) - 1) * x.F + x.B)
     yield "encoder", "ffn", x.G * (ffn_weights(a, x) + a.biased * ffn_biases)
     yield "encoder", "block norms", _block_norms(a, x)

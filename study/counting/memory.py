@@ -20,6 +20,7 @@ FLOAT, TOKEN = 4, 8
 """Bytes of a float32 and of a token id (int64)."""
 
 NOT_COPIED = {"position embeddings", "segment embeddings", "embedding norm", "block norms", "final norm", "MLM norm"}
+NOT_COPIED |= {"distance bias", "query and key norms"}
 """The components that no product reads, nor the token embeddings where a decoder of its own stands beside them."""
 
 
@@ -62,9 +63,9 @@ class Memory:
 class Step:
     """What one optimiser step works on: B sequences of S tokens on this device, K of each masked, in a precision.
 
-    Attention is fused everywhere but on CPUs with dropout or in bf16; there it keeps the S·S probabilities. `ranks` share the
-    batch by DDP, whose buckets hold the gradients once more. A step that is `graphed` (a CUDA graph) keeps what it works in.
-    A `teacher` predicts the masked positions first.
+    Attention is fused everywhere but on CPUs with dropout, in bf16 or where a bias by distance is learned; there it keeps the
+    S·S probabilities. `ranks` share the batch by DDP, whose buckets hold the gradients once more. A step that is `graphed` (a
+    CUDA graph) keeps what it works in. A `teacher` predicts the masked positions first.
     """
 
     batch: int
@@ -94,16 +95,16 @@ class Step:
 
     @property
     def fused_attention(self) -> bool:
-        """Whether attention runs without keeping its S·S probabilities."""
+        """Whether attention without a learned bias runs without keeping its S·S probabilities."""
         return self.device == "cuda" or (not self.dropout and self.precision == "fp32")
 
 
 def training_memory(architecture: Architecture, step: Step) -> Memory:
     """Memory of training by AdamW at its peak: stored parts, and the workspace of the moment that needs the most.
 
-    Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P with the angles of
-    rotary positions (`angle_bytes`), gradients 4P, two moments 8P, activations (see `activation_bytes`), and in bf16 the copies
-    2P of the products' weights. With M = B·K masked positions the moments are
+    Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P with what positions
+    bring that is not learned (`position_bytes`), gradients 4P, two moments 8P, activations (see `activation_bytes`), and in
+    bf16 the copies 2P of the products' weights. With M = B·K masked positions the moments are
     - loss: all that is stored, the last step's gradients among it, logits and (log-)probabilities 8MV, and in bf16 what the
       encoder gives, 4MH (on CUDA aMH);
     - last layer's forward pass: all that is stored but for the head's activations, what the last norm makes, 4MH (on CUDA aMH),
@@ -128,8 +129,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     """
     count = parameters(architecture).parameters
     weights, gradients = FLOAT * count, FLOAT * count * (2 if step.ranks > 1 else 1)
-    teacher = 0 if step.teacher is None else FLOAT * parameters(step.teacher).parameters + angle_bytes(step.teacher)
-    more = teacher + angle_bytes(architecture)
+    teacher = 0 if step.teacher is None else FLOAT * parameters(step.teacher).parameters + position_bytes(step.teacher)
+    more = teacher + position_bytes(architecture)
     fixed = 3 * weights + more
     copies, kept = _copied_weights(architecture, step), activation_bytes(architecture, step)
     logits = FLOAT * step.masked * architecture.vocabulary
@@ -166,11 +167,14 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     - each layer's product inputs: to key and value aNH, to the FFN aRH, inner size before and after GELU 2aRF (after ReLU alone
       aRF; where the FFN is gated 4aRF: both halves, the activated one and the product), attention's output aRH, and the last
       layer's to the query aMH;
-    - attention: key and value 2aNH, query aRH, and a log-sum-exp 4AR where it is fused; otherwise the probabilities a·A·S·R,
-      with dropout its mask and its result too, 3a·A·S·R; with rotary positions the key as it was turned, aNH, and the query
-      beside that before, but in the last layer, which keeps what turned its queries, aM·H/A. Where attention is not fused,
-      with one head or one sequence alone, products take key and value as they lie in one tensor, with the query before it was
-      scaled but in the last layer; with more of both, no tensor is kept beside the one that a product reads;
+    - attention: key and value 2aNH, query aRH, and where it is fused a log-sum-exp 4AR, with a bias by distance a·A·S², in the
+      last layer one for each masked position, a·A·S·M; otherwise the probabilities a·A·S·R, with dropout its mask and its
+      result too, 3a·A·S·R; with rotary positions the key as it was turned, aNH, and the query beside that before, but in the
+      last layer, which keeps what turned its queries, aM·H/A. Where attention is not fused, with one head or one sequence
+      alone, products take key and value as they lie in one tensor, with the query before it was scaled but in the last layer;
+      with more of both, no tensor is kept beside the one that a product reads;
+    - norms of queries and keys: what they read and the statistics of each head, (N + R)·(aH + 8A), and what they give in place
+      of what they read; of RMSNorm and on CUDA they read a copy in fp32 where products are in bf16;
     - dropout: two masks of RH a layer and one of NE, of a byte each on CUDA, of the numbers' own size on CPU;
     - the head: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M.
     """
@@ -190,21 +194,36 @@ def _layer_activations(architecture: Architecture, step: Step, last: bool) -> in
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
     rows = step.masked if last else n
     normed = 2 * rows + (n + rows if last and a.norm == "pre" else 0)
-    keys, queries = n * (2 + a.rotary), rows
-    if step.fused_attention:
-        queries += rows if a.rotary and not last else 0
-        weighed = FLOAT * rows * a.heads
+    read = item * (n * h + rows * ((3 if last else 2) * h + _inner_kept(a) * a.ffn))
+    masks = 2 * rows * h * (1 if step.device == "cuda" else item) if step.dropout else 0
+    return normed * _norm_activations(a, h, step) + _attention_activations(a, step, last) + read + masks
+
+
+def _attention_activations(architecture: Architecture, step: Step, last: bool) -> int:
+    """What of that lies between the products before and after attention.
+
+    The norms of queries and keys keep what the product made, which is not counted again, or a copy of it in fp32.
+    """
+    a, h, n, item = architecture, architecture.width, step.tokens, step.item
+    rows = step.masked if last else n
+    copied = step.precision == "bf16" and (step.device == "cuda" or a.norm_kind == "rms")
+    kept_by_norms = a.query_key_norm and not copied
+    remade = (a.rotary or a.query_key_norm) and not kept_by_norms
+    keys, queries = n * (2 + remade), rows
+    if _is_fused(a, step):
+        queries += rows if remade and not last else 0
+        added = _bias_bytes(a, rows if last else step.sequence_length, step.sequence_length, item)
+        weighed = FLOAT * rows * a.heads + added
     else:
         if a.heads > 1 and step.batch > 1:
-            keys = 2 * n
-        elif not last:
+            keys = n * (2 + kept_by_norms)
+        elif not last and not kept_by_norms:
             queries += rows
         weighed = item * rows * a.heads * step.sequence_length * (3 if step.dropout else 1)
     turns = item * rows * a.head_width if a.rotary and last else 0
-    attention = item * h * (keys + queries) + weighed + turns
-    read = item * (n * h + rows * ((3 if last else 2) * h + _inner_kept(a) * a.ffn))
-    masks = 2 * rows * h * (1 if step.device == "cuda" else item) if step.dropout else 0
-    return normed * _norm_activations(a, h, step) + attention + read + masks
+    normed = _norm_activations(a, a.head_width, step, FLOAT if copied else item)
+    norms = (n + rows) * a.heads * normed if a.query_key_norm else 0
+    return item * h * (keys + queries) + weighed + turns + norms
 
 
 def inference_memory(architecture: Architecture, batch: int, sequence_length: int, precision: Precision = "fp32") -> Memory:
@@ -214,28 +233,34 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
     8N, and the wider sublayer: attention holds its input, query, key, value, their mix and its product 6aNH + 4AN, the FFN
     holds the layer's input, its own, and the inner size before and after GELU aN(2H + 2F), where it is gated both halves, the
     activated one and the product aN(2H + 4F); pre-norm holds aNH more. With rotary
-    positions attention holds query and key as they were turned, too, 2aNH. Attention is taken as fused, which it is everywhere
-    but in bf16 on a CPU.
+    positions attention holds query and key as they were turned, too, 2aNH, or as they were normed, and a bias by distance adds
+    a·A·S². Attention is taken as fused, which it is everywhere but in bf16 on a CPU.
     """
     a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
-    attention = n * ((6 + _turned(a)) * item * h + FLOAT * a.heads)
+    attention = n * ((6 + _remade(a)) * item * h + FLOAT * a.heads) + _bias_bytes(a, sequence_length, sequence_length, item)
     feed_forward = n * item * (2 * h + _inner_alive(a) * a.ffn)
     wider = "attention" if attention > feed_forward else "feed-forward"
     normed = n * item * h if a.norm == "pre" else 0
     alive = max(attention, feed_forward) + normed + TOKEN * n
-    weights = item * parameters(a).parameters_encoder + angle_bytes(a, precision)
+    weights = item * parameters(a).parameters_encoder + position_bytes(a, precision)
     return Memory(f"{wider} of a block", weights, 0, 0, 0, alive, 0)
 
 
-def angle_bytes(architecture: Architecture, precision: Precision = "fp32") -> int:
-    """Bytes of the cosines and sines by which rotary positions turn half the numbers of a head, a·P·H/A; else none."""
+def position_bytes(architecture: Architecture, precision: Precision = "fp32") -> int:
+    """Bytes of what positions bring that is not learned.
+
+    Rotary ones have the cosines and sines by which half the numbers of a head are turned, a·P·H/A; ALiBi a number for each
+    layer, head and signed distance, a·L·A·(2·P − 1).
+    """
     a = architecture
-    return itemsize(precision) * a.positions * a.head_width if a.rotary else 0
+    angles = a.positions * a.head_width if a.rotary else 0
+    biases = a.groups * a.heads * a.biased_distances if a.distance_bias == "alibi" else 0
+    return itemsize(precision) * (angles + biases)
 
 
-def _turned(architecture: Architecture) -> int:
-    """How many tensors as large as the residual stream rotary positions add to a block: query and key as they were turned."""
-    return 2 if architecture.rotary else 0
+def _remade(architecture: Architecture) -> int:
+    """How many tensors as large as the residual stream a block makes of query and key where it norms or turns them."""
+    return 2 if architecture.rotary or architecture.query_key_norm else 0
 
 
 def memory_of(architecture: Architecture, batch: int, sequence_length: int, precision: Precision) -> dict[str, Memory]:
@@ -263,15 +288,17 @@ def _forward_activations(architecture: Architecture, step: Step) -> int:
     """What a forward pass to the masked positions without gradients holds at its widest: of several layers, one of all tokens.
 
     In fp32 that is what inference holds. In bf16 the residual stream stays in fp32, so attention holds its input 4NH beside
-    query, key, value, their mix and its product 5aNH + 4AN, on CPU scores and probabilities 2a·A·S·N in place of the last; the
-    FFN holds 8NH, and the inner size before and after GELU 2aNF. Pre-norm holds 4NH more.
+    query, key, value, their mix and its product 5aNH + 4AN, on CPU scores and probabilities 2a·A·S·N in place of the last, with
+    a bias by distance in both precisions; the FFN holds 8NH, and the inner size before and after GELU 2aNF. Pre-norm holds 4NH
+    more.
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
     if a.depth == 1:
         return _only_layer_forward(a, step)
     if step.precision == "fp32":
         return inference_memory(a, step.batch, step.sequence_length).activations
-    attention = n * (FLOAT * h + (5 + _turned(a)) * item * h + _weighed(a, step))
+    attention = n * (FLOAT * h + (5 + _remade(a)) * item * h + _weighed(a, step))
+    attention += _bias_bytes(a, step.sequence_length, step.sequence_length, FLOAT + item)
     feed_forward = n * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
     normed = FLOAT * n * h if a.norm == "pre" else 0
     return max(attention, feed_forward) + normed + TOKEN * n
@@ -281,13 +308,16 @@ def _only_layer_forward(architecture: Architecture, step: Step) -> int:
     """What `_forward_activations` says of one layer alone, which works at the masked positions.
 
     Attention holds its input 4NH, in pre-norm normed too, 4NH, key and value 2aNH, in bf16 the copy of one that a product
-    reads, aNH, with rotary positions the turned key, its halves beside it, 2aNH, and of the masked positions their input 4MH,
-    query and mix 2aMH and what weighs them; the FFN holds 4NH + 8MH, and its inner sizes.
+    reads, or the normed key, aNH, with rotary positions the turned key, its halves beside it, 2aNH, and of the masked positions
+    their input 4MH, query and mix 2aMH, what weighs them and what a bias by distance adds, 4·A·S·M; the FFN holds 4NH + 8MH,
+    and its inner sizes.
     """
     a, h, n, m, item = architecture, architecture.width, step.tokens, step.masked, step.item
     normed = a.norm == "pre" and not a.skips_first_norm
-    pairs = 4 if a.rotary else 3 if step.precision == "bf16" else 2
+    bf16 = step.precision == "bf16"
+    pairs = 4 if a.rotary else 3 if bf16 or a.query_key_norm else 2
     attention = n * h * (FLOAT * (1 + normed) + pairs * item) + m * ((FLOAT + 2 * item) * h + _weighed(a, step))
+    attention += _bias_bytes(a, m, step.sequence_length, FLOAT + item if bf16 else FLOAT)
     feed_forward = FLOAT * n * h + m * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
     return max(attention, feed_forward) + TOKEN * n
 
@@ -297,6 +327,16 @@ def _weighed(architecture: Architecture, step: Step) -> int:
     if replace(step, dropout=0.0).fused_attention:
         return FLOAT * architecture.heads
     return 2 * step.item * architecture.heads * step.sequence_length
+
+
+def _is_fused(architecture: Architecture, step: Step) -> bool:
+    """Whether attention with gradients keeps no S·S probabilities: on a CPU it keeps them where a bias is learned."""
+    return step.fused_attention and (step.device == "cuda" or architecture.distance_bias != "learned")
+
+
+def _bias_bytes(architecture: Architecture, queries: int, keys: int, item: int) -> int:
+    """Bytes of what a bias by distance adds to the scores: A·S² numbers for all sequences alike, A·M·S for M queries."""
+    return item * architecture.heads * queries * keys if architecture.distance_bias != "none" else 0
 
 
 def _head_activations(architecture: Architecture, step: Step) -> int:
@@ -360,7 +400,9 @@ def _layer_backward(architecture: Architecture, step: Step, last: bool) -> int:
     GELU, whose gradient takes the place of the incoming one), and of the outer weights, 4HF, and in bf16 a copy of the incoming
     one, aRH. Attention that is not fused comes when the FFN's activations and those around it, 2aRF + 4aRH (ReLU's aRF, gated
     ones 4aRF), are freed: the gradients of the FFN's weights, 8HF (gated 12HF), of the values, aNH, and of the probabilities,
-    4·A·S·R (in bf16 twice: of the probabilities and of the scores).
+    4·A·S·R (in bf16 twice: of the probabilities and of the scores; so it is in fp32 without dropout, where it is not fused for
+    the sake of a learned bias, whose own gradient takes the place of two where S is above R, 8·A·S²). On CUDA torch's kernel
+    gives a learned bias a gradient of its own in each sequence, a·A·S·R.
     """
     a, h, item = architecture, architecture.width, step.item
     if a.depth == 1 and not last:
@@ -368,8 +410,12 @@ def _layer_backward(architecture: Architecture, step: Step, last: bool) -> int:
     rows = step.masked if last else step.tokens
     copy = rows * item * h if step.precision == "bf16" else 0
     widest = rows * item * a.ffn * (1 if a.activation == "gelu" else 2) + FLOAT * h * a.ffn + copy
-    if not step.fused_attention:
+    if not step.fused_attention or a.distance_bias == "learned":
         probabilities = FLOAT * rows * a.heads * step.sequence_length
+        if step.device == "cuda":
+            probabilities = item * rows * a.heads * step.sequence_length
+        elif step.fused_attention:
+            probabilities = 2 * FLOAT * max(rows, step.sequence_length) * a.heads * step.sequence_length
         values = item * step.tokens * h
         freed = rows * item * (_inner_kept(a) * a.ffn + 4 * h)
         widest = max(widest, probabilities + values + matrices(a) * FLOAT * h * a.ffn - freed)

@@ -41,7 +41,8 @@ class ParameterCount:
     """The parameters of one MLM model: by component, and the totals that conventions call its size.
 
     `parameters` counts the unique tensors of the MLM model, `parameters_encoder` the embeddings and blocks without pooler,
-    `parameters_non_embedding` the encoder less its token, position (relative ones too) and segment tables.
+    `parameters_non_embedding` the encoder less its token, position (relative ones and a bias by distance too) and segment
+    tables, which are looked up and meet no product.
     `parameters_mlm_untied` is what transformers builds with `tie_word_embeddings=False`: a decoder V·E and, with
     `second_output_bias`, V more that it never uses; an architecture with `tied_decoder=False` has the decoder but one bias.
     """
@@ -109,7 +110,8 @@ class SequenceFlops:
     §2.1).
 
     Windowed layers count the pairs within their window, as a kernel that skips the others runs them. Disentangled attention
-    counts the table's projections for each sequence, as in a batch of one. Rotations and lookups are no products.
+    counts the table's projections for each sequence, as in a batch of one. Rotations, lookups, biases and norms are no
+    products.
     """
 
     train_flops: int

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from study.counting.architecture import Architecture
+from study.model.distance_bias import DistanceBias
 from study.model.dropout import Dropout, drop
 from study.model.embeddings import Embeddings, padding_mask
 from study.model.linear import Linear
@@ -22,7 +23,11 @@ from study.model.norm import norm
 
 
 class Attention(nn.Module):
-    """Full bidirectional multi-head self-attention; query, key and value come from one product of width 3H."""
+    """Full bidirectional multi-head self-attention; query, key and value come from one product of width 3H.
+
+    Where an architecture has them, norms of each head's queries and keys come before rotary positions, and a bias by distance
+    is added to the scores.
+    """
 
     def __init__(self, architecture: Architecture, dropout: float) -> None:
         super().__init__()
@@ -30,6 +35,10 @@ class Attention(nn.Module):
         biases = architecture.biased
         self.query_key_value = Linear(architecture.width, 3 * architecture.width, biases)
         self.output = Linear(architecture.width, architecture.width, biases)
+        normed = architecture.query_key_norm
+        self.query_norm = norm(architecture, self.head_width) if normed else None
+        self.key_norm = norm(architecture, self.head_width) if normed else None
+        self.distance_bias = DistanceBias(architecture) if architecture.distance_bias != "none" else None
 
     def forward(
         self,
@@ -41,9 +50,11 @@ class Attention(nn.Module):
         batch, length, width = x_BxSxH.shape
         joint = self.query_key_value(x_BxSxH).view(batch, length, 3, self.heads, self.head_width)
         query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
+        query_BxSxAxD, key_BxSxAxD = self._normed(query_BxSxAxD, key_BxSxAxD)
         if turns_2xSxE is not None:
             query_BxSxAxD, key_BxSxAxD = turned(query_BxSxAxD, turns_2xSxE), turned(key_BxSxAxD, turns_2xSxE)
-        attended_BxSxAxD = self._attended(query_BxSxAxD, key_BxSxAxD, value_BxSxAxD, mask)
+        bias = None if self.distance_bias is None else self.distance_bias(length)
+        attended_BxSxAxD = self._attended(query_BxSxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
         mixed: Tensor = self.output(attended_BxSxAxD.reshape(batch, length, width))
         return mixed
 
@@ -61,12 +72,23 @@ class Attention(nn.Module):
         query_BxKxAxD = self.query_key_value.multiply(queries_BxKxH, *of_query).view(batch, -1, self.heads, self.head_width)
         joint = self.query_key_value.multiply(x_BxSxH, *of_key_and_value)
         key_BxSxAxD, value_BxSxAxD = joint.view(batch, length, 2, self.heads, self.head_width).unbind(2)
+        query_BxKxAxD, key_BxSxAxD = self._normed(query_BxKxAxD, key_BxSxAxD)
         if turns_2xSxE is not None:
             query_BxKxAxD = turned(query_BxKxAxD, turns_2xSxE[:, positions_BxK])
             key_BxSxAxD = turned(key_BxSxAxD, turns_2xSxE)
-        attended_BxKxAxD = self._attended(query_BxKxAxD, key_BxSxAxD, value_BxSxAxD, mask)
+        bias = None if self.distance_bias is None else self.distance_bias(length, positions_BxK)
+        attended_BxKxAxD = self._attended(query_BxKxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
         mixed: Tensor = self.output(attended_BxKxAxD.flatten(2))
         return mixed
+
+    def _normed(
+        self, query_BxKxAxD: Float[Tensor, "B K A D"], key_BxSxAxD: Float[Tensor, "B S A D"]
+    ) -> tuple[Float[Tensor, "B K A D"], Float[Tensor, "B S A D"]]:
+        """Queries and keys normed head by head, in the precision of the products, or as they are."""
+        if self.query_norm is None or self.key_norm is None:
+            return query_BxKxAxD, key_BxSxAxD
+        dtype = query_BxKxAxD.dtype
+        return self.query_norm(query_BxKxAxD).to(dtype), self.key_norm(key_BxSxAxD).to(dtype)
 
     def _attended(
         self,
@@ -74,13 +96,14 @@ class Attention(nn.Module):
         key_BxSxAxD: Float[Tensor, "B S A D"],
         value_BxSxAxD: Float[Tensor, "B S A D"],
         mask: Bool[Tensor, "B 1 1 S"] | None,
+        bias: Float[Tensor, "#B A K S"] | None,
     ) -> Float[Tensor, "B K A D"]:
         """`attended`, of tensors that hold the tokens before the heads."""
         dropout = self.dropout if self.training else 0.0
         query_BxAxKxD, key_BxAxSxD, value_BxAxSxD = (
             tensor.transpose(1, 2) for tensor in (query_BxKxAxD, key_BxSxAxD, value_BxSxAxD)
         )
-        return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout).transpose(1, 2)
+        return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout, bias).transpose(1, 2)
 
 
 def rotary_turns(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
@@ -109,15 +132,23 @@ def attended(
     value_BxAxSxD: Float[Tensor, "B A S D"],
     mask: Bool[Tensor, "B 1 1 S"] | None,
     dropout: float,
+    bias: Float[Tensor, "#B A K S"] | None = None,
 ) -> Float[Tensor, "B A K D"]:
-    """Values mixed by softmax(query · key / √D), by torch's fused kernel but for bf16 or dropout on a CPU.
+    """Values mixed by softmax(query · key / √D + bias), by torch's fused kernel where that is fast and gives all gradients.
 
-    There the fused kernel's backward pass is slow in bf16: two plain products with a softmax between take a third of its
-    time. With dropout torch has no fused kernel for a CPU, and its fallback works in fp32 and draws number by number.
+    On a CPU it does not with bf16, dropout or a bias that is learned. Its backward pass is slow in bf16: two plain products
+    with a softmax between take a third of its time. With dropout torch has no fused kernel for a CPU, and its fallback works in
+    fp32 and draws number by number. The gradient of a bias is that of the scores, which the fused kernel does not give.
     """
-    if query_BxAxKxD.device.type != "cpu" or (query_BxAxKxD.dtype != torch.bfloat16 and not dropout):
-        return F.scaled_dot_product_attention(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, attn_mask=mask, dropout_p=dropout)
+    if bias is not None:
+        bias = bias.to(query_BxAxKxD.dtype)
+    plain = query_BxAxKxD.dtype == torch.bfloat16 or dropout or (bias is not None and bias.requires_grad)
+    if query_BxAxKxD.device.type != "cpu" or not plain:
+        allowed = mask if bias is None else bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+        return F.scaled_dot_product_attention(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, attn_mask=allowed, dropout_p=dropout)
     scores_BxAxKxS = torch.matmul(query_BxAxKxD * query_BxAxKxD.shape[-1] ** -0.5, key_BxAxSxD.transpose(-1, -2))
+    if bias is not None:
+        scores_BxAxKxS += bias
     if mask is not None:
         scores_BxAxKxS = scores_BxAxKxS.masked_fill(~mask, float("-inf"))
     return torch.matmul(drop(torch.softmax(scores_BxAxKxS, -1), dropout), value_BxAxSxD)
@@ -230,8 +261,8 @@ class Block(nn.Module):
 def is_written_out(architecture: Architecture, dropout: float) -> bool:
     """Whether `fused_blocks` make what the blocks of an architecture do: BERT's, that is, without dropout."""
     a = architecture
-    berts = (a.norm, a.norm_kind, a.activation, a.biases, a.position_encoding) == ("post", "layer", "gelu", "all", "learned")
-    return berts and a.norm_bias and not dropout
+    berts = (a.norm, a.norm_kind, a.activation, a.biases, a.distance_bias) == ("post", "layer", "gelu", "all", "none")
+    return berts and a.norm_bias and not (a.rotary or a.query_key_norm or dropout)
 
 
 class Encoder(nn.Module):
@@ -291,6 +322,13 @@ class Encoder(nn.Module):
         for block in self._in_order:
             outputs.append(block(outputs[-1], mask, turns_2xSxE))
         return [*outputs[:-1], self.final_norm(outputs[-1])]
+
+    def zero_residuals(self) -> None:
+        """Make what the blocks add to the residual stream zero, until their last products have learned something."""
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for product in (block.attention.output, block.feed_forward.outer):
+                nn.init.zeros_(product.weight)
 
     @property
     def _in_order(self) -> list[Block]:

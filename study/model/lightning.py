@@ -86,7 +86,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         teacher = None if tutor is None else tutor.model.architecture
         self.train_flops_per_token = config.flops_per_token_with(teacher)["train_flops"]
         self._spared_flops_per_token = config.spared_flops_per_token_with(teacher)
-        self.model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed, config.recipe.initialisation)
+        recipe = config.recipe
+        initialised = (config.seed, recipe.initialisation, recipe.residual_initialisation)
+        self.model = MaskedLanguageModel(config.architecture, recipe.dropout, *initialised)
         self.validation: ValidationResult | None = None
         self.gradient_norm = torch.zeros(())
         self._row_started, self._row_step = 0.0, 0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
-from study.config.recipe import Initialisation
+from study.config.recipe import Initialisation, ResidualInitialisation
 from study.counting.architecture import Architecture, unbuildable
 from study.counting.parameters import parameters
 from study.model.embeddings import initialise, initialise_unit_stream
@@ -34,7 +34,12 @@ class MaskedLanguageModel(nn.Module):
     """
 
     def __init__(
-        self, architecture: Architecture, dropout: float = 0.0, seed: int = 0, initialisation: Initialisation = "bert"
+        self,
+        architecture: Architecture,
+        dropout: float = 0.0,
+        seed: int = 0,
+        initialisation: Initialisation = "bert",
+        residual_initialisation: ResidualInitialisation = "bert",
     ) -> None:
         super().__init__()
         if problem := unbuildable(architecture):
@@ -47,6 +52,8 @@ class MaskedLanguageModel(nn.Module):
             self.apply(initialise)
             if initialisation == "unit_stream":
                 initialise_unit_stream(self.encoder.embeddings)
+            if residual_initialisation == "zero":
+                self.encoder.zero_residuals()
         assert_counts_agree(self, architecture)
 
     def forward(

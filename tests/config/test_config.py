@@ -81,6 +81,8 @@ OTHER_VALUES: dict[str, object] = {
     "architecture.biases": "none",
     "architecture.norm_kind": "rms",
     "architecture.norm_bias": False,
+    "architecture.distance_bias": "alibi",
+    "architecture.query_key_norm": True,
     "recipe.learning_rate": 0.004,
     "recipe.schedule": "cosine",
     "recipe.warmup_fraction": 0.2,
@@ -98,6 +100,7 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.start": "a/0123456789abcdef",
     "recipe.teacher": "a/0123456789abcdef",
     "recipe.initialisation": "unit_stream",
+    "recipe.residual_initialisation": "zero",
     "recipe.budget.steps": 31,
     "masking.rate": 0.2,
     "masking.mask_share": 0.7,
@@ -122,7 +125,7 @@ def test_every_knob_is_known_to_move_numbers_or_not_to() -> None:
     of_the_data = {path for path in knobs(RunConfig) if path.startswith("data.")} - {"data.validation_sequences"}
     other_units = {f"recipe.budget.{unit}" for unit in Budget.model_fields} - {"recipe.budget.steps"}
     only_counted = {f"architecture.{name}" for name in (*BUILT_AS_BERT, *NOT_IN_MLM, "mlm_transform")}
-    with_another = {"architecture.embedding_norm"}  # it takes pre-norm
+    with_another = {"architecture.embedding_norm", "architecture.distance_bias_reach"}  # pre-norm, and a learned bias
     assert set(knobs(RunConfig)) - of_the_data - other_units - only_counted - with_another == set(OTHER_VALUES)
 
 

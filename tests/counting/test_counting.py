@@ -151,6 +151,9 @@ SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
     ({"depth": 3, "width": 128, "heads": 2, "ffn": 512}, 1, 24, 24),
     ({"depth": 1, "width": 8, "heads": 8, "ffn": 200, "norm": "pre"}, 4, 1, 1),
     ({"position_encoding": "rotary"}, 2, 24, 4),
+    ({"position_encoding": "none", "distance_bias": "learned", "distance_bias_reach": 5}, 2, 24, 4),
+    ({"position_encoding": "rotary", "distance_bias": "learned", "query_key_norm": True}, 3, 24, 4),
+    ({"distance_bias": "alibi"}, 2, 24, 4),
     (SHARED, 2, 24, 4),
     (MODERN, 2, 24, 4),
 ]

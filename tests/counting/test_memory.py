@@ -46,6 +46,9 @@ def config(
 
 SWISH = {"activation": "swiglu", "norm_kind": "rms", "biases": "none"}
 
+ORDERED: dict[str, Any] = {"distance_bias": "learned", "position_encoding": "rotary", "query_key_norm": True}
+ORDERED |= {"norm": "pre", "norm_kind": "rms"}
+
 TRAINED = {
     "bert-tiny, gradient of the token table": config(2, 128, 2, 512, vocabulary=30522, length=64, batch=8),
     "loss": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32),
@@ -67,6 +70,27 @@ TRAINED = {
     "dropout, one head, rotary": config(
         5, 64, 1, 64, vocabulary=300, length=64, batch=32, dropout=0.1, position_encoding="rotary"
     ),
+    "learned bias, loss": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32, distance_bias="learned"),
+    "learned bias, backward pass of the layer before": config(
+        3, 64, 8, 64, vocabulary=300, length=256, batch=8, distance_bias="learned", position_encoding="none"
+    ),
+    "learned bias, one long sequence": config(2, 64, 4, 128, vocabulary=300, length=512, batch=1, distance_bias="learned"),
+    "learned bias, validation in bf16": config(
+        1, 64, 16, 256, vocabulary=300, length=128, batch=16, precision="bf16", norm="pre", distance_bias="learned"
+    ),
+    "ALiBi": config(2, 128, 8, 256, vocabulary=300, length=256, batch=8, distance_bias="alibi"),
+    "ALiBi, one long sequence": config(4, 64, 8, 64, vocabulary=300, length=512, batch=1, distance_bias="alibi"),
+    "ALiBi, bf16": config(2, 128, 8, 256, vocabulary=300, length=256, batch=8, precision="bf16", distance_bias="alibi"),
+    "normed queries and keys": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, query_key_norm=True),
+    "normed queries and keys, one layer": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, query_key_norm=True),
+    "normed queries and keys, bf16": config(
+        3, 128, 4, 256, vocabulary=1000, length=64, batch=16, precision="bf16", query_key_norm=True
+    ),
+    "normed queries and keys, one head, dropout": config(
+        5, 64, 1, 64, vocabulary=300, length=64, batch=32, dropout=0.1, query_key_norm=True
+    ),
+    "all that finds order": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, **ORDERED),
+    "all that finds order, bf16": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, precision="bf16", **ORDERED),
     "factorised embeddings": config(2, 128, 2, 512, vocabulary=8000, length=64, batch=8, embedding_width=32),
     "factorised embeddings, bf16, dropout": config(
         2, 128, 2, 512, vocabulary=2048, length=64, batch=16, embedding_width=32, precision="bf16", dropout=0.1
@@ -122,6 +146,11 @@ ENCODED = {
     "pre-norm": (config(3, 96, 3, 384, vocabulary=300, length=64, batch=16, norm="pre"), "fp32"),
     "attention": (config(4, 128, 2, 128, vocabulary=1000, length=64, batch=32), "fp32"),
     "rotary": (config(4, 128, 2, 128, vocabulary=1000, length=64, batch=32, position_encoding="rotary"), "fp32"),
+    "learned bias, normed queries and keys": (
+        config(4, 128, 2, 128, vocabulary=1000, length=64, batch=32, distance_bias="learned", query_key_norm=True),
+        "fp32",
+    ),
+    "ALiBi, bf16": (config(4, 128, 8, 128, vocabulary=1000, length=128, batch=4, distance_bias="alibi"), "bf16"),
     "weights": (config(2, 128, 2, 512, vocabulary=30522, length=64, batch=1), "fp32"),
     "wide": (config(1, 512, 8, 2048, vocabulary=300, length=128, batch=16), "bf16"),
 }

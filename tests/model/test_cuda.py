@@ -29,8 +29,11 @@ from tests.training.test_branching import trunk_and_branch, with_budget
 
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
 PLAIN: dict[str, Any] = {"norm_kind": "rms", "biases": "none"}
+ORDERED: dict[str, Any] = {"position_encoding": "rotary", "distance_bias": "learned", "query_key_norm": True, "norm": "pre"}
 KINDS = pytest.mark.parametrize(
-    "kind", [{}, {"position_encoding": "rotary"}, SHARED | PLAIN], ids=["BERT", "rotary", "shared and plain"]
+    "kind",
+    [{}, {"position_encoding": "rotary"}, SHARED | PLAIN, ORDERED, {"distance_bias": "alibi"}],
+    ids=["BERT", "rotary", "shared and plain", "bias and normed queries", "ALiBi"],
 )
 
 

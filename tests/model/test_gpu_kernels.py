@@ -324,6 +324,8 @@ def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(m
         ({"activation": "relu"}, 0.0),
         ({"biases": "none"}, 0.0),
         ({"position_encoding": "rotary"}, 0.0),
+        ({"distance_bias": "alibi"}, 0.0),
+        ({"query_key_norm": True}, 0.0),
         ({}, 0.1),
     ],
 )

@@ -28,6 +28,25 @@ KINDS: dict[str, dict[str, Any]] = {
     "SwiGLU, RMSNorm, no biases": {"activation": "swiglu", "norm_kind": "rms", "biases": "none", "norm": "pre"},
     "LayerNorm without biases": {"norm_bias": False},
     "ModernBERT": MODERN,
+    "no positions": {"position_encoding": "none"},
+    "a learned bias by distance": {"distance_bias": "learned"},
+    "a learned bias in reach, rotary positions": {
+        "distance_bias": "learned",
+        "distance_bias_reach": 3,
+        "position_encoding": "rotary",
+        "norm": "pre",
+    },
+    "a learned bias that layers share": {"distance_bias": "learned", "layer_groups": 2, "position_encoding": "none"},
+    "ALiBi": {"distance_bias": "alibi", "position_encoding": "none"},
+    "normed queries and keys": {"query_key_norm": True},
+    "all that finds order": {
+        "distance_bias": "learned",
+        "position_encoding": "rotary",
+        "query_key_norm": True,
+        "norm": "pre",
+        "norm_kind": "rms",
+        "embedding_norm": True,
+    },
 }
 
 

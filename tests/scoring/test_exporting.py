@@ -120,6 +120,16 @@ def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(st
     assert not (tmp_path / "new").exists()
 
 
+def test_what_no_class_of_transformers_has_at_all_is_refused_in_one_sentence(study: Any, place: Path, tmp_path: Path) -> None:
+    run = run_of(place, distance_bias="learned", query_key_norm=True)
+    status, out, err = study("export", run.path, tmp_path / "new")
+    assert (status, out) == (2, "")
+    told = "architecture: has distance_bias learned, query_key_norm True, which none of BertForMaskedLM, RoFormerForMaskedLM, "
+    assert len(err.splitlines()) == 1
+    assert told in err
+    assert not (tmp_path / "new").exists()
+
+
 def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, tmp_path: Path) -> None:
     first, second = run_of(place), run_of(place, norm="pre")
     for run in (first, second):  # two steps learn nothing

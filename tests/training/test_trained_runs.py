@@ -159,7 +159,13 @@ def test_layers_are_kept_as_the_literature_keeps_them() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "layers"),
-    [({}, (1, 10, 11)), ({"norm": "pre"}, (1, 10, 11)), ({"position_encoding": "rotary"}, (1, 10, 11)), (MODERN, (0, 10, 11))],
+    [
+        ({}, (1, 10, 11)),
+        ({"norm": "pre"}, (1, 10, 11)),
+        ({"position_encoding": "rotary"}, (1, 10, 11)),
+        ({"distance_bias": "learned", "query_key_norm": True}, (1, 10, 11)),
+        (MODERN, (0, 10, 11)),
+    ],
 )
 def test_a_cut_model_is_the_deep_one_without_the_other_blocks(kind: dict[str, Any], layers: tuple[int, ...]) -> None:
     sizes = {"width": 16, "heads": 2, "ffn": 32, "vocabulary": 100, "positions": 8} | kind
