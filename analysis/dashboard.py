@@ -27,9 +27,8 @@ def _():
     from study.shapes.changes import changes_as_text, measures, rank_changes, steps_from
     from study.base.errors import InputError
     from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
-    from study.laws.law_fits import LEDGER_LAWS, fit_ledger
-    from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
-    from study.laws.reading import Table
+    from study.evidence.sweep_laws import LEDGER_LAWS, fit_ledger
+    from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger
     from study.store.sweep_folder import sweeps_in
     from study.shapes.naming import Subject
     from study.report.notebooks import plain, prose, refusal, tabled
@@ -39,7 +38,7 @@ def _():
     from study.running.overview import STATES, overview, runs_table
     from study.running.status import status
     from study.running.status_tables import duration
-    from study.base.wording import escape
+    from study.base.text import escape
 
     results = Path(os.environ.get("STUDY_RESULTS") or Path(__file__).resolve().parents[1] / "results")
     return (
@@ -52,7 +51,6 @@ def _():
         LEDGER_PARAMETERS,
         LOSSES,
         STATES,
-        Table,
         Subject,
         account,
         base64,
@@ -66,6 +64,7 @@ def _():
         kinds,
         measures,
         mo,
+        open_ledger,
         overview,
         pd,
         plain,
@@ -397,7 +396,7 @@ def _(LEDGER_FLOPS, LEDGER_LAWS, LEDGER_PARAMETERS, folders, mo):
 
 
 @app.cell
-def _(FIGURES, InputError, Table, fit_ledger, folders, law_form, mo, prose, refusal):
+def _(FIGURES, InputError, fit_ledger, folders, law_form, mo, open_ledger, prose, refusal):
     def fitted(values):
         """The fit that the form asks for, or what keeps it from being made."""
         if values["sweep"] is None:
@@ -408,7 +407,7 @@ def _(FIGURES, InputError, Table, fit_ledger, folders, law_form, mo, prose, refu
         chosen = (values[name] for name in ("law", "parameters", "flops"))
         try:
             with mo.status.spinner("Fitting, with 1,000 resamples"):
-                found = fit_ledger(Table(folder.path), *chosen, values["where"] or None)
+                found = fit_ledger(open_ledger(folder.path), *chosen, values["where"] or None)
         except InputError as error:
             return refusal(error)
         drawn = [draw(data) for frame, draw in FIGURES.values() if not (data := frame(found)).empty]

@@ -21,7 +21,7 @@ def _():
     from study.report.answer import FIGURES, FINDINGS, Answer
     from study.report.notebooks import opened, tabled
     from study.report.answer_tables import cells
-    from study.base.wording import bullets, escape
+    from study.base.text import bullets, escape
 
     return (
         Answer,

@@ -22,7 +22,7 @@ def _():
     from study.report.notebooks import gather_scored, opened, tabled
     from study.plotting.score_figures import AXES, FIGURES
     from study.report.score_sentences import SCORES, law_table, published_table, score_findings, scores_told, trend_table
-    from study.base.wording import bullets, escape
+    from study.base.text import bullets, escape
 
     return (
         AXES,

@@ -25,9 +25,9 @@ def _():
     from study.laws.compute_multiverse import explore
     from study.laws.approaches import frontiers
     from study.laws.forecasting import forecast_text
-    from study.laws.law_fits import LEDGER_LAWS, fit_ledger
-    from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
-    from study.laws.reading import Source, Table, read_observations
+    from study.evidence.sweep_laws import LEDGER_LAWS, fit_ledger
+    from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger
+    from study.laws.reading import Source, read_observations
     from study.report.law_sentences import law_findings
     from study.report.notebooks import gather_ended, opened, plain, prose, refusal, tabled
     from study.plotting import (
@@ -42,7 +42,7 @@ def _():
     from study.plotting.explorer import SHOWN
     from study.plotting.style import COUNTS
     from study.report.answer_tables import law_by_count
-    from study.base.wording import bullets, escape
+    from study.base.text import bullets, escape
 
     return (
         COUNTS,
@@ -54,7 +54,6 @@ def _():
         Path,
         SHOWN,
         Source,
-        Table,
         answer_by_convention,
         bullets,
         compute_optimal,
@@ -72,6 +71,7 @@ def _():
         loss_against_flops,
         loss_against_parameters,
         mo,
+        open_ledger,
         opened,
         plain,
         prose,
@@ -210,9 +210,9 @@ def _(bullets, flops, law, laws_told, mo, more, parameters, setting):
 
 
 @app.cell
-def _(Table, evidence, more, setting):
+def _(evidence, more, open_ledger, setting):
     where = f"{setting.value} and ({more.value})" if setting.value and more.value else setting.value or more.value or None
-    table = Table(evidence.folder.path)
+    table = open_ledger(evidence.folder.path)
     return table, where
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
+from importlib import import_module
 
 import click
 
 from study.base.errors import InputError
-from study.commands.bench import BENCH_COMMANDS
-from study.commands.laws import LAW_COMMANDS
-from study.commands.models import MODEL_COMMANDS
-from study.commands.scores import SCORE_COMMANDS
-from study.commands.sweeps import SWEEP_COMMANDS
-from study.commands.trackers import TRACKER_COMMANDS
+
+HOMES = {
+    "models": ("params", "compare", "figures", "shapes", "latency"),
+    "sweeps": ("plan", "launch", "report", "status", "stop", "retry", "exclude"),
+    "laws": ("fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
+    "scores": ("score", "features", "export", "import-encoder"),
+    "bench": ("bench",),
+    "trackers": ("sync", "import-wandb"),
+}
+"""All commands, by the module of study.commands that defines them."""
 
 INTERRUPTED_EXIT = 130
 
@@ -37,7 +42,7 @@ def main() -> None:
     try:
         commands(prog_name="study", standalone_mode=False)
     except InputError as error:
-        from study.base.terminal import printable
+        from study.base.text import printable
 
         for problem in error.problems[:MOST_TOLD]:
             click.echo(printable(f"error: {problem}"), err=True)
@@ -58,10 +63,23 @@ def main() -> None:
         sys.exit(INTERRUPTED_EXIT)
 
 
-@click.group(
-    commands=[*MODEL_COMMANDS, *SWEEP_COMMANDS, *LAW_COMMANDS, *SCORE_COMMANDS, *BENCH_COMMANDS, *TRACKER_COMMANDS],
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
+class Commands(click.Group):
+    """The commands of HOMES, each of which is imported when it is asked for, so that it waits for no other."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands in order."""
+        return sorted(name for names in HOMES.values() for name in names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, None where there is none."""
+        home = next((home for home, names in HOMES.items() if cmd_name in names), None)
+        if home is None:
+            return None
+        found: click.Command = getattr(import_module(f"study.commands.{home}"), cmd_name.replace("-", "_"))
+        return found
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="scaling-study", prog_name="study")
 def commands() -> None:
     """Answer scaling questions about masked-language-model encoders with evidence.

@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pandas as pd
 import pytest
+
+from study.laws.catalogue import LAWS
+from tests.points import TRUTHS, columns_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,13 +35,6 @@ TRAINING = (
 )
 ANALYSIS = (*TRUNK, "laws", "evidence", "shapes", "replicating", "plotting", "report", "commands", "cli")
 """The rooms of `study`, each with only earlier ones of its line to import from."""
-
-OWED = {
-    ("study.laws.compute_multiverse", "evidence"),
-    ("study.laws.law_fits", "evidence"),
-    ("study.laws.reading", "evidence"),
-}
-"""Imports that still point the other way."""
 
 HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb", "submitit", "ray", "altair"}
 ALLOWED = {
@@ -94,7 +91,7 @@ def test_a_module_imports_only_what_stands_before_it(module: str) -> None:
     allowed = {name for line in lines for name in line[: line.index(part) + is_folder]}
     for name in imported(MODULES[module]):
         if name.startswith("study."):
-            assert part_of(name) in allowed or (module, part_of(name)) in OWED, f"{module} imports {name}"
+            assert part_of(name) in allowed, f"{module} imports {name}"
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -149,3 +146,22 @@ def test_a_command_waits_for_no_package_that_others_need(arguments: list[str], s
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert told in done.stdout
+
+
+MOST_MODULES_OF_A_FIT = 25
+"""So many modules of `study` are loaded to fit a law to a stranger's table."""
+
+
+def test_a_fit_to_a_strangers_table_is_a_call_of_a_library_that_knows_no_sweep(tmp_path: Path) -> None:
+    columns = columns_of(LAWS["chinchilla"], 20)
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], columns)
+    pd.DataFrame({**columns, "loss": loss}).to_csv(tmp_path / "their.csv", index=False)
+    arguments = ["fit", str(tmp_path / "their.csv"), "--law", "chinchilla", "--bootstrap", "40"]
+    code = f"import sys; from study.cli import main; sys.argv[1:] = {arguments!r}; main(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.splitlines()[-1].split()
+    ours = [name for name in loaded if name.startswith("study.")]
+    assert {part_of(name) for name in ours} == {"base", "cli", "commands", "laws"}
+    assert not {"matplotlib", "torch", "pydantic"} & set(loaded)
+    assert len(ours) <= MOST_MODULES_OF_A_FIT, ours

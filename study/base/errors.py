@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 PREEMPTED_EXIT = 75
@@ -46,6 +49,46 @@ class InputError(Exception):
 def option_name(name: str) -> str:
     """How the option of a parameter is written on the command line, where it is a place of a problem."""
     return f"--{name.replace('_', '-')}"
+
+
+LEAST_LIKENESS = 0.6
+"""A known word is named alone where it has so much in common with the one that stands there."""
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """The clause that names the nearest known word, or all where none is near."""
+    if best := near(word, known):
+        return f"did you mean {best!r}?"
+    return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
+
+
+def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
+    """The known word that is nearest, None where none is so near."""
+    best = max(known, key=partial(_likeness, word), default=None)
+    return None if best is None or _likeness(word, best) < least else best
+
+
+def _likeness(word: str, one: str) -> float:
+    """How alike a word and a known one are: the share that both have, 0 to 1.
+
+    Above them, 2 where it has the initials, as `lr` has those of `learning_rate`, and 3 where only case differs. A word without
+    dots is also compared with the last word of a path.
+    """
+    place, dot, last = one.rpartition(".")
+    initials = "".join(part[:1] for part in last.split("_"))
+    if word.lower() in (one.lower(), last.lower()):
+        return 3.0
+    if word in (place + dot + initials, initials):
+        return 2.0
+    return max(difflib.SequenceMatcher(None, word, end).ratio() for end in {one, one if "." in word else last})
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value as an error message shows it: its repr, shortened, however much it holds."""
+    shortened = reprlib.Repr()
+    shortened.maxlevel, shortened.maxstring, shortened.maxother = 3, limit, limit
+    text = shortened.repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 ItemT = TypeVar("ItemT")

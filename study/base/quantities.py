@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
+from typing import Protocol
 
 from study.base.errors import InputError
 
@@ -15,6 +17,18 @@ BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**1
 
 SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Units of time in seconds."""
+
+_PREFIXES = ("q", "r", "y", "z", "a", "f", "p", "n", "µ", "m", "", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
+"""The prefixes of SI by powers of a thousand, from −10 to 10."""
+
+_UP_TO = 1e15
+"""What SI prefixes serve for: few read P, E and Z, which FLOPs would need."""
+
+EQUAL_WITHIN = 0.05
+"""Sizes are equal where they can all lie so near, relatively, to one size."""
+
+EQUAL_SPAN = (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
+"""How many times the smallest of equal sizes the largest may be."""
 
 _NUMBER = re.compile(r"([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+) ?([A-Za-zµ]*)")
 
@@ -122,3 +136,72 @@ def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 run`, `2 runs`: a count with its noun."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def compact(number: float) -> str:
+    """A count to one decimal with its prefix, 85.1M for 85,054,464, beyond T as 1.0e18; 250 stays 250."""
+    return in_billions(compact_flops(number))
+
+
+def compact_flops(number: float) -> str:
+    """FLOPs as `compact` writes a count, but in SI: 1.5G."""
+    if abs(number) < 1000 and number == round(number):
+        return f"{number:.0f}"
+    return engineering(number, ".1f") if abs(number) < _UP_TO else _power(f"{number:.1e}")
+
+
+def tick(number: float, largest: float) -> str:
+    """A round number of an axis that ends at `largest`, with its SI prefix, 200k or 3T; where that is beyond T, as 2e14."""
+    return engineering(number) if largest < _UP_TO else _power(f"{number:.1e}").replace(".0e", "e")
+
+
+def of_flops(title: str) -> bool:
+    """Whether an axis of this name is of FLOPs, which keep the prefixes of SI."""
+    return "flop" in title.lower() or "6·N·D" in title
+
+
+def _power(words: str) -> str:
+    return re.sub(r"e\+0*", "e", words)
+
+
+class UnitAmount(Protocol):
+    """So much of a unit."""
+
+    @property
+    def amount(self) -> float:
+        """How much."""
+
+    @property
+    def unit(self) -> str:
+        """Of what, in words."""
+
+
+def budget_words(budget: UnitAmount) -> str:
+    """A budget as it was given, in its own unit, unlike any other: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
+    words = _exact(budget.amount)
+    return f"{words if of_flops(budget.unit) else in_billions(words)} {budget.unit}"
+
+
+def _exact(number: float) -> str:
+    """A number with all of its digits: from 1,000 to T with its SI prefix, or in full where those are more than six."""
+    few = 1000 <= number < _UP_TO and number == float(f"{number:.6g}")  # the digits that engineering writes
+    return engineering(number) if few else _power(f"{number:,.15g}")
+
+
+def span(low: float, high: float) -> str:
+    """`1.0M to 2.0M`, or `1.0M` where both read the same."""
+    return compact(low) if compact(low) == compact(high) else f"{compact(low)} to {compact(high)}"
+
+
+def signed(nats: float) -> str:
+    """A difference in nats with its sign, to four decimals."""
+    return f"{nats:+.4f}"
+
+
+def engineering(number: float, form: str = "g") -> str:
+    """A number with its SI prefix, 12.5k or 300µ, and digits in the given form, as matplotlib's EngFormatter writes it."""
+    power = min(max(math.floor(math.log10(abs(number)) / 3), -10), 10) if number else 0
+    digits = (number or 0.0) / 10.0 ** (3 * power)
+    if abs(float(f"{digits:{form}}")) >= 1000 and power < 10:
+        digits, power = digits / 1000, power + 1
+    return f"{digits:{form}}{_PREFIXES[power + 10]}".replace("-", "−")

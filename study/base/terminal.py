@@ -13,6 +13,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from study.base.text import printable
+
 PIPED_WIDTH = 200
 """How wide text is where no terminal says."""
 
@@ -23,11 +25,6 @@ _ANY_WIDTH = 10_000
 
 WHOLE = Column(no_wrap=True)
 """The layout of what is never wrapped beside a bar, such as a time."""
-
-
-def printable(text: str) -> str:
-    """Text of unknown origin on one line, without the characters that would steer a terminal."""
-    return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
 def narrow_table(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from study.base.aligned import aligned
 from study.base.quantities import count_text, flops_text
+from study.base.text import aligned
 from study.benching.cases import PEERS_TOKENS
 
 Row = Mapping[str, Any]

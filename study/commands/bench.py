@@ -72,6 +72,3 @@ def _dtypes(text: str | None) -> Any:
     if not set(parts) <= {"fp32", "bf16"}:
         raise InputError.at("--dtype", f"{text!r} is not fp32, bf16 or both; write them as fp32,bf16")
     return parts
-
-
-BENCH_COMMANDS = (bench,)

@@ -6,12 +6,15 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from study.base.errors import InputError, option_name
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder
+
+if TYPE_CHECKING:
+    from study.laws.tables import Table
 
 LEAST_RESAMPLES = 40
 """Of fewer, no resample lies beyond either end of a 95% interval."""
@@ -66,6 +69,22 @@ def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     selects = ("where", "cluster", "budget", "any_units")
     selection: dict[str, Any] = {name: given.pop(name) for name in selects if name in given}
     return given, selection
+
+
+def _opened(path: Path) -> Table:
+    """The table of a file or a results folder; what only a sweep can know of it is asked where it may be a ledger."""
+    from study.laws.tables import Table
+
+    if path.is_dir():
+        from study.evidence.ledgers import open_ledger
+
+        return open_ledger(path)
+    table = Table.read(path)
+    if "exclusion" in table.frame:
+        from study.evidence.ledgers import selected
+
+        return selected(table)
+    return table
 
 
 def _show(found: Any, as_json: bool) -> None:
@@ -130,13 +149,13 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     from study.laws.catalogue import law_named
     from study.laws.estimation import Settings
     from study.laws.law_fits import fit_table
-    from study.laws.reading import Source, Table
+    from study.laws.reading import Source
 
     name = law_named(law).name
     choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
     held_out = options.pop("held_out")
     roles, selection = _given(options)
-    _show(fit_table(Source(Table(table), roles, **selection), name, Settings(**choices), held_out), as_json)
+    _show(fit_table(Source(_opened(table), roles, **selection), name, Settings(**choices), held_out), as_json)
 
 
 @click.command("score-law")
@@ -153,12 +172,12 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
     The two lead through the loss; the largest runs are forecast by both.
     """
     from study.laws.estimation import Settings
-    from study.laws.reading import Source, Table
+    from study.laws.reading import Source
     from study.laws.two_steps import fit_score
 
     roles, selection = _given(options)
     settings = Settings(huber_delta=huber_delta, bootstrap=bootstrap)
-    _show(fit_score(Source(Table(table), roles, **selection), settings, held_out), as_json)
+    _show(fit_score(Source(_opened(table), roles, **selection), settings, held_out), as_json)
 
 
 @click.command()
@@ -172,10 +191,10 @@ def frontier(table: Path, as_json: bool, **options: Any) -> None:
     By every approach: envelope, hull, iso-FLOP valleys, law.
     """
     from study.laws.approaches import frontiers
-    from study.laws.reading import Source, Table
+    from study.laws.reading import Source
 
     roles, selection = _given(options)
-    _show(frontiers(Source(Table(table), roles, **selection)), as_json)
+    _show(frontiers(Source(_opened(table), roles, **selection)), as_json)
 
 
 @click.command()
@@ -192,16 +211,16 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
     file says; what says otherwise is refused.
     """
     from study.laws.law_files import read_options
-    from study.laws.reading import Source, Table
+    from study.laws.reading import Source
     from study.plotting.law_figures import draw_all
 
     roles, selection = _given(options)
     if like is None:
-        written = draw_all(Source(Table(table), roles, **selection), law or "chinchilla", into)
+        written = draw_all(Source(_opened(table), roles, **selection), law or "chinchilla", into)
     else:
         old = read_options(like)
         old.refuse_contradictions(like, {**({} if law is None else {"law": law}), **selection, **roles})
-        source = Source(Table(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
+        source = Source(_opened(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
         written = draw_all(source, old.law, into, old.settings, old.held_out)
     for file in written:
         click.echo(file)
@@ -230,8 +249,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
     """
     from study.evidence.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
     from study.laws.compute_multiverse import explore
-    from study.laws.reading import Source, Table
-    from study.plotting.answer_by_convention import save_multiverse
+    from study.laws.reading import Source
 
     if ask == "shape" or (ask is None and is_about_shape(table)):
         if unread := [option_name(name) for name, value in options.items() if value]:
@@ -242,10 +260,12 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
         sizes = options.pop("parameters"), options.pop("flops")
         roles, selection = _given(options)
         try:
-            found = explore(Source(Table(table), roles, **selection), *sizes)
+            found = explore(Source(_opened(table), roles, **selection), *sizes)
         except InputError as error:
             raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
     if into is not None:
+        from study.plotting.answer_by_convention import save_multiverse
+
         save_multiverse(found, into)
     _show(found, as_json)
 
@@ -270,6 +290,3 @@ def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
     click.echo(json.dumps([found.to_dict() for found in studies], indent=1) if as_json else to_markdown(studies))
     if not all(number.agrees for found in studies for number in found.numbers):
         sys.exit(1)
-
-
-LAW_COMMANDS = (fit, score_law, frontier, plot, multiverse, replicate)

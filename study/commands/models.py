@@ -244,6 +244,3 @@ def _latency_model(table: Path | None, conditions: Conditions) -> LatencyModel |
     from study.counting.latency_table import read_table
 
     return fit_latency(read_table(table), conditions.precision, setting=(conditions.batch, conditions.sequence_length))
-
-
-MODEL_COMMANDS = (params, compare, figures, shapes, latency)

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from study.base.durable_files import takes_files
 from study.base.quantities import read_whole
 
 
@@ -47,6 +46,8 @@ class OutputFolder(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The folder, refused where no file can be put into it."""
+        from study.base.durable_files import takes_files
+
         folder = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not takes_files(folder):
             self.fail(f"{str(folder)!r} cannot be written; give another folder", param, ctx)

@@ -197,6 +197,3 @@ def _option(place: str) -> str:
         return place
     name = place.removeprefix("downstream.").removeprefix("knobs.").partition("[")[0]
     return "--batch" if name == "batch_examples" else option_name(name)
-
-
-SCORE_COMMANDS = (score, features, export, import_encoder)

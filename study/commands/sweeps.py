@@ -51,7 +51,7 @@ def _folder_meant(path: Path) -> str:
 
     Or by one that is nearly the name of a sweep beside it.
     """
-    from study.base.schema import near
+    from study.base.errors import near
     from study.store.sweep_folder import SweepFolder, sweeps_in
 
     named = SweepFolder(Path("results") / path.stem)
@@ -149,7 +149,8 @@ def launch(
 
     from study.base.paths import pasted
     from study.base.quantities import plural, read_seconds
-    from study.base.terminal import printable, say, show
+    from study.base.terminal import say, show
+    from study.base.text import printable
     from study.planning.sweep_files import read_sweep
     from study.running.launch import folder_of, launched
     from study.store.ownership import HUNG_AFTER
@@ -282,7 +283,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     from dataclasses import asdict
 
     from study.base.quantities import plural
-    from study.base.terminal import printable
+    from study.base.text import printable
     from study.running.steering import retry as retry_failed
 
     sweep = _folder(folder)
@@ -332,6 +333,3 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
     for each in found:
         sweep = SweepFolder.of(each)
         click.echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {pasted(sweep.path)}")
-
-
-SWEEP_COMMANDS = (plan, launch, report, status, stop, retry, exclude)

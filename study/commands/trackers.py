@@ -74,6 +74,3 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
         click.echo(json.dumps(asdict(done) | {"ledger": str(done.ledger)}, indent=1))
     else:
         click.echo(f"{done.runs} runs with {done.rows:,} rows: {done.ledger}")
-
-
-TRACKER_COMMANDS = (sync, import_wandb)

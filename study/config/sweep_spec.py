@@ -12,7 +12,8 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, shown, whole
+from study.base.errors import shown
+from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, whole
 from study.config.recipe import Budget
 from study.config.resources import Resources
 from study.config.run_config import DataConfig, Masking

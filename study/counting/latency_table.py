@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.base.durable_files import is_there, json_of, write_atomically
-from study.base.errors import InputError
+from study.base.errors import InputError, shown
 from study.base.paths import pasted
-from study.base.schema import shown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from study.base.errors import InputError
-from study.base.schema import nearest
+from study.base.errors import InputError, nearest
 from study.counting.architecture import Architecture
 from study.counting.solving import ShapeRules
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from study.base.durable_files import files_below, is_there
-from study.base.errors import InputError
+from study.base.errors import InputError, nearest, shown
 from study.base.paths import path_from
-from study.base.schema import nearest, shown
 
 MAX_CHARACTERS = 1_000_000
 """The longest document; a longer one is cut at white space into several."""

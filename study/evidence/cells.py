@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from study.base.errors import InputError
 from study.base.grouping import grouped
 from study.base.paths import pasted
+from study.base.quantities import budget_words
 from study.base.schema import number_in
-from study.base.wording import at_budget, budget_words, shape_and_setting
+from study.base.text import at_budget, shape_and_setting
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, as_told, setting_words
 from study.counting.architecture import SHAPE, Architecture

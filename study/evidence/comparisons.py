@@ -8,11 +8,12 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
-from study.base.wording import status_words
+from study.base.quantities import EQUAL_WITHIN
+from study.base.text import status_words
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
 from study.evidence.cells import Cell, difference_between, scatter_over_seeds, seed_variances
-from study.evidence.families import EQUAL_WITHIN, Family, ffn_ratio
+from study.evidence.families import Family, ffn_ratio
 from study.evidence.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
 from study.evidence.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.base.grouping import grouped
-from study.base.wording import budget_words
+from study.base.quantities import budget_words
 from study.config.named_runs import donor_of
 from study.config.recipe import Budget
 from study.evidence.cells import Cell, difference_between, measured

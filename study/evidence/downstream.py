@@ -12,8 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.base.errors import InputError
-from study.base.pooling import pooled_variance
-from study.base.score_noise import noise_of_mean
+from study.base.statistics import noise_of_mean, pooled_variance
 from study.evidence.paired import holm
 from study.evidence.score_points import noise_columns, score_points
 from study.evidence.score_trends import SAME, Trend, p_value_of, trend

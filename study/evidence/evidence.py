@@ -12,21 +12,22 @@ import pandas as pd
 from study.base.durable_files import write_atomically
 from study.base.errors import UNREADABLE
 from study.base.grouping import grouped
-from study.base.quantities import read_count
-from study.base.wording import budget_words, file_name
+from study.base.quantities import budget_words, read_count
+from study.base.text import file_name
 from study.evidence.averages import Average, averages_of
 from study.evidence.cells import Cell, by_budget, cells_of, listed_values
 from study.evidence.comparisons import METHOD, Comparisons, compare, why_left_out
 from study.evidence.cuts import Cut, cuts_of
 from study.evidence.downstream import Downstream, downstream
 from study.evidence.families import Family, families_of, families_of_settings
-from study.evidence.ledgers import check_ledger, columns_apart, usable
+from study.evidence.ledgers import check_ledger, usable
 from study.evidence.paired import half_width
 from study.evidence.rankings import Gain, front_of, gains_of
 from study.evidence.seed_scatter import SeedScatter
 from study.evidence.sweep_laws import SweepLaws, by_setting, sweep_laws
 from study.evidence.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.laws.catalogue import LAWS
+from study.laws.reading import columns_apart
 from study.store.records import cell_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder

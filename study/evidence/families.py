@@ -10,19 +10,13 @@ from typing import TypeVar
 import numpy as np
 
 from study.base.grouping import grouped
-from study.base.wording import budget_words, compact
+from study.base.quantities import EQUAL_SPAN, budget_words, compact
 from study.config.recipe import Budget
 from study.config.run_config import setting_words
 from study.counting.architecture import Architecture
 from study.evidence.cells import Cell, by_budget, by_setting_and_budget, place_of
 
 ItemT = TypeVar("ItemT")
-
-EQUAL_WITHIN = 0.05
-"""Cells have equal parameters where their non-embedding parameters can all lie so near, relatively, to one size."""
-
-EQUAL_SPAN = (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
-"""How many times the smallest of equal sizes the largest may be."""
 
 
 @dataclass(frozen=True)

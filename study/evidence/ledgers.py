@@ -1,20 +1,24 @@
-"""A sweep's ledger as a table for a law: which columns mean what, and which runs a law may not use."""
+"""A sweep's ledger as a table for laws: which columns mean what, which runs a law may not use, and which may not be pooled."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from study.base.errors import InputError
-from study.base.schema import shown
+from study.base.durable_files import is_there
+from study.base.errors import InputError, shown
 from study.counting.architecture import SHAPE
 from study.counting.parameters import TOTALS
-from study.evidence.families import EQUAL_SPAN
 from study.evidence.learning_rates import RATE, CellSearch, searches
+from study.laws.reading import columns_apart
+from study.laws.tables import Selection, Table, numbered, tidied
+from study.store.named_files import read_parquet
+from study.store.sweep_folder import SweepFolder
 
 LEDGER_COLUMNS = {
     "parameters": "parameters",
@@ -41,9 +45,6 @@ _PATHS = ("data.corpus", "data.tokenizer.path")
 _NO_SETTINGS = (*SHAPE, RATE, "recipe.warmup_fraction", "recipe.warmup_tokens")
 """What differs between runs of one law beside budgets and what is tuned."""
 
-KEEP = "keep those of one with"
-"""What to do with runs that may not be pooled, whichever command was to read them; a condition comes after it."""
-
 LEDGER_PARAMETERS = TOTALS
 """The ledger's counts of parameters."""
 
@@ -52,6 +53,48 @@ LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "trai
 
 NUMBERS = (RATE, "seed", "tokens", "loss_nats", "unigram_entropy_nats", *LEDGER_PARAMETERS, *LEDGER_FLOPS)
 """The columns of a ledger that are read as numbers, whatever is asked of it."""
+
+
+def open_ledger(path: Path) -> Table:
+    """The table of a results folder or of a file, selected for laws; see selected.
+
+    Raises InputError where the folder has no ledger, or none of its runs has ended, and as study.laws.tables.read_table does.
+    """
+    if not path.is_dir():
+        return selected(Table.read(path))
+    file = SweepFolder(path).ledger_file
+    if not is_there(file):
+        raise InputError.at(str(path), f"is a folder without a {file.name}; give a table, or a sweep that has its report")
+    ledger = read_parquet(file, "`study report` writes it anew")
+    if ledger.empty:
+        raise InputError.at(str(file), "has no rows: no run of the sweep has ended")
+    return selected(Table(path, tidied(ledger, file)))
+
+
+def selected(table: Table) -> Table:
+    """A table with what is known of it where it is a ledger, by the sweep beside it if there is one; any other as it is.
+
+    Raises InputError as check_ledger does.
+    """
+    ledger = table.frame
+    if not is_ledger(ledger):
+        return table
+    check_ledger(ledger, str(table.path))
+    sweep = SweepFolder(table.path if table.path.is_dir() else table.path.parent)
+    cells = list(searches(ledger, sweep.trial_seeds()).values())
+    known = Selection(
+        roles=LEDGER_COLUMNS,
+        counts={"parameters": LEDGER_PARAMETERS, "flops": LEDGER_FLOPS},
+        excluded=unusable(ledger, cells),
+        unbracketed=unusable(ledger, cells, bracketed_only=True),
+        runs=numbered(runs_of(ledger)),
+        clusters=numbered(shapes_of(ledger)),
+        cluster="shape",
+        validation=validation_names(ledger),
+        settings=sweep.varied() if is_there(sweep.sweep_file) else settings_of(ledger),
+        amounts={"tokens": "tokens", "parameters_non_embedding": "size"},
+    )
+    return replace(table, selection=known)
 
 
 def is_ledger(table: pd.DataFrame) -> bool:
@@ -118,23 +161,19 @@ def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: 
     return gone
 
 
-def validation_columns(runs: pd.DataFrame) -> list[str]:
-    """The columns in which runs differ that say what their losses were validated on: such losses are not comparable.
+def validation_names(ledger: pd.DataFrame) -> list[str]:
+    """The columns that say what losses were validated on: such as differ in one are not comparable.
 
     None in a ledger of other people's runs, whose columns may mean anything.
     """
-    if "data_fingerprint" not in runs:
+    if "data_fingerprint" not in ledger:
         return []
-    named = [name for begins in _VALIDATION for name in runs.columns if name.startswith(begins) and name not in _PATHS]
-    return [name for name in named if runs[name].nunique(dropna=False) > 1]
+    return [name for begins in _VALIDATION for name in ledger.columns if name.startswith(begins) and name not in _PATHS]
 
 
-def why_incomparable(runs: pd.DataFrame, remedy: str) -> str:
-    """Why the losses of runs may not be pooled, and what to do, `remedy` with --where; empty where they may."""
-    if not (apart := validation_columns(runs)):
-        return ""
-    differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
-    return f'{differ}; {remedy} --where "{apart[0]} == …"'
+def validation_columns(runs: pd.DataFrame) -> list[str]:
+    """The columns in which runs differ that say what their losses were validated on."""
+    return columns_apart(runs, validation_names(runs))
 
 
 def reasons_told(exclusions: pd.Series[str]) -> str:
@@ -160,37 +199,6 @@ def settings_of(ledger: pd.DataFrame) -> list[str]:
     columns = [name for name in named if not name.startswith("recipe.budget.")]
     within = ledger.groupby("cell")[columns].nunique(dropna=False).max()
     return [name for name in columns if within[name] == 1]
-
-
-def columns_apart(runs: pd.DataFrame, settings: Sequence[str]) -> list[str]:
-    """The columns of `settings` in which runs differ, so that they have laws of their own."""
-    return [column for column in settings if column in runs and runs[column].nunique(dropna=False) > 1]
-
-
-def why_apart(runs: pd.DataFrame, settings: Sequence[str], remedy: str) -> str:
-    """Why runs that differ in `settings` may not be pooled, and what to do, `remedy` with --where; empty where they may."""
-    if not (apart := columns_apart(runs, settings)):
-        return ""
-    some = " and ".join(f"{column} == {runs[column].tolist()[0]!r}" for column in apart)
-    return f'runs that differ in {", ".join(apart)} have laws of their own; {remedy} --where "{some}"'
-
-
-def why_no_repeats(runs: pd.DataFrame, variables: Mapping[str, NDArray[np.float64]], where: str | None) -> str:
-    """Why a law in so few variables may not pool runs, and what to do: some agree in all of them and are no repeats.
-
-    Those are runs that differ in tokens or in size; empty where there are none. FLOPs and losses stand for both.
-    """
-    if not variables or {"flops", "loss"} & set(variables):
-        return ""
-    for column, words in {"tokens": "tokens", "parameters_non_embedding": "size"}.items():
-        if column not in runs:
-            continue
-        agreeing = pd.to_numeric(runs[column], errors="coerce").groupby(list(variables.values()))
-        if (agreeing.max() > agreeing.min() * EQUAL_SPAN).any():
-            condition = " and ".join([*([where] if where else []), f"{column} == {runs[column].max()}"])
-            known = f"a law in {' and '.join(variables)} alone takes runs that differ in {words} for repeats of each other"
-            return f'{known}; {KEEP} --where "{condition}", or fit a law in both'
-    return ""
 
 
 def usable(ledger: pd.DataFrame, asked: Collection[int] = ()) -> pd.DataFrame:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.base.behrens_fisher import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite
-from study.base.quantities import plural
-from study.base.wording import signed
+from study.base.quantities import plural, signed
+from study.base.statistics import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite
 from study.evidence.seed_scatter import SeedVariance
 
 Verdict = Literal["decided", "undecided", "no_seed_replicates"]
@@ -30,7 +29,7 @@ class Difference:
     """Loss of one cell minus that of another, in nats per masked token, with its uncertainty.
 
     The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
-    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂), the two as study.base.behrens_fisher adds them; `degrees_of_freedom` are
+    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂), the two as study.base.statistics adds them; `degrees_of_freedom` are
     those of the seeds, None where losses do not hang on them. Without seed replicates there is no seed variance, and so no
     interval.
     """

@@ -8,7 +8,8 @@ from itertools import chain, pairwise
 from math import inf
 
 from study.base.grouping import grouped
-from study.base.wording import budget_words, shape_and_setting
+from study.base.quantities import budget_words
+from study.base.text import shape_and_setting
 from study.evidence.cells import Cell, difference_between, measured
 from study.evidence.paired import Judged, judged
 from study.evidence.seed_scatter import SeedVariances

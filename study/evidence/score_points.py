@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 
 from study.base.durable_files import is_there
-from study.base.pooling import pooled_variance
-from study.base.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds
-from study.base.wording import at_budget, shape_and_setting
+from study.base.statistics import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_variance
+from study.base.text import at_budget, shape_and_setting
 from study.config.named_runs import donor_of
 from study.evidence.cells import budgets_in_words, in_words, setting_columns
 from study.evidence.cuts import START
@@ -39,7 +38,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     mean over the runs of each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is
     the standard error and `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights
     that were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
-    The noise (see study.base.score_noise) is that over examples and, where any cell has two runs, between them, else
+    The noise (see study.base.statistics) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
     """

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from scipy.optimize import bisect
 from scipy.stats import rankdata
 
-from study.base.behrens_fisher import CONFIDENCE
 from study.base.grouping import grouped
-from study.base.score_noise import ScoreNoise
+from study.base.statistics import CONFIDENCE, ScoreNoise
 from study.laws.law import Floats
 
 Verdict = Literal["monotone", "rises", "falls", "undecided", "untested"]

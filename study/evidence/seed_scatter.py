@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.base.pooling import pooled_variance
+from study.base.statistics import pooled_variance
 from study.config.recipe import Budget
 
 ALIKE_ABOVE = 0.25

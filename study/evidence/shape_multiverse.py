@@ -19,18 +19,20 @@ from numpy.typing import NDArray
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
+from study.base.quantities import EQUAL_WITHIN
 from study.counting.architecture import Architecture
 from study.evidence.cells import Cell, by_setting_and_budget, common_seeds, in_words, over_places
 from study.evidence.contrasts import Contrast, contrast, slope_weights
 from study.evidence.evidence import Evidence, gather
-from study.evidence.families import EQUAL_WITHIN, of_equal_size
-from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, validation_columns
+from study.evidence.families import of_equal_size
+from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger, validation_columns
 from study.evidence.seed_scatter import seed_scatter
 from study.laws.estimation import Fit, fit
 from study.laws.minimising import Space
 from study.laws.observations import Observations
-from study.laws.reading import Source, Table, read_columns
+from study.laws.reading import Source, read_columns
 from study.laws.sums import SumOfTerms, Term
+from study.laws.tables import Table
 from study.laws.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
 from study.store.sweep_folder import SweepFolder
 
@@ -76,7 +78,7 @@ def explore_shapes(folder: Path) -> Multiverse:
     """
     if not is_there(SweepFolder(folder).sweep_file):
         raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
-    evidence, table = gather(SweepFolder(folder)), Table(folder)
+    evidence, table = gather(SweepFolder(folder)), open_ledger(folder)
     tokens = table.frame["tokens"].dropna().nunique() > 1
     budgets = _BUDGETS if tokens else _BUDGETS[:1]
     universes: list[Universe] = []

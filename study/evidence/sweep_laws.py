@@ -13,16 +13,25 @@ from study.base.errors import InputError
 from study.base.quantities import plural
 from study.counting.architecture import SIZES
 from study.evidence.families import of_equal_size
-from study.evidence.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apart, why_incomparable
+from study.evidence.ledgers import LEDGER_COLUMNS, open_ledger, usable, validation_names
+from study.laws.catalogue import LAWS, law_named
 from study.laws.estimation import Settings
 from study.laws.law_fits import LawFit, fit_table
-from study.laws.reading import Source, Table
+from study.laws.reading import Source, columns_apart, why_apart, why_incomparable
+from study.laws.tables import Table
 from study.store.sweep_folder import SweepFolder
 
 _SETTINGS = Settings(bootstrap=400)
 
 MOST_SETTINGS = 6
 """Of more settings the laws would drown the answer; `study fit` fits those that are asked for."""
+
+LEDGER_LAWS = {
+    f"{law.name}: {law.formula}": law.name
+    for law in LAWS.values()
+    if law.predicts == "loss" and set(law.variables) <= set(LEDGER_COLUMNS)
+}
+"""The names of the laws that a ledger has the columns of, by name and formula."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,16 @@ class SweepLaws:
         """The one that figures show: the first that converged, else the first whose constants say something."""
         fits = [found for found in self.fits if found.fit.told]
         return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
+
+
+def fit_ledger(ledger: Table, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
+    """Fit a law to a ledger whose N and C are these of its columns; C orders the runs for the forecast whatever the law reads.
+
+    Raises InputError as study.laws.law_fits.fit_table does.
+    """
+    read = ("flops", *law_named(law_name).variables)
+    roles = {role: column for role, column in {"parameters": parameters, "flops": flops}.items() if role in read}
+    return fit_table(Source(ledger, roles, where=where), law_name)
 
 
 def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], searched: bool) -> SweepLaws:
@@ -59,13 +78,13 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     if not used["tokens"].any():
         return SweepLaws((), ("No law is fitted: nothing was trained",))
     remedy = "fit some with study fit of this folder and"  # without its path: an answer is the same bytes wherever it lies
-    if reason := why_incomparable(used, remedy):
+    if reason := why_incomparable(used, validation_names(used), remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
     if not (apart := columns_apart(used, settings)):
-        return _laws(Source(Table(folder)), used)
+        return _laws(Source(open_ledger(folder)), used)
     if len(used[apart].drop_duplicates()) > MOST_SETTINGS or used[apart].isna().any(axis=None):
         return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
-    table = Table(folder)
+    table = open_ledger(folder)
     found = {where: _laws(Source(table, where=where), runs) for where, runs in by_setting(used, apart)}
     told: dict[str, list[str]] = {}
     for where, laws in found.items():

@@ -9,9 +9,10 @@ from math import log2
 
 import numpy as np
 
-from study.base.behrens_fisher import CONFIDENCE
 from study.base.grouping import grouped
-from study.base.wording import budget_words, shape_and_setting
+from study.base.quantities import budget_words
+from study.base.statistics import CONFIDENCE
+from study.base.text import shape_and_setting
 from study.evidence.cells import Cell, difference_between, measured, variances_over_seeds
 from study.evidence.contrasts import Contrast, contrast
 from study.evidence.paired import Judged, holm, judged

@@ -12,9 +12,9 @@ import numpy as np
 
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
-from study.base.wording import status_words
+from study.base.text import status_words
 from study.laws.catalogue import LAWS
-from study.laws.column_names import named_like
+from study.laws.columns import named_like
 from study.laws.estimation import Fit, fit
 from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
 from study.laws.law import Floats
@@ -72,7 +72,7 @@ _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
 def frontiers(source: Source) -> Frontiers:
     """The frontier by every approach, or in words why there is none.
 
-    Where rows share runs, as checkpoints do, or in a ledger shapes, every interval is of resamples of these. Tokens are C/(6·N)
+    Where rows share runs, as checkpoints do, or other clusters, every interval is of resamples of these. Tokens are C/(6·N)
     where the source or its table has FLOPs but no tokens. C is what orders the runs, but for the parametric approach, whose
     minimum has a closed form at 6·N·D alone. Raises InputError where the table cannot be read, and with every reason where no
     approach finds one.

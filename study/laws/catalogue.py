@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from study.base.errors import InputError
-from study.base.schema import nearest
-from study.laws.data_constraint import DataConstrained
+from study.base.errors import InputError, nearest
+from study.laws.data_constraint import DataConstrained, RepeatedTokens
 from study.laws.law import Law
-from study.laws.repetition import RepeatedTokens
 from study.laws.score_laws import ScoreOfLoss, ScoreOfSizes
 from study.laws.sums import SumOfTerms, Term
 

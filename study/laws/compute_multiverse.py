@@ -12,7 +12,6 @@ from itertools import product
 import numpy as np
 
 from study.base.errors import InputError
-from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
 from study.laws.approaches import over_clusters
 from study.laws.catalogue import LAWS
 from study.laws.estimation import fit
@@ -53,13 +52,13 @@ _FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
 def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
     """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
 
-    A ledger brings its own counts of N and FLOPs; of those that are given the first are meant where an expression names N or C.
+    Where none are given, they are those that the table's selection counts; an expression that names N or C means the first.
     What leaves out no row, or the same rows as another choice, is no universe of its own, and a law that the rows cannot tell
     is a universe that refuses. Raises InputError where the table cannot be read in the usual ones, or its rows cannot tell
     even the law without a floor.
     """
-    own = source.table.is_ledger
-    given = tuple(dict.fromkeys(parameters)) or (LEDGER_PARAMETERS if own else ())
+    counts = source.table.counts
+    given = tuple(dict.fromkeys(parameters)) or tuple(counts.get("parameters", ()))
     budgets = tuple(dict.fromkeys(flops))
     named = {role: ways[0] for role, ways in (("parameters", given), ("flops", budgets)) if ways}
     source = replace(source, roles={**source.roles, **named})
@@ -67,8 +66,8 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
     check_split(points.columns["parameters"], points.columns["tokens"])
     points.check(LAWS["chinchilla-no-floor"])
     sizes = given or (points.roles["parameters"],)
-    budgets = budgets or (LEDGER_FLOPS if own else ())
-    rates = ("all cells", "bracketed only") if own else ("all cells",)
+    budgets = budgets or tuple(counts.get("flops", ()))
+    rates = ("all cells",) if source.table.selection is None else ("all cells", "bracketed only")
     universes: list[Universe] = []
     for size in sizes:
         sized = replace(source, roles={**source.roles, "parameters": size})

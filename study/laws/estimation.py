@@ -11,21 +11,27 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError
 from study.base.quantities import plural
+from study.laws.columns import SHOWN
 from study.laws.law import Columns, Floats, Law
 from study.laws.minimising import Minima, Objective, Space, minimise
 from study.laws.observations import Observations
 from study.laws.uncertainty import (
+    REGAIN,
+    UNTOLD,
+    WORST_CONDITION,
     Bootstrap,
     Profile,
+    Status,
     bootstrap,
+    bounds_met,
     condition_number,
     covariance,
     expanded_tail,
+    failures,
     percentile_interval,
     profile,
+    weaknesses,
 )
-from study.laws.units import SHOWN
-from study.laws.verdicts import REGAIN, UNTOLD, WORST_CONDITION, Status, bounds_met, failures, weaknesses
 
 STARTS = 128
 """Starts tried by default; the best quarter of them is followed to its end."""

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError
 from study.base.quantities import plural
-from study.base.wording import status_words
+from study.base.text import status_words
 from study.laws.estimation import USUAL, Fit, Settings, fit
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space
 from study.laws.observations import Observations
-from study.laws.uncertainty import degrees_of_freedom, percentile_interval
-from study.laws.verdicts import Status
+from study.laws.uncertainty import Status, degrees_of_freedom, percentile_interval
 
 HELD_OUT = 0.1
 """The share of runs that are held out by default, the largest ones; at least one."""

@@ -15,12 +15,12 @@ from scipy.interpolate import Akima1DInterpolator
 from scipy.optimize import minimize_scalar
 from scipy.special import stdtrit
 
-from study.base.behrens_fisher import CONFIDENCE
 from study.base.errors import InputError
 from study.base.quantities import plural
+from study.base.statistics import CONFIDENCE
 from study.laws.estimation import Fit
 from study.laws.law import Floats
-from study.laws.verdicts import Status
+from study.laws.uncertainty import Status
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 

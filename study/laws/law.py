@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
+Pairs = Mapping[tuple[int, int], Floats]
+"""Second derivatives, each B × n, by pair of parameters, the first not later."""
+
 STEEPEST = 10.0
 """The largest exponent that a fit may end on; the steepest in the literature are below 2."""
 
@@ -56,6 +59,30 @@ class Surface(ABC):
     @abstractmethod
     def starts(self, response: Floats, count: int) -> Floats:
         """θ to start a fit from, one a row: `count` of them, or a grid of the law's own, however long."""
+
+
+class CurvedSurface(Surface):
+    """A law that gives its second derivatives row by row."""
+
+    @abstractmethod
+    def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
+        """Values (B × n), gradients (B × n × p), and second derivatives, those that are not 0 everywhere."""
+
+    def value(self, theta: Floats) -> Floats:
+        """The law's values, B × n."""
+        return self.expand(theta)[0]
+
+    def derivatives(self, theta: Floats) -> Derivatives:
+        """Values, gradients and curvature."""
+        value, jacobian, seconds = self.expand(theta)
+
+        def curvature(weights: Floats) -> Floats:
+            summed = np.zeros((len(theta), theta.shape[1], theta.shape[1]))
+            for (one, other), second in seconds.items():
+                summed[:, one, other] = summed[:, other, one] = (weights * second).sum(axis=1)
+            return summed
+
+        return Derivatives(value, jacobian, curvature)
 
 
 @dataclass(frozen=True)

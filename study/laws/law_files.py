@@ -12,10 +12,9 @@ import numpy as np
 from pydantic import Field
 
 from study.base.durable_files import json_value
-from study.base.errors import InputError, Problem, option_name
-from study.base.quantities import plural
-from study.base.schema import Count, Index, Positive, Strict, Text, shown
-from study.base.wording import span
+from study.base.errors import InputError, Problem, option_name, shown
+from study.base.quantities import plural, span
+from study.base.schema import Count, Index, Positive, Strict, Text
 from study.counting.architecture import SIZES, Architecture
 from study.counting.parameters import TOTALS, parameters
 from study.laws.catalogue import law_named
@@ -23,7 +22,7 @@ from study.laws.estimation import Settings
 from study.laws.law import Law
 from study.laws.minimising import Space
 from study.laws.observations import VOCABULARY
-from study.laws.verdicts import UNTOLD
+from study.laws.uncertainty import UNTOLD
 
 
 @dataclass(frozen=True)

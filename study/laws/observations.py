@@ -15,7 +15,7 @@ from study.base.quantities import plural
 from study.laws.law import Floats, Law
 
 VOCABULARY = "architecture.vocabulary"
-"""The column of a ledger that losses hang on, beside the text."""
+"""The column of what losses hang on, beside the text."""
 
 BY_CHOICE = "left out by "
 """What the reason begins with for which rows are left out that a condition does not keep."""
@@ -26,10 +26,10 @@ class Observations:
     """Points of a scaling study, one a row.
 
     `columns` holds the variables of the law, `response` what it predicts, `runs` numbers the runs (all checkpoints of a run
-    share one), `clusters` what misses a law together, which is of the kind `cluster`: runs, or the shapes of a ledger. `labels`
-    name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which column or expression
-    of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what else all rows have in
-    common, as far as known.
+    share one), `clusters` what misses a law together, which is of the kind `cluster`: runs, or what the table's selection
+    says. `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which
+    column or expression of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what
+    else all rows have in common, as far as known.
     """
 
     columns: Mapping[str, Floats]

@@ -5,118 +5,37 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import compress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from study.base.durable_files import is_there
-from study.base.errors import InputError, Problem, option_name
-from study.base.quantities import plural
-from study.base.schema import nearest
-from study.evidence.learning_rates import CellSearch, searches
-from study.evidence.ledgers import (
-    KEEP,
-    LEDGER_COLUMNS,
-    check_ledger,
-    is_ledger,
-    runs_of,
-    settings_of,
-    shapes_of,
-    unusable,
-    why_apart,
-    why_incomparable,
-    why_no_repeats,
-)
-from study.laws.column_names import SYMBOLS, named_like
-from study.laws.expressions import evaluate
-from study.laws.law import Law
-from study.laws.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
-from study.laws.table_files import NOTES, read_table
-from study.laws.units import (
+from study.base.errors import InputError, Problem, nearest, option_name
+from study.base.quantities import EQUAL_SPAN, plural
+from study.laws.columns import (
     SHOWN,
+    SYMBOLS,
     Values,
     beyond_arithmetic,
     loss_warnings,
+    named_like,
     not_positive,
     odd_counts,
     odd_losses,
     odd_shares,
 )
-from study.store.sweep_folder import SweepFolder
+from study.laws.expressions import evaluate
+from study.laws.law import Law
+from study.laws.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
+from study.laws.tables import NOTES, Table, numbered
 
 NAMED = 30
 """So many columns are named where a role has none."""
 
-
-class Table:
-    """Anybody's table, read from its file when it is first asked for and held for all readings; see read_table."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._left_out: dict[bool, NDArray[np.object_]] = {}
-
-    @cached_property
-    def frame(self) -> pd.DataFrame:
-        """The rows and columns."""
-        table = read_table(self.path)
-        if is_ledger(table):
-            check_ledger(table, str(self.path))
-        return table
-
-    @cached_property
-    def is_ledger(self) -> bool:
-        """Whether it is the ledger of a sweep."""
-        return is_ledger(self.frame)
-
-    def left_out(self, bracketed_only: bool) -> NDArray[np.object_]:
-        """Why a ledger (see study.evidence.ledgers.unusable) or its repetition leaves a row out, None where nothing does."""
-        if bracketed_only not in self._left_out:
-            gone = dict.fromkeys(self._repeated, "repeats an earlier row")
-            if self.is_ledger:
-                gone |= unusable(self.frame, self._cells, bracketed_only)
-            reasons = np.full(len(self.frame), None, dtype=object)
-            reasons[list(gone)] = list(gone.values())
-            self._left_out[bracketed_only] = reasons
-        return self._left_out[bracketed_only].copy()
-
-    @cached_property
-    def settings(self) -> Sequence[str]:
-        """What the sweep beside a ledger varies; where there is none, what the ledger says of it."""
-        return self._sweep.varied() if is_there(self._sweep.sweep_file) else settings_of(self.frame)
-
-    @cached_property
-    def runs(self) -> NDArray[np.int64]:
-        """The number of each row's run where no column tells it: every row's own, or in a ledger that of its trunk."""
-        return _numbered(runs_of(self.frame)) if self.is_ledger else np.arange(len(self.frame))
-
-    @cached_property
-    def shapes(self) -> NDArray[np.int64]:
-        """The number of each row's shape in a ledger."""
-        return _numbered(shapes_of(self.frame))
-
-    @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """Rows as a reader finds them: numbered from 1, without the header."""
-        return tuple(f"row {row}" for row in range(1, len(self.frame) + 1))
-
-    @cached_property
-    def _cells(self) -> list[CellSearch]:
-        return list(searches(self.frame, self._sweep.trial_seeds()).values())
-
-    @property
-    def _sweep(self) -> SweepFolder:
-        """The folder beside the table, which may be that of a sweep."""
-        return SweepFolder(self.path if self.path.is_dir() else self.path.parent)
-
-    @cached_property
-    def _repeated(self) -> list[int]:
-        of_anything = [name for name in self.frame if self.frame[name].dtype == object]  # lists, say, which have no hash
-        return np.flatnonzero(self.frame.astype(dict.fromkeys(of_anything, str)).duplicated()).tolist()
+KEEP = "keep those of one with"
+"""What to do with rows that may not be pooled, whichever command was to read them; a condition comes after it."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +44,7 @@ class Source:
 
     `roles` map a variable of a law (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows;
     `cluster` names the run of a row; `budget` orders runs by size. `any_units` lets counts, losses and scores of odd size
-    through; `bracketed_only` leaves out a ledger's cells whose learning rate is not bracketed.
+    through; `bracketed_only` leaves out the rows whose learning rate the table's selection does not know to be bracketed.
     """
 
     table: Table
@@ -145,9 +64,9 @@ def read_observations(source: Source, law: Law) -> Observations:
 def read_columns(source: Source, variables: Sequence[str], response: str) -> Observations:
     """The rows of a table that have a number in every variable, in the response and in what orders the runs.
 
-    Rows without a value, repeated rows, and rows that `where` or a ledger leaves out are excluded with their reasons. Raises
-    InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are not positive, and
-    units that look wrong, each with the rows named; and for a ledger's losses of different validation sets or masks.
+    Rows without a value, repeated rows, and rows that `where` or the table's selection leaves out are excluded with their
+    reasons. Raises InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are
+    not positive, and units that look wrong, each with the rows named; and for losses that the selection says may not be pooled.
     """
     reading = _Reading(source)
     order = reading.order(variables)
@@ -161,29 +80,65 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     reading.warn_of_seeds(columns, values[response])
     reading.warn_of_checkpoints(columns)
     used = reading.present
-    labels, runs = source.table.labels, reading.runs()
-    of_shapes = reading.is_ledger and source.cluster is None
+    labels, runs, clusters = source.table.labels, reading.runs(), reading.clusters()
     everything = Observations(
         columns=columns,
         response=values[response],
         runs=runs,
-        clusters=source.table.shapes if of_shapes else runs,
+        clusters=runs if clusters is None else clusters[0],
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
         roles=reading.found,
         excluded=dict(zip(compress(labels, (~used).tolist()), reading.gone[~used], strict=True)),
         warnings=tuple(reading.warnings),
         alike=reading.alike(),
-        cluster="shape" if of_shapes else "run",
+        cluster="run" if clusters is None else clusters[1],
     )
     return everything.where(used)
 
 
-def _numbered(runs: pd.Series[Any]) -> NDArray[np.int64]:
-    """Runs as numbers; a row without one is a run of its own."""
-    numbers = pd.factorize(runs)[0]
-    alone = numbers < 0
-    return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)
+def columns_apart(rows: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Those of `columns` in which rows differ."""
+    return [column for column in columns if column in rows and rows[column].nunique(dropna=False) > 1]
+
+
+def why_incomparable(rows: pd.DataFrame, validation: Sequence[str], remedy: str) -> str:
+    """Why the losses of rows that differ in `validation` may not be pooled, and what to do, `remedy` with --where.
+
+    Empty where they may.
+    """
+    if not (apart := columns_apart(rows, validation)):
+        return ""
+    differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
+    return f'{differ}; {remedy} --where "{apart[0]} == …"'
+
+
+def why_apart(rows: pd.DataFrame, settings: Sequence[str], remedy: str) -> str:
+    """Why rows that differ in `settings` may not be pooled, and what to do, `remedy` with --where; empty where they may."""
+    if not (apart := columns_apart(rows, settings)):
+        return ""
+    some = " and ".join(f"{column} == {rows[column].tolist()[0]!r}" for column in apart)
+    return f'runs that differ in {", ".join(apart)} have laws of their own; {remedy} --where "{some}"'
+
+
+def why_no_repeats(
+    rows: pd.DataFrame, amounts: Mapping[str, str], variables: Mapping[str, NDArray[np.float64]], where: str | None
+) -> str:
+    """Why a law in so few variables may not pool rows, and what to do: some agree in all of them and are no repeats.
+
+    Those are rows that differ in a column of `amounts`; empty where there are none. FLOPs and losses stand for all amounts.
+    """
+    if not variables or {"flops", "loss"} & set(variables):
+        return ""
+    for column, words in amounts.items():
+        if column not in rows:
+            continue
+        agreeing = pd.to_numeric(rows[column], errors="coerce").groupby(list(variables.values()))
+        if (agreeing.max() > agreeing.min() * EQUAL_SPAN).any():
+            condition = " and ".join([*([where] if where else []), f"{column} == {rows[column].max()}"])
+            known = f"a law in {' and '.join(variables)} alone takes runs that differ in {words} for repeats of each other"
+            return f'{known}; {KEEP} --where "{condition}", or fit a law in both'
+    return ""
 
 
 def _listed(names: Sequence[Any], most: int = NAMED) -> str:
@@ -201,8 +156,8 @@ class _Reading:
     def __init__(self, source: Source) -> None:
         self.table = source.table.frame
         self.source = source
-        self.is_ledger = source.table.is_ledger
-        self.roles = (LEDGER_COLUMNS if self.is_ledger else {}) | dict(source.roles)
+        self.selection = source.table.selection
+        self.roles = {**source.table.roles, **source.roles}
         if source.budget is not None:
             self.roles["budget"] = source.budget
         self.found: dict[str, str] = {}
@@ -317,17 +272,23 @@ class _Reading:
         if named[self.present].isna().all():
             told = f"{self.source.cluster!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
             raise InputError.at("--cluster", f"{told}; name another column, or leave it out, and every row is a run of its own")
-        return _numbered(named)
+        return numbered(named)
+
+    def clusters(self) -> tuple[NDArray[np.int64], str] | None:
+        """The number of what misses a law together at each row, and what it is; None where that is a row's run."""
+        if self.selection is None or self.source.cluster is not None:
+            return None
+        return self.selection.clusters, self.selection.cluster
 
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for values that no logarithm or product has, and for units that look wrong; a ledger's are known."""
+        """Raise InputError for values that no logarithm or product has, and without a selection for units that look wrong."""
         present = self.present
         rows = np.flatnonzero(present) + 1
         found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
         if not self.source.any_units:
             checks.insert(0, lambda each: odd_shares(each, self.table))
-        if not self.source.any_units and not self.is_ledger:
+        if not self.source.any_units and self.selection is None:
             checks += [odd_counts, lambda each: odd_losses(each, self.table[present])]
         problems = [next((told for check in checks if (told := check(each))), []) for each in found if len(rows)]
         if any(problems):
@@ -335,26 +296,25 @@ class _Reading:
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
 
     def refuse_incomparable_losses(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for a ledger's losses that are not comparable or are of settings with laws of their own.
+        """Raise InputError for losses that are not comparable or have laws of their own, as far as the selection knows.
 
-        Also where runs that agree in all `variables` are of different tokens or sizes.
+        Also where rows that agree in all `variables` do not repeat each other.
         """
-        if not self.is_ledger:
+        if (known := self.selection) is None:
             return
-        present = self.present
-        runs = self.table[present]
-        known = {name: values[present] for name, values in variables.items()}
+        rows = self.table[self.present]
+        values = {name: column[self.present] for name, column in variables.items()}
         reasons = (
-            why_incomparable(runs, KEEP),
-            why_apart(runs, self.source.table.settings, KEEP),
-            why_no_repeats(runs, known, self.source.where),
+            why_incomparable(rows, known.validation, KEEP),
+            why_apart(rows, known.settings, KEEP),
+            why_no_repeats(rows, known.amounts, values, self.source.where),
         )
         if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
 
     def warn_of_repeats(self, values: Mapping[str, NDArray[np.float64]]) -> None:
         """Warn of rows that have all that is read from an earlier one, and differ elsewhere, as a running number does."""
-        if self.is_ledger:
+        if self.selection is not None:
             return
         read = pd.DataFrame(dict(values))[self.present]
         if len(again := read.index[read.duplicated()]):
@@ -369,7 +329,7 @@ class _Reading:
         Where settings scatter about a law 1.5 times as widely as three to five seeds of one, intervals over rows hold the truth
         in 67% to 82% of draws, over settings in 96% to 98%; where they do not, in 94% to 96% and 96% to 97%.
         """
-        if self.is_ledger or self.source.cluster is not None:
+        if self.selection is not None or self.source.cluster is not None:
             return
         of_setting = pd.DataFrame(dict(variables))[self.present]
         distinct = of_setting.assign(response=response[self.present]).drop_duplicates()
@@ -385,7 +345,7 @@ class _Reading:
         Where eight runs of ten checkpoints each lie 0.3% off a law by luck of their own, intervals of alpha over rows hold the
         truth in 40% of draws, over runs in 99%.
         """
-        if self.is_ledger or self.source.cluster is not None or "tokens" not in variables:
+        if self.selection is not None or self.source.cluster is not None or "tokens" not in variables:
             return
         read = pd.DataFrame(dict(variables))[self.present]
         for name in named_like("run", map(str, self.table.columns)):
@@ -397,8 +357,8 @@ class _Reading:
                 self.warnings.append(f"{told}; --cluster {name!r} keeps them together")
 
     def alike(self) -> dict[str, int]:
-        """What all rows of a ledger that are used have in common of what their losses hang on."""
-        if not self.is_ledger or VOCABULARY not in self.table:
+        """What all rows that are used have in common of what their losses hang on."""
+        if VOCABULARY not in self.table:
             return {}
         sizes = pd.to_numeric(self.table.loc[self.present, VOCABULARY], errors="coerce")
         return {VOCABULARY: int(sizes.iloc[0])} if np.isfinite(sizes).all() and sizes.nunique() == 1 else {}

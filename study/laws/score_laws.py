@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from study.laws.curves import CurvedSurface, Pairs
-from study.laws.law import STEEPEST, Columns, Floats, Law
+from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs
 
 
 class _LogisticSurface(CurvedSurface):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from study.base.errors import InputError
-from study.base.wording import status_words
+from study.base.text import status_words
 from study.laws.catalogue import LAWS
 from study.laws.estimation import USUAL, Fit, Settings, fit
 from study.laws.forecasting import (

@@ -1,8 +1,10 @@
-"""How sure an estimate is: a bootstrap over clusters, the covariance of M-estimators, profiles, noise between replicates."""
+"""How sure an estimate is: a bootstrap over clusters, the covariance of M-estimators, profiles, and the status of a fit."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isclose
 from typing import Literal
 
 import numpy as np
@@ -10,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 from scipy.stats import f
 
-from study.base.behrens_fisher import CONFIDENCE
-from study.base.pooling import pooled_variance
+from study.base.quantities import plural
+from study.base.statistics import CONFIDENCE
 from study.laws.law import Floats, Law
 from study.laws.minimising import Objective, minimise
 from study.laws.observations import Observations
@@ -32,6 +34,30 @@ _STILL = 1e-5
 """A θ that moves by less stays: the minimiser ends within about 1e-6 of where it began."""
 
 _PROFILE_POINTS = 41
+
+
+Intervals = Mapping[str, tuple[float, float]]
+"""Low and high by parameter."""
+
+Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
+"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
+resamples do not converge; `failed`: restarting at the answer still gains."""
+
+UNTOLD: tuple[Status, ...] = ("on_bound", "failed")
+"""The statuses of fits whose constants say nothing."""
+
+REGAIN = 1e-8
+"""A restart that lowers the objective by more than this share of it shows that the fit had not converged."""
+
+WIDEST = 10.0
+"""An exponent, or a worth of repeats, whose 95% interval spans more than this factor is hardly told by the rows."""
+
+FEWEST_CLUSTERS_OF_ROWS = 6
+"""Fewer clusters of many rows hardly tell how they scatter: of 3 runs intervals of 95% covered 0.78, of 4 0.85 to 0.89, of 5
+0.90 to 0.95, of 6 0.93 to 0.97."""
+
+WORST_CONDITION = 1e8
+"""Beyond this condition number of the scaled normal matrix the rows hardly tell the parameters apart."""
 
 
 @dataclass(frozen=True)
@@ -194,48 +220,48 @@ def _within(values: Floats, objective: Floats, level: float) -> tuple[float, flo
     return float(left), float(right)
 
 
-@dataclass(frozen=True)
-class ReplicateNoise:
-    """The standard deviation of the response, relative to it, between rows alike in every variable of the law."""
-
-    relative: float
-    degrees_of_freedom: int
-    groups: int
-
-
-def replicate_noise(observations: Observations) -> ReplicateNoise | None:
-    """The noise between replicates (seeds), pooled over groups of rows that share all variables; None where none do."""
-    table = np.column_stack(list(observations.columns.values()))
-    _, groups = np.unique(table, axis=0, return_inverse=True)
-    counts = np.bincount(groups.ravel())
-    if (counts == 1).all() or (observations.response <= 0).any():
-        return None
-    ordered = np.log(observations.response)[np.argsort(groups.ravel(), kind="stable")]
-    variance, freedom = pooled_variance(np.split(ordered, np.cumsum(counts)[:-1]))
-    return ReplicateNoise(float(np.sqrt(variance)), freedom, int((counts > 1).sum()))
+def failures(converged: bool, regained: float) -> list[str]:
+    """What shows that the minimiser had not arrived; `regained` is what a restart lowered the objective by, of itself."""
+    reasons = [] if converged else ["the minimiser stopped before its last step gained nothing"]
+    if regained > REGAIN:
+        reasons.append(f"restarting at the answer lowered the objective by {regained:.1e} of itself")
+    return reasons
 
 
-@dataclass(frozen=True)
-class Misfit:
-    """How far a law misses the settings that it was fitted to, in what replicates of one scatter, and p if it were right.
+def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[str]:
+    """The parameters that rest on a bound, which their estimates say."""
+    found = zip(law.parameters, resting, estimates.tolist(), strict=True)
+    return [f"{name} is on its bound of {value:g}" for name, rests, value in found if rests]
 
-    √F of the lack of fit, the mean square of what residuals hold beside the scatter of replicates, over the square of that
-    scatter (Draper and Smith 1998, sec. 2.1); `ratio` is about 1 where the law is right.
+
+def weaknesses(
+    law: Law, points: Observations, objective: Objective, condition: float, intervals: Intervals, resamples: Bootstrap
+) -> list[str]:
+    """What shows that the rows hardly tell the parameters; `intervals` are of those that do not rest on a bound themselves.
+
+    Points are few where they are fewer than twice the parameters. Their intervals are nearly the whole range of the resamples:
+    of nine points of chinchilla those of 95% held alpha and beta in 96% to 98% of draws, of five of power-floor in 97% to 99%,
+    where plain percentiles hold them in 83% to 96% and in 78% to 93%.
     """
-
-    ratio: float
-    p_value: float
-
-
-def misfit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> Misfit | None:
-    """The misfit of residuals of least squares in logarithms; None where these are few, or replicates agree exactly.
-
-    Few are settings no more than parameters. Of a right law of four to six settings a parameter or fewer p is below 5% in 6% to
-    7% of draws; by the residuals of Huber's loss, which are no least squares, it would be in 8% to 12%.
-    """
-    spare = len(residuals) - noise.degrees_of_freedom - parameters
-    if spare < 1 or noise.relative == 0:
-        return None
-    beside = max(0.0, float(residuals @ residuals) - noise.degrees_of_freedom * noise.relative**2)
-    ratio = beside / spare / noise.relative**2
-    return Misfit(float(np.sqrt(ratio)), float(f.sf(ratio, spare, noise.degrees_of_freedom)))
+    reasons = []
+    if condition > WORST_CONDITION:
+        reasons.append(f"the condition number is {condition:.1e}")
+    settings, parameters = points.settings(law), len(law.parameters)
+    if (spare := settings - parameters) < parameters:
+        degrees = f"{plural(spare, 'degree')} of freedom"
+        reasons.append(f"{settings} different points leave {degrees} for {parameters} parameters")
+    bounds = objective.surface.natural(np.array(objective.surface.bounds)).T
+    for name, (lowest, highest) in zip(law.parameters, bounds.tolist(), strict=True):
+        low, high = intervals.get(name, (np.nan, np.nan))
+        if met := [f"{bound:g}" for end, bound in ((low, lowest), (high, highest)) if isclose(end, bound, rel_tol=1e-6)]:
+            reasons.append(f"the interval of {name} ends on its bound of {' and of '.join(met)}")
+        elif name in law.watched and lowest >= 0 and low * WIDEST < high:
+            span = "reaches 0" if low < 1e-3 * high else f"spans a factor of {high / low:.0f}"
+            reasons.append(f"the interval of {name} {span}")
+    if points.n_clusters < FEWEST_CLUSTERS_OF_ROWS and points.n_clusters < len(points):
+        few = plural(points.n_clusters, points.cluster)
+        reasons.append(f"the rows are of {few}, too few to tell how {points.cluster}s scatter")
+    drawn = resamples.failed + len(resamples.theta)
+    if resamples.failed > 0.05 * drawn:
+        reasons.append(f"{resamples.failed} of {drawn} resamples did not converge")
+    return reasons

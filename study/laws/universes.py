@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from study.base.quantities import plural
-from study.base.wording import status_words
+from study.base.text import status_words
 from study.laws.estimation import Settings
 
 LOSSES = {"huber": 1e-3, "least squares": float("inf")}

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from study.base.errors import InputError, Problem
-from study.base.schema import flatten, near, nearest, number_in, set_below, shown, whole
+from study.base.errors import InputError, Problem, near, nearest, shown
+from study.base.schema import flatten, number_in, set_below, whole
 from study.base.yaml_files import KeyLoader, read_yaml
 from study.config.named_runs import NO_RUN
 from study.config.recipe import Recipe

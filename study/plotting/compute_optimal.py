@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from study.base.quantities import in_billions
-from study.base.wording import status_words, tick
+from study.base.quantities import in_billions, tick
+from study.base.text import status_words
 from study.laws.approaches import Frontiers
 from study.laws.frontiers import Frontier
 from study.plotting.style import legend_below, log_ticks, panels, series_styles, theme, title_above

@@ -7,8 +7,7 @@ import pandas as pd
 import seaborn as sns
 from altair.utils.schemapi import UndefinedType
 
-from study.base.quantities import plural
-from study.base.wording import of_flops
+from study.base.quantities import of_flops, plural
 from study.evidence.ledgers import reasons_told
 from study.plotting.style import log_locator
 

@@ -7,7 +7,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from study.base.wording import status_words
+from study.base.text import status_words
 from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit
 from study.plotting.law_fit import axis_of

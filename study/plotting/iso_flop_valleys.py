@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from study.base.errors import InputError
-from study.base.wording import compact_flops
+from study.base.quantities import compact_flops
 from study.laws.frontiers import iso_flop, iso_flop_groups
 from study.laws.law import Floats
 from study.laws.law_fits import LawFit

@@ -9,7 +9,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from study.base.wording import status_words
+from study.base.text import status_words
 from study.laws.forecasting import Forecast, predicted
 from study.laws.law_fits import LawFit
 from study.laws.observations import budget_name

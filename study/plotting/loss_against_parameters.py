@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.base.wording import budget_words
+from study.base.quantities import budget_words
 from study.evidence.cells import by_budget
 from study.evidence.evidence import Evidence
 from study.evidence.rankings import front_of

@@ -15,7 +15,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter
 
-from study.base.wording import budget_words, compact
+from study.base.quantities import budget_words, compact
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.evidence.evidence import MOST_PANELS, Evidence

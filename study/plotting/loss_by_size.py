@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from study.base.quantities import plural
-from study.base.wording import budget_words
+from study.base.quantities import budget_words, plural
 from study.evidence.cells import Cell
 from study.evidence.cuts import under_every_start
 from study.evidence.evidence import Evidence

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from study.base.wording import tick
+from study.base.quantities import tick
 from study.plotting.bench_sections import read_section
 from study.plotting.style import save_in, series_styles, theme
 

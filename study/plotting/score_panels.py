@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.base.wording import budget_words
+from study.base.quantities import budget_words
 from study.evidence.downstream import AVERAGE, TaskScores
 from study.evidence.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell

@@ -26,8 +26,7 @@ from matplotlib.transforms import Bbox
 from scipy.optimize import isotonic_regression
 
 from study.base.durable_files import write_atomically
-from study.base.quantities import in_billions, plural
-from study.base.wording import of_flops, tick
+from study.base.quantities import in_billions, of_flops, plural, tick
 
 LOSS = "validation loss (nats per masked token)"
 COUNTS = {

@@ -10,7 +10,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from study.base.grouping import grouped
-from study.base.wording import compact
+from study.base.quantities import compact
 from study.config.run_config import setting_words
 from study.counting.architecture import Architecture, not_of_berts_kind
 from study.counting.named_models import named

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from study.base.wording import compact
+from study.base.quantities import compact
 from study.counting.named_models import NamedModel
 from study.counting.parameters import Component, parameters
 from study.plotting.style import theme

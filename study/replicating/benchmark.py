@@ -13,12 +13,13 @@ from scipy.optimize import minimize
 from scipy.special import huber, logsumexp
 
 from study.evidence.learning_rates import RATE
+from study.evidence.ledgers import open_ledger
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings, fit
 from study.laws.law import Floats
 from study.laws.law_fits import fit_table
 from study.laws.observations import Observations
-from study.laws.reading import Source, Table
+from study.laws.reading import Source
 from study.replicating import chinchilla
 
 REFITS, SCIPY_REFITS = 4000, 40
@@ -106,5 +107,5 @@ def ledger_seconds() -> tuple[float, float]:
 def _fit_seconds(table: pd.DataFrame, file: Path) -> float:
     table.to_parquet(file, index=False)
     began = perf_counter()
-    fit_table(Source(Table(file), {"loss": "loss_nats", "flops": "train_flops"}), "chinchilla", Settings(bootstrap=0))
+    fit_table(Source(open_ledger(file), {"loss": "loss_nats", "flops": "train_flops"}), "chinchilla", Settings(bootstrap=0))
     return perf_counter() - began

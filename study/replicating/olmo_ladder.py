@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from study.base.wording import status_words
+from study.base.text import status_words
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import predicted

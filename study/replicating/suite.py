@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from study.base.durable_files import write_atomically
-from study.base.wording import escape, table_of
+from study.base.text import escape, table_of
 from study.replicating import chinchilla, olmo_ladder, open_lm, reconciliation
 from study.replicating import repeated_data as data_constraint
 from study.replicating.comparison import Study

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from study.base.durable_files import is_there, write_atomically
-from study.base.wording import bullets, escape
+from study.base.text import bullets, escape
 from study.evidence import averages, comparisons
 from study.evidence.evidence import Evidence, gather, save_fits
 from study.plotting import (

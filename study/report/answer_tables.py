@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from study.base.quantities import plural
-from study.base.wording import signed, status_words, table_of
+from study.base.quantities import plural, signed
+from study.base.text import status_words, table_of
 from study.config.run_config import setting_words
 from study.evidence.cells import Cell, in_words, setting_columns
 from study.evidence.evidence import Evidence

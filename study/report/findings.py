@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from study.base.grouping import grouped
-from study.base.quantities import plural
-from study.base.wording import budget_words, compact
+from study.base.quantities import budget_words, compact, plural
 from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.cells import Cell, difference_between, measured
 from study.evidence.comparisons import Pair, why_left_out

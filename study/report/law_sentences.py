@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from study.base.quantities import plural
-from study.base.wording import shape_and_setting, status_words
+from study.base.text import shape_and_setting, status_words
 from study.evidence.evidence import Evidence
 from study.evidence.token_gains import Rise
 from study.laws.forecasting import Forecast

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError
-from study.base.wording import escape
+from study.base.text import escape
 from study.evidence.evidence import Evidence, gather
 from study.store.sweep_folder import SweepFolder, sweeps_in
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.base.grouping import grouped
-from study.base.quantities import count_text, plural
-from study.base.wording import budget_words, compact, signed, span
+from study.base.quantities import EQUAL_WITHIN, budget_words, compact, count_text, plural, signed, span
 from study.config.named_runs import NO_RUN
 from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
-from study.evidence.families import EQUAL_WITHIN, of_equal_size
+from study.evidence.families import of_equal_size
 from study.evidence.ledgers import LEDGER_COLUMNS
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, tells_apart
 from study.evidence.rankings import Gain

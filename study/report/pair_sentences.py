@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from study.base.grouping import grouped
-from study.base.quantities import plural
-from study.base.wording import signed, status_words
+from study.base.quantities import plural, signed
+from study.base.text import status_words
 from study.evidence.averages import Average
 from study.evidence.comparisons import WEIGHED, Comparison
 from study.evidence.paired import Judged

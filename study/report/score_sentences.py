@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from study.base.behrens_fisher import CONFIDENCE
 from study.base.grouping import grouped
 from study.base.quantities import plural
-from study.base.wording import status_words, table, table_of
+from study.base.statistics import CONFIDENCE
+from study.base.text import status_words, table, table_of
 from study.evidence.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
 from study.evidence.evidence import Evidence
 from study.evidence.published_scores import published_scores

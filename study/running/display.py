@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.progress import TaskID, TimeElapsedColumn, TimeRemainingColumn
 
 from study.base.quantities import plural
-from study.base.terminal import WHOLE, bars, printable, say
+from study.base.terminal import WHOLE, bars, say
+from study.base.text import printable
 from study.config.run_config import RunConfig
 from study.running.coordinator import Progress as SweepProgress
 from study.running.liveness import signs_of

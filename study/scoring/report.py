@@ -13,10 +13,10 @@ from rich.table import Table
 
 from study.base.grouping import grouped
 from study.base.paths import pasted
-from study.base.pooling import pooled_variance
 from study.base.quantities import plural
-from study.base.score_noise import noise_of_seeds
-from study.base.terminal import narrow_table, printable
+from study.base.statistics import noise_of_seeds, pooled_variance
+from study.base.terminal import narrow_table
+from study.base.text import printable
 from study.config.resources import Resources
 from study.config.score_config import Downstream
 from study.scoring.planning import Subject

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
-from study.base.terminal import WHOLE, bars, printable, say
+from study.base.terminal import WHOLE, bars, say
+from study.base.text import printable
 from study.scoring.jobs import BaselineJob, Job
 from study.scoring.score_coordinator import Progress
 from study.store.score_records import ScoreRecord

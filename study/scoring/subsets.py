@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from study.base.errors import InputError
-from study.base.schema import shown
+from study.base.errors import InputError, shown
 from study.config.score_config import Knobs
 from study.tasks.examples import Example, TaskData, TextExample, TokensExample
 from study.tasks.loading import load_task

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from study.base.aligned import aligned
 from study.base.errors import InputError
+from study.base.text import aligned
 from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting.components import LETTERS
 from study.counting.memory import Memory, Precision, memory_of

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from study.base.aligned import aligned
-from study.base.errors import InputError, of_each
-from study.base.schema import nearest, number_in
+from study.base.errors import InputError, nearest, of_each
+from study.base.schema import number_in
+from study.base.text import aligned
 from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting.parameters import parameters
 from study.counting.solving import ShapeRules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from study.base.aligned import aligned
+from study.base.text import aligned
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.shapes.accounts import TOTALS, totals, training_flops

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.base.aligned import aligned
 from study.base.errors import InputError
 from study.base.quantities import (
     bytes_text,
@@ -23,6 +22,7 @@ from study.base.quantities import (
     read_seconds,
     seconds_text,
 )
+from study.base.text import aligned
 from study.counting.architecture import SIZES, Architecture
 from study.counting.latency_prediction import LatencyModel, Statistic, fit_latency
 from study.counting.latency_table import read_table

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from study.base.durable_files import json_value
-from study.base.errors import InputError
-from study.base.schema import shown
+from study.base.errors import InputError, shown
 
 TAIL_BYTES = 4096
 """How much of a file's end is read for its newest rows."""

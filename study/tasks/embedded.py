@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from study.base.errors import InputError
-from study.base.schema import nearest
+from study.base.errors import InputError, nearest
 from study.config.run_config import fingerprint_of
 from study.data.cache import cache_root, open_entry
 from study.data.docstrings import PACKAGES, docstrings_identity

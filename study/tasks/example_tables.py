@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from study.base.errors import InputError
-from study.base.schema import nearest, shown
+from study.base.errors import InputError, nearest, shown
 from study.data.text_files import MAX_ROW_BYTES, first_bad_byte, json_rows
 
 SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv", ".conll")

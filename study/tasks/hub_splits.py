@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from study.base.errors import InputError
-from study.base.schema import nearest
+from study.base.errors import InputError, nearest
 from study.data.hub_corpus import loading
 from study.tasks.example_tables import Table
 from study.tasks.task_spec import Source

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from study.base.errors import InputError, Problem
+from study.base.errors import InputError, Problem, nearest
 from study.base.grouping import grouped
-from study.base.schema import nearest
 from study.tasks.embedded import embedded_tables
 from study.tasks.entities import TagScheme
 from study.tasks.example_tables import Table, pick, read_table, split_file, splits_there

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from study.base.errors import InputError, Problem
-from study.base.schema import near, shown
+from study.base.errors import InputError, Problem, near, shown
 from study.data.surrogates import without_lone_surrogates
 from study.tasks.example_tables import Table
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample

@@ -19,9 +19,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from study.base.errors import InputError
+from study.base.errors import InputError, nearest
 from study.base.paths import path_from
-from study.base.schema import Distinct, Share, Strict, Text, nearest
+from study.base.schema import Distinct, Share, Strict, Text
 from study.base.yaml_files import read_yaml
 
 Unusable = Literal["empty", "unlabelled"]

@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.ticker import EngFormatter
 
 from study.base.errors import InputError
 from study.base.quantities import (
     bytes_text,
     count_text,
+    engineering,
     flops_text,
     read_bytes,
     read_count,
@@ -94,3 +96,17 @@ def test_what_is_written_reads_back_to_three_digits(number: float) -> None:
         assert read_bytes("", bytes_text(round(number))) == pytest.approx(round(number), rel=0.006)
     if number < 999:
         assert read_seconds("", seconds_text(number)) == pytest.approx(number, rel=0.006)
+
+
+@given(st.floats(-1e18, 1e18) | st.floats(-1, 1) | st.integers(-(10**18), 10**18).map(float))
+def test_prefixes_of_si_are_those_of_matplotlib(number: float) -> None:
+    for places, form in ((None, "g"), (1, ".1f")):
+        assert engineering(number, form) == EngFormatter(places=places, sep="")(number)
+
+
+@pytest.mark.parametrize("exponent", range(-24, 25))
+def test_what_rounds_to_a_thousand_has_the_next_prefix_as_in_matplotlib(exponent: int) -> None:
+    for digits in (1.0, 1.26, 9.99, 9.995, 9.9995, 9.999949, 9.9999951, -9.99996):
+        for places, form in ((None, "g"), (1, ".1f")):
+            number = digits * 10.0**exponent
+            assert engineering(number, form) == EngFormatter(places=places, sep="")(number)

@@ -11,22 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from study.base.errors import InputError
-from study.base.schema import (
-    Count,
-    Index,
-    NonNegative,
-    Positive,
-    Share,
-    Strict,
-    Text,
-    deep_merge,
-    flatten,
-    nearest,
-    set_path,
-    shown,
-    whole,
-)
+from study.base.errors import InputError, nearest, shown
+from study.base.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, deep_merge, flatten, set_path, whole
 
 
 class Leaf(Strict):

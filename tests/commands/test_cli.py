@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
-from study.cli import commands
+from study.cli import HOMES
 from study.laws.catalogue import LAWS
 from study.report.answer import FIGURES
 from study.store.run_folder import RunFolder
@@ -21,24 +23,31 @@ from study.store.sweep_folder import SweepFolder
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import SWEEP, depth_or_width, run_config, sweep_folder
 
+COMMANDS = [name for names in HOMES.values() for name in names]
 CONVENTIONS = {"train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding"}
 
 
 def test_help_names_every_command(study: Any) -> None:
     status, out, _ = study("--help")
     assert status == 0
-    assert all(name in out for name in commands.commands)
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_every_command_of_a_module_is_named_where_it_is_looked_for(home: str) -> None:
+    defined = vars(import_module(f"study.commands.{home}")).values()
+    assert {command.name for command in defined if isinstance(command, click.Command)} == {*HOMES[home]}
 
 
 def test_the_summary_of_every_command_is_whole_at_80_columns(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = study("--help")
     summaries = out.partition("Commands:\n")[2].splitlines()
-    assert len(summaries) == len(commands.commands), "one line each"
+    assert len(summaries) == len(COMMANDS), "one line each"
     assert not [line for line in summaries if line.endswith("...") or len(line) > 80]
 
 
-@pytest.mark.parametrize("name", commands.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(study: Any, name: str) -> None:
     for flag in ("-h", "--help"):
         status, out, _ = study(name, flag)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from study.base.errors import InputError
+from study.base.quantities import EQUAL_WITHIN
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
 from study.evidence.cells import Cell, cells_of
-from study.evidence.families import EQUAL_WITHIN, families_of
+from study.evidence.families import families_of
 from study.evidence.learning_rates import RateSearch
 from tests.synthetic import depth_or_width
 

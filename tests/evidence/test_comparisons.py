@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.base.wording import signed
+from study.base.quantities import signed
 from study.config.run_config import RunConfig
 from study.config.tuned_values import trial_seeds
 from study.evidence.cells import Cell, cells_of, setting_columns
@@ -24,10 +24,11 @@ from study.evidence.comparisons import compare
 from study.evidence.evidence import Evidence, gather, save_fits
 from study.evidence.families import Family
 from study.evidence.learning_rates import RateSearch, Trial, TriedRate
+from study.evidence.ledgers import open_ledger
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
 from study.evidence.rankings import gains_of
 from study.evidence.seed_scatter import SeedScatter, SeedVariance
-from study.laws.reading import Source, Table, read_columns
+from study.laws.reading import Source, read_columns
 from study.report.answer_tables import cells as cells_table
 from study.report.findings import loss_findings
 from study.report.open_questions import undecided
@@ -576,8 +577,8 @@ def test_a_law_of_a_sweep_that_varies_a_knob_is_fitted_to_one_setting(tmp_path: 
         add_run(folder, in_setting(run_config(1, width), norm=norm))
     folder.write_ledger()
     with pytest.raises(InputError, match=r"in architecture\.norm have laws of their own; keep those of one with .* == 'post'"):
-        read_columns(Source(Table(folder.path)), ("parameters",), "loss")
-    chosen = read_columns(Source(Table(folder.path), where="architecture.norm == 'pre'"), ("parameters",), "loss")
+        read_columns(Source(open_ledger(folder.path)), ("parameters",), "loss")
+    chosen = read_columns(Source(open_ledger(folder.path), where="architecture.norm == 'pre'"), ("parameters",), "loss")
     assert len(chosen) == 4
 
 

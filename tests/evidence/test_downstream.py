@@ -16,9 +16,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import spearmanr
 
-from study.base.behrens_fisher import half_interval
-from study.base.score_noise import ScoreNoise, noise_of_mean, noise_of_seeds
-from study.base.wording import budget_words
+from study.base.quantities import budget_words
+from study.base.statistics import ScoreNoise, half_interval, noise_of_mean, noise_of_seeds
 from study.config.score_config import Knobs
 from study.counting.named_models import find
 from study.counting.parameters import parameters

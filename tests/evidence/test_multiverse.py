@@ -15,20 +15,21 @@ import pytest
 import yaml
 
 from study.base.errors import InputError
-from study.evidence import shape_multiverse
+from study.evidence import ledgers, shape_multiverse
 from study.evidence.cells import Cell
 from study.evidence.contrasts import contrast
+from study.evidence.ledgers import open_ledger
 from study.evidence.paired import paired_difference
 from study.evidence.seed_scatter import SeedVariance, pooled_seed_variance
 from study.evidence.shape_multiverse import explore_shapes, is_about_shape
 from study.laws import approaches as compute_optimal
-from study.laws import compute_multiverse, reading
+from study.laws import compute_multiverse, tables
 from study.laws.approaches import frontiers
 from study.laws.compute_multiverse import QUESTION, explore
 from study.laws.law import Floats
 from study.laws.observations import Observations
-from study.laws.reading import Source, Table
-from study.laws.table_files import read_table
+from study.laws.reading import Source
+from study.laws.tables import Table, read_table
 from study.laws.uncertainty import times_drawn
 from study.laws.universes import SETTINGS, Multiverse, Universe
 from study.plotting import answer_by_convention
@@ -49,7 +50,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_every_approach_is_told_side_by_side(table: Path) -> None:
-    found = frontiers(Source(Table(table), {"parameters": "N", "flops": "C"}))
+    found = frontiers(Source(Table.read(table), {"parameters": "N", "flops": "C"}))
     told = found.to_dict()["approaches"]
     for name in ("parabola", "akima", "parametric"):
         assert told[name]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
@@ -60,13 +61,13 @@ def test_every_approach_is_told_side_by_side(table: Path) -> None:
 def test_runs_of_the_same_tokens_have_no_frontier(tmp_path: Path, spread: float) -> None:
     path = one_budget(tmp_path / "runs.csv", spread)
     with pytest.raises(InputError) as caught:
-        frontiers(Source(Table(path)))
+        frontiers(Source(Table.read(path)))
     assert str(caught.value) == "compute: how to split it cannot be asked: all 30 rows have the same tokens (4e+07)"
 
 
 def test_the_multiverse_of_compute_refuses_runs_of_the_same_tokens(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"all 30 rows have the same tokens \(4e\+07\)"):
-        explore(Source(Table(one_budget(tmp_path / "runs.csv", 0.002))), flops=("flops",))
+        explore(Source(Table.read(one_budget(tmp_path / "runs.csv", 0.002))), flops=("flops",))
 
 
 def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
@@ -76,7 +77,7 @@ def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
     own = flops / (6 * parameters) / 20
     path = table_of(tmp_path / "runs.csv", parameters, flops / (6 * parameters), loss, own=own)
     monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
-    found = explore(Source(Table(path)), parameters=("parameters", "own"), flops=("flops",))
+    found = explore(Source(Table.read(path)), parameters=("parameters", "own"), flops=("flops",))
     refused = [universe for universe in found.universes if universe.status.startswith("refused")]
     assert {universe.choices["parameters"] for universe in refused} == {"own"}
     assert len(refused) == 8 + 1
@@ -97,7 +98,7 @@ def table_of(path: Path, parameters: Floats, tokens: Floats, loss: Floats, **mor
 
 
 def test_multiverse_of_a_table_counts_agreement(table: Path) -> None:
-    source = Source(Table(table), {"tokens": "C/(6*N)"})
+    source = Source(Table.read(table), {"tokens": "C/(6*N)"})
     found = explore(source, parameters=("N", "without embeddings"), flops=("C",))
     told = found.to_dict()
     assert told["universes"] == 2 * 3 * (8 + 1)
@@ -183,18 +184,18 @@ def test_a_table_is_read_from_its_file_once_for_all_universes(table: Path, monke
         files.append(path)
         return read_table(path)
 
-    monkeypatch.setattr(reading, "read_table", counted)
-    found = explore(Source(Table(table), {"tokens": "C/(6*N)"}), parameters=("N", "without embeddings"), flops=("C",))
+    monkeypatch.setattr(tables, "read_table", counted)
+    found = explore(Source(Table.read(table), {"tokens": "C/(6*N)"}), parameters=("N", "without embeddings"), flops=("C",))
     assert len({(one.choices["parameters"], one.choices["approach"]) for one in found.universes}) == 4
     assert files == [table]
 
 
 def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
-    monkeypatch.setattr(compute_multiverse, "LEDGER_PARAMETERS", ("parameters", "parameters_encoder"))
+    monkeypatch.setattr(ledgers, "LEDGER_PARAMETERS", ("parameters", "parameters_encoder"))
     folder = depth_or_width(tmp_path / "made_up", seeds=2, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
-    told = explore(Source(Table(folder.path))).to_dict()
+    told = explore(Source(open_ledger(folder.path))).to_dict()
     assert told["universes"] == 2 * 1 * (8 + 4)
     assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells"}
 
@@ -203,9 +204,15 @@ def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.Mon
 def test_universes_of_the_same_rows_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbracketed: bool
 ) -> None:
-    for module, names in ((compute_multiverse, ("LEDGER_PARAMETERS", "LEDGER_FLOPS")), (shape_multiverse, ("HELD_EQUAL",))):
-        for name in (*names, "_SPACES"):
+    few = {
+        compute_multiverse: ("_SPACES",),
+        shape_multiverse: ("_SPACES", "HELD_EQUAL"),
+        ledgers: ("LEDGER_PARAMETERS", "LEDGER_FLOPS"),
+    }
+    for module, names in few.items():
+        for name in names:
             monkeypatch.setattr(module, name, getattr(module, name)[:1])
+    for module in (compute_multiverse, shape_multiverse):
         monkeypatch.setattr(module, "LOSSES", {"huber": 1e-3})
     monkeypatch.setattr(compute_multiverse, "_FLOORS", {"without floor": "chinchilla-no-floor"})
     monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
@@ -218,7 +225,7 @@ def test_universes_of_the_same_rows_are_counted_once(
     of_shape = explore_shapes(folder.path).universes
     assert {one.choices["rates"] for one in of_shape} == (options if unbracketed else {"bracketed only"})
     assert len(of_shape) == (2 * 2 + 1) * (2 if unbracketed else 1)
-    of_compute = explore(Source(Table(folder.path))).universes
+    of_compute = explore(Source(open_ledger(folder.path))).universes
     assert {one.choices["rates"] for one in of_compute} == (options if unbracketed else {"all cells"})
     assert len(of_compute) == 2 * 3 * (2 if unbracketed else 1)
 
@@ -327,7 +334,7 @@ def test_no_law_is_asked_across_masks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(status.startswith(f"refused: {reason}") for status in laws)
     assert {one.choices["validation"] for one in found if one.value is not None} == {"rate=0.15", "rate=0.3"}
     with pytest.raises(InputError, match=reason):
-        explore(Source(Table(folder.path)))
+        explore(Source(open_ledger(folder.path)))
 
 
 def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:
@@ -413,6 +420,6 @@ def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:
 def test_a_sweep_of_which_no_run_has_ended_is_told_as_such(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "made_up", SWEEP)
     folder.write_ledger()
-    for ask in (explore_shapes, lambda path: explore(Source(Table(path)))):
+    for ask in (explore_shapes, lambda path: explore(Source(open_ledger(path)))):
         with pytest.raises(InputError, match=r"ledger.parquet: has no rows: no run of the sweep has ended"):
             ask(folder.path)

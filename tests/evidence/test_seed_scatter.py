@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.base.behrens_fisher import chance_beyond
+from study.base.statistics import chance_beyond
 from study.config.recipe import Budget
 from study.evidence.paired import holm, paired_difference, variances_of_sum
 from study.evidence.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, pooled_seed_variance, seed_scatter

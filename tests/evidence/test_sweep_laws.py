@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from study.base.wording import file_name
+from study.base.text import file_name
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
 from study.evidence import sweep_laws
 from study.evidence.evidence import gather, save_fits
-from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, usable
-from study.evidence.sweep_laws import SweepLaws, _candidates
+from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger, usable
+from study.evidence.sweep_laws import SweepLaws, _candidates, fit_ledger
 from study.laws.estimation import Settings
-from study.laws.law_fits import LawFit, fit_ledger, fit_table, in_every_count
-from study.laws.reading import Source, Table
+from study.laws.law_fits import LawFit, fit_table, in_every_count
+from study.laws.reading import Source
 from study.report import answer_tables as tables
 from study.report.answer import report
 from study.report.answer_tables import law_by_count
@@ -86,7 +86,7 @@ def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(tmp_
     folder = of_two_dropouts(tmp_path / "s")
     assert gather(folder).conditions == ("recipe.dropout == 0.0", "recipe.dropout == 0.1")
     for condition in gather(folder).conditions:
-        assert fit_ledger(Table(folder.path), "chinchilla", "parameters", "train_flops", condition).fit.n == 32
+        assert fit_ledger(open_ledger(folder.path), "chinchilla", "parameters", "train_flops", condition).fit.n == 32
     one = sweep_folder(tmp_path / "one")
     add_run(one, run_config(1, 64))
     one.write_ledger()
@@ -94,7 +94,7 @@ def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(tmp_
 
 
 def test_a_law_is_fitted_in_every_count_of_what_it_reads(tmp_path: Path) -> None:
-    table = Table(of_two_dropouts(tmp_path / "s").path)
+    table = open_ledger(of_two_dropouts(tmp_path / "s").path)
     found = fit_ledger(table, "chinchilla", "parameters_encoder", "train_flops_6n", "recipe.dropout == 0.0")
     assert found.fit.observations.roles["parameters"] == "parameters_encoder"
     fits = in_every_count(found)
@@ -116,7 +116,7 @@ def test_a_law_of_neither_parameters_nor_flops_has_no_counts(tmp_path: Path) -> 
     for tokens, seed in product((1e6, 2e6, 4e6, 8e6), (0, 1)):
         add_run(folder, run_config(1, 64, seed=seed, tokens=tokens))
     folder.write_ledger()
-    found = fit_ledger(Table(folder.path), "tokens", "parameters", "train_flops")
+    found = fit_ledger(open_ledger(folder.path), "tokens", "parameters", "train_flops")
     assert in_every_count(found) == {}
     assert law_by_count(found) == ""
 
@@ -170,7 +170,7 @@ def test_each_setting_has_its_law(tmp_path: Path) -> None:
     for found, alpha in zip(laws.fits, EXPONENTS.values(), strict=True):
         assert found.fit.n == 32
         assert found.fit.estimates["alpha"] == pytest.approx(alpha, abs=0.1)
-    alone = fit_table(Source(Table(folder.path), where="recipe.dropout == 0.1"), "chinchilla")
+    alone = fit_table(Source(open_ledger(folder.path), where="recipe.dropout == 0.1"), "chinchilla")
     assert laws.fits[1].fit.estimates == alone.fit.estimates
 
 

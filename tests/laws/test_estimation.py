@@ -19,10 +19,9 @@ from study.laws import uncertainty
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import Forecast, Noise, forecast, forecast_text, interval_of, largest_runs
-from study.laws.law_fits import LawFit
+from study.laws.law_fits import LawFit, Misfit, ReplicateNoise, misfit, replicate_noise
 from study.laws.minimising import Minima, Objective, Space, minimise
 from study.laws.observations import Observations
-from study.laws.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
 from tests.points import TRUTHS, columns_of, observed
 
 CHINCHILLA = LAWS["chinchilla"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from dataclasses import replace
@@ -14,18 +13,14 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.evidence.learning_rates import searches
-from study.evidence.ledgers import columns_apart, reasons_told, runs_of, settings_of, shapes_of, unusable, validation_columns
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings
 from study.laws.expressions import evaluate
 from study.laws.forecasting import Forecast, forecast
 from study.laws.observations import Observations
-from study.laws.reading import Source, Table, read_columns, read_observations
-from study.laws.table_files import read_table
-from study.laws.text_numbers import read_text_numbers
+from study.laws.reading import Source, read_columns, read_observations
+from study.laws.tables import Selection, Table, read_table, read_text_numbers
 from tests.points import TRUTHS, columns_of
-from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 
 CHINCHILLA = LAWS["chinchilla"]
 ROLES = {"parameters": "Model Size", "tokens": "tok", "loss": "final/loss"}
@@ -40,7 +35,7 @@ def table(rows: int = 20) -> pd.DataFrame:
 
 def read(path: Path, data: pd.DataFrame, **source: Any) -> Observations:
     data.to_csv(path / "t.csv", index=False)
-    return read_observations(Source(Table(path / "t.csv"), **{"roles": ROLES, **source}), CHINCHILLA)
+    return read_observations(Source(Table.read(path / "t.csv"), **{"roles": ROLES, **source}), CHINCHILLA)
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "semicolons", "jsonl", "json", "parquet"])
@@ -54,7 +49,7 @@ def test_every_format_gives_the_same_points(tmp_path: Path, kind: str) -> None:
             data.to_json(path, orient="records", lines=kind == "jsonl", double_precision=15)
         case "parquet":
             data.to_parquet(path)
-    points = read_observations(Source(Table(path), ROLES), CHINCHILLA)
+    points = read_observations(Source(Table.read(path), ROLES), CHINCHILLA)
     np.testing.assert_allclose(points.response, data["final/loss"], rtol=1e-12)
     np.testing.assert_allclose(points.columns["parameters"], data["Model Size"], rtol=1e-12)
 
@@ -268,6 +263,33 @@ def test_checkpoints_of_runs_that_nobody_put_together_are_told(tmp_path: Path) -
     assert read(tmp_path, checkpoints.iloc[::2]).warnings == ()
 
 
+def test_what_is_known_of_a_table_beyond_its_columns_is_handed_over_with_it() -> None:
+    known = Selection(
+        roles=ROLES,
+        counts={},
+        excluded={3: "was stopped"},
+        unbracketed={3: "was stopped", 5: "its rate is at an edge"},
+        runs=np.arange(20) // 2,
+        clusters=np.arange(20) // 4,
+        cluster="shape",
+        validation=["masks"],
+        settings=["norm"],
+        amounts={"tok": "tokens"},
+    )
+    frame = table().assign(masks=0, norm=["pre", "post"] * 10, **{"Model Size": table()["Model Size"] / 1e6})
+    theirs = Table(Path("runs"), frame, known)
+    with pytest.raises(InputError, match=r"runs that differ in norm have laws of their own; .* --where \"norm == 'pre'\""):
+        read_observations(Source(theirs), CHINCHILLA)
+    found = read_observations(Source(theirs, where="norm == 'post'"), CHINCHILLA)
+    assert (found.n_runs, found.n_clusters, found.cluster, len(found)) == (9, 5, "shape", 9)
+    assert found.excluded["row 4"] == "was stopped"
+    assert len(read_observations(Source(theirs, where="norm == 'post'", bracketed_only=True), CHINCHILLA)) == 8
+    with pytest.raises(InputError, match="in tokens for repeats of each other"):
+        read_observations(Source(replace(theirs, frame=frame.assign(norm=0, **{"Model Size": 1e8}))), LAWS["power"])
+    with pytest.raises(InputError, match="that differ in masks are not comparable"):
+        read_observations(Source(replace(theirs, frame=frame.assign(norm=0, masks=range(20)))), CHINCHILLA)
+
+
 def test_a_cluster_that_no_row_names_is_refused(tmp_path: Path) -> None:
     empty = table().assign(setting=np.nan)
     with pytest.raises(InputError, match=r"--cluster: 'setting' is empty in all 20 rows, and names no run; name another"):
@@ -319,7 +341,6 @@ def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: 
         ("t.csv", b"a,b\n", "has no rows"),
         ("t.csv", b"# of last week\na,b\n1,2\n1,2,3\n", "Expected 2 fields in line 4, saw 3"),
         ("t.csv", b'a,b\n1,2\n"3,4\n', "EOF inside string starting at line 3"),
-        (".", None, "is a folder without a ledger.parquet; give a table, or a sweep that has its report"),
         ("t.csv", b"# of last week\n1e6,2e8\n2e6,4e8\n", "t.csv: the first line that is no comment holds numbers, not names"),
         ("t.parquet", b"PAR1garbage", "cannot be read as parquet"),
         ("t.jsonl", b"{not json", "cannot be read as jsonl"),
@@ -331,7 +352,7 @@ def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: b
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read_observations(Source(Table(tmp_path / name)), CHINCHILLA)
+        read_observations(Source(Table.read(tmp_path / name)), CHINCHILLA)
 
 
 @pytest.mark.parametrize(
@@ -417,11 +438,11 @@ def test_bits_are_seen_by_another_column(tmp_path: Path, other: str, said: str) 
 def test_nested_records_and_comments_are_read(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     path.write_text(json.dumps({"runs": [{"cfg": {"n": 1e8 * k}, "loss": 3.0 / k} for k in range(1, 6)]}))
-    points = read_observations(Source(Table(path), {"parameters": "cfg.n"}), LAWS["power"])
+    points = read_observations(Source(Table.read(path), {"parameters": "cfg.n"}), LAWS["power"])
     assert points.columns["parameters"].tolist() == [1e8, 2e8, 3e8, 4e8, 5e8]
     path = tmp_path / "t.csv"
     path.write_text("# of last week\nN,loss\n" + "".join(f"{k}e8,{3 / k}\n" for k in range(1, 6)))
-    assert len(read_observations(Source(Table(path)), LAWS["power"])) == 5
+    assert len(read_observations(Source(Table.read(path)), LAWS["power"])) == 5
 
 
 @pytest.mark.parametrize(
@@ -439,94 +460,6 @@ def test_a_header_that_is_a_comment_is_read(tmp_path: Path, header: str, names: 
     np.testing.assert_array_equal(found, [[7e7, np.nan, 3.2], [1e8, 2e9, 3.1]])
 
 
-def test_branches_of_one_trunk_are_one_run() -> None:
-    ledger = pd.DataFrame({"run_id": ["long", "short", "shorter", "other"], "trunk": [None, "long", "short", None]})
-    assert runs_of(ledger).tolist() == ["long", "long", "long", "other"]
-    assert runs_of(ledger[["run_id"]]).tolist() == ["long", "short", "shorter", "other"]
-
-
-def test_trunks_in_a_circle_are_read() -> None:
-    ledger = pd.DataFrame({"run_id": ["one", "other", "own"], "trunk": ["other", "one", "own"]})
-    assert runs_of(ledger).isin(["one", "other"]).tolist() == [True, True, False]
-
-
-def test_a_ledger_s_rows_are_drawn_by_shape_and_held_out_by_run(tmp_path: Path) -> None:
-    folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6))
-    folder.write_ledger()
-    table = Table(folder.path)
-    points = read_observations(Source(table), CHINCHILLA)
-    shapes = pd.read_parquet(folder.ledger_file)["shape"].nunique()
-    assert (points.n_clusters, points.n_runs, points.cluster) == (shapes, len(points), "shape")
-    assert points.counted == f"{len(points)} rows of {len(points)} runs and {shapes} shapes"
-    named = read_observations(Source(table, cluster="cell"), CHINCHILLA)
-    assert (named.n_clusters, named.n_runs, named.cluster) == (2 * shapes, 2 * shapes, "run")
-
-
-def test_a_ledger_without_architectures_is_drawn_by_cell() -> None:
-    ledger = pd.DataFrame({"cell": ["a", "b", "a"], "architecture.depth": [1, None, None]})
-    assert shapes_of(ledger).tolist() == [0, 1, 0]
-    assert shapes_of(ledger.assign(**{"architecture.width": [8, 8, 9]})).tolist() == [0, 0, 1]
-
-
-def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) -> None:
-    folder = depth_or_width(tmp_path / "made_up", seeds=2)
-    folder.write_ledger()
-    points = read_observations(Source(Table(folder.path)), CHINCHILLA)
-    assert {*points.excluded.values()} == {"not at the best learning rate of its cell"}
-    assert len(points) == 6 * 2 * 2
-
-
-DECAY = {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
-
-
-def left_out(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[tuple[float, float], str]:
-    """Why rows are left out, by weight decay and rate."""
-    keys = ledger[["recipe.weight_decay", "recipe.learning_rate"]]
-    return {
-        tuple(keys.iloc[row]): reason for row, reason in unusable(ledger, searches(ledger).values(), bracketed_only).items()
-    }
-
-
-def decays_and_rates(path: Path, rates: tuple[float, ...]) -> pd.DataFrame:
-    """The ledger of a cell that is best at a weight decay of 0.1 and a rate of 4e-3, each rate tried at each decay."""
-    folder = sweep_folder(path, SWEEP | {"tune": SWEEP["tune"] | DECAY})
-    for rate in rates:
-        add_run(folder, run_config(1, 128, rate, weight_decay=0.1), Law(seed_deviation=0))
-        add_run(folder, run_config(1, 128, rate, weight_decay=0.01), Law(seed_deviation=0, best_rate=2e-2, curvature=0.5))
-    return folder.write_ledger()
-
-
-def test_a_ledger_leaves_out_runs_at_other_tuned_knobs(tmp_path: Path) -> None:
-    ledger = decays_and_rates(tmp_path / "s", rates=(2e-3, 4e-3, 8e-3))
-    worse = {(0.01, rate): "not at the best recipe.weight_decay of its cell" for rate in (2e-3, 4e-3, 8e-3)}
-    worse |= {(0.1, rate): "not at the best learning rate of its cell" for rate in (2e-3, 8e-3)}
-    assert left_out(ledger) == worse
-    assert left_out(ledger, bracketed_only=True) == worse
-
-
-def test_rates_tried_at_other_knobs_bracket_nothing(tmp_path: Path) -> None:
-    ledger = decays_and_rates(tmp_path / "s", rates=(4e-3, 8e-3))
-    assert set(left_out(ledger, bracketed_only=True).values()) == {"its cell's best learning rate is not bracketed"}
-    ledger.loc[ledger["recipe.learning_rate"] == 8e-3, "exclusion"] = "DIVERGED"
-    assert left_out(ledger, bracketed_only=True)[0.1, 8e-3] == "DIVERGED", "its own reason comes first"
-
-
-def test_a_ledger_that_tunes_another_knob_only_leaves_out_its_worse_values(tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": DECAY})
-    add_run(folder, run_config(1, 128, weight_decay=0.01), Law(seed_deviation=0, curvature=0))
-    add_run(folder, run_config(1, 128, weight_decay=0.1), Law(seed_deviation=0, curvature=5, best_rate=1e-3))
-    ledger = folder.write_ledger()
-    assert left_out(ledger) == {(0.1, 3e-3): "not at the best recipe.weight_decay of its cell"}
-
-
-def test_a_ledgers_unique_tokens_are_counted_as_trained_ones_are(tmp_path: Path) -> None:
-    folder = depth_or_width(tmp_path / "made_up", seeds=1)
-    folder.write_ledger().assign(train_tokens=6_300_000).to_parquet(folder.ledger_file)
-    assert set(folder.read_ledger()["data.sequence_length"]) == {64}
-    found = read_columns(Source(Table(folder.path)), ("parameters", "tokens", "unique_tokens"), "loss").columns["unique_tokens"]
-    np.testing.assert_allclose(found, 6_400_000)
-
-
 @pytest.mark.parametrize("header", ["N,loss,loss", "N; loss;loss", 'N,"loss",loss '])
 def test_two_columns_of_one_name_are_refused_and_not_renamed(tmp_path: Path, header: str) -> None:
     mark = ";" if ";" in header else ","
@@ -540,124 +473,9 @@ def test_a_whole_number_that_no_float_holds_is_left_out_as_infinite(name: str, t
     rows = [{"N": 10**6, "loss": 4.0}, {"N": 10**400, "loss": 3.0}, {"N": 10**7, "loss": 3.5}, {"N": -(10**400), "loss": 3.0}]
     lines = ["N,loss", *(f"{row['N']},{row['loss']}" for row in rows)] if name == "t.csv" else map(json.dumps, rows)
     (tmp_path / name).write_text("\n".join(lines) + "\n")
-    found = read_columns(Source(Table(tmp_path / name), {"parameters": "N", "loss": "loss"}), ("parameters",), "loss")
+    found = read_columns(Source(Table.read(tmp_path / name), {"parameters": "N", "loss": "loss"}), ("parameters",), "loss")
     assert found.columns["parameters"].tolist() == [1e6, 1e7]
     assert found.excluded == {"row 2": "N is infinite", "row 4": "N is infinite"}
-
-
-def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path / "s")
-    for width, rate in itertools.product((32, 48, 64, 96, 128), (0.15, 0.4)):
-        plain = run_config(1, width)
-        add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
-    folder.write_ledger()
-    told = "loss: the losses of runs that differ in masking.rate are not comparable; keep those of one with --where "
-    with pytest.raises(InputError, match=re.escape(told)):
-        read_observations(Source(Table(folder.path)), LAWS["power-floor"])
-    assert len(read_observations(Source(Table(folder.path), where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
-    assert len(read_columns(Source(Table(folder.path)), ("depth",), "parameters")) == 10
-
-
-def test_text_that_moved_is_the_same_text_and_a_value_that_some_runs_lack_is_another() -> None:
-    same = {"data_fingerprint": ["a"] * 2, "data.corpus": ["here", "there"], "data.tokenizer.path": ["here", "there"]}
-    apart = {"masking.rate": [0.15, None], "architecture.norm": [None, "pre"]}
-    runs = pd.DataFrame(same | apart)
-    assert validation_columns(runs[list(same)]) == []
-    assert validation_columns(runs) == ["masking.rate"]
-    assert columns_apart(runs, ["architecture.norm", "recipe.dropout"]) == ["architecture.norm"]
-
-
-@pytest.mark.parametrize("kept", ["sweep.yaml", "nothing"])
-def test_a_ledger_is_not_pooled_over_settings_by_whichever_name_it_is_read(tmp_path: Path, kept: str) -> None:
-    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
-    for width, norm, rate in itertools.product((32, 64, 96, 128), ("post", "pre"), (2e-3, 4e-3)):
-        add_run(folder, in_setting(run_config(1, width, rate), norm=norm))
-    folder.write_ledger()
-    files = [folder.path, folder.ledger_file, folder.ledger_file.with_suffix(".csv")]
-    if kept == "nothing":
-        folder.sweep_file.unlink()
-    for file in files:
-        with pytest.raises(InputError, match=r"runs that differ in architecture\.norm have laws of their own; .* == 'p"):
-            read_observations(Source(Table(file)), LAWS["power-floor"])
-        assert len(read_observations(Source(Table(file), where="architecture.norm == 'pre'"), LAWS["power-floor"])) == 4
-
-
-def test_runs_of_another_setting_are_not_among_those_that_a_law_lacks(tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
-    for width, norm in itertools.product((32, 64), ("post", "pre")):
-        add_run(folder, in_setting(run_config(1, width), norm=norm))
-    for seed in range(1, 4):
-        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm="post"), stuck=True)
-    add_run(folder, in_setting(run_config(1, 64, seed=1), norm="pre"), stuck=True)
-    folder.write_ledger()
-    for norm, gone in (("post", 3), ("pre", 1)):
-        source = Source(Table(folder.path), where=f"architecture.norm == '{norm}'")
-        (told,) = read_observations(source, LAWS["power-floor"]).notes()
-        assert re.match(rf"left out: {gone} rows? \(stuck near the unigram entropy", told), told
-
-
-def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_settings(tmp_path: Path) -> None:
-    """Its cells have each a warmup, a best weight decay and a rate of their own."""
-    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": SWEEP["tune"] | DECAY})
-    for width, tokens, worse in itertools.product((32, 64, 96, 128), (1e6, 2e6), (0.0, 1.0)):
-        decay, warmup = 0.01 * (1 + worse) * width, tokens / 16
-        config = run_config(1, width, 1e-3 * width, tokens=tokens, weight_decay=decay, warmup_tokens=warmup)
-        add_run(folder, config, Law(curvature=worse))
-    folder.write_ledger()
-    folder.sweep_file.unlink()
-    assert len(read_observations(Source(Table(folder.ledger_file)), CHINCHILLA)) == 8
-    strangers = folder.read_ledger()
-    ours = [
-        name for name in map(str, strangers) if name.startswith(("architecture.", "recipe.")) and name != "recipe.learning_rate"
-    ]
-    strangers = strangers.drop(columns=ours)
-    strangers.to_csv(tmp_path / "t.csv", index=False)
-    assert settings_of(strangers) == []
-    assert len(read_observations(Source(Table(tmp_path / "t.csv")), CHINCHILLA)) == 16
-
-
-def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:
-    """Nor one in tokens those of other sizes; where the tokens follow from the size, or FLOPs stand for both, each serves."""
-    folder = sweep_folder(tmp_path / "s")
-    for width, tokens in itertools.product((32, 64, 96, 128), (1e6, 2e6, 4e6, 8e6)):
-        add_run(folder, run_config(1, width, tokens=tokens))
-    folder.write_ledger()
-    largest = folder.read_ledger()["tokens"].max()
-    told = f'a law in parameters alone takes runs that differ in tokens for repeats of each other; .* "tokens == {largest}"'
-    with pytest.raises(InputError, match=told):
-        read_observations(Source(Table(folder.path)), LAWS["power-floor"])
-    with pytest.raises(InputError, match=r'"architecture.width > 40 and tokens == \d+"'):
-        read_observations(Source(Table(folder.path), where="architecture.width > 40"), LAWS["power-floor"])
-    with pytest.raises(InputError, match="a law in tokens alone takes runs that differ in size"):
-        read_observations(Source(Table(folder.path)), LAWS["tokens-floor"])
-    assert len(read_observations(Source(Table(folder.path), where=f"tokens == {largest}"), LAWS["power-floor"])) == 4
-    assert len(read_observations(Source(Table(folder.path), where="architecture.width == 96"), LAWS["tokens-floor"])) == 4
-    assert len(read_observations(Source(Table(folder.path)), LAWS["chinchilla"])) == 16
-    assert len(read_observations(Source(Table(folder.path)), LAWS["flops"])) == 16
-    along = " or ".join(
-        f"(architecture.width == {32 * step} and tokens < {1.1e6 * 2 ** (step - 1)} and tokens > {0.9e6 * 2 ** (step - 1)})"
-        for step in (1, 2, 3, 4)
-    )
-    assert len(read_observations(Source(Table(folder.path), where=along), LAWS["power-floor"])) == 4
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"tokens": None}, {"parameters_non_embedding": None}, {"tokens": np.nan}, {"architecture.vocabulary": "many"}],
-    ids=lambda changes: f"{changes}",
-)
-def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, changes: dict[str, Any]) -> None:
-    folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,))
-    table = folder.write_ledger()
-    for name, value in changes.items():
-        if value is None:
-            table = table.drop(columns=name)
-        else:
-            table[name] = table[name].astype(object)
-            table.loc[0, name] = value
-    table.astype({"architecture.vocabulary": str} if "many" in changes.values() else {}).to_parquet(folder.ledger_file)
-    found = read_observations(Source(Table(folder.path)), LAWS["power-floor"])
-    assert len(found) > 3
 
 
 def test_rows_are_left_out_for_one_reason_whatever_its_particulars() -> None:
@@ -669,13 +487,3 @@ def test_rows_are_left_out_for_one_reason_whatever_its_particulars() -> None:
         "left out by (N > 1) & (D > 1)": ["row 4"],
         "D (B) is missing": ["row 5"],
     }
-
-
-def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> None:
-    pruned = [f"PRUNED: median: {loss} nats, where the median of 5 runs is 5.5, after 1,024 tokens" for loss in (5.6, 5.7)]
-    stuck = [f"stuck near the unigram entropy or above (loss {loss}, entropy 5.6 nats)" for loss in (5.57, 5.58, 5.59)]
-    full = ["FAILED: No space left on device"] * 3 + ["FAILED"]
-    told = reasons_told(pd.Series([*pruned, *full, "excluded: broken GPU", *stuck])).split(", ", 2)
-    assert told[0] == "4 FAILED: No space left on device"
-    assert told[1] == "3 stuck near the unigram entropy or above"
-    assert told[2] == f"2 PRUNED, the first: {pruned[0].removeprefix('PRUNED: ')}, 1 excluded: broken GPU"

@@ -28,13 +28,12 @@ from rich.console import Console
 
 from study.base import durable_files
 from study.base.errors import PREEMPTED_EXIT, InputError
-from study.base.score_noise import noise_of_seeds
+from study.base.statistics import noise_of_seeds
 from study.config.resources import Resources
 from study.config.score_config import Downstream, ScoreConfig
 from study.evidence.cells import cells_of
-from study.evidence.ledgers import usable
+from study.evidence.ledgers import open_ledger, usable
 from study.executing.slots import Slot
-from study.laws.reading import Table
 from study.report.exploring import with_reasons
 from study.running.status import status
 from study.running.status_tables import status_table
@@ -474,7 +473,7 @@ def test_seeds_that_a_sweep_has_no_more_choose_nothing_wherever_it_is_read_and_s
 
 def fitted(path: Path) -> set[str]:
     """The runs of a table that a law takes."""
-    table = Table(path)
+    table = open_ledger(path)
     return {*table.frame["run_id"][pd.isna(table.left_out(bracketed_only=False))]}
 
 

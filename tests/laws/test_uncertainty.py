@@ -16,8 +16,7 @@ from study.laws.estimation import Settings, fit
 from study.laws.law import Floats, Law
 from study.laws.minimising import Minima, Objective, minimise
 from study.laws.observations import Observations
-from study.laws.uncertainty import Bootstrap
-from study.laws.verdicts import failures, weaknesses
+from study.laws.uncertainty import Bootstrap, failures, weaknesses
 from tests.points import TRUTHS, observed
 
 LAW = LAWS["power-floor"]

@@ -1,0 +1,69 @@
+"""How text is written for readers: statuses, names of files, escaped Markdown, and tables in Markdown and in plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def status_words(status: str, reasons: Sequence[str] = ()) -> str:
+    """A status as it is told, with the reasons for it: weakly identified (few rows); one that is a sentence stays as it is."""
+    words = status.replace("_", " ") if status.isidentifier() else status
+    return f"{words} ({'; '.join(reasons)})" if reasons else words
+
+
+def shape_and_setting(shape: str, setting: str) -> str:
+    """A shape with its setting in brackets where it has one: L2-H128-A2-F512 (norm=pre)."""
+    return f"{shape} ({setting})" if setting else shape
+
+
+def at_budget(words: str, budget: str) -> str:
+    """What is trained and on how much, where that is told: L2-H128-A2-F512 at 1M tokens."""
+    return f"{words} at {budget}" if budget else words
+
+
+def file_name(words: str) -> str:
+    """Words as the stem of a file's name: no quotes, and a dash for what is no letter, no digit and none of `.=_-`."""
+    return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=").replace("'", "")).strip("-")
+
+
+def printable(text: str) -> str:
+    """Text of unknown origin on one line, without the characters that would steer a terminal."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+
+
+def escape(text: object) -> str:
+    """Text of unknown origin as one line of Markdown that shows it and does nothing else."""
+    return re.sub(r"([\\`*_\[\]<>#|~&$!])", r"\\\1", printable(str(text)))
+
+
+def bullets(sentences: Iterable[str]) -> str:
+    """A Markdown list of sentences, escaped."""
+    return "\n".join(f"- {escape(sentence)}" for sentence in sentences)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; its cells are escaped, and a missing value is a dash."""
+    lines = [[escape(name) for name in header], ["---"] * len(header)]
+    lines += [["–" if value is None else escape(value) for value in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def table_of(rows: Sequence[Mapping[str, object]]) -> str:
+    """A Markdown table of rows that are told by column, all alike; empty where there are none."""
+    return table(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Rows as lines of aligned columns, the first `left` columns flush left and the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            _cell(text, width, place < left) for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _cell(text: str, width: int, left: bool) -> str:
+    return f"{text:<{width}}" if left else f"{text:>{width}}"
