@@ -213,15 +213,14 @@ def _(
     tabled,
 ):
     def embedded(folder, text):
-        """The text of an answer with its figures in it, and no links to their files, which nothing serves here."""
+        """The text of an answer with its figures in it, since nothing serves their files here."""
 
         def data(match):
             file = folder.path / match["file"]
             image = base64.b64encode(file.read_bytes()).decode() if file.exists() else ""
             return f"![{match['caption']}](data:image/svg+xml;base64,{image})"
 
-        unlinked = re.sub(r" \(\[PNG\]\(figures/\w+\.png\)\)", "", text)
-        return re.sub(r"!\[(?P<caption>[^\]]*)\]\((?P<file>figures/\w+\.svg)\)", data, unlinked)
+        return re.sub(r"!\[(?P<caption>[^\]]*)\]\((?P<file>figures/\w+\.svg)\)", data, text)
 
     def page(folder):
         """The answer of a sweep, its runs, and its file."""

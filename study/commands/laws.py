@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.errors import InputError, option_name
-from study.commands.options import CountRange, FiniteRange, as_json, output_folder
+from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option
 
 if TYPE_CHECKING:
     from study.laws.tables import Table
@@ -202,9 +202,10 @@ def frontier(table: Path, as_json: bool, **options: Any) -> None:
 @click.option("--law", help="As in study fit.  [default: chinchilla]")
 @click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
 @click.option("--into", type=output_folder, default=Path("figures"), show_default=True)
+@png_option
 @role_options(*_ROLES)
 @selection_options
-def plot(table: Path, law: str | None, like: Path | None, into: Path, **options: Any) -> None:
+def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool, **options: Any) -> None:
     """Draw a law's fit to a TABLE or results folder.
 
     Its residuals, forecast, iso-FLOP valleys, shapes and multiverse are drawn, too. What is given beside --as adds to what the
@@ -216,12 +217,12 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
 
     roles, selection = _given(options)
     if like is None:
-        written = draw_all(Source(_opened(table), roles, **selection), law or "chinchilla", into)
+        written = draw_all(Source(_opened(table), roles, **selection), law or "chinchilla", into, png=png)
     else:
         old = read_options(like)
         old.refuse_contradictions(like, {**({} if law is None else {"law": law}), **selection, **roles})
         source = Source(_opened(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
-        written = draw_all(source, old.law, into, old.settings, old.held_out)
+        written = draw_all(source, old.law, into, old.settings, old.held_out, png)
     for file in written:
         click.echo(file)
 
@@ -238,8 +239,9 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
     help="How to split compute, or depth against width.  [default: shape for a sweep that compares depths, else compute]",
 )
 @click.option("--into", type=output_folder, help="Folder for a figure and the JSON of all universes.")
+@png_option
 @as_json
-def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, **options: Any) -> None:
+def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_json: bool, **options: Any) -> None:
     """Ask one question in every defensible convention.
 
     It tells the share that agrees, and what turns the answer. Of a sweep's folder it asks for depth or width at equal size,
@@ -266,7 +268,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
     if into is not None:
         from study.plotting.answer_by_convention import save_multiverse
 
-        save_multiverse(found, into)
+        save_multiverse(found, into, png)
     _show(found, as_json)
 
 

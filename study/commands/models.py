@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.errors import InputError
-from study.commands.options import CountRange, FiniteRange, as_json, output_folder, results_option, threads_option
+from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option, results_option, threads_option
 
 if TYPE_CHECKING:
     from study.counting.latency_prediction import LatencyModel
@@ -139,8 +139,9 @@ def compare(
 
 @click.command()
 @click.argument("folder", type=output_folder)
+@png_option
 @as_json
-def figures(folder: Path, as_json: bool) -> None:
+def figures(folder: Path, png: bool, as_json: bool) -> None:
     """Draw where parameters are, and what each size adds.
 
     Into FOLDER, of the named models, from counting alone.
@@ -152,8 +153,8 @@ def figures(folder: Path, as_json: bool) -> None:
     shares = where_parameters_are.frame(where_parameters_are.shown(catalogue()))
     base = named("bert-base")
     written = [
-        *save_in(where_parameters_are.draw(shares), folder, "where_parameters_are"),
-        *save_in(elasticities.draw(elasticities.frame(base), base), folder, "elasticities"),
+        *save_in(where_parameters_are.draw(shares), folder, "where_parameters_are", png),
+        *save_in(elasticities.draw(elasticities.frame(base), base), folder, "elasticities", png),
     ]
     click.echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 

@@ -58,6 +58,8 @@ output_folder = OutputFolder()
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
+png_option = click.option("--png", is_flag=True, help="Write each figure as PNG too, beside its SVG.")
+
 results_option = click.option(
     "--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Folder of all results."
 )

@@ -13,7 +13,7 @@ import click
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, told_together
-from study.commands.options import CountRange, as_json, results_option
+from study.commands.options import CountRange, as_json, png_option, results_option
 
 if TYPE_CHECKING:
     from study.config.sweep_spec import SweepSpec
@@ -181,19 +181,20 @@ def launch(
 @click.option(
     "--include-unbracketed", is_flag=True, help="Compare cells whose best learning rate is at an end of its range too."
 )
+@png_option
 @as_json
-def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
+def report(folder: Path, include_unbracketed: bool, png: bool, as_json: bool) -> None:
     """Rebuild the ledger, fits, figures and answer of a sweep.
 
     From the records in FOLDER alone; needs no GPU, no account and no torch.
     """
-    _report(sweep_folder(folder), as_json, include_unbracketed)
+    _report(sweep_folder(folder), as_json, include_unbracketed, png)
 
 
-def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = False) -> None:
+def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = False, png: bool = False) -> None:
     from study.report.answer import report as report_on
 
-    answer = report_on(folder, include_unbracketed)
+    answer = report_on(folder, include_unbracketed, png)
     if as_json:
         click.echo(json.dumps(answer.to_dict(), indent=1))
     else:

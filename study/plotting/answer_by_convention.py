@@ -47,9 +47,9 @@ def draw(data: pd.DataFrame) -> Figure:
     return figure
 
 
-def save_multiverse(found: Multiverse, into: Path) -> None:
+def save_multiverse(found: Multiverse, into: Path, png: bool = False) -> None:
     """Write the figure, where any universe has an answer, and `multiverse.json` into a folder."""
     text = json.dumps(found.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "multiverse.json", text.encode() + b"\n")
     if not (data := frame(found)).empty:
-        save_in(draw(data), into, "answer_by_convention")
+        save_in(draw(data), into, "answer_by_convention", png)

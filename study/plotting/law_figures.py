@@ -25,13 +25,15 @@ FIGURES = {
 """What a law's fit shows, by the name of the file; a figure without data is not drawn."""
 
 
-def draw_all(source: Source, law: str, into: Path, settings: Settings = USUAL, held_out: float = HELD_OUT) -> list[Path]:
+def draw_all(
+    source: Source, law: str, into: Path, settings: Settings = USUAL, held_out: float = HELD_OUT, png: bool = False
+) -> list[Path]:
     """Write every figure that has anything to show into a folder and return the files; the same table gives the same bytes."""
     found = fit_table(source, law, settings, held_out)
     frames = {name: (frame(found), draw) for name, (frame, draw) in FIGURES.items()}
     frames["exponents_by_convention"] = (_exponents(found), answer_by_convention.draw)
     figures: dict[str, Figure] = {name: draw(data) for name, (data, draw) in frames.items() if not data.empty}
-    return [file for name, figure in figures.items() for file in save_in(figure, into, name)]
+    return [file for name, figure in figures.items() for file in save_in(figure, into, name, png)]
 
 
 def _exponents(found: LawFit) -> pd.DataFrame:

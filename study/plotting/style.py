@@ -278,9 +278,15 @@ def halo(linewidth: float = 3) -> list[withStroke]:
     return [withStroke(linewidth=linewidth, foreground="white")]
 
 
-def save_in(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write `<name>.svg` and `.png` into a folder, without dates or versions in them, and say where they are."""
+def save_in(figure: Figure, folder: Path, name: str, png: bool = False) -> list[Path]:
+    """Write `<name>.svg`, with `png` also `<name>.png`, into a folder, without dates or versions, and return the files.
+
+    Without `png`, an earlier `<name>.png` is removed: beside the new SVG it would show another state of the data.
+    """
     metadata: dict[str, dict[str, str | None]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    if not png:
+        del metadata["png"]
+        (folder / f"{name}.png").unlink(missing_ok=True)
     for axes in figure.axes:
         for spine in axes.spines.values():
             spine.axis = None  # else it places every tick, at each layout, to learn that none sticks out

@@ -166,23 +166,24 @@ class Answer:
         return "\n\n".join([f"# {escape(evidence.folder.name)}", _question(evidence), *body]) + "\n"
 
 
-def report(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
+def report(folder: SweepFolder, include_unbracketed: bool = False, png: bool = False) -> Answer:
     """Rebuild ledger, scores, fits, figures and answer.md of a sweep from its records.
 
-    `include_unbracketed` lets cells whose best learning rate lies at an edge of the tried range into the comparisons. Raises
-    InputError where the folder has no readable sweep.yaml or holds a file that is not a record.
+    `include_unbracketed` lets cells whose best learning rate lies at an edge of the tried range into the comparisons; `png`
+    draws each figure as PNG too. Raises InputError where the folder has no readable sweep.yaml or holds a file that is not a
+    record.
     """
     folder.write_ledger()
     if is_there(folder.scores_file) or any(is_there(run.scores) for run in folder.runs()):
         write_scores(folder)
     evidence = gather(folder, include_unbracketed)
     save_fits(evidence)
-    answer = Answer(evidence, tuple(name for name in FIGURES if _drawn(evidence, name)))
+    answer = Answer(evidence, tuple(name for name in FIGURES if _drawn(evidence, name, png)))
     write_atomically(folder.answer_file, answer.to_markdown().encode())
     return answer
 
 
-def _drawn(evidence: Evidence, name: str) -> bool:
+def _drawn(evidence: Evidence, name: str, png: bool) -> bool:
     """Draw and save a figure; where there is nothing to show, take away one that an earlier report left."""
     module, _ = FIGURES[name]
     data = module.frame(evidence)
@@ -190,7 +191,7 @@ def _drawn(evidence: Evidence, name: str) -> bool:
         for kind in ("svg", "png"):
             (evidence.folder.figures / f"{name}.{kind}").unlink(missing_ok=True)
         return False
-    save_in(module.draw(data), evidence.folder.figures, name)
+    save_in(module.draw(data), evidence.folder.figures, name, png)
     return True
 
 
@@ -203,7 +204,7 @@ def _question(evidence: Evidence) -> str:
 
 def _figure(name: str) -> str:
     _, caption = FIGURES[name]
-    return f"![{caption}](figures/{name}.svg)\n\n*{caption}* ([PNG](figures/{name}.png))"
+    return f"![{caption}](figures/{name}.svg)\n\n*{caption}*"
 
 
 def _regenerate(folder: SweepFolder) -> str:

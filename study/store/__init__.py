@@ -22,6 +22,6 @@ results/<sweep>/
     ledger.parquet, ledger.csv  rebuilt from the records
     scores.parquet, scores.csv  rebuilt from the records of downstream scores
     baselines/*.json            what downstream tasks give without an encoder; *.txt is what was printed meanwhile
-    fits/*.json  figures/*.svg|png  answer.md
+    fits/*.json  figures/*.svg  answer.md
 results/.homes/<run id>         a link to the run's folder in the sweep that trains it, for sweeps that share it
 """

@@ -162,7 +162,7 @@ def test_the_figure_has_a_bar_for_every_ratio_and_share(tmp_path: Path) -> None:
     data = training_speed.frame(read_sections(results.file)["train"]["rows"])
     assert data.groupby("kind", sort=False).size().to_dict() == {"times faster": 2, "share": 2}
     written = training_speed.draw_file(results.file)
-    assert [path.name for path in written] == [f"{results.file.stem}.svg", f"{results.file.stem}.png"]
+    assert [path.name for path in written] == [f"{results.file.stem}.svg"]
     assert written[0].read_text().startswith("<?xml")
     assert as_markdown("here", {}) == "# Speed on here\n"
 
@@ -223,7 +223,7 @@ def test_a_size_that_falls_off_the_roof_says_where_its_step_goes(tmp_path: Path)
     results.put("roofline", with_told)
     assert f"- {told}" in results.file.with_suffix(".md").read_text()
     assert len(roofline_figure.frame(with_told)) == len(rows)
-    assert [path.suffix for path in roofline_figure.draw_file(results.file)] == [".svg", ".png"]
+    assert [path.suffix for path in roofline_figure.draw_file(results.file)] == [".svg"]
     assert training_speed.draw_file(results.file) == []
 
 
@@ -399,7 +399,7 @@ def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Pa
     assert 0 < row["share_of_matmul_rate"] < 1
     assert row["rounds"] == 2
     assert len({path.stem for path in tmp_path.iterdir()}) == 1
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".svg", ".png"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".svg"}
 
 
 def test_kernels_of_a_gpu_are_refused_where_there_is_none(study: Any, tmp_path: Path) -> None:

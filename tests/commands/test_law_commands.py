@@ -181,7 +181,7 @@ def test_multiverse_writes_its_figure_and_its_universes(
     assert status == 0
     assert found["universes"] == 8 + 1
     kept = {file.suffix: file for file in (tmp_path / "figures").iterdir()}
-    assert kept.keys() == {".json", ".png", ".svg"}
+    assert kept.keys() == {".json", ".svg"}
     assert json.loads(kept[".json"].read_text()) == found
 
 

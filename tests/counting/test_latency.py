@@ -215,7 +215,6 @@ def test_the_command_measures_writes_and_draws(tmp_path: Path) -> None:
         "table.csv",
         "environment.json",
         "parameters_against_latency.svg",
-        "parameters_against_latency.png",
     }
     assert set(KEY) <= set(read_table(folder).columns)
 

@@ -52,7 +52,9 @@ def test_the_plane_has_every_shape_once_and_its_elasticities_within_their_bounds
 
 
 def test_the_command_draws_both(tmp_path: Path) -> None:
-    done = CliRunner().invoke(commands, ["figures", str(tmp_path / "figures")])
-    assert done.exit_code == 0
-    written = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert written == ["elasticities.png", "elasticities.svg", "where_parameters_are.png", "where_parameters_are.svg"]
+    svg = {"elasticities.svg", "where_parameters_are.svg"}
+    png = {"elasticities.png", "where_parameters_are.png"}
+    for options, expected in (([], svg), (["--png"], svg | png), ([], svg)):
+        done = CliRunner().invoke(commands, ["figures", str(tmp_path / "figures"), *options])
+        assert done.exit_code == 0
+        assert {path.name for path in (tmp_path / "figures").iterdir()} == expected, "no PNG outlives its SVG"

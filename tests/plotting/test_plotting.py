@@ -586,7 +586,7 @@ def test_a_file_is_drawn_once_and_holds_what_savefig_would_write(
         loss_against_flops.draw(data).savefig(plain, format="png", metadata={"Software": None})
     figure, draw = loss_against_flops.draw(data), Mock(wraps=Figure.draw)
     monkeypatch.setattr(Figure, "draw", lambda *arguments: draw(*arguments))
-    _, png = save_in(figure, tmp_path, "flops")
+    _, png = save_in(figure, tmp_path, "flops", png=True)
     assert png.read_bytes() == plain.getvalue()
     assert draw.call_count == 2
 

@@ -82,7 +82,7 @@ def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
     assert (ledger["unknown_share"] == 0).all()
     assert json.loads((folder.fits / "learning_rate.json").read_text())["cells"]
     drawn = {path.stem for path in folder.figures.glob("*.svg")}
-    assert drawn == {path.stem for path in folder.figures.glob("*.png")}
+    assert not [*folder.figures.glob("*.png")]
     assert {"learning_rate", "loss_curves"} <= drawn
     answer = folder.answer_file.read_text()
     assert "Does a second layer help?" in answer

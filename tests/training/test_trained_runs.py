@@ -566,8 +566,8 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
         least = min((each for each in cuts if each["layers"] == layers), key=lambda each: costs[each["cut"]])
         assert f"at the least of 2 ways, {least['cut']}" in line
     assert any("nothing was trained" in line for line in answer["findings"]["laws"])
-    assert not (folder / "figures" / "loss_against_flops.png").exists()
-    assert (folder / "figures" / "loss_by_depth.png").exists()
+    assert not (folder / "figures" / "loss_against_flops.svg").exists()
+    assert (folder / "figures" / "loss_by_depth.svg").exists()
     evidence = gather(SweepFolder(folder))
     assert {evidence.half_width(cell) for cell in evidence.cells} == {None}
     shown = LossBySize("depth").frame(evidence)
