@@ -17,6 +17,8 @@ from study.base.quantities import read_count
 
 def _number(value: object) -> object:
     """A number with a prefix, 10M, as a number, and everything else as it is; booleans are none."""
+    if type(value) in (int, float):  # nearly all that is read are numbers of records
+        return value
     if isinstance(value, bool):
         raise ValueError("is true or false where a number is needed")
     return number_in(value) if isinstance(value, str) and value[-1:].isalpha() else value

@@ -313,9 +313,12 @@ def as_told(knob: str, value: object) -> object:
     """A knob's value as ledgers tell it: a trained run by its identity, wherever it lies; what may be NONE as a word."""
     if knob in OR_NONE:
         return NONE if value is None else str(value)
-    read = {"recipe.start": donor_of, "recipe.teacher": teacher_of}.get(knob)
+    read = _TRAINED_RUN_OF.get(knob)
     found = read(value) if read is not None and isinstance(value, str) else None
     return value if found is None else found.identity
+
+
+_TRAINED_RUN_OF = {"recipe.start": donor_of, "recipe.teacher": teacher_of}
 
 
 def setting_words(values: Mapping[str, object]) -> str:

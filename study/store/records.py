@@ -188,13 +188,16 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     """
     import pandas as pd
 
-    rows = []
+    rows, cells_by_identity = [], dict[tuple[str, str], str]()
     untold = {name for name in TOLD_BY_SOME if all(getattr(record, name) is None for record in records)}
     unshown = {*NO_COLUMNS, *untold, *(["spent_tokens"] if "trunk" in untold else [])}
     for record in sorted(records, key=lambda record: record.run_id):
         values = record.model_dump(mode="json", exclude=unshown)
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
-        cell = cell_of(record.config, tuned, record.data_fingerprint)
+        identity = record.config.identity((*tuned, "seed")), record.data_fingerprint
+        if identity not in cells_by_identity:
+            cells_by_identity[identity] = cell_of(record.config, tuned, record.data_fingerprint)
+        cell = cells_by_identity[identity]
         foreign = FOREIGN if cells and cell not in cells else None
         names = {
             "shape": record.config.architecture.shape_name,
