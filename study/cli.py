@@ -18,6 +18,7 @@ HOMES = {
     "scores": ("score", "features", "export", "import-encoder"),
     "bench": ("bench",),
     "trackers": ("sync", "import-wandb"),
+    "packs": ("pack", "unpack"),
 }
 """All commands, by the module of study.commands that defines them."""
 

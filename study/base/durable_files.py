@@ -95,18 +95,23 @@ def json_value(content: bytes | str) -> Any:
 
 
 def json_of(path: Path, kind: type[T], remedy: str) -> T | None:
-    """What a JSON file of lists or of keys and values holds, None where there is none.
+    """What a JSON file of lists or of keys and values holds, None where there is none; raises InputError as `json_in` does."""
+    return json_in(content_of(path), str(path), kind, remedy)
 
-    Raises InputError with the remedy where it is damaged, or holds another kind of value.
+
+def json_in(content: bytes | None, place: str, kind: type[T], remedy: str) -> T | None:
+    """The list, or the keys and values, of a JSON text, None where there is no text.
+
+    Raises InputError at the place, with the remedy, where it is damaged or holds another kind of value.
     """
-    if (content := content_of(path)) is None:
+    if content is None:
         return None
     try:
         values = json_value(content)
     except ValueError as error:
-        raise InputError.at(str(path), f"is damaged: {error}; {remedy}") from None
+        raise InputError.at(place, f"is damaged: {error}; {remedy}") from None
     if not isinstance(values, kind):
-        raise InputError.at(str(path), f"is damaged: it holds no {kind.__name__}; {remedy}")
+        raise InputError.at(place, f"is damaged: it holds no {kind.__name__}; {remedy}")
     return values
 
 

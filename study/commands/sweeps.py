@@ -39,6 +39,12 @@ def sweep_folder(path: Path) -> SweepFolder:
     return folder
 
 
+def folder_with_runs(path: Path) -> SweepFolder:
+    """A folder with runs, of a sweep or of encoders that were imported, which have no sweep.yaml; else as `sweep_folder`."""
+    folder = _folder(path)
+    return folder if folder.runs() else sweep_folder(path)
+
+
 def _folder(path: Path) -> SweepFolder:
     """The folder at a path, which has a name also where the path ends in none."""
     from study.store.sweep_folder import SweepFolder
@@ -287,9 +293,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     from study.base.text import printable
     from study.running.steering import retry as retry_failed
 
-    sweep = _folder(folder)
-    if not sweep.runs():  # an encoder that was imported has scores and no sweep.yaml
-        sweep = sweep_folder(folder)
+    sweep = folder_with_runs(folder)
     retried = retry_failed(sweep, runs)
     if as_json:
         click.echo(json.dumps({"sweep": sweep.name, "retried": [asdict(run) for run in retried]}, indent=1))

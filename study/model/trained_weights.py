@@ -30,8 +30,7 @@ def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
         weights = safetensors.torch.load_file(file)
     except (FileNotFoundError, safetensors.SafetensorError) as error:
         what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
-        remedy = "fetch it, or train the run again (move its folder away and launch)"
-        raise InputError.at(str(file), f"{what}, and the weights are needed; {remedy}") from None
+        raise InputError.at(str(file), f"{what}, and the weights are needed; {folder.weights_remedy()}") from None
     if problem := _unlike(weights, folder.config().architecture):
         raise InputError.at(str(file), f"{problem}, unlike the run's config.yaml; fetch the file that the run wrote")
     return weights

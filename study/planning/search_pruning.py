@@ -30,9 +30,9 @@ class Pruning:
         self._rows = {key: rows for key, rows in self._rows.items() if key in running}
         for key, config in running.items():
             run = self._home(config)
-            rows = self._rows.setdefault(key, Rows(run.metrics_file))
+            rows = self._rows.setdefault(key, run.rows())
             if rows.rewritten():
-                rows = self._rows[key] = Rows(run.metrics_file)
+                rows = self._rows[key] = run.rows()
             for check, row in checks_in(rows.new(), config, self.prune):
                 if run.prune() is None and (why := self.search.report(key, check, row["val/loss"])) is not None:
                     run.write_prune(f"{why}, after {row['trainer/tokens']:,} tokens")

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from study.base.durable_files import is_there, sync_folder, write_atomically
+from study.base.durable_files import sync_folder, write_atomically
 from study.base.grouping import grouped
 from study.config.run_config import RunConfig
 from study.planning.cell import Cell, family_of
@@ -75,7 +75,7 @@ class Trunks:
         others = [sibling for sibling in folder.siblings() if _is_being_trained(sibling)]
         for run_id in (run.run_id for run in folder.runs()):
             home = folder.home(run_id)
-            if is_there(home.record_file) and not any(other.run(run_id).is_run for other in others):
+            if home.ended and not any(other.run(run_id).is_run for other in others):
                 home.remove_branches()
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
@@ -109,7 +109,7 @@ class Trunks:
 
 def _is_being_trained(sweep: SweepFolder) -> bool:
     """Whether somebody runs a sweep, and has runs of it still to train."""
-    return is_held(sweep.launching) and any(not is_there(run.record_file) for run in sweep.runs())
+    return is_held(sweep.launching) and any(not run.ended for run in sweep.runs())
 
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:

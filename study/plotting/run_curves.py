@@ -9,7 +9,6 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from study.base.durable_files import is_there
 from study.base.errors import UNREADABLE
 from study.config.run_config import run_words
 from study.plotting.explorer import counted, log_ticks
@@ -48,7 +47,7 @@ def frame(
 
 def _curve(run: Mapping[Hashable, Any], folder: SweepFolder, loss: str) -> pd.DataFrame:
     here = folder.run(run["run"])
-    trained = here if is_there(here.metrics_file) else folder.home(run["run"])
+    trained = here if here.holds(here.metrics_file) else folder.home(run["run"])
     rows = [
         (row["trainer/tokens"], row["trainer/flops"], row[loss])
         for row in trained.metrics()

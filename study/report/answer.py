@@ -174,7 +174,7 @@ def report(folder: SweepFolder, include_unbracketed: bool = False, png: bool = F
     record.
     """
     folder.write_ledger()
-    if is_there(folder.scores_file) or any(is_there(run.scores) for run in folder.runs()):
+    if is_there(folder.scores_file) or any(run.names(run.scores) for run in folder.runs()):
         write_scores(folder)
     evidence = gather(folder, include_unbracketed)
     save_fits(evidence)
@@ -210,6 +210,6 @@ def _figure(name: str) -> str:
 def _regenerate(folder: SweepFolder) -> str:
     return (
         "`study report` of the folder that this page lies in rebuilds it, with `ledger.parquet`, `fits/` and `figures/`, from "
-        f"the run folders, without torch, a GPU or an account; `study launch` of {folder.name}.yaml (see "
+        f"the records of its runs, without torch, a GPU or an account; `study launch` of {folder.name}.yaml (see "
         f"{folder.sweep_file.name}) trains what is missing."
     )

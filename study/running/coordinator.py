@@ -212,7 +212,7 @@ class Coordinator:
         """File what became of a run; one whose process died without a record is tried again, unless it keeps dying."""
         key, home = config.key, self._home(config)
         del self.progress.running[key]
-        if not is_there(home.record_file) and exit_status != PREEMPTED_EXIT:
+        if not home.ended and exit_status != PREEMPTED_EXIT:
             given_up = self._deaths.count(home, exit_status)
             if given_up is not None:
                 lost = self._lost(config, home, given_up)

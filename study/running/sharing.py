@@ -2,7 +2,8 @@
 
 The sweep that begins a run first is its home; results/.homes/<run id> is a link to the run's folder there, which the kernel
 lets only one sweep make. Whoever else wants the run waits while it is trained, goes on with it there where it was left, and
-links its files once it has ended. The record stays one file, under two names, and outlives the sweep that wrote it.
+links its files once it has ended, or copies them from the pack of a sweep that is packed. The record stays one file, under two
+names, and outlives the sweep that wrote it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from study.base.durable_files import is_there, patiently
+from study.base.durable_files import is_there, patiently, write_once
 from study.store.ownership import Watch
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
@@ -53,7 +54,7 @@ class SharedRuns:
     def _is_home(self, home: RunFolder) -> bool:
         """Whether a run is trained there still: not where its sweep was deleted, nor where another's search pruned it."""
         mine = home.path == self.folder.run(home.run_id).path
-        return is_there(home.path) and (mine or not _is_pruned(home))
+        return (is_there(home.path) or home.is_run) and (mine or not _is_pruned(home))
 
     def holder(self, run_id: str) -> str | None:
         """Which process trains a run now, None where none does."""
@@ -71,7 +72,7 @@ class SharedRuns:
         own, home = self.folder.run(run_id), self.home(run_id)
         others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != SweepFolder.of(home).name]
         for other in (home, *others):
-            if other.path != own.path and is_there(other.record_file) and not _is_pruned(other):
+            if other.path != own.path and other.ended and not _is_pruned(other):
                 _link_files(other, own)
                 break
         return own.record()
@@ -84,11 +85,20 @@ def _is_pruned(run: RunFolder) -> bool:
 
 
 def _link_files(ended: RunFolder, into: RunFolder) -> None:
-    """Give the files of a run that has ended a second name, the record's last."""
+    """Give the files of a run that has ended a second name, the record's last; a file that is packed is copied."""
     for existing, new in zip(_beside_record(ended), _beside_record(into), strict=True):
-        patiently(partial(_link, existing, new))
-    with contextlib.suppress(FileExistsError):
-        patiently(partial(_link_once, ended.record_file, into.record_file))
+        patiently(partial(_link, existing, new) if is_there(existing) else partial(_copy, ended, existing, new))
+    if is_there(ended.record_file):
+        with contextlib.suppress(FileExistsError):
+            patiently(partial(_link_once, ended.record_file, into.record_file))
+    else:
+        patiently(partial(_copy, ended, ended.record_file, into.record_file))
+
+
+def _copy(ended: RunFolder, packed: Path, new: Path) -> None:
+    """Write a file once more that is packed, where it is, and the new one is not there yet."""
+    if (content := ended.content(packed)) is not None:
+        write_once(new, content)
 
 
 def _beside_record(run: RunFolder) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from study.base.durable_files import is_there, write_atomically
-from study.base.errors import InputError
+from study.base.errors import InputError, of_each
 from study.running.shutdown import SAVE_SECONDS
 from study.store.locks import held, is_held
 from study.store.records import RETRIED, RunRecord, timestamp
@@ -63,7 +63,8 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
     Of named ones also those that diverged, and the runs that a person excluded; these are trained anew, and excluded no more.
 
     Each record is kept as that of a past attempt, with a note of who had it tried again and when. Raises InputError where the
-    sweep is being run or scored, or another one that would give a record back, or a named run has no record of a failure.
+    sweep is being run or scored, or another one that would give a record back, a record is packed, or a named run has no record
+    of a failure.
     """
     siblings = folder.siblings()
     sharing = _sharing(siblings, _failed(folder, run_ids))
@@ -72,6 +73,7 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
             locks.enter_context(held(sweep.launching))
             locks.enter_context(held(sweep.scoring))
         failed = _failed(folder, run_ids)  # another retry may have been first
+        _refuse_packed(folder, siblings, failed)
         runs = [_put_aside(folder, siblings, run_id, record) for run_id, record in failed.items()]
         return [*runs, *(_put_score_aside(run, score) for run, score in _failed_scores(folder, run_ids))]
 
@@ -91,6 +93,12 @@ def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -
 def _gives_back(there: RunRecord | None) -> bool:
     """Whether the record that another sweep has of a run would be taken over again instead of the run being tried again."""
     return there is not None and (there.state not in _KEPT or there.excluded is not None)
+
+
+def _refuse_packed(folder: SweepFolder, siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> None:
+    """Raise InputError where a run's record that a retry would put aside is packed."""
+    sharing = (sibling.run(run_id) for sibling, run_id in product(siblings, failed))
+    of_each(RunFolder.refuse_packed, [*map(folder.run, failed), *(run for run in sharing if _gives_back(run.record()))])
 
 
 def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]:

@@ -38,9 +38,11 @@ def export(run: Pretrained, folder: Path) -> Exported:
     _check_empty(folder)
     architecture = run.config.architecture
     kin = kin_of(architecture)
+    record = run.folder.content(run.folder.record_file)
+    assert record is not None, "a completed run has a record"
     weights = {name: tensor.clone() for name, tensor in their_weights(run.state(), architecture).items()}
     files = {
-        "record.json": run.folder.record_file.read_bytes(),
+        "record.json": record,
         "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
         "tokenizer_config.json": _json(_tokenizer_config(run)),
         "model.safetensors": safetensors.torch.save(weights, {"format": "pt"}),

@@ -74,12 +74,13 @@ class Coordinator:
     def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.2) -> None:
         """Make all that is wanted; on Ctrl-C, SIGTERM or `study stop` let the workers save, and raise KeyboardInterrupt."""
         futures: dict[Future[int], Job | BaselineJob] = {}
+        run = self.subjects[0].run.folder
         with sigterm_interrupts():
             try:
                 while True:
                     if self._is_to_stop():
                         raise KeyboardInterrupt
-                    see(self.sweep.path, self.subjects[0].run.folder.record_file)
+                    see(self.sweep.path, run.standing(run.record_file))
                     self._submit(executor, futures)
                     refresh(self.progress)
                     if not futures:

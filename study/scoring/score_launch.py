@@ -95,7 +95,7 @@ def one_run(path: Path) -> Pretrained:
 def _require_weights(runs: Iterable[RunFolder]) -> None:
     """Raise InputError with a line for each run whose weights are gone."""
     problems = [
-        Problem(str(run.weights_file), "does not exist, and the weights are needed; fetch it, or train the run again")
+        Problem(str(run.weights_file), f"does not exist, and the weights are needed; {run.weights_remedy()}")
         for run in runs
         if not is_there(run.weights_file)
     ]

@@ -36,9 +36,9 @@ def subject(name: str, results: Path) -> Subject:
         return Subject(model.short_name, model.architecture, (model.published, model.published_status))
     if is_there(path := Path(name)) and path.is_file():
         return Subject(name, _in_file(path))
-    if path.is_dir():
+    if path.is_dir() or _is_run(path):
         return Subject(name, _in_folder(path))
-    if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
+    if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and (path.parent.is_dir() or path.parent.name == "runs")):
         raise InputError.at(name, "does not exist, and is no model's name")
     if (architecture := _of_id(name, results)) is not None:
         return Subject(name, architecture)
@@ -55,6 +55,13 @@ def _in_file(path: Path) -> Architecture:
     if "shapes" in values:
         raise InputError.at(str(path), f"is a sweep of many architectures; see `study plan {pasted(path)}`")
     return Architecture.parse(values, place=str(path))
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a run lies at a path, which is no folder where its sweep is packed."""
+    from study.store.run_folder import RunFolder
+
+    return RunFolder(path).is_run
 
 
 def _in_folder(path: Path) -> Architecture:

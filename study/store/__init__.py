@@ -1,5 +1,8 @@
 """The files of runs and sweeps by name: the only modules that know what a results folder looks like on disk.
 
+A run lies in a folder of its own, or with others in the pack of its sweep, or in part in either. `RunFolder` and `ScoreFolder`
+read both: whoever reads a run goes through them, and by no path of its own.
+
 results/<sweep>/
     sweep.yaml, cells.json      the sweep as launched, and the ids of its cells, or of a search's points so far
     runs/<run id>/
@@ -23,5 +26,6 @@ results/<sweep>/
     scores.parquet, scores.csv  rebuilt from the records of downstream scores
     baselines/*.json            what downstream tasks give without an encoder; *.txt is what was printed meanwhile
     fits/*.json  figures/*.svg  answer.md
+    packed/<number>/            the runs of a packed sweep in place of their folders, see study.store.packed
 results/.homes/<run id>         a link to the run's folder in the sweep that trains it, for sweeps that share it
 """

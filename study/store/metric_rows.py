@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from study.base.durable_files import json_value
 from study.base.errors import InputError, shown
@@ -13,30 +14,26 @@ TAIL_BYTES = 4096
 """How much of a file's end is read for its newest rows."""
 
 
-def whole_rows(file: Path, offset: int = 0, lines_before: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Each line with its row, in order, none where there is no file; a torn line ends them.
+def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Each line from here on with its row, in order; a torn line ends them.
 
-    They begin at `offset`, before which so many lines end.
-
-    Raises InputError at a whole line that is no row.
+    `lines_before` are those that end before. Raises InputError at a whole line that is no row, with the place of the file and
+    the number of the line.
     """
-    try:
-        lines = file.open("rb")
-    except FileNotFoundError:
-        return
-    with lines:
-        lines.seek(offset)
-        for number, line in enumerate(lines, lines_before + 1):
-            if not line.endswith(b"\n"):
-                return
-            yield line, _row(line, f"{file}:{number}")
+    for number, line in enumerate(lines, lines_before + 1):
+        if not line.endswith(b"\n"):
+            return
+        yield line, _row(line, f"{place}:{number}")
 
 
 class Rows:
-    """The rows of a growing file of JSON lines, each once; a line without its end is left until it has one."""
+    """The rows of a growing file of JSON lines, each once; a line without its end is left until it has one.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    `opened` opens the file, or an empty one where there is none yet; `place` names it in messages.
+    """
+
+    def __init__(self, opened: Callable[[], BinaryIO], place: str) -> None:
+        self._opened, self._place = opened, place
         self.count = 0
         self.bytes_seen = 0
         """The size of the file when its new rows were last asked for."""
@@ -45,17 +42,19 @@ class Rows:
 
     def new(self) -> Iterator[dict[str, Any]]:
         """The rows that came since; raises InputError at a line that is no row."""
-        self.bytes_seen = size_of(self.path)
-        for line, row in whole_rows(self.path, self._offset, self.count):
-            self._offset, self._last = self._offset + len(line), line
-            self.count += 1
-            yield row
+        with self._opened() as lines:
+            self.bytes_seen = lines.seek(0, os.SEEK_END)
+            lines.seek(self._offset)
+            for line, row in whole_rows(lines, self._place, self.count):
+                self._offset, self._last = self._offset + len(line), line
+                self.count += 1
+                yield row
 
     def rewritten(self) -> bool:
         """Whether the last row is no longer where it was, as when a resumed run drops the rows that it will repeat."""
         if not self._last:
             return False
-        with self.path.open("rb") as lines:
+        with self._opened() as lines:
             lines.seek(self._offset - len(self._last))
             return lines.read(len(self._last)) != self._last
 
@@ -68,16 +67,12 @@ def size_of(file: Path) -> int:
         return 0
 
 
-def newest_rows(file: Path) -> list[dict[str, Any]]:
-    """The last rows, some ten, read from the end of the file; none where there is no file."""
-    try:
-        with file.open("rb") as lines:
-            start = max(0, file.stat().st_size - TAIL_BYTES)
-            lines.seek(start)
-            tail = lines.read().split(b"\n")[1 if start else 0 : -1]
-    except FileNotFoundError:
-        return []
-    return [_row(line, f"{file}, near its end") for line in tail]
+def newest_rows(lines: BinaryIO, place: str) -> list[dict[str, Any]]:
+    """The last rows, some ten, read from the end of the file."""
+    start = max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES)
+    lines.seek(start)
+    tail = lines.read().split(b"\n")[1 if start else 0 : -1]
+    return [_row(line, f"{place}, near its end") for line in tail]
 
 
 def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.base.durable_files import content_of, json_of, write_atomically, write_once
+from study.base.durable_files import content_of, json_in, json_of, write_atomically, write_once
 from study.base.errors import InputError, Problem
 from study.base.schema import ModelT, Strict
 
@@ -31,14 +31,17 @@ class Inside:
         return folder.path / self.name
 
 
-def read_as(file: Path, model: type[ModelT], remedy: str) -> ModelT | None:
-    """The values that a file of JSON holds, None where there is none; raises InputError with the remedy where damaged."""
-    values = json_of(file, dict, remedy)
+def parsed(content: bytes | None, place: str, model: type[ModelT], remedy: str) -> ModelT | None:
+    """The model that a JSON text describes, None where there is no text.
+
+    Raises InputError at the place, with the remedy, where it is damaged.
+    """
+    values = json_in(content, place, dict, remedy)
     try:
-        return None if values is None else model.parse(values, place=str(file))
+        return None if values is None else model.parse(values, place=place)
     except InputError as error:
         told = f"is damaged, or of another version of the workbench; {remedy}, or read it with that version"
-        raise InputError([Problem(str(file), told), *error.problems]) from None
+        raise InputError([Problem(place, told), *error.problems]) from None
 
 
 def file_once(file: Path, record: Strict) -> bool:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from study.base.durable_files import is_there, json_of, write_atomically
+from study.base.durable_files import write_atomically
 from study.base.errors import InputError
 from study.base.paths import pasted
 from study.base.schema import Count, Strict
 from study.config.run_config import RunConfig
-from study.store.named_files import Inside, file_once, read_as, reason_in
+from study.store.named_files import Inside, file_once, reason_in
 from study.store.records import RunRecord
 from study.store.work_folder import WorkFolder, written_in
 
@@ -42,6 +42,8 @@ class Trunk(Strict):
 
 class RunFolder(WorkFolder):
     """The files of one run, by name."""
+
+    depth = 1
 
     config_file = Inside("config.yaml")
     """The resolved configuration."""
@@ -70,18 +72,24 @@ class RunFolder(WorkFolder):
     @property
     def is_run(self) -> bool:
         """Whether a run lies here: its configuration does, or its record, which holds one; scores have records, too."""
-        return is_there(self.config_file) or (self.path.resolve().parent.name == "runs" and is_there(self.record_file))
+        return self.holds(self.config_file) or (self.path.resolve().parent.name == "runs" and self.ended)
 
     def write_config(self, config: RunConfig) -> None:
         """Write the configuration once; a run folder never changes its configuration."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not is_there(self.config_file):
+        if not self.holds(self.config_file):
             write_atomically(self.config_file, config.to_yaml().encode())
 
     def config(self) -> RunConfig:
         """The configuration that the folder holds: its record's, read in a thirtieth of the time, else config.yaml's."""
         record = self.record()
         return RunConfig.from_yaml(self.config_file) if record is None else record.config
+
+    def weights_remedy(self) -> str:
+        """What to do where the weights are gone."""
+        if (packed := self.packed) is not None and self.run_id in packed.run_ids:
+            return "its sweep is packed, and a pack has none: put the file there, or train the run under another --results"
+        return "fetch it, or train the run again (move its folder away and launch)"
 
     def branch(self, step: int) -> Path:
         """The folder of this run's state after a step at which a shorter budget leaves it."""
@@ -104,7 +112,7 @@ class RunFolder(WorkFolder):
 
     def orders(self) -> Orders:
         """What the sweep asks of the run."""
-        return read_as(self.orders_file, Orders, "remove it; the next launch writes it anew") or Orders()
+        return self.read_as(self.orders_file, Orders, "remove it; the next launch writes it anew") or Orders()
 
     def write_prune(self, reason: str) -> None:
         """Tell the run to stop before its end."""
@@ -123,7 +131,7 @@ class RunFolder(WorkFolder):
 
     def trunk(self) -> Trunk | None:
         """Which run trained the first steps, None where none did."""
-        return read_as(self.trunk_file, Trunk, "remove the run's folder to train the run again")
+        return self.read_as(self.trunk_file, Trunk, "remove the run's folder to train the run again")
 
     def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
         """What a record says of a trunk: of `tokens` those that the run trained on itself, and where it branched if it did."""
@@ -148,7 +156,7 @@ class RunFolder(WorkFolder):
 
     def attempt(self, number: int) -> dict[str, Any]:
         """What the file of an attempt says."""
-        return json_of(self.attempt_file(number), dict, "remove it once nobody trains the run") or {}
+        return self.read_values(self.attempt_file(number), "remove it once nobody trains the run") or {}
 
     def file_record(self, record: RunRecord) -> bool:
         """Link the record into place; False where the run already had one, which then stands."""
@@ -156,7 +164,7 @@ class RunFolder(WorkFolder):
 
     def record(self) -> RunRecord | None:
         """The record, None while the run has not ended."""
-        if (record := read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
+        if (record := self.read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
             return None
         excluded = self.excluded()
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
@@ -179,7 +187,9 @@ class RunFolder(WorkFolder):
     def validation_losses(self) -> NDArray[np.float64]:
         """The summed nats of each validation sequence of a completed run; raises InputError where they are gone or damaged."""
         try:
-            losses: NDArray[np.float64] = np.load(self.validation_losses_file, allow_pickle=False)
+            if (content := self.content(self.validation_losses_file)) is None:
+                raise FileNotFoundError
+            losses: NDArray[np.float64] = np.load(io.BytesIO(content), allow_pickle=False)
             if losses.dtype != np.float64 or losses.ndim != 1 or not np.isfinite(losses).all():
                 raise ValueError("not the losses that a run writes")
         except (FileNotFoundError, ValueError, EOFError) as error:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from study.base.durable_files import is_there, names_in, write_atomically
+from study.base.durable_files import content_of, is_there, write_atomically
 from study.base.grouping import grouped
 from study.base.schema import Index, Strict, Text
 from study.config.run_config import setting_words
 from study.config.score_config import TUNED, ScoreConfig
 from study.config.tuned_values import Tried, best_values
-from study.store.named_files import Inside, file_once, read_as, write_table
+from study.store.named_files import Inside, file_once, parsed, write_table
 from study.store.records import Environment, Magnitude, State
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -128,6 +128,8 @@ class BaselineRecord(Strict):
 class ScoreFolder(WorkFolder):
     """The files of one score, by name."""
 
+    depth = 3
+
     settings_file = Inside("config.json")
     """What the score is."""
 
@@ -142,7 +144,7 @@ class ScoreFolder(WorkFolder):
 
     def score(self) -> ScoreRecord | None:
         """The record, None while the score has not ended."""
-        return read_as(self.record_file, ScoreRecord, _SCORE_AGAIN)
+        return self.read_as(self.record_file, ScoreRecord, _SCORE_AGAIN)
 
 
 def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
@@ -152,7 +154,7 @@ def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
 
 def scores_of(run: RunFolder) -> list[ScoreRecord]:
     """The records of all ended scores of a run, by id."""
-    ended = (score_folder(run, name).score() for name in names_in(run.scores))
+    ended = (score_folder(run, name).score() for name in run.names(run.scores))
     return [record for record in ended if record is not None]
 
 
@@ -163,7 +165,8 @@ def file_baseline(folder: SweepFolder, record: BaselineRecord) -> None:
 
 def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineRecord | None:
     """The baselines of a task, None where nobody has made them."""
-    return read_as(_baseline_file(folder, task, task_fingerprint), BaselineRecord, _SCORE_AGAIN)
+    file = _baseline_file(folder, task, task_fingerprint)
+    return parsed(content_of(file), str(file), BaselineRecord, _SCORE_AGAIN)
 
 
 def scores_in(folder: SweepFolder) -> pd.DataFrame:

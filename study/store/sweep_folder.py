@@ -17,6 +17,7 @@ from study.base.yaml_files import read_yaml
 from study.config.tuned_values import trial_seeds
 from study.counting.architecture import SHAPE
 from study.store.named_files import Folder, Inside, read_parquet, write_table
+from study.store.packed import PACKED, Packed, pack_of
 from study.store.records import TOLD_BY_ALL, RunRecord, ledger
 from study.store.run_folder import RunFolder
 
@@ -98,13 +99,23 @@ class SweepFolder(Folder):
         return LockFiles(self.path, "scoring", "scored")
 
     @property
+    def packed(self) -> Packed | None:
+        """The pack of the sweep, None where it has none."""
+        return pack_of(self.path)
+
+    @property
+    def runs_folder(self) -> Path:
+        """The folder of the run folders, beside which a pack may have more runs."""
+        return self.path / "runs"
+
+    @property
     def homes(self) -> Path:
         """The folder of links to where the runs that several sweeps share are trained."""
         return self.path.parent / ".homes"
 
     def run(self, run_id: str) -> RunFolder:
         """The folder of one run."""
-        return RunFolder(self.path / "runs" / run_id)
+        return RunFolder(self.runs_folder / run_id)
 
     def home(self, run_id: str) -> RunFolder:
         """The folder where a run is trained: another sweep's where that one began it first (study.running.sharing)."""
@@ -119,12 +130,15 @@ class SweepFolder(Folder):
 
     def siblings(self) -> list[SweepFolder]:
         """The other sweeps under the same results folder."""
-        return [SweepFolder(path.parent) for path in self.path.parent.glob("[!.]*/runs") if path.parent != self.path]
+        return [folder for folder in _folders_of_runs(self.path.parent) if folder.path != self.path]
 
-    def runs(self) -> list[RunFolder]:
-        """The runs that were started or only planned here, by id."""
-        runs = self.path / "runs"
-        return [run for name in names_in(runs) if not name.startswith(".") and (run := RunFolder(runs / name)).is_run]
+    def runs(self, start: str = "") -> list[RunFolder]:
+        """The runs that were started or only planned here, or that are packed, by id; those whose id starts so."""
+        packed, folder = self.packed, self.runs_folder
+        ids = frozenset[str]() if packed is None else packed.run_ids
+        names = sorted(name for name in {*names_in(folder), *ids} if name.startswith(start) and name[0] != ".")
+        runs = (RunFolder(folder / name, packed) for name in names)
+        return [run for run in runs if run.run_id in ids or run.is_run]
 
     @garbage.paused()  # collecting would walk all records read so far again and again, and none of them is garbage
     def records(self) -> list[RunRecord]:
@@ -213,10 +227,16 @@ def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
     """
     if len(run_id) < LEAST_OF_ID or not run_id.isalnum():
         return []
-    found = [run for path in sorted(results.glob(f"[!.]*/runs/{run_id}*")) if (run := RunFolder(path)).is_run]
+    found = [run for folder in _folders_of_runs(results) for run in folder.runs(run_id)]
     if len(ids := {run.run_id for run in found}) > 1:
         raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
     return found
+
+
+def _folders_of_runs(results: Path) -> list[SweepFolder]:
+    """The folders under `results` that have runs, in their own folders or packed, by name."""
+    paths = {path.parent for kind in ("runs", PACKED) for path in results.glob(f"[!.]*/{kind}")}
+    return [SweepFolder(path) for path in sorted(paths)]
 
 
 def sweeps_in(results: Path) -> dict[str, SweepFolder]:

@@ -1,17 +1,26 @@
-"""The files that a run and a downstream score of one have in common: attempts, metrics, checkpoints, a record at the end."""
+"""The files that a run and a downstream score of one have in common: attempts, metrics, checkpoints, a record at the end.
+
+What a folder lacks, the pack of its sweep gives (study.store.packed): who reads by `content`, `holds`, `names` and what is
+built on them need not know in which form a sweep lies.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
-from study.base.durable_files import is_there, names_in, sync_folder, write_atomically, write_once
-from study.store.metric_rows import newest_rows, whole_rows
-from study.store.named_files import Folder, Inside
+from study.base.durable_files import content_of, is_there, json_in, names_in, sync_folder, write_atomically, write_once
+from study.base.errors import InputError
+from study.base.paths import pasted
+from study.base.schema import ModelT
+from study.store.metric_rows import Rows, newest_rows, whole_rows
+from study.store.named_files import Folder, Inside, parsed
+from study.store.packed import Packed, pack_of
 
 
 class WorkFolder(Folder):
@@ -26,6 +35,70 @@ class WorkFolder(Folder):
     log_file = Inside("log.txt")
     """What its processes printed."""
 
+    depth: ClassVar[int]
+    """How many folders below `runs/` it lies."""
+
+    def __init__(self, path: Path, packed: Packed | None = None) -> None:
+        super().__init__(path)
+        self._given = packed
+
+    @property
+    def packed(self) -> Packed | None:
+        """The pack of the sweep that the folder belongs to, as given or as there is one now; None where there is none."""
+        if self._given is not None:
+            return self._given
+        path = self.path if len(self.path.parents) > self.depth else Path(os.path.abspath(self.path))
+        runs, *sweep = path.parents[self.depth - 1 : self.depth + 1] or [path]
+        return pack_of(sweep[0]) if sweep and runs.name == "runs" else None
+
+    def content(self, file: Path) -> bytes | None:
+        """What one of the files here holds, None where there is none."""
+        content = content_of(file)
+        return content if content is not None or (packed := self.packed) is None else packed.content(self._packed_name(file))
+
+    def holds(self, file: Path) -> bool:
+        """Whether one of the files here is there."""
+        return is_there(file) or ((packed := self.packed) is not None and self._packed_name(file) in packed)
+
+    def standing(self, file: Path) -> Path:
+        """What stands on the disk for one of the files here: itself, or the pack that has it."""
+        return file if is_there(file) or (packed := self.packed) is None else packed.path
+
+    def names(self, folder: Path) -> list[str]:
+        """The names in one of the folders here, in order."""
+        packed = self.packed
+        return sorted({*names_in(folder), *(() if packed is None else packed.names_in(self._packed_name(folder)))})
+
+    def read_as(self, file: Path, model: type[ModelT], remedy: str) -> ModelT | None:
+        """The model that a JSON file here describes, None where there is none; raises InputError as `parsed` does."""
+        return parsed(*self._json(file), model, remedy)
+
+    def read_values(self, file: Path, remedy: str) -> dict[str, Any] | None:
+        """The keys and values of a JSON file here, None where there is none; raises InputError as `json_in` does."""
+        return json_in(*self._json(file), dict, remedy)
+
+    def _json(self, file: Path) -> tuple[bytes | None, str]:
+        """The JSON text of one of the files here, and its place for messages."""
+        if (content := content_of(file)) is not None or (packed := self.packed) is None:
+            return content, str(file)
+        name = self._packed_name(file)
+        return packed.json(name), f"{packed.path}: {name}"
+
+    def _packed_name(self, file: Path) -> str:
+        """How a pack names one of the files or folders here."""
+        return "/".join(os.path.abspath(file).split(os.sep)[-self.depth - len(file.parts) + len(self.path.parts) :])
+
+    @property
+    def ended(self) -> bool:
+        """Whether the record is there."""
+        return self.holds(self.record_file)
+
+    def refuse_packed(self) -> None:
+        """Raise InputError where the record lies in a pack, which is only ever replaced as a whole."""
+        if not is_there(self.record_file) and self.ended and (packed := self.packed) is not None:
+            sweep = packed.path.parents[1]
+            raise InputError.at(str(self.path), f"is packed, and stays as it is; first: study unpack {pasted(sweep)}")
+
     def claim_attempt(self, details: dict[str, Any]) -> int:
         """The number of this attempt, from 1; its file is linked into place, so that no two processes get one number."""
         number = self.attempts() + 1
@@ -39,7 +112,7 @@ class WorkFolder(Folder):
 
     def attempts(self) -> int:
         """How many processes have started it: the number of its latest attempt."""
-        names = names_in(self.path / "attempts")
+        names = self.names(self.path / "attempts")
         return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
 
     def aside(self, name: str) -> Path:
@@ -50,7 +123,11 @@ class WorkFolder(Folder):
         return attempts / f"{number:04d}.{name}"
 
     def put_record_aside(self, note: dict[str, str]) -> Path:
-        """Make the record that of a past attempt, with a note of why, so that the work goes on; where it is then."""
+        """Make the record that of a past attempt, with a note of why, so that the work goes on; where it is then.
+
+        Raises InputError where it is packed.
+        """
+        self.refuse_packed()
         kept = self.aside("record.json")
         kept.parent.mkdir(exist_ok=True)
         write_atomically(self.aside("note.json"), json.dumps(note, indent=1).encode() + b"\n")
@@ -65,11 +142,24 @@ class WorkFolder(Folder):
 
         Raises InputError at a whole line that is no row.
         """
-        return (row for _, row in whole_rows(self.metrics_file))
+        with self._opened_metrics() as lines:
+            yield from (row for _, row in whole_rows(lines, str(self.metrics_file)))
 
     def newest_rows(self) -> list[dict[str, Any]]:
         """The last of the logged rows, some ten."""
-        return newest_rows(self.metrics_file)
+        with self._opened_metrics() as lines:
+            return newest_rows(lines, str(self.metrics_file))
+
+    def rows(self) -> Rows:
+        """The logged rows for one who follows them."""
+        return Rows(self._opened_metrics, str(self.metrics_file))
+
+    def _opened_metrics(self) -> BinaryIO:
+        """The file of the metrics, an empty one where there is none."""
+        try:
+            return self.metrics_file.open("rb")
+        except FileNotFoundError:
+            return io.BytesIO(self.content(self.metrics_file) or b"")
 
 
 _WRITTEN = ("step-*.ckpt", "step-*.damaged", ".step-*.tmp")

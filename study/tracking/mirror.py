@@ -24,7 +24,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from study.base.durable_files import is_there
 from study.base.errors import InputError
 from study.store.ownership import seconds_since_write
 from study.store.run_folder import RunFolder
@@ -121,7 +120,7 @@ class _Mirror:
     def _advance(self, run: RunFolder, closing: bool) -> None:
         """Bring one run's W&B run up to date, and end it where no more rows are expected."""
         run_id = run.run_id
-        ended = is_there(run.record_file)  # asked before the rows are read: no row follows a record
+        ended = run.ended  # asked before the rows are read: no row follows a record
         if run_id in self._open and self._open[run_id].rows.rewritten():
             self._open.pop(run_id).abandon()
         if run_id not in self._open:

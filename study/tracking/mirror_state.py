@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Literal
 
-from study.base.durable_files import content_of, is_there, json_value
+from study.base.durable_files import content_of, json_value
 from study.base.errors import InputError
 from study.base.schema import Index, Strict
 from study.store.metric_rows import size_of
@@ -31,7 +31,7 @@ class Mirrored(Strict):
 
     def covers(self, run: RunFolder, mode: Tracked) -> bool:
         """Whether that is all that the run wrote; online is also good enough for offline, but not the reverse."""
-        if (mode == "online" and self.mode == "offline") or self.finished != is_there(run.record_file):
+        if (mode == "online" and self.mode == "offline") or self.finished != run.ended:
             return False
         if self.finished:
             return self.excluded == run.excluded()
@@ -68,4 +68,4 @@ def _is_covered(folder: SweepFolder, run: RunFolder) -> bool:
 
 def has_written(run: RunFolder) -> bool:
     """Whether a run has begun to write anything that W&B shows."""
-    return is_there(run.record_file) or is_there(run.metrics_file)
+    return run.ended or run.holds(run.metrics_file)

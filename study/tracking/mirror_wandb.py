@@ -17,7 +17,6 @@ from study.base.errors import InputError, Problem
 from study.base.schema import flatten, join_path
 from study.config.run_config import RunConfig
 from study.counting.parameters import parameters
-from study.store.metric_rows import Rows
 from study.store.records import NO_COLUMNS, RunRecord, dotted
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -109,7 +108,7 @@ class WandbRun:
         if not re.fullmatch(r"[0-9a-f]{16}", source.run_id):
             raise InputError.at(str(source.path), "is not named by a run id (16 hex digits)")
         config = source.config()
-        self.rows = Rows(source.metrics_file)
+        self.rows = source.rows()
         self._mode = mode
         self._state_file = state_file(folder, source)
         self._state_file.parent.mkdir(parents=True, exist_ok=True)

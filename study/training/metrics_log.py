@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import time
@@ -14,7 +15,7 @@ from typing import Any
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from study.base.durable_files import patiently, write_atomically
+from study.base.durable_files import content_of, patiently, write_atomically
 from study.store.metric_rows import whole_rows
 
 FSYNC_SECONDS = 5.0
@@ -80,5 +81,6 @@ def _number(value: float) -> int | float:
 
 
 def _lines_to(path: Path, step: int) -> Iterator[bytes]:
-    """The complete rows up to a step; raises InputError at one that is damaged."""
-    return (line for line, _ in takewhile(lambda found: found[1]["trainer/step"] <= step, whole_rows(path)))
+    """The complete rows up to a step, none where there is no file; raises InputError at one that is damaged."""
+    rows = whole_rows(io.BytesIO(content_of(path) or b""), str(path))
+    return (line for line, _ in takewhile(lambda found: found[1]["trainer/step"] <= step, rows))

@@ -106,7 +106,7 @@ def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
     if record.state != "COMPLETED":
         return f"did not complete ({record.state}), so it has no weights to give; `study retry` goes on with it"
     if not is_there(folder.weights_file):
-        return f"has no {folder.weights_file.name}; fetch it, or train the run again"
+        return f"has no {folder.weights_file.name}; {folder.weights_remedy()}"
     return None
 
 

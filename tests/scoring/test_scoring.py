@@ -54,6 +54,7 @@ from study.scoring.subsets import loaded_task
 from study.scoring.task_inputs import TaskInputs, task_inputs
 from study.scoring.workers import Workers, work
 from study.store.locks import held
+from study.store.packing import pack
 from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
 from study.store.sweep_folder import SweepFolder
@@ -882,7 +883,8 @@ def test_weights_are_needed_for_scores_that_are_not_there(run: RunFolder, study:
     """Records travel without weights, as those of results/reference do: random weights and scores that are there need none."""
     options = ("--tasks", data_of(run) / "first.yaml", "--learning-rates", "2e-3", "--epochs", 1, "--device", "cpu")
     away = run.weights_file.rename(run.path / "away")
-    needed = f"error: {run.weights_file}: does not exist, and the weights are needed; fetch it, or train the run again\n"
+    remedy = "fetch it, or train the run again (move its folder away and launch)"
+    needed = f"error: {run.weights_file}: does not exist, and the weights are needed; {remedy}\n"
     try:
         assert study("score", run.path, *options, "--seeds", 1)[::2] == (2, needed)
         away.rename(run.weights_file)
@@ -892,6 +894,28 @@ def test_weights_are_needed_for_scores_that_are_not_there(run: RunFolder, study:
         assert study("score", run.path, *options, "--seeds", 2)[::2] == (2, needed)
     finally:
         away.rename(run.weights_file)
+
+
+def test_a_packed_run_shows_its_scores_and_is_scored_with_random_weights_alone(
+    run: RunFolder, study: Any, tmp_path: Path
+) -> None:
+    options = ("--tasks", data_of(run) / "first.yaml", "--learning-rates", "3e-3", "--epochs", 1, "--device", "cpu")
+    sweep = SweepFolder(tmp_path / "results" / "toy")
+    shutil.copytree(run.path.parents[1], sweep.path)
+    packed = sweep.run(run.run_id)
+    assert study("score", packed.path, *options, "--seeds", 1, "--no-random-weights")[0] == 0
+    pack(sweep, delete_weights=True)
+    trained = scores_of(packed)
+    status, shown, _ = study("score", packed.path, *options, "--seeds", 1)
+    assert (status, "first" in shown) == (0, True)
+    made = {record.score_id: record for record in scores_of(packed)}
+    untrained = made.keys() - {record.score_id for record in trained}
+    assert {made[score_id].config.protocol for score_id in untrained} == {"random_init"}
+    assert packed.path.is_dir(), "they lie beside the pack"
+    status, _, told = study("score", packed.path, *options, "--seeds", 2)
+    assert (status, "its sweep is packed, and a pack has none" in told) == (2, True)
+    assert pack(sweep).scores == len(made)
+    assert len(scores_of(packed)) == len(made)
 
 
 def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFolder, study: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from study.base.errors import InputError
 from study.running.steering import exclude, include
-from study.store.metric_rows import Rows
+from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.tracking.mirror import mirror_sweep, retry_seconds
 from study.tracking.mirror_state import left_behind
@@ -226,8 +226,7 @@ def test_an_unknown_mode_is_refused_with_its_reason(folder: SweepFolder, monkeyp
 
 
 def test_rows_come_once_and_a_damaged_one_is_named_by_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    rows = Rows(file)
+    file, rows = tmp_path / "metrics.jsonl", RunFolder(tmp_path).rows()
     assert [*rows.new()] == []
     file.write_text('{"trainer/step": 1}\n{"trainer/')
     assert [*rows.new()] == [{"trainer/step": 1}]
