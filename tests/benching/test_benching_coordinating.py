@@ -27,19 +27,21 @@ def test_a_run_of_a_large_sweep_costs_what_one_of_a_small_sweep_does(tmp_path: P
 
 def test_a_simulated_sweep_ends_every_run_once(tmp_path: Path) -> None:
     assert simulated(tmp_path, 60, 20).runs == 60
-    folder = SweepFolder(tmp_path / "60-20")
-    assert len(folder.records()) == 60
+    assert len(SweepFolder(tmp_path / "60-20-packed").records()) == 60
 
 
 def test_the_figures_name_the_sweep_and_are_seconds_and_bytes() -> None:
-    rows = rows_of(Figures(10_000, 1_000, 1.5, 0.0048, 0.0034, 8.8, 8.6, 650_000_000))
+    rows = rows_of(Figures(10_000, 1_000, 1.5, 0.0048, 0.0034, 8.8, 8.6, 1.1, 650_000_000))
     assert (rows[1]["what"], rows[1]["value"]) == ("each of 10,000 runs on 1,000 slots", 0.0048)
-    assert [row["unit"] for row in rows] == [*["s"] * 5, "bytes"]
+    assert [row["unit"] for row in rows] == [*["s"] * 6, "bytes"]
 
 
 def test_of_two_measurements_each_figure_is_the_lower() -> None:
-    quiet, upset = Figures(100, 10, 1.0, 0.005, 0.003, 9.0, 8.0, 650), Figures(100, 10, 2.0, 0.014, 0.004, 8.0, 9.0, 700)
-    assert lower(quiet, upset) == lower(upset, quiet) == Figures(100, 10, 1.0, 0.005, 0.003, 8.0, 8.0, 650)
+    quiet, upset = (
+        Figures(100, 10, 1.0, 0.005, 0.003, 9.0, 8.0, 0.2, 650),
+        Figures(100, 10, 2.0, 0.014, 0.004, 8.0, 9.0, 0.1, 700),
+    )
+    assert lower(quiet, upset) == lower(upset, quiet) == Figures(100, 10, 1.0, 0.005, 0.003, 8.0, 8.0, 0.1, 650)
 
 
 def test_a_module_that_cannot_be_measured_says_why() -> None:
