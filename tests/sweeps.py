@@ -17,14 +17,14 @@ from study.store.records import RunRecord, State, counts_of
 RATES = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
 
 
-def write_topics(path: Path, documents: int = 500) -> Path:
-    """Documents of one of eight topics with eight words each, so that every word tells much of the others."""
+def write_topics(path: Path, documents: int = 500, words: int = 40) -> Path:
+    """Documents of so many words, of one of eight topics with eight words each, so that every word tells much of the others."""
     draw = random.Random(0)
-    words = [a + b + c for a in "bdgklmnp" for b in ("ab", "ek", "il", "om") for c in ("a", "e")]
+    known = [a + b + c for a in "bdgklmnp" for b in ("ab", "ek", "il", "om") for c in ("a", "e")]
     texts = []
     for _ in range(documents):
         topic = 8 * draw.randrange(8)
-        texts.append(" ".join(draw.choices(words[topic : topic + 8], k=40)))
+        texts.append(" ".join(draw.choices(known[topic : topic + 8], k=words)))
     path.write_text("\n\n".join(texts))
     return path
 
@@ -71,7 +71,8 @@ def record(
         "steps": config.steps,
         "tokens": config.tokens,
         "loss_nats": loss,
-        "stuck_at_unigram": False,
+        "order_gain_nats": 1.0,
+        "order_gain_standard_error_nats": 0.01,
         "attempts": 1,
         "started_at": "2026-01-01T00:00:00+00:00",
         "finished_at": "2026-01-01T00:01:00+00:00",

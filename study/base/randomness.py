@@ -18,6 +18,7 @@ class Stream(IntEnum):
     HEAD_INITIALISATION = 6
     TASK_ORDER = 7
     TASK_DROPOUT = 8
+    VALIDATION_ORDER = 9
 
 
 def stream_seed(stream: Stream, *numbers: int) -> int:

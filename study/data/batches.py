@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -43,8 +45,18 @@ class DataOrder:
         return self._permutation
 
 
+class ValidationBatch(NamedTuple):
+    """Sequences of the masked validation set, their places in it, and their tokens in another order (Masker.permuted)."""
+
+    rows: Int[Tensor, " B"]
+    masked: MaskedBatch
+    permuted: Int[Tensor, "B S"]
+
+
 class PackedBatches(pl.LightningDataModule):
     """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set.
+
+    One fixed permutation of each validation sequence measures what the order of its words is worth.
 
     `pinned` batches are copied to a GPU while it computes: it never waits for one, since the host runs ahead of it.
     """
@@ -55,6 +67,8 @@ class PackedBatches(pl.LightningDataModule):
         self.order = DataOrder(len(self.train), config.batch_sequences, config.seed)
         generator = torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS))
         self.validation = masker(torch.from_numpy(prepared.validation()), generator)
+        generator.manual_seed(stream_seed(Stream.VALIDATION_ORDER))
+        self.permuted = masker.permuted(self.validation, generator)
 
     def train_dataloader(self) -> DataLoader[Tensor]:
         """Batches of this rank from the current step to the last."""
@@ -62,12 +76,12 @@ class PackedBatches(pl.LightningDataModule):
         steps = _Steps(self.config, self.train, self.order, self.trainer)
         return DataLoader(steps, batch_size=None, pin_memory=self.pinned)
 
-    def val_dataloader(self) -> DataLoader[tuple[Tensor, MaskedBatch]]:
-        """Slices of the validation set, every `ranks`-th to this rank, with the rows they are."""
+    def val_dataloader(self) -> DataLoader[ValidationBatch]:
+        """Slices of the validation set, every `ranks`-th to this rank."""
         assert self.trainer is not None
         rows = torch.arange(len(self.validation.tokens))[self.trainer.global_rank :: self.trainer.world_size]
-        fixed, slices = self.validation, torch.split(rows, max(1, 2 * self.config.batch_sequences // self.trainer.world_size))
-        batches = [(r, MaskedBatch(fixed.tokens[r], fixed.positions[r], fixed.labels[r])) for r in slices]
+        slices = torch.split(rows, max(1, 2 * self.config.batch_sequences // self.trainer.world_size))
+        batches = [ValidationBatch(r, MaskedBatch(*(each[r] for each in self.validation)), self.permuted[r]) for r in slices]
         return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
 
 

@@ -56,6 +56,17 @@ class Masker:
         corrupted = torch.where(labels == IGNORED, originals, corrupted)
         return MaskedBatch(tokens.scatter(1, positions, corrupted), positions, labels)
 
+    def permuted(self, masked: MaskedBatch, generator: torch.Generator) -> Int[Tensor, "B S"]:
+        """The tokens with the visible ordinary ones of each sequence permuted at random among their places.
+
+        Special tokens stay, and so does whatever stands at a masked position: [MASK], a random token or the token itself.
+        """
+        tokens = masked.tokens
+        fixed = torch.isin(tokens, _on_device(self.special_tokens, tokens.device)).scatter_(1, masked.positions, True)
+        keys = torch.rand(tokens.shape, device=tokens.device, generator=generator).masked_fill_(fixed, 1.0)
+        places, drawn = (order.argsort(dim=1, stable=True) for order in (fixed.byte(), keys))  # fixed places last, in order
+        return tokens.scatter(1, places, tokens.gather(1, drawn))
+
 
 @functools.cache
 def _on_device(tokens: tuple[int, ...], device: torch.device) -> Tensor:

@@ -20,6 +20,7 @@ from study.base.quantities import plural
 from study.base.randomness import Stream, stream_seed
 from study.config.resources import Kernels
 from study.config.run_config import RunConfig
+from study.data.batches import ValidationBatch
 from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.model.dropout import seed_dropout
 from study.model.encoder import is_written_out
@@ -33,14 +34,25 @@ HOOK = "_current_fx_name"
 """Where Lightning keeps the name of the hook that it is in."""
 
 
+ORDER_SHARE = 0.25
+"""The share of the validation sequences, the first ones, that word order is measured on during a run; at its end on all.
+
+Validation takes 5% of a run at most (study.training.trainer.validations_of), so that this takes 1.25% more.
+"""
+
+
 @dataclass(frozen=True)
 class ValidationResult:
-    """What validation after a step found: nats summed over the masked tokens of each sequence, their number, and the hits."""
+    """What validation measures after a step: nats summed over the masked tokens of each sequence, their number, and the hits.
+
+    `permuted_nats` are those of the first sequences with their visible tokens permuted, of all sequences at a run's end.
+    """
 
     step: int
     nats: Tensor
     tokens: Tensor
     correct: int
+    permuted_nats: Tensor
 
     @property
     def loss(self) -> float:
@@ -50,14 +62,39 @@ class ValidationResult:
     @property
     def standard_error(self) -> float | None:
         """Standard error of the loss over sequences, as of a ratio of sums; None with one sequence."""
-        n = len(self.nats)
-        residuals = self.nats - self.loss * self.tokens
-        return float((residuals.square().sum() * n / (n - 1)).sqrt() / self.tokens.sum()) if n > 1 else None
+        return _standard_error(self.nats, self.tokens)
+
+    @property
+    def order_gain(self) -> float:
+        """Loss with the visible tokens permuted minus the loss, over the sequences that were permuted.
+
+        Both have the masks of the loss, with its random and kept tokens, so that what a run gains is of the loss it reports.
+        """
+        gained, tokens = self._gained
+        return float(gained.sum() / tokens.sum())
+
+    @property
+    def order_gain_standard_error(self) -> float | None:
+        """Standard error of the order gain over sequences, each paired with itself; None with one sequence."""
+        return _standard_error(*self._gained)
+
+    @property
+    def _gained(self) -> tuple[Tensor, Tensor]:
+        """The nats that each permuted sequence loses with its order, and its masked tokens."""
+        measured = slice(len(self.permuted_nats))
+        return self.permuted_nats - self.nats[measured], self.tokens[measured]
 
     @property
     def accuracy(self) -> float:
         """Share of the masked tokens that were predicted rightly."""
         return self.correct / int(self.tokens.sum())
+
+
+def _standard_error(nats: Tensor, tokens: Tensor) -> float | None:
+    """Standard error of Σ nats ÷ Σ tokens over sequences, as of a ratio of sums; None with one sequence."""
+    n = len(nats)
+    residuals = nats - float(nats.sum() / tokens.sum()) * tokens
+    return float((residuals.square().sum() * n / (n - 1)).sqrt() / tokens.sum()) if n > 1 else None
 
 
 class MaskedLanguageModelling(pl.LightningModule):
@@ -67,8 +104,9 @@ class MaskedLanguageModelling(pl.LightningModule):
     A training batch is the packed tokens (B, S) of this rank. Logged every `log_every_steps`: `train/loss`, the mean since
     the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
     `trainer/flops` (convention train_flops) done so far; `perf/tokens_per_second` and, where the device's peak is known,
-    `perf/mfu`, the share of it that the products take which run (`spared_flops_per_token` left out). Raises FloatingPointError
-    where a logged loss is not finite.
+    `perf/mfu`, the share of it that the products take which run (`spared_flops_per_token` left out). Validation logs
+    `val/loss`, `val/accuracy` and `val/order_gain` (see ValidationResult). Raises FloatingPointError where a logged loss is not
+    finite.
     """
 
     def __init__(
@@ -93,7 +131,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self.gradient_norm = torch.zeros(())
         self._row_started, self._row_step = 0.0, 0
         self._loss_sum, self._loss_steps = torch.zeros(()), 0
-        self._validated: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self._validated: list[tuple[Tensor, ...]] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; HOOK, which is set some forty times a step, without looking for a module or a parameter in it."""
@@ -283,30 +321,47 @@ class MaskedLanguageModelling(pl.LightningModule):
             "trainer/flops": self.train_flops_per_token * tokens,
         }
 
-    def validation_step(self, batch: tuple[Tensor, MaskedBatch], batch_idx: int) -> None:
-        """Score some validation sequences: nats and masked tokens of each."""
+    def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:
+        """Score some validation sequences: nats, masked tokens and hits of each, and the nats of those that are permuted."""
         del batch_idx
-        rows, masked = batch
+        rows, masked, permuted_BxS = batch
+        nats, correct = self._scored(masked)
+        permuted_nats, measured = torch.zeros_like(nats), int((rows < self._sequences_permuted).sum())  # rows ascend
+        if measured:
+            first = MaskedBatch(*(each[:measured] for each in (permuted_BxS, masked.positions, masked.labels)))
+            permuted_nats[:measured], _ = self._scored(first)
+        self._validated.append((rows, nats, (masked.labels != IGNORED).sum(1), correct, permuted_nats))
+
+    def _scored(self, masked: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """The nats of each sequence's masked tokens, and how many of these are predicted rightly."""
         logits = self.model(masked.tokens, masked.positions).float()
         nats = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten(), ignore_index=IGNORED, reduction="none")
         valid = masked.labels != IGNORED
         correct = (logits.argmax(-1) == masked.labels) & valid
-        self._validated.append((rows, nats.double().view_as(valid).sum(1), valid.sum(1), correct.sum(1)))
+        return nats.double().view_as(valid).sum(1), correct.sum(1)
+
+    @property
+    def _sequences_permuted(self) -> int:
+        """How many of the validation sequences, the first ones, word order is measured on now."""
+        sequences = self.config.data.validation_sequences
+        return sequences if self.steps_done >= self.config.steps else math.ceil(ORDER_SHARE * sequences)
 
     def on_validation_epoch_end(self) -> None:
-        """Put the ranks' sequences together and log `val/loss`, its standard error and the accuracy."""
-        rows, nats, tokens, correct = (torch.cat(parts) for parts in zip(*self._validated, strict=True))
+        """Put the ranks' sequences together and log `val/loss`, `val/order_gain`, their standard errors and the accuracy."""
+        rows, *measured = (torch.cat(parts) for parts in zip(*self._validated, strict=True))
         self._validated.clear()
-        total = torch.zeros(3, self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
-        total[0, rows], total[1, rows], total[2, rows] = nats, tokens.double(), correct.double()
-        total = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
-        self.validation = ValidationResult(self.steps_done, total[0], total[1], int(total[2].sum()))
-        if not math.isfinite(self.validation.loss):
-            raise FloatingPointError(f"the validation loss is {self.validation.loss} after step {self.steps_done}")
-        error = self.validation.standard_error
+        total = torch.zeros(len(measured), self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
+        total[:, rows] = torch.stack([each.double() for each in measured])
+        nats, tokens, correct, permuted_nats = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
+        found = ValidationResult(self.steps_done, nats, tokens, int(correct.sum()), permuted_nats[: self._sequences_permuted])
+        for name, value in {"loss": found.loss, "order gain": found.order_gain}.items():
+            if not math.isfinite(value):
+                raise FloatingPointError(f"the validation {name} is {value} after step {self.steps_done}")
+        self.validation = found
+        errors = {"loss": found.standard_error, "order_gain": found.order_gain_standard_error}
         self._log_row(
-            {"val/loss": self.validation.loss, "val/accuracy": self.validation.accuracy}
-            | ({} if error is None else {"val/loss_standard_error": error})
+            {"val/loss": found.loss, "val/accuracy": found.accuracy, "val/order_gain": found.order_gain}
+            | {f"val/{name}_standard_error": error for name, error in errors.items() if error is not None}
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

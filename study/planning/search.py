@@ -142,11 +142,10 @@ class OptunaSearch:
     def _objectives(self, record: RunRecord) -> list[float] | None:
         """The values of the objectives, None where the run is excluded.
 
-        A search for the lowest loss alone is told that of a run left on the unigram plateau, too, which says where nothing is
-        to be gained. On a front its small size would count for it.
+        So it is on a front, too, for a run that reads no word order: its small size would count for it there.
         """
-        left_there = record.state == "COMPLETED" and record.excluded is None and record.stuck_at_unigram
-        if record.exclusion is not None and not (left_there and self.search.objectives == ("loss_nats",)):
+        unread = record.reads_order is False and len(self.search.objectives) > 1
+        if record.exclusion is not None or unread:
             return None
         return [float(getattr(record, name)) for name in self.search.objectives]
 

@@ -37,6 +37,13 @@ Amount = Annotated[Magnitude, Field(ge=0)]
 """What runs measure that is never below zero."""
 
 
+READS_ORDER_NATS = 0.05
+"""A run reads word order where its order gain is above this by two standard errors.
+
+Runs of a few million tokens that read none gain −0.001 to 0.001, those that have begun to, 0.16 or more.
+"""
+
+
 class Environment(Strict):
     """What a run ran on; it can change the last bits of its numbers and all of its timings.
 
@@ -69,13 +76,15 @@ class RunRecord(Strict):
 
     `tokens` were trained on, with the [CLS] of each sequence; `train_tokens` are those of the corpus, without. Losses are nats
     per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the standard error over its
-    sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
-    study.counting.parameters, the forward passes of a teacher among them. `train_loss_nats` is the mean of what the last steps
-    minimised, where a teacher has its share. `weights_sha256` is that of the file of weights, by which damage is
-    known. `unknown_share` is that of [UNK] among the tokens of the train split; records of earlier versions do not tell it.
-    `wall_seconds` sums the attempts' training time, validation included, of which `start_seconds` went by until each attempt's
-    first step had ended, kernels being built; records of earlier versions do not tell it. `tokens_per_second` is of the steps
-    after that (`seconds_per_step`); a run that took none has no such speed.
+    sequences. `order_gain_nats` is by how much that loss rises, paired by sequence, with the visible ordinary tokens of each
+    sequence permuted, and masked and special tokens where they are; records of earlier versions do not tell it, and say
+    `stuck_at_unigram` where the loss was above 97% of the unigram entropy. `train_flops` and its namesakes are totals over the
+    steps done, by the conventions of study.counting.parameters, the forward passes of a teacher among them. `train_loss_nats`
+    is the mean of what the last steps minimised, where a teacher has its share. `weights_sha256` is that of the file of
+    weights, by which damage is known. `unknown_share` is that of [UNK] among the tokens of the train split; records of earlier
+    versions do not tell it. `wall_seconds` sums the attempts' training time, validation included, of which `start_seconds` went
+    by until each attempt's first step had ended, kernels being built; records of earlier versions do not tell it.
+    `tokens_per_second` is of the steps after that (`seconds_per_step`); a run that took none has no such speed.
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
@@ -98,6 +107,8 @@ class RunRecord(Strict):
     train_tokens: Index | None = None
     loss_nats: Amount | None = None
     loss_standard_error_nats: Amount | None = None
+    order_gain_nats: Magnitude | None = None
+    order_gain_standard_error_nats: Amount | None = None
     accuracy: Share | None = None
     validation_masked_tokens: Index | None = None
     unigram_entropy_nats: Amount | None = None
@@ -140,10 +151,27 @@ class RunRecord(Strict):
             return f"excluded: {self.excluded}"
         if self.state != "COMPLETED":
             return f"{self.state}: {self.reason}" if self.reason else self.state
-        if self.stuck_at_unigram:
-            losses = f"loss {self.loss_nats:.2f}, entropy {self.unigram_entropy_nats:.2f} nats"
-            return f"stuck near the unigram entropy or above ({losses})"
         return None
+
+    @property
+    def reads_order(self) -> bool | None:
+        """Whether the run reads word order, or is a bag of words (see READS_ORDER_NATS).
+
+        None where that was not measured, or over too few sequences for an error. A run that an earlier version flagged as stuck
+        at the unigram entropy reads none.
+        """
+        if self.order_gain_nats is None or self.order_gain_standard_error_nats is None:
+            return False if self.stuck_at_unigram else None
+        return self.order_gain_nats - 2 * self.order_gain_standard_error_nats > READS_ORDER_NATS
+
+    @property
+    def order_note(self) -> str | None:
+        """That the run reads no word order, with its gain, in words; None of others."""
+        if self.reads_order is not False:
+            return None
+        if self.order_gain_nats is None:
+            return "reads no word order: its loss is near the unigram entropy"
+        return f"reads no word order: its gain is {self.order_gain_nats:+.4f} ± {self.order_gain_standard_error_nats:.4f} nats"
 
     @property
     def tells_of_knobs(self) -> bool:
@@ -165,7 +193,10 @@ def seconds_per_step(seconds: float, start_seconds: float | None, steps: float) 
 NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
 """What of a record stands in no column of its own."""
 
-TOLD_BY_SOME = ("unknown_share", "layers_cut", "start_seconds", "trunk", "trunk_step")
+TOLD_BY_SOME = (
+    *("unknown_share", "layers_cut", "start_seconds", "trunk", "trunk_step"),
+    *("order_gain_nats", "order_gain_standard_error_nats", "stuck_at_unigram"),
+)
 """What has a column where any record tells it."""
 
 TOLD_BY_ALL = (
@@ -181,14 +212,16 @@ FOREIGN = "not part of the sweep as last launched"
 def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
     """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.
 
-    `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row
-    out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is FOREIGN whatever became of
-    it. What not every record tells has a column where any does, and what the runs spent themselves where any has a trunk.
+    `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row out
+    and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is FOREIGN whatever became of it.
+    `reads_order` says whether a run reads word order, missing where that is not known (RunRecord.reads_order). What not every
+    record tells has a column where any does, and what the runs spent themselves where any has a trunk.
     Rows are ordered by size, budget, learning rate and seed, so that the same records give the same bytes.
     """
     import pandas as pd
 
     rows, cells_by_identity = [], dict[tuple[str, str], str]()
+    ordered = any(record.reads_order is not None for record in records)
     untold = {name for name in TOLD_BY_SOME if all(getattr(record, name) is None for record in records)}
     unshown = {*NO_COLUMNS, *untold, *(["spent_tokens"] if "trunk" in untold else [])}
     for record in sorted(records, key=lambda record: record.run_id):
@@ -205,6 +238,8 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
             "target_tokens": record.config.tokens,
             "exclusion": foreign or record.exclusion,
         }
+        if ordered:
+            names["reads_order"] = record.reads_order
         if record.excluded is not None:
             names["excluded_by_hand"] = record.excluded
         rows.append(values | dotted(record.config) | environment | names)

@@ -23,9 +23,6 @@ from study.store.work_folder import WorkFolder, written_in
 from study.training.execution import environment, peak_memory_bytes
 from study.training.trainer import Trained, Training
 
-UNIGRAM_MARGIN = 0.03
-"""A run whose loss is above (1 − margin) · unigram entropy has learned next to nothing about context."""
-
 NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
 """What errors say where memory is short."""
 
@@ -154,7 +151,8 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
             "loss_standard_error_nats": validation.standard_error,
             "accuracy": validation.accuracy,
             "validation_masked_tokens": int(validation.tokens.sum()),
-            "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * training.prepared.unigram_entropy_nats,
+            "order_gain_nats": validation.order_gain,
+            "order_gain_standard_error_nats": validation.order_gain_standard_error,
             "wall_seconds": seconds,
             "start_seconds": start,
             "tokens_per_second": None if per_step is None else config.recipe.batch_tokens / per_step,

@@ -108,7 +108,7 @@ def to_text(run: RunFolder, record: RunRecord) -> str:
             f"{architecture.shape_name}, {record.parameters:,} parameters: {run.path}",
             f"{record.loss_nats:.4f} nats per masked token on {of_text}; of its unigrams {record.unigram_entropy_nats:.4f}",
             *([f"Of {data.corpus}: {unread}"] if (unread := data.tokenizer.unread(record.unknown_share)) else []),
-            *([f"Answers leave it out, {record.exclusion}: name its folder to score it"] if record.exclusion else []),
+            *([f"On this text it {record.order_note}"] if record.order_note else []),
             "A sweep that begins with it or learns from it says:",
             f"  data: {_in_a_line({'tokenizer': data.tokenizer.model_dump()})}",
             *([f"  base: {_in_a_line({'architecture': base})}"] if base else []),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import Masking
-from study.data.masking import IGNORED, Masker
+from study.data.masking import IGNORED, MaskedBatch, Masker
 
 SPECIAL = (0, 1, 2, 3, 4)
 
@@ -89,6 +89,36 @@ def test_a_sequence_with_too_few_ordinary_tokens_ignores_the_rest() -> None:
     masked = masker(predictions=3)(tokens, generator(0, 0))
     assert (masked.labels != IGNORED).sum() == 1
     assert torch.equal(masked.tokens[tokens == 3], tokens[tokens == 3])
+
+
+def test_visible_ordinary_tokens_are_permuted_and_masked_and_special_ones_stay() -> None:
+    """Whatever stands at a masked place: [MASK], a random token or the token itself."""
+    masked = masker()(text(), generator(0, 0))
+    permuted = masker().permuted(masked, generator(0, 1))
+    stays = torch.isin(masked.tokens, torch.tensor(SPECIAL)).scatter(1, masked.positions, True)
+    assert torch.equal(permuted[stays], masked.tokens[stays])
+    assert torch.equal(permuted.sort(dim=1).values, masked.tokens.sort(dim=1).values), "each sequence keeps its own tokens"
+    assert (permuted == masked.tokens)[~stays].float().mean() < 0.02
+    assert torch.equal(masker().permuted(masked, generator(0, 1)), permuted)
+    assert not torch.equal(masker().permuted(masked, generator(0, 2)), permuted)
+
+
+def test_a_token_comes_to_stand_at_every_visible_place_alike() -> None:
+    tokens = torch.arange(5, 21).repeat(20_000, 1)
+    tokens[:, 0] = 2
+    masked = MaskedBatch(tokens, torch.full((20_000, 1), 15), tokens[:, 15:])
+    permuted = masker(predictions=1).permuted(masked, generator(3, 1))
+    counts = torch.bincount((permuted == 6).nonzero()[:, 1], minlength=16)
+    assert counts[0] == counts[15] == 0
+    expected = 20_000 / 14
+    chi_square = ((counts[1:15] - expected) ** 2 / expected).sum().item()
+    assert chi_square < 34.5  # 0.999 quantile at 13 degrees of freedom
+
+
+def test_a_sequence_without_visible_tokens_stays_as_it_is() -> None:
+    tokens = torch.full((1, 4), 3)
+    masked = masker(predictions=2)(tokens, generator(0, 0))
+    assert torch.equal(masker(predictions=2).permuted(masked, generator(0, 1)), tokens)
 
 
 def test_worked_example_of_the_masked_word() -> None:

@@ -234,14 +234,13 @@ def test_two_knobs_are_tried_in_all_combinations_and_each_is_extended() -> None:
     assert beyond == [(0.01, 0.01), (0.02, 0.001)]
 
 
-def test_runs_that_failed_diverged_or_learned_nothing_are_never_the_best() -> None:
+def test_runs_that_failed_or_diverged_are_never_the_best_and_those_that_read_no_order_rank_by_their_loss() -> None:
     def loss(config: RunConfig) -> float | None:
         return None if rate(config) == 0.08 else 3 - rate(config)
 
     cell = cells(sweep(tune=RATES, seeds=2))[0]
     assert run_all(cell, loss) == [[(0.02, 0), (0.04, 0), (0.08, 0)], [(0.04, 1)]]
-    trials = {config.key: record(config, 1.0 + rate(config), stuck_at_unigram=rate(config) < 0.03,
-                                     unigram_entropy_nats=1.0) for config in cell.wanted({})}  # fmt: skip
+    trials = {config.key: record(config, 3.0 - rate(config) % 0.08, order_gain_nats=0.0) for config in cell.wanted({})}
     assert [(rate(config), config.seed) for config in cell.wanted(trials)] == [(0.04, 1)]
 
 

@@ -129,11 +129,11 @@ def test_a_small_space_is_not_run_twice_and_the_search_ends(sampler: str) -> Non
     assert len([trial for trial in trials_of(search) if trial[-1] == TrialState.COMPLETE]) == len(asked), "one outcome a point"
 
 
-def test_failed_runs_and_those_that_learned_nothing_are_told_as_failed() -> None:
+def test_failed_runs_and_on_a_front_those_that_read_no_order_are_told_as_failed() -> None:
     search = OptunaSearch(search_sweep(objectives=["loss_nats", "parameters"]))
-    diverged, stuck, good = search.wanted({}, {}, 3)
+    diverged, unread, good = search.wanted({}, {}, 3)
     search.tell(diverged.key, record(diverged, None, "DIVERGED", reason="training loss is nan"))
-    search.tell(stuck.key, record(stuck, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15))
+    search.tell(unread.key, record(unread, 4.1, order_gain_nats=0.001))
     search.tell(good.key, ended(good))
     assert [trial.state for trial in search.study.trials] == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
     assert search.study.trials[2].values == [ended(good).loss_nats, ended(good).parameters]
@@ -141,10 +141,10 @@ def test_failed_runs_and_those_that_learned_nothing_are_told_as_failed() -> None
 
 def test_a_search_for_the_lowest_loss_learns_where_runs_are_left_on_the_plateau() -> None:
     search = OptunaSearch(search_sweep())
-    diverged, stuck, by_hand = search.wanted({}, {}, 3)
+    diverged, unread, by_hand = search.wanted({}, {}, 3)
     search.tell(diverged.key, record(diverged, None, "DIVERGED", reason="training loss is nan"))
-    search.tell(stuck.key, record(stuck, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15))
-    search.tell(by_hand.key, record(by_hand, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15, excluded="a bad disk"))
+    search.tell(unread.key, record(unread, 4.1, order_gain_nats=0.001))
+    search.tell(by_hand.key, record(by_hand, 4.1, order_gain_nats=0.001, excluded="a bad disk"))
     assert [trial.state for trial in search.study.trials] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.FAIL]
     assert search.study.trials[1].values == [4.1]
 

@@ -44,7 +44,6 @@ def record(**changes: Any) -> RunRecord:
         "tokens": run.tokens,
         "loss_nats": 3.0,
         "unigram_entropy_nats": 5.0,
-        "stuck_at_unigram": False,
         **counts_of(run, run.steps),
         "attempts": 1,
         "started_at": "2026-01-01T00:00:00+00:00",
@@ -244,14 +243,37 @@ def test_validation_losses_read_back(tmp_path: Path) -> None:
         ({"state": "FAILED", "reason": "OSError: gone"}, "FAILED: OSError: gone"),
         ({"state": "OOM"}, "OOM"),
         ({"state": "DIVERGED", "loss_nats": None}, "DIVERGED"),
-        (
-            {"loss_nats": 4.95, "stuck_at_unigram": True},
-            "stuck near the unigram entropy or above (loss 4.95, entropy 5.00 nats)",
-        ),
+        ({"order_gain_nats": 0.0, "order_gain_standard_error_nats": 0.001}, None),
+        ({"loss_nats": 4.95, "stuck_at_unigram": True}, None),
     ],
 )
 def test_a_run_that_went_wrong_is_left_out_with_its_reason(changes: dict[str, Any], reason: str | None) -> None:
     assert record(**changes).exclusion == reason
+
+
+@pytest.mark.parametrize(
+    ("gain", "error", "reads"),
+    [(0.2, 0.01, True), (0.0701, 0.01, True), (0.07, 0.01, False), (0.0003, 0.0005, False), (-0.4, 0.01, False)],
+)
+def test_a_run_reads_order_where_its_gain_is_above_a_twentieth_of_a_nat_by_two_standard_errors(
+    gain: float, error: float, reads: bool
+) -> None:
+    assert record(order_gain_nats=gain, order_gain_standard_error_nats=error).reads_order is reads
+
+
+def test_whether_a_run_reads_order_is_not_known_where_it_was_not_measured() -> None:
+    """Records of earlier versions, but for those of runs that had learned nothing of their context."""
+    assert record().reads_order is None
+    assert record(order_gain_nats=0.2).reads_order is None, "one sequence says nothing of chance"
+    assert record(stuck_at_unigram=False).reads_order is None
+    assert record(stuck_at_unigram=True).reads_order is False
+
+
+def test_the_ledger_tells_what_order_is_worth_where_any_record_does() -> None:
+    columns = ["order_gain_nats", "order_gain_standard_error_nats", "reads_order"]
+    earlier, later = record(), record(config=config(CORPUS, seed=1), order_gain_nats=0.2, order_gain_standard_error_nats=0.01)
+    assert not {*columns, "stuck_at_unigram"} & {*ledger([earlier])}
+    assert ledger([earlier, later])[columns].dropna().to_numpy().tolist() == [[0.2, 0.01, True]]
 
 
 def test_the_ledger_has_the_same_bytes_whatever_came_first(tmp_path: Path) -> None:

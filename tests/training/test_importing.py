@@ -67,7 +67,9 @@ def test_what_a_run_exports_is_imported_at_its_loss(study: Any, place: Path, tmp
     assert record is not None
     assert (record.state, record.steps, record.tokens, record.train_flops) == ("COMPLETED", 0, 0, 0.0)
     assert record.loss_nats == pytest.approx(was.loss_nats, abs=1e-5)
-    assert ("Answers leave it out" in out) == record.stuck_at_unigram
+    assert record.order_gain_nats == pytest.approx(was.order_gain_nats, abs=1e-5)
+    assert record.reads_order is False
+    assert "On this text it reads no word order: its gain is " in out
     assert record.validation_masked_tokens == was.validation_masked_tokens
     assert (found.validation_losses() - run.validation_losses()).max() < 1e-3
     if name != "EsmForMaskedLM":  # which has no segments, whose first row is in its tokens
@@ -96,7 +98,7 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     assert record.environment is not None
     assert record.environment.kernels == "eager", "by which it was validated"
     told = to_text(run, record).splitlines()
-    assert any("Answers leave it out, stuck near the unigram entropy or above" in line for line in told)
+    assert any("On this text it reads no word order" in line for line in told)
     assert "  base: {architecture: {positions: 24}}" in told, "what is as usual a sweep file need not say"
     lines = yaml.safe_load("\n".join(told[told.index("A sweep that begins with it or learns from it says:") + 1 :]))
     assert lines["vary"] == {"recipe.start": ["fresh", str(run.path)]}
