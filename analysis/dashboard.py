@@ -133,8 +133,8 @@ def _(STATES, duration, pd):
 
     sweep_forms = dict.fromkeys(STATES, written("{:.0f}".format))
     sweep_forms |= {"left": written(duration), "spent (train_flops)": written("{:.3g}".format)}
-    _forms = {"learning rate": "{:g}", "tokens": "{:,}", "done": "{:.0%}", "loss (nats)": "{:.4f}", "tokens/s": "{:,.0f}"}
-    _forms |= {"MFU": "{:.1%}", "seconds left": "{:,.0f}"}
+    _forms = {"learning rate": "{:g}", "tokens": "{:,}", "done": "{:.0%}", "loss (nats)": "{:.4f}"}
+    _forms |= {"order gain (nats)": "{:.4f}", "tokens/s": "{:,.0f}", "MFU": "{:.1%}", "seconds left": "{:,.0f}"}
     run_forms = {name: written(form.format) for name, form in _forms.items()}
     return run_forms, sweep_forms
 
@@ -370,7 +370,12 @@ def _(chart, curves_page, folders, mo):
             selection=None,
             show_data_types=False,
             show_column_summaries=False,
-            format_mapping={"learning rate": "{:g}", "tokens": "{:,.0f}", "loss (nats)": "{:.4f}"},
+            format_mapping={
+                "learning rate": "{:g}",
+                "tokens": "{:,.0f}",
+                "loss (nats)": "{:.4f}",
+                "order gain (nats)": "{:.4f}",
+            },
         )
         return mo.vstack([curves_page(rows, folders), table])
 

@@ -79,17 +79,21 @@ def add_run(
     config: RunConfig,
     law: Law | None = None,
     state: State = "COMPLETED",
-    stuck: bool = False,
+    order_gain: float | None = 1.0,
+    excluded: str | None = None,
     reason: str | None = None,
     trunk: str | None = None,
 ) -> str:
-    """Write one run whose loss follows the law, or that ended otherwise, of its own or as a branch of a trunk; its id."""
+    """Write one run whose loss follows the law, or that ended otherwise, of its own or as a branch of a trunk; its id.
+
+    An order gain of None is that of a record of an earlier version; `excluded` is why a person leaves the run out.
+    """
     law = law or Law()
     run_id = config.fingerprint("synthetic")
     run = folder.run(run_id)
     run.write_config(config)
     completed = state == "COMPLETED"
-    losses = _losses(law, config, run_id, stuck)
+    losses = _losses(law, config, run_id)
     loss = float(losses.mean())
     results: dict[str, Any] = {}
     if completed:
@@ -98,8 +102,9 @@ def add_run(
             "loss_nats": loss,
             "loss_standard_error_nats": float(losses.std(ddof=1) / np.sqrt(SEQUENCES)),
             "validation_masked_tokens": SEQUENCES * MASKED_PER_SEQUENCE,
-            "stuck_at_unigram": stuck,
         }
+        if order_gain is not None:
+            results |= {"order_gain_nats": order_gain, "order_gain_standard_error_nats": 0.01}
     steps = config.steps if completed else config.steps // 3
     record = {
         "run_id": run_id,
@@ -120,6 +125,8 @@ def add_run(
     }
     _write_metrics(run.metrics_file, config, steps, loss)
     run.file_record(RunRecord.parse(record))
+    if excluded is not None:
+        run.exclusion_file.write_text(json.dumps({"reason": excluded}))
     return run_id
 
 
@@ -164,11 +171,11 @@ def with_found(evidence: Evidence, **found: Any) -> Evidence:
     return changed
 
 
-def _losses(law: Law, config: RunConfig, run_id: str, stuck: bool) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _losses(law: Law, config: RunConfig, run_id: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Loss of each validation sequence: hard and easy sequences are so for all runs."""
     of_sequences = np.random.default_rng(7).normal(0, 0.5, SEQUENCES)
     noise = np.random.default_rng(int(run_id, 16))
-    centre = UNIGRAM if stuck else law.loss(config) + noise.normal(0, law.seed_deviation)
+    centre = law.loss(config) + noise.normal(0, law.seed_deviation)
     own = noise.normal(0, 0.05, SEQUENCES)
     losses: np.ndarray[Any, np.dtype[np.float64]] = centre + of_sequences - of_sequences.mean() + own
     return losses

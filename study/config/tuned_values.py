@@ -41,8 +41,8 @@ def trial_seeds(seeds: int) -> int:
 def rank(losses: Sequence[float | None]) -> float | None:
     """What values rank by, the lowest first: the mean loss, in nats, of their runs that learned, fewest others first.
 
-    A run that diverged or stayed at the unigram entropy has no loss; one that failed otherwise says nothing of the values and
-    is not among them. None where no run learned, or none is told.
+    A run that diverged has no loss; one that failed otherwise says nothing of the values and is not among them. None where no
+    run learned, or none is told.
     """
     learned = [loss for loss in losses if loss is not None]
     return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from study.base.errors import InputError
 from study.base.grouping import grouped
 from study.base.paths import pasted
-from study.base.quantities import budget_words
+from study.base.quantities import budget_words, signed
 from study.base.schema import number_in
 from study.base.text import at_budget, shape_and_setting
 from study.config.recipe import Budget
@@ -40,7 +40,9 @@ class Cell:
     steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
     only under one name are losses comparable. `runs` are the usable runs at the chosen rate, one of each of `seeds`, and
     `losses` theirs: seeds × validation sequences in nats per masked token. Those that begin with the weights of a trained run
-    have all but `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged or stayed at the unigram entropy.
+    have all but `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged. `order_gain_nats` is what the order
+    of words is worth to the runs on average, with the mean of their standard errors, since they share their sequences, and
+    `reads_order` whether all of them read it (RunRecord.reads_order); None where it was not measured in all.
     """
 
     name: str
@@ -62,6 +64,9 @@ class Cell:
     knobs: tuple[TunedKnob, ...] = ()
     layers_cut: int | None = None
     unlearned: int = 0
+    order_gain_nats: float | None = None
+    order_gain_standard_error_nats: float | None = None
+    reads_order: bool | None = None
 
     @property
     def setting(self) -> str:
@@ -109,6 +114,14 @@ class Cell:
             return None
         return float(self.losses.mean(axis=0).std(ddof=1) / np.sqrt(self.losses.shape[1]))
 
+    @property
+    def order_words(self) -> str | None:
+        """What the order of words is worth, in words; None where it was not measured."""
+        if self.order_gain_nats is None:
+            return None
+        error = "" if self.order_gain_standard_error_nats is None else f" ± {self.order_gain_standard_error_nats:.4f}"
+        return f"{signed(self.order_gain_nats)}{error}"
+
     def to_dict(self) -> dict[str, Any]:
         """The cell as plain values, its runs' losses as their mean and standard error."""
         return {
@@ -123,6 +136,9 @@ class Cell:
             "seeds": len(self.runs),
             "loss_nats": self.loss_nats,
             "standard_error_nats": self.standard_error_nats,
+            "order_gain_nats": self.order_gain_nats,
+            "order_gain_standard_error_nats": self.order_gain_standard_error_nats,
+            "reads_order": self.reads_order,
         }
 
 
@@ -199,6 +215,24 @@ def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Diffe
     return paired_difference(first.losses, second.losses, variances_over_seeds((first, second), seeds))
 
 
+def both_read(first: Cell, second: Cell) -> bool | None:
+    """Whether both cells read word order, which a verdict on their shapes needs; None where it is not known.
+
+    The loss of one that does not follows the width of its token table, and says nothing of what its blocks would do.
+    """
+    reads = (first.reads_order, second.reads_order)
+    return False if False in reads else None if None in reads else True
+
+
+def either_reads(first: Cell, second: Cell) -> bool | None:
+    """Whether a cell at least reads word order, which a verdict on two settings needs; None where it is not known.
+
+    What lets an encoder read is a finding, whereas two bags of words say nothing of the settings' worth to one that reads.
+    """
+    reads = (first.reads_order, second.reads_order)
+    return True if True in reads else None if None in reads else False
+
+
 def common_seeds(cells: Iterable[Cell]) -> list[int]:
     """The seeds that all cells have."""
     return sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
@@ -271,8 +305,23 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         losses=np.array(losses) if losses else np.empty((0, 0)),
         knobs=search.knobs,
         layers_cut=None if layers_cut is None else int(layers_cut),
-        unlearned=int((at_rate["state"].eq("DIVERGED") | at_rate["stuck_at_unigram"].eq(True)).sum()),
+        unlearned=int(at_rate["state"].eq("DIVERGED").sum()),
+        order_gain_nats=_mean(chosen, "order_gain_nats"),
+        order_gain_standard_error_nats=_mean(chosen, "order_gain_standard_error_nats"),
+        reads_order=_all_read(chosen),
     )
+
+
+def _mean(runs: pd.DataFrame, column: str) -> float | None:
+    """The mean over runs, None where there is none or any lacks it."""
+    values = runs.get(column, pd.Series(dtype=float))
+    return None if values.empty or values.isna().any() else float(values.mean())
+
+
+def _all_read(runs: pd.DataFrame) -> bool | None:
+    """Whether all runs read word order: False where any does not, None where there is none or it is not known of all."""
+    reads = runs.get("reads_order", pd.Series(dtype=object))
+    return False if reads.eq(False).any() else None if reads.empty or reads.isna().any() else True
 
 
 def _told(runs: pd.DataFrame, column: str) -> float | None:

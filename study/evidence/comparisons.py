@@ -12,7 +12,7 @@ from study.base.quantities import EQUAL_WITHIN
 from study.base.text import status_words
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
-from study.evidence.cells import Cell, difference_between, scatter_over_seeds, seed_variances
+from study.evidence.cells import Cell, both_read, difference_between, either_reads, scatter_over_seeds, seed_variances
 from study.evidence.families import Family, ffn_ratio
 from study.evidence.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
 from study.evidence.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
@@ -39,7 +39,8 @@ METHOD = (
     "of the sum of two Student's variables, of the sequences and of the seeds (Behrens and Fisher), one pair at a time; a pair "
     "is decided where Holm's adjusted p, over all pairs, is below 5%. The seeds that chose the learning rate, a third of the "
     "sweep's or fewer, are among them, which makes the loss too low, by the more the wider the seeds of a cell scatter. "
-    "Intervals are of the chosen rates, and say nothing of a better one that those seeds passed over."
+    "Intervals are of the chosen rates, and say nothing of a better one that those seeds passed over. There is no verdict on "
+    "shapes of which one reads no word order, nor on settings of which neither does."
 )
 
 
@@ -212,6 +213,7 @@ def _comparison(family: Family, first: Cell, second: Cell, seeds: SeedVariances)
         against=None if of_settings else fewer,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
+        reads_order=either_reads(first, second) if of_settings else both_read(first, second),
     )
 
 

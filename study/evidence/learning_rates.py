@@ -128,8 +128,8 @@ def searches(ledger: pd.DataFrame, asked: Collection[int] = ()) -> dict[str, Cel
 
     Runs of a cell differ in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking
     that differ. Values are told apart at the seeds at which several were tried (`study.config.tuned_values`). A run that
-    diverged or stayed at the unigram entropy counts as worse than any that learned. One that failed for another reason (FAILED,
-    OOM, HUNG), or that a person excluded, says nothing about its knobs and does not count as tried.
+    diverged counts as worse than any that did not. One that failed for another reason (FAILED, OOM, HUNG), or that a person
+    excluded, says nothing about its knobs and does not count as tried.
     """
     if ledger.empty:
         return {}

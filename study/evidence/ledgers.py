@@ -93,6 +93,7 @@ def selected(table: Table) -> Table:
         validation=validation_names(ledger),
         settings=sweep.varied() if is_there(sweep.sweep_file) else settings_of(ledger),
         amounts={"tokens": "tokens", "parameters_non_embedding": "size"},
+        unread=frozenset(np.flatnonzero(ledger["reads_order"].eq(False)).tolist() if "reads_order" in ledger else ()),
     )
     return replace(table, selection=known)
 

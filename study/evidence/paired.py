@@ -15,7 +15,7 @@ from study.base.quantities import plural, signed
 from study.base.statistics import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite
 from study.evidence.seed_scatter import SeedVariance
 
-Verdict = Literal["decided", "undecided", "no_seed_replicates"]
+Verdict = Literal["decided", "undecided", "no_seed_replicates", "reads_no_order"]
 
 MOST_SEEDS = 64
 """Beyond so many seeds a cell, more of them are no plan."""
@@ -71,15 +71,19 @@ class Difference:
 class Judged:
     """A difference among others of its kind: `decided` where Holm's p-value, adjusted for all of them, is below 5%.
 
-    So a single interval that leaves out zero may still be undecided. Without seed replicates there is no p-value.
+    So a single interval that leaves out zero may still be undecided. Without seed replicates there is no p-value, nor where
+    encoders do not read word order as a verdict needs it, so that there is none; `reads_order` is None where that is not known.
     """
 
     difference: Difference
+    reads_order: bool | None = True
     p_value_holm: float | None = None
 
     @property
     def status(self) -> Verdict:
         """Whether the sign of the difference is settled."""
+        if self.reads_order is False:
+            return "reads_no_order"
         if self.p_value_holm is None:
             return "no_seed_replicates"
         return "decided" if self.p_value_holm < 1 - CONFIDENCE else "undecided"
@@ -93,8 +97,8 @@ _J = TypeVar("_J", bound=Judged)
 
 
 def judged(found: Sequence[_J]) -> tuple[_J, ...]:
-    """These, which are all of their kind, with their p-values adjusted for each other."""
-    adjusted = holm([one.difference.p_value for one in found])
+    """These, which are all of their kind, the p-values of those on which there may be a verdict adjusted for each other."""
+    adjusted = holm([None if one.reads_order is False else one.difference.p_value for one in found])
     return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(found, adjusted, strict=True))
 
 

@@ -10,7 +10,7 @@ from math import inf
 from study.base.grouping import grouped
 from study.base.quantities import budget_words
 from study.base.text import shape_and_setting
-from study.evidence.cells import Cell, difference_between, measured
+from study.evidence.cells import Cell, both_read, difference_between, measured
 from study.evidence.paired import Judged, judged
 from study.evidence.seed_scatter import SeedVariances
 
@@ -127,4 +127,5 @@ def _gain(axis: str, smaller: Cell, larger: Cell, seeds: SeedVariances) -> Gain:
         setting=smaller.setting,
         parameters_added=larger.parameters_encoder - smaller.parameters_encoder,
         difference=difference_between(larger, smaller, seeds),
+        reads_order=both_read(larger, smaller),
     )

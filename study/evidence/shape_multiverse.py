@@ -131,7 +131,7 @@ def _slope(families: Sequence[Sequence[Cell]], space: Space, choices: Mapping[st
     A seed is one draw, at however many budgets: the cells of a shape and setting are summed over them first.
     """
     if not families:
-        return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
+        return Universe(choices, f"no two depths that may be compared are within {EQUAL_WITHIN:.0%} of one size", None)
     if (cells := _with_common_seeds([cell for family in families for cell in family])) is None:
         return Universe(choices, "some shape has no seed at all its budgets", None)
     parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
@@ -172,7 +172,9 @@ def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> 
 
 
 def _serves(cell: Cell, rates: str) -> bool:
-    return cell.usable and cell.losses.shape[1] > 1 and (rates == "all cells" or cell.rates.bracketed)
+    """Whether a cell may be compared: with an error over sequences, at a rate that serves, and not as a bag of words."""
+    measured = cell.usable and cell.losses.shape[1] > 1 and cell.reads_order is not False
+    return measured and (rates == "all cells" or cell.rates.bracketed)
 
 
 def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:

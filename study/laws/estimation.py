@@ -30,6 +30,7 @@ from study.laws.uncertainty import (
     failures,
     percentile_interval,
     profile,
+    unread_rows,
     weaknesses,
 )
 
@@ -185,6 +186,7 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
         "failed": failures(bool(found.converged[0]), regained),
         "on_bound": bounds_met(law, resting, estimates[0]),
         "weakly_identified": weaknesses(law, observations, objective, condition, free, resamples),
+        "reads_no_order": unread_rows(observations),
     }
     status: Status = next((name for name, given in reasons.items() if given), "converged")
     return Fit(

@@ -24,6 +24,9 @@ from study.laws.minimising import Space
 from study.laws.observations import VOCABULARY
 from study.laws.uncertainty import UNTOLD
 
+_DOUBTS = {"weakly_identified": "is weakly identified", "reads_no_order": "is of encoders that read no word order"}
+"""What is told of a law by the status of its fit."""
+
 
 @dataclass(frozen=True)
 class FittedLaw:
@@ -124,7 +127,7 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
         problems.append(Problem(str(path), f"{message}fit another law, or more runs"))
     if problems:
         raise InputError(problems)
-    notes = [f"{name} is weakly identified ({reasons})"] if status == "weakly_identified" else []
+    notes = [f"{name} {_DOUBTS[status]} ({reasons})"] if status in _DOUBTS else []
     rows = _Rows.parse({key: values[key] for key in _Rows.model_fields if key in values}, str(path))
     notes += [f"{name} was fitted with a warning: {warning}" for warning in rows.warnings]
     ranges = {variable: rows.ranges[variable] for variable in law.variables if variable in rows.ranges}

@@ -29,7 +29,7 @@ class Observations:
     share one), `clusters` what misses a law together, which is of the kind `cluster`: runs, or what the table's selection
     says. `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which
     column or expression of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what
-    else all rows have in common, as far as known.
+    else all rows have in common, as far as known. `unread` are the labels of rows that are of runs which read no word order.
     """
 
     columns: Mapping[str, Floats]
@@ -43,6 +43,7 @@ class Observations:
     warnings: tuple[str, ...] = field(default=())
     alike: Mapping[str, int] = field(default_factory=dict)
     cluster: str = "run"
+    unread: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:

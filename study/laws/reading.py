@@ -93,6 +93,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         warnings=tuple(reading.warnings),
         alike=reading.alike(),
         cluster="run" if clusters is None else clusters[1],
+        unread=reading.unread(),
     )
     return everything.where(used)
 
@@ -355,6 +356,10 @@ class _Reading:
                 counts = f"{plural(len(read), 'row')} are of {plural(len(runs), 'value')} of {name!r}"
                 told = f"{counts}: where those are checkpoints of one run, intervals are too narrow"
                 self.warnings.append(f"{told}; --cluster {name!r} keeps them together")
+
+    def unread(self) -> frozenset[str]:
+        """The labels of the rows that are of runs which read no word order, as far as the selection knows."""
+        return frozenset() if self.selection is None else frozenset(self.source.table.labels[row] for row in self.selection.unread)
 
     def alike(self) -> dict[str, int]:
         """What all rows that are used have in common of what their losses hang on."""

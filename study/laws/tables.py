@@ -43,7 +43,8 @@ class Selection:
     learning rates count. `runs` and `clusters` number the run of each row and what misses a law together, which is of the kind
     `cluster`. Losses of rows that differ in a column of `validation` are not comparable, and rows that differ in a column of
     `settings` have laws of their own. Rows that agree in all variables of a law and differ in a column of `amounts`, which are
-    given with what they are in words, do not repeat each other.
+    given with what they are in words, do not repeat each other. The rows in `unread`, by their places, are of runs that read no
+    word order, whose losses follow a law of their own.
     """
 
     roles: Mapping[str, str]
@@ -56,6 +57,7 @@ class Selection:
     validation: Sequence[str]
     settings: Sequence[str]
     amounts: Mapping[str, str]
+    unread: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,10 @@ _PROFILE_POINTS = 41
 Intervals = Mapping[str, tuple[float, float]]
 """Low and high by parameter."""
 
-Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
+Status = Literal["converged", "on_bound", "weakly_identified", "reads_no_order", "failed"]
 """`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
-resamples do not converge; `failed`: restarting at the answer still gains."""
+resamples do not converge; `failed`: restarting at the answer still gains; `reads_no_order`: some rows are of runs that read no
+word order, whose losses follow another law."""
 
 UNTOLD: tuple[Status, ...] = ("on_bound", "failed")
 """The statuses of fits whose constants say nothing."""
@@ -232,6 +233,13 @@ def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[
     """The parameters that rest on a bound, which their estimates say."""
     found = zip(law.parameters, resting, estimates.tolist(), strict=True)
     return [f"{name} is on its bound of {value:g}" for name, rests, value in found if rests]
+
+
+def unread_rows(points: Observations) -> list[str]:
+    """That some rows are of runs that read no word order."""
+    unread = len(points.unread.intersection(points.labels))
+    are = "is of a run that reads" if unread == 1 else "are of runs that read"
+    return [f"{unread} of {plural(len(points), 'row')} {are} no word order"] if unread else []
 
 
 def weaknesses(

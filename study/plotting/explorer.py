@@ -19,6 +19,7 @@ SHOWN = {
     "seed": "seed",
     "tokens": "tokens",
     "loss_nats": "loss (nats)",
+    "order_gain_nats": "order gain (nats)",
     "left_out": "left out",
     "run_id": "run",
 }
@@ -34,7 +35,7 @@ def frame(runs: pd.DataFrame, x: str, y: str, colour: str) -> pd.DataFrame:
     `runs` is of study.report.exploring.runs_in; `used` says whether laws use the run.
     """
     there = runs[runs[x].notna() & runs[y].notna()]
-    told = there[[*SHOWN, "validation"]].rename(columns=SHOWN)
+    told = there.reindex(columns=[*SHOWN, "validation"]).rename(columns=SHOWN)
     axes = {"x": there[x].astype(float), "y": there[y].astype(float), "colour": there[colour], "used": there["left_out"].isna()}
     return told.assign(**axes).reset_index(drop=True)
 

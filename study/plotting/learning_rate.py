@@ -16,7 +16,7 @@ from study.evidence.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, panels, theme, title_above
 
-LEFT_OUT = "diverged or stuck"
+LEFT_OUT = "diverged"
 _BAND = 0.24
 """The share of a panel's height that runs without a comparable loss have for themselves, at its top, where they are few."""
 _ALONE = 0.85

@@ -32,7 +32,12 @@ _LETTER = 0.085
 _ONE_LINE = 60
 """Letters of the two sides below which they stand beside each other under the axis."""
 
-_LOOK = {"decided": ("#0173b2", "o"), "undecided": ("#de8f05", "s"), "no_seed_replicates": ("#777777", "D")}
+_LOOK = {
+    "decided": ("#0173b2", "o"),
+    "undecided": ("#de8f05", "s"),
+    "no_seed_replicates": ("#777777", "D"),
+    "reads_no_order": ("#777777", "X"),
+}
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
@@ -110,6 +115,10 @@ def _draw_row(axes: Axes, line: int, row: dict[Hashable, Any]) -> None:
 
 
 def _key(status: str) -> Line2D:
-    meaning = {"decided": "decided (Holm, 5%)", "no_seed_replicates": "no seed replicates: no interval"}
+    meaning = {
+        "decided": "decided (Holm, 5%)",
+        "no_seed_replicates": "no seed replicates: no interval",
+        "reads_no_order": "reads no word order: no verdict",
+    }
     colour, marker = _LOOK[status]
     return Line2D([], [], color=colour, marker=marker, label=meaning.get(status, status))

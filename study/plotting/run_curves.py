@@ -12,12 +12,16 @@ import pandas as pd
 from study.base.errors import UNREADABLE
 from study.config.run_config import run_words
 from study.plotting.explorer import counted, log_ticks
-from study.plotting.style import COUNTS, LOSS
+from study.plotting.style import COUNTS, LOSS, ORDER_GAIN
 from study.store.sweep_folder import SweepFolder
 
 AXES = {"tokens": "training tokens", "train_flops": COUNTS["train_flops"]}
 
-LOSSES = {"val/loss": LOSS, "train/loss": "training loss (nats per masked token; with a teacher, what is learnt)"}
+LOSSES = {
+    "val/loss": LOSS,
+    "val/order_gain": ORDER_GAIN,
+    "train/loss": "training loss (nats per masked token; with a teacher, what is learnt)",
+}
 
 MOST_RUNS = 20
 """More lines than these, of as many colours, tell nothing."""

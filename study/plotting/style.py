@@ -29,6 +29,7 @@ from study.base.durable_files import write_atomically
 from study.base.quantities import in_billions, of_flops, plural, tick
 
 LOSS = "validation loss (nats per masked token)"
+ORDER_GAIN = "order gain (nats per masked token that permuting the visible ones costs)"
 COUNTS = {
     "parameters": "parameters (unique tensors of the MLM model, embeddings included)",
     "parameters_encoder": "parameters_encoder (embeddings and blocks, no pooler, no head)",

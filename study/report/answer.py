@@ -34,6 +34,7 @@ from study.report.findings import loss_findings, parameter_findings, run_count
 from study.report.law_sentences import law_findings
 from study.report.open_questions import undecided
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table
+from study.store.records import READS_ORDER_NATS
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder
 
@@ -81,9 +82,12 @@ CONVENTIONS = (
     "`train_flops`: matrix products, forward and backward, over the whole budget; every layer on every token; 12·L·H·S for "
     "attention; the head on masked positions only; a teacher's forward passes too.",
     "Chosen rate: the lowest mean loss at the seeds of the sweep's first third that several rates were tried at, fewest that "
-    "did not learn first. Bracketed: worse rates were tried on both sides; a run that diverged or stayed at the unigram "
-    "entropy (a loss above 97% of it) counts as worse, one that failed otherwise does not count. "
+    "diverged first. Bracketed: worse rates were tried on both sides; a run that diverged counts as worse, one that failed "
+    "otherwise does not count. "
     "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
+    "Order gain: the loss with the visible ordinary tokens of each sequence permuted, masked and special tokens staying, minus "
+    f"the loss. A run whose gain is not above {READS_ORDER_NATS:g} nats by two standard errors reads no word order: it "
+    "stays in the ledger as a bag of words, and no verdict on shapes rests on it.",
     "± is the standard error over validation sequences alone. Differences are paired over those, and their intervals hold the "
     "scatter of seeds too, so that they are not to be read off two ±.",
     comparisons.METHOD,

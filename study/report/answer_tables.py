@@ -182,7 +182,9 @@ def _constant(found: Fit, name: str) -> str:
 def cells(evidence: Evidence) -> str:
     """Every cell with its size, rate, loss and FLOPs; empty where there is none."""
     any_knobs = any(cell.knobs for cell in evidence.cells)
-    return table_of([_cell_row(cell) | (_knobs(cell) if any_knobs else {}) for cell in evidence.cells])
+    any_order = any(cell.order_gain_nats is not None for cell in evidence.cells)
+    more = [(_order(cell) if any_order else {}) | (_knobs(cell) if any_knobs else {}) for cell in evidence.cells]
+    return table_of([_cell_row(cell) | rest for cell, rest in zip(evidence.cells, more, strict=True)])
 
 
 def _cell_row(cell: Cell) -> dict[str, object]:
@@ -200,6 +202,12 @@ def _cell_row(cell: Cell) -> dict[str, object]:
         "loss (nats)": _loss(cell),
         "train_flops": f"{cell.train_flops:.3g}",
     }
+
+
+def _order(cell: Cell) -> dict[str, object]:
+    """What the order of words is worth to the runs of a cell, and that they read none of it where any does not."""
+    none = " (reads none)" if cell.reads_order is False else ""
+    return {"order gain (nats)": None if cell.order_words is None else f"{cell.order_words}{none}"}
 
 
 def _knobs(cell: Cell) -> dict[str, object]:

@@ -13,7 +13,7 @@ from study.evidence.cells import in_words
 from study.evidence.learning_rates import searches
 from study.evidence.ledgers import unusable, validation_columns
 from study.evidence.score_points import series
-from study.plotting.style import COUNTS, LOSS
+from study.plotting.style import COUNTS, LOSS, ORDER_GAIN
 from study.store.records import with_left_out
 from study.store.score_records import scores_in
 from study.store.sweep_folder import SweepFolder
@@ -23,6 +23,7 @@ SCORE = "downstream/"
 
 LOSSES = {
     "loss_nats": LOSS,
+    "order_gain_nats": ORDER_GAIN,
     "accuracy": "validation accuracy (share of masked tokens)",
 }
 """What is measured on a validation set and compares only there, with its unit."""

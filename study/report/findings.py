@@ -14,7 +14,14 @@ from study.evidence.ledgers import reasons_told
 from study.evidence.rankings import Gain, flops_fronts_of
 from study.evidence.token_gains import TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
-from study.report.pair_sentences import average_sentences, chance_words, family_sentences, verdict, why_unknown
+from study.report.pair_sentences import (
+    LETS_READ,
+    average_sentences,
+    chance_words,
+    family_sentences,
+    verdict,
+    why_unknown,
+)
 from study.store.records import RETRIED
 
 GAINS_TOLD = 3
@@ -83,13 +90,11 @@ def _why_excluded(evidence: Evidence) -> str:
         return "; the ledger says nothing about loss yet"
     reasons = evidence.excluded["exclusion"]
     failed, by_hand = reasons.str.startswith(RETRIED), reasons.str.startswith("excluded: ")
-    budgets = evidence.excluded["target_tokens"][~failed & ~by_hand]
     retry = f"study retry{', with fewer runs at a time,' if reasons.str.startswith('OOM').any() else ''}"
     helps = {
         retry: failed,
         "study exclude --undo": by_hand,
-        "a larger budget or other learning rates": budgets > 0,
-        "fewer layers cut off or a budget that trains on": budgets == 0,
+        "other learning rates": ~failed & ~by_hand,
     }
     ways = [way for way, runs in helps.items() if runs.any()]
     return f" ({reasons_told(reasons)}). The ledger says nothing about loss yet; {' or '.join(ways)} may"
@@ -118,7 +123,8 @@ def _best(evidence: Evidence) -> Iterator[str]:
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
         size = f"({compact(best.parameters)} parameters)"
-        words = f"{best.words}, {best.loss_nats:.4f} nats {size}{_like(best, evidence)}{_next(best, evidence)}"
+        unread = ", which reads no word order" if best.reads_order is False else ""
+        words = f"{best.words}, {best.loss_nats:.4f} nats {size}{unread}{_like(best, evidence)}{_next(best, evidence)}"
         shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
         cheaper = f"; the front below that size: {shown}" if smaller else ""
         yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
@@ -173,16 +179,21 @@ def _steps(gains: Sequence[Gain]) -> Iterator[str]:
 
 
 def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
-    """How many steps lower the loss and how many raise it, or why that is not known."""
-    if why := why_unknown(gains):
+    """How many steps lower the loss and how many raise it, or why that is not known, or says nothing."""
+    compared = [gain for gain in gains if gain.status != "reads_no_order"]
+    if not compared:
+        return f"No verdict on {steps}: an encoder of each reads no word order; {LETS_READ}."
+    if why := why_unknown(compared):
         return f"Not decided: {steps}, but {why}."
-    decided = [gain for gain in gains if gain.status == "decided"]
+    decided = [gain for gain in compared if gain.status == "decided"]
+    unread = len(gains) - len(compared)
+    none = f", no verdict on {unread} with an encoder that reads no word order" if unread else ""
     if not decided:
-        return f"Not decided: none of {steps} changes the loss beyond chance (Holm, 5%)."
+        return f"Not decided: none of {steps} changes the loss beyond chance (Holm, 5%){none}."
     lower = sum(gain.difference.estimate_nats < 0 for gain in decided)
     more = len(decided) - lower
     counts = f"{lower} {'lowers' if lower == 1 else 'lower'} the loss, {more} {'raises' if more == 1 else 'raise'} it"
-    return f"Of {steps} {counts}, undecided {len(gains) - len(decided)} (Holm, 5%)."
+    return f"Of {steps} {counts}, undecided {len(compared) - len(decided)} (Holm, 5%){none}."
 
 
 def _gain_sentence(gain: Gain) -> str:

@@ -30,7 +30,7 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
     where = f"In {len(decided)} of {plural(sum(rise.p_value_holm is not None for rise in rises), 'place')}"
     yield (
         f"{where} a doubling of the tokens buys more than the one before (Holm, 5%): {steps}. No power law in the tokens does "
-        "so; runs that are just leaving the plateau of the unigrams do, and larger budgets may follow one."
+        "so; runs that are just leaving the plateau of bags of words do, and larger budgets may follow one."
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN, budget_words, compact, count_text, plural, signed, span
 from study.config.named_runs import NO_RUN
+from study.evidence.cells import Cell
 from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
 from study.evidence.families import of_equal_size
@@ -18,11 +19,15 @@ from study.evidence.rankings import Gain
 from study.evidence.token_gains import TokenGain
 from study.laws.expressions import evaluate
 from study.report.findings import GAINS_TOLD
+from study.report.pair_sentences import LETS_READ
+
+MOST_UNREAD = 8
+"""So many cells that read no word order are told by name; the table of cells has all."""
 
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    of_cells = (_open_runs, _open_cells, _open_sizes, _open_seeds, _open_scatter, _open_two_seeds)
+    of_cells = (_open_runs, _open_cells, _open_order, _open_sizes, _open_seeds, _open_scatter, _open_two_seeds)
     of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices, _open_choices)
     parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
@@ -38,6 +43,31 @@ def _open_cells(evidence: Evidence) -> Iterator[str]:
     lost = [cell.at_budget for cell in evidence.cells if not cell.usable]
     if lost and len(lost) < len(evidence.cells):
         yield f"What these would reach, none of whose runs can be used: {', '.join(lost)}."
+
+
+def _open_order(evidence: Evidence) -> Iterator[str]:
+    """The cells that read no word order, and how many of which that is not known."""
+    usable = [cell for cell in evidence.cells if cell.usable]
+    unread = [cell for cell in usable if cell.reads_order is False]
+    if unread:
+        names = ", ".join(f"{cell.at_budget}{_gain_words(cell)}" for cell in unread[:MOST_UNREAD])
+        more = f" and {len(unread) - MOST_UNREAD} more" if len(unread) > MOST_UNREAD else ""
+        yield (
+            f"What these would reach if all of their runs read word order, {len(unread)} of {plural(len(usable), 'cell')}: "
+            f"{names}{more}; until then their losses are those of bags of words, on which no verdict on shapes rests, and "
+            f"{LETS_READ}."
+        )
+    unknown = sum(cell.reads_order is None for cell in usable)
+    if unknown:
+        yield (
+            f"Whether {unknown} of {plural(len(usable), 'cell')} read word order, or are bags of words, whose losses say "
+            "nothing of shapes: it was not measured when they were trained; runs that are trained anew tell it."
+        )
+
+
+def _gain_words(cell: Cell) -> str:
+    """What order is worth to a cell, in brackets; empty where it was not measured."""
+    return "" if cell.order_gain_nats is None else f" ({cell.order_words})"
 
 
 def _open_sizes(evidence: Evidence) -> Iterator[str]:
@@ -56,11 +86,11 @@ def _open_sizes(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_seeds(evidence: Evidence) -> Iterator[str]:
-    """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
+    """The cells whose mean is of some seeds only, the others having diverged at the same rate."""
     cells = [cell for cell in evidence.cells if cell.usable and cell.unlearned]
     partial = [f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + cell.unlearned})" for cell in cells]
     if partial:
-        yield f"How much lower the means are for leaving out seeds that did not learn: {', '.join(partial)}."
+        yield f"How much lower the means are for leaving out seeds that diverged: {', '.join(partial)}."
 
 
 def _open_scatter(evidence: Evidence) -> Iterator[str]:

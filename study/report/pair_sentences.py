@@ -36,8 +36,37 @@ _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower 
 """Where the second shape has more of nothing; less depth or width at equal parameters is more of something."""
 
 
+LETS_READ = "more tokens (budgets) or rotary positions (base.architecture.position_encoding: rotary) may let them read it"
+"""What helps encoders that read no word order: the plateau on which they lie lasts longer with learned positions."""
+
+
 def verdict(pairs: Sequence[Comparison]) -> str:
-    """How many pairs, all of shapes or all of settings, are decided, and for which side."""
+    """How many pairs, all of shapes or all of settings, are decided, and for which side; of which there is no verdict, and why.
+
+    It is told under a condition where it is not known whether the encoders read word order.
+    """
+    compared = [pair for pair in pairs if pair.status != "reads_no_order"]
+    unread = [pair for pair in pairs if pair.status == "reads_no_order"]
+    if not compared:
+        return f"No verdict at equal {pairs[0].equal}: {_unread(unread)}; {LETS_READ}."
+    words = _verdict(compared, None if unread else _winner(compared))
+    if unread:
+        words += f" No verdict on more: {_unread(unread)}."
+    unknown = sum(pair.reads_order is None for pair in compared)
+    if not unknown:
+        return words
+    which = "these encoders" if unknown == len(pairs) else f"the encoders of {plural(unknown, 'pair')}"
+    return f"If {which} read word order, which was not measured: {words[0].lower()}{words[1:]}"
+
+
+def _unread(pairs: Sequence[Comparison]) -> str:
+    """That encoders of these pairs, all of shapes or all of settings, read no word order."""
+    who, of = ("an encoder reads no", "shapes") if pairs[0].of_shapes else ("neither encoder reads", "settings")
+    return f"in {plural(len(pairs), 'pair')} {who} word order, so that the losses say nothing of the {of}"
+
+
+def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
+    """The verdict over pairs on which there may be one."""
     of_shapes = pairs[0].of_shapes
     n, equal = plural(len(pairs), "pair"), f"equal {pairs[0].equal}"
     if why := why_unknown(pairs):
@@ -47,7 +76,6 @@ def verdict(pairs: Sequence[Comparison]) -> str:
     counts = "; ".join(_counts_of_shapes(pairs) if of_shapes else _counts_of_settings(pairs))
     units = {pair.budget.unit for pair in pairs}
     words = f"at {equal.replace(' and ', ', ')} and {units.pop() if len(units) == 1 else 'budget'}, {counts} (Holm, 5%)."
-    winner = _winner(pairs)
     if winner is None:
         return words[0].upper() + words[1:]
     return f"{winner}{' in every pair' if len(pairs) > 1 else ''}: {words}"
@@ -142,9 +170,10 @@ def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _told(pairs: Sequence[Comparison]) -> Comparison:
-    """The largest difference of a family, of those that are decided if any is."""
+    """The largest difference of a family, of those that are decided if any is, else of those on which a verdict may be."""
     decided = [pair for pair in pairs if pair.status == "decided"]
-    return max(decided or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
+    compared = [pair for pair in pairs if pair.status != "reads_no_order"]
+    return max(decided or compared or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
 
 
 def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -> str:
@@ -154,7 +183,8 @@ def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -
     if decided:
         return f"{name}: {told.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
     largest = "the largest difference is " if len(pairs) > 1 else ""
-    return f"{name}: nothing decided; {largest}{words}{chance_words(told)}."
+    none = "no verdict, for want of word order" if told.status == "reads_no_order" else "nothing decided"
+    return f"{name}: {none}; {largest}{words}{chance_words(told)}."
 
 
 def chance_words(undecided: Judged) -> str:

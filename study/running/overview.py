@@ -61,6 +61,7 @@ def _run(run: RunStatus) -> dict[str, Any]:
         "tokens": run.target_tokens,
         "done": run.done,
         "loss (nats)": run.loss_nats,
+        "order gain (nats)": run.order_gain_nats,
         "tokens/s": run.tokens_per_second,
         "MFU": run.mfu,
         "seconds left": run.seconds_left,

@@ -31,7 +31,8 @@ class RunStatus:
 
     It is `waiting` and not stopped where a launch holds the sweep, which starts it or goes on with it.
     `tokens` are done so far, of which the run trained `spent_tokens` itself for `train_flops`, and a trunk the others.
-    `seconds_left` are at the speed of its last row, None of a run that fell silent. `validation` names the set and masks that
+    `order_gain_nats` is what the order of words is worth so far, and `reads_order` whether a run that has ended reads it
+    (RunRecord.reads_order). `seconds_left` are at the speed of its last row, None of a run that fell silent. `validation` names the set and masks that
     an ended run was validated on. `signs` say when a running run last did something, None of others.
     """
 
@@ -46,12 +47,14 @@ class RunStatus:
     target_tokens: int
     train_flops: float
     loss_nats: float | None
+    order_gain_nats: float | None
     tokens_per_second: float | None
     mfu: float | None
     seconds_left: float | None
     attempts: int
     reason: str | None
     validation: str | None = None
+    reads_order: bool | None = None
     signs: Signs | None = None
 
     @property
@@ -113,6 +116,11 @@ class SweepStatus:
         return tuple(run for run in self.runs if run.reason is not None)
 
     @property
+    def unread(self) -> tuple[RunStatus, ...]:
+        """The completed runs of the sweep as it is now that read no word order."""
+        return tuple(run for run in self.own if run.state == "COMPLETED" and run.reads_order is False)
+
+    @property
     def best(self) -> tuple[RunStatus, ...]:
         """The completed run of the lowest loss that is not left out, on each validation set: only there do losses compare."""
         best: dict[str | None, RunStatus] = {}
@@ -149,6 +157,7 @@ class SweepStatus:
             "planned_runs": self.planned_runs,
             "at_most": self.at_most,
             "best": [run.run_id for run in self.best],
+            "read_no_order": [run.run_id for run in self.unread],
             "spent_flops": self.spent_flops,
             "remaining_flops": self.remaining_flops,
             "seconds_left": self.seconds_left,
@@ -226,6 +235,7 @@ def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) ->
         attempts=record.attempts if record else seen.home.attempts(),
         reason=FOREIGN if foreign else record.exclusion if record else None,
         validation=validation_of(config, record.data_fingerprint) if record else None,
+        reads_order=record.reads_order if record else None,
         signs=signs,
         **done,
     )
@@ -238,6 +248,7 @@ def _done_by_record(record: RunRecord) -> dict[str, Any]:
         "spent_tokens": record.tokens if record.spent_tokens is None else record.spent_tokens,
         "train_flops": record.train_flops * record.spent_share,
         "loss_nats": record.loss_nats,
+        "order_gain_nats": record.order_gain_nats,
         "tokens_per_second": record.tokens_per_second,
         "mfu": None,
     }
@@ -252,6 +263,7 @@ def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
         "spent_tokens": spent_tokens,
         "train_flops": values.get("trainer/flops", 0.0) * spent_tokens / max(1, tokens),
         "loss_nats": values.get("val/loss"),
+        "order_gain_nats": values.get("val/order_gain"),
         "tokens_per_second": values.get("perf/tokens_per_second"),
         "mfu": values.get("perf/mfu"),
     }

@@ -14,7 +14,7 @@ from study.config.run_config import run_words
 from study.planning.bill import Bill, BillRow
 from study.running.liveness import Signs
 from study.running.status import RunStatus, SweepStatus
-from study.store.records import FOREIGN
+from study.store.records import FOREIGN, READS_ORDER_NATS
 
 
 def bill_table(question: str, bill: Bill) -> Table:
@@ -124,7 +124,10 @@ def _unread_line(bill: Bill) -> Iterator[str]:
 
 
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
-    """One row a run, below its cell: where it is, and why fits leave it out where they do."""
+    """One row a run, below its cell: where it is, and why fits leave it out where they do.
+
+    `order` is what the order of words is worth to its loss, in nats.
+    """
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     scored = ", being scored" if state.scored else ""
     title = f"{state.name}: {plural(len(state.own), 'run')} begun, {state.count('COMPLETED')} completed, {who}{scored}"
@@ -133,7 +136,7 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
         (_cell_words(run, several_budgets), _status_cells(run), run.reason or silence(run.signs) or "")
         for run in (state.runs if runs is None else runs)
     ]
-    return narrow_table(title, ("run", "state"), ("rate", "seed", "nats", "tokens/s", "MFU", "left"), rows)
+    return narrow_table(title, ("run", "state"), ("rate", "seed", "nats", "order", "tokens/s", "MFU", "left"), rows)
 
 
 def _cell_words(run: RunStatus, with_budget: bool) -> str:
@@ -149,6 +152,7 @@ def _status_cells(run: RunStatus) -> tuple[str, ...]:
         f"{run.learning_rate:g}",
         f"{run.seed}",
         "" if run.loss_nats is None else f"{run.loss_nats:.4f}",
+        "" if run.order_gain_nats is None else f"{run.order_gain_nats:.3f}",
         "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
         "" if run.mfu is None else f"{run.mfu:.1%}",
         "" if run.seconds_left is None else duration(run.seconds_left),
@@ -173,6 +177,10 @@ def status_summary(state: SweepStatus) -> str:
     for best in state.best:
         name = run_words(best.shape, best.setting, best.learning_rate, best.seed)
         lines.append(f"Best so far{on}: {best.loss_nats:.4f} nats, {name} (run {best.run_id}).")
+    if state.unread:
+        read = "reads" if len(state.unread) == 1 else "read"
+        of = f"{len(state.unread)} of {plural(state.count('COMPLETED'), 'completed run')}"
+        lines.append(f"{of} {read} no word order (no gain above {READS_ORDER_NATS:g} nats beyond chance): bags of words.")
     spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
     left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
     time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"

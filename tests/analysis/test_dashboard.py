@@ -197,11 +197,11 @@ def test_dashboard_says_so_where_its_folder_is_missing(apart: Apart, tmp_path: P
 
 
 def test_dashboard_says_how_to_see_runs_that_laws_do_not_use(apart: Apart, tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path / "stuck")
+    folder = sweep_folder(tmp_path / "excluded")
     for rate in (2e-3, 4e-3):
-        add_run(folder, run_config(1, 64, rate), stuck=True)
+        add_run(folder, run_config(1, 64, rate), excluded="a bad disk")
     found = apart(looked_at, tmp_path)
-    assert "Laws use none of the 2 runs here: 2 stuck near the unigram entropy or above." in found["explorer_page"]
+    assert "Laws use none of the 2 runs here: 2 excluded: a bad disk." in found["explorer_page"]
     assert "Untick" in found["explorer_page"]
 
 

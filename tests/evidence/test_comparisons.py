@@ -222,7 +222,7 @@ def test_unbracketed_cells_enter_only_when_asked(tmp_path: Path) -> None:
 
 def test_excluded_runs_count_in_no_mean(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,), shapes=((1, 128), (2, 92)))
-    add_run(folder, run_config(1, 128, 4e-3, seed=1), stuck=True)
+    add_run(folder, run_config(1, 128, 4e-3, seed=1), state="DIVERGED")
     add_run(folder, run_config(2, 92, 4e-3, seed=1), state="DIVERGED", reason="loss became NaN")
     found = evidence_of(folder)
     assert [len(cell.runs) for cell in found.cells] == [1, 1]
@@ -761,7 +761,7 @@ def test_decided_pairs_that_another_rate_would_leave_open_are_told(tmp_path: Pat
     assert line.endswith(f": {pair.first} at 0.008 minus {pair.second} {signed(0.5 * half)} nats at {pair.family}.")
     (line,) = told(-0.5)
     assert f"minus {pair.second} -0.5000 nats" in line
-    assert told(0.5 * half, exclusion="stuck") == []
+    assert told(0.5 * half, exclusion="DIVERGED") == []
 
 
 def test_equal_cells_are_told_apart_less_where_a_third_of_the_seeds_chose_their_rates(evidence: Evidence) -> None:
@@ -841,7 +841,7 @@ def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: P
 def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_open(tmp_path: Path) -> None:
     shapes = ((1, 64), (2, 64), (1, 128))
     folder = depth_or_width(tmp_path / "s", Law(depth_effect=0.08, seed_deviation=0.03), budgets=(1e6,), shapes=shapes)
-    add_run(folder, run_config(1, 256), stuck=True)
+    add_run(folder, run_config(1, 256), state="DIVERGED")
     found = evidence_of(folder)
     told = undecided(found)
     (cells,) = [line for line in told if "none of whose runs" in line]
@@ -856,7 +856,11 @@ def test_a_cell_without_a_usable_run_is_left_open_once(tmp_path: Path) -> None:
     """And not a second time among those that are left out of pairs."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
     for width, norm in product((64, 128), ("post", "pre")):
-        add_run(folder, in_setting(run_config(1, width), norm=norm), stuck=(width, norm) == (64, "pre"))
+        add_run(
+            folder,
+            in_setting(run_config(1, width), norm=norm),
+            state="DIVERGED" if (width, norm) == (64, "pre") else "COMPLETED",
+        )
     found = evidence_of(folder)
     assert any(left.reason == "no usable run at any learning rate" for left in found.comparisons.left_out)
     told = "\n".join(undecided(found))
@@ -891,28 +895,28 @@ def test_cells_that_no_pair_has_are_named_where_their_rate_is_not_bracketed(tmp_
     assert "L2-H92-A2-F368" in left
 
 
-def test_a_mean_without_the_seeds_that_did_not_learn_is_told(tmp_path: Path) -> None:
+def test_a_mean_without_the_seeds_that_diverged_is_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, shapes=((1, 64), (1, 128)))
-    assert not [line for line in undecided(evidence_of(folder)) if "did not learn" in line]
+    assert not [line for line in undecided(evidence_of(folder)) if "seeds that diverged" in line]
     chosen = evidence_of(folder).cells[0].rates.chosen
     assert chosen is not None
-    add_run(folder, run_config(1, 64, chosen, seed=1), stuck=True)
-    add_run(folder, run_config(1, 128, 8e-3, seed=1), stuck=True)
-    (told,) = [line for line in undecided(evidence_of(folder)) if "did not learn" in line]
-    assert told.endswith("did not learn: L1-H64-A2-F256 at 1M tokens (1 of 2).")
+    add_run(folder, run_config(1, 64, chosen, seed=1), state="DIVERGED")
+    add_run(folder, run_config(1, 128, 8e-3, seed=1), state="DIVERGED")
+    (told,) = [line for line in undecided(evidence_of(folder)) if "seeds that diverged" in line]
+    assert told.endswith("that diverged: L1-H64-A2-F256 at 1M tokens (1 of 2).")
 
 
-def test_a_run_at_another_value_of_a_tuned_knob_is_no_seed_that_did_not_learn(tmp_path: Path) -> None:
+def test_a_run_at_another_value_of_a_tuned_knob_is_no_seed_that_diverged(tmp_path: Path) -> None:
     tune = {"tune": {"recipe.learning_rate": {"values": [2e-3, 4e-3]}, "recipe.beta1": {"values": [0.9, 0.99]}}}
     folder = sweep_folder(tmp_path / "s", SWEEP | tune)
     for rate, seed in ((2e-3, 0), (4e-3, 0), (2e-3, 1)):
         add_run(folder, run_config(1, 64, rate, seed=seed))
     chosen = evidence_of(folder).cells[0].rates.chosen
     assert chosen is not None
-    add_run(folder, in_setting(run_config(1, 64, chosen), beta1=0.99), stuck=True)
+    add_run(folder, in_setting(run_config(1, 64, chosen), beta1=0.99), state="DIVERGED")
     (cell,) = evidence_of(folder).cells
     assert cell.rates.chosen == chosen
-    assert not [line for line in undecided(evidence_of(folder)) if "did not learn" in line]
+    assert not [line for line in undecided(evidence_of(folder)) if "seeds that diverged" in line]
 
 
 def test_depth_that_adds_no_parameters_is_no_step(tmp_path: Path) -> None:
@@ -1144,10 +1148,10 @@ def test_a_cell_without_a_usable_run_has_a_dash_for_its_other_knobs(tmp_path: Pa
     tuned = {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": tuned})
     for width, decay in product((64, 92), (0.01, 0.1)):
-        add_run(folder, run_config(1, width, weight_decay=decay), stuck=width == 92)
-    *_, usable, stuck = cells_table(evidence_of(folder, include_unbracketed=True)).splitlines()
+        add_run(folder, run_config(1, width, weight_decay=decay), state="DIVERGED" if width == 92 else "COMPLETED")
+    *_, usable, lost = cells_table(evidence_of(folder, include_unbracketed=True)).splitlines()
     assert "weight" in usable.split("|")[-2]
-    assert stuck.split("|")[-2] == " – "
+    assert lost.split("|")[-2] == " – "
 
 
 def test_other_tuned_knobs_are_chosen_before_the_rate(tmp_path: Path) -> None:

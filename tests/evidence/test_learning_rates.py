@@ -21,7 +21,7 @@ def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.Dat
             "recipe.learning_rate": rate,
             "loss_nats": loss,
             "exclusion": exclusion,
-            "state": (exclusion or "COMPLETED").split(":")[0] if exclusion != "stuck" else "COMPLETED",
+            "state": (exclusion or "COMPLETED").split(":")[0],
         }
         for rate, loss, exclusion in runs
     ]
@@ -56,10 +56,10 @@ def test_parabola_finds_the_lowest_point_of_a_parabola_in_log_rate() -> None:
         ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.0, None)], "highest_tried", 4e-3),
         ([(1e-3, 4.2, None)], "only_tried", 1e-3),
         ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "DIVERGED: NaN")], "bracketed", 2e-3),
-        ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "stuck")], "bracketed", 2e-3),
+        ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "DIVERGED: late")], "bracketed", 2e-3),
         ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "FAILED: disk full")], "highest_tried", 2e-3),
         ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "OOM")], "highest_tried", 2e-3),
-        ([(1e-3, 5.6, "stuck"), (2e-3, None, "DIVERGED: NaN")], "none_usable", None),
+        ([(1e-3, 5.6, "DIVERGED: late"), (2e-3, None, "DIVERGED: NaN")], "none_usable", None),
         ([(1e-3, None, "FAILED: crash")], "none_usable", None),
     ],
 )
@@ -79,12 +79,12 @@ def test_where_no_rate_was_chosen_any_seed_that_learned_will_do() -> None:
     assert (search_rates(untuned).status, search_rates(untuned).chosen) == ("only_tried", 2e-3)
     tuned = pd.concat([untuned, rows((4e-3, None, "DIVERGED: NaN"))], ignore_index=True)
     assert (search_rates(tuned).status, search_rates(tuned).chosen) == ("none_usable", None)
-    stuck = pd.concat([rows((2e-3, None, "DIVERGED: NaN")), rows((2e-3, 5.6, "stuck"), seed=1)], ignore_index=True)
-    assert (search_rates(stuck).status, search_rates(stuck).chosen) == ("none_usable", None)
+    lost = pd.concat([rows((2e-3, None, "DIVERGED: NaN")), rows((2e-3, 5.6, "DIVERGED: late"), seed=1)], ignore_index=True)
+    assert (search_rates(lost).status, search_rates(lost).chosen) == ("none_usable", None)
 
 
 def test_a_rate_whose_run_a_person_excluded_was_not_tried() -> None:
-    runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "stuck"))
+    runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "DIVERGED: late"))
     runs["excluded_by_hand"] = [None, None, "a bad disk"]
     found = search_rates(runs)
     assert (found.status, found.chosen) == ("highest_tried", 2e-3)
@@ -100,7 +100,7 @@ def test_excluded_neighbour_brackets_but_gives_no_parabola() -> None:
 
 
 def test_where_nothing_is_trained_no_rate_is_searched() -> None:
-    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, "stuck")).assign(target_tokens=0)
+    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, "DIVERGED: late")).assign(target_tokens=0)
     assert search_rates(runs) == RateSearch((), "untrained", 1e-3)
     assert search_rates(runs).bracketed
     assert search_rates(runs.iloc[1:]).status == "none_usable"
@@ -155,7 +155,7 @@ def test_of_the_seeds_that_a_sweep_asks_for_those_choose_that_tried_several_rate
     [
         ((2e-3, 3.5, None), 2e-3, True),
         ((2e-3, None, "DIVERGED: NaN"), 1e-3, False),
-        ((2e-3, 5.6, "stuck"), 1e-3, False),
+        ((2e-3, 5.6, "DIVERGED: late"), 1e-3, False),
         ((2e-3, None, "FAILED: disk full"), 2e-3, False),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_rate_tried_twice_at_a_seed_counts_by_its_mean() -> None:
 
 
 def test_knobs_that_are_not_the_best_run_s_are_named() -> None:
-    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (1e-3, 3.0, "stuck"), (1e-3, 4.3, None), (2e-3, 4.4, None))
+    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (1e-3, 3.0, "DIVERGED: late"), (1e-3, 4.3, None), (2e-3, 4.4, None))
     decay, masking, extra = "recipe.weight_decay", "masking.rate", "architecture.embedding"
     runs[decay] = [0.01, 0.1, 0.01, 0.01, 0.1]
     runs[masking] = [0.15, 0.15, 0.15, 0.3, 0.15]
@@ -192,13 +192,13 @@ def test_knobs_that_are_not_the_best_run_s_are_named() -> None:
 
 
 def test_without_a_usable_run_at_the_first_seed_no_knob_is_off() -> None:
-    runs = rows((1e-3, 5.6, "stuck"), (1e-3, None, "OOM")).assign(**{"recipe.weight_decay": [0.01, 0.1]})
+    runs = rows((1e-3, 5.6, "DIVERGED: late"), (1e-3, None, "OOM")).assign(**{"recipe.weight_decay": [0.01, 0.1]})
     assert search(runs).off == ("", "")
     assert search(runs).knobs == ()
 
 
 def test_knobs_beside_the_rate_are_told_with_the_end_they_lie_at() -> None:
-    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (2e-3, 4.3, None), (1e-3, 3.0, "stuck"))
+    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (2e-3, 4.3, None), (1e-3, 3.0, "DIVERGED: late"))
     runs = runs.assign(**{"recipe.weight_decay": [0.01, 0.1, 1.0, 0.1], "masking.rate": [0.15, 0.3, 0.15, 0.3]})
     runs["recipe.dropout"], runs["architecture.norm"] = 0.1, ["pre", "post", "pre", "pre"]
     decay, rate = TunedKnob("recipe.weight_decay", 0.1, None), TunedKnob("masking.rate", 0.3, "highest")

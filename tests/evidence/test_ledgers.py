@@ -153,13 +153,13 @@ def test_runs_of_another_setting_are_not_among_those_that_a_law_lacks(tmp_path: 
     for width, norm in itertools.product((32, 64), ("post", "pre")):
         add_run(folder, in_setting(run_config(1, width), norm=norm))
     for seed in range(1, 4):
-        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm="post"), stuck=True)
-    add_run(folder, in_setting(run_config(1, 64, seed=1), norm="pre"), stuck=True)
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm="post"), excluded="a bad disk")
+    add_run(folder, in_setting(run_config(1, 64, seed=1), norm="pre"), excluded="a bad disk")
     folder.write_ledger()
     for norm, gone in (("post", 3), ("pre", 1)):
         source = Source(open_ledger(folder.path), where=f"architecture.norm == '{norm}'")
         (told,) = read_observations(source, LAWS["power-floor"]).notes()
-        assert re.match(rf"left out: {gone} rows? \(stuck near the unigram entropy", told), told
+        assert re.match(rf"left out: {gone} rows? \(excluded: a bad disk", told), told
 
 
 def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_settings(tmp_path: Path) -> None:
@@ -228,11 +228,11 @@ def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, change
 
 def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> None:
     pruned = [f"PRUNED: median: {loss} nats, where the median of 5 runs is 5.5, after 1,024 tokens" for loss in (5.6, 5.7)]
-    stuck = [f"stuck near the unigram entropy or above (loss {loss}, entropy 5.6 nats)" for loss in (5.57, 5.58, 5.59)]
+    edges = [f"not at the best rate of its cell (loss {loss} nats)" for loss in (5.57, 5.58, 5.59)]
     full = ["FAILED: No space left on device"] * 3 + ["FAILED"]
-    told = reasons_told(pd.Series([*pruned, *full, "excluded: broken GPU", *stuck])).split(", ", 2)
+    told = reasons_told(pd.Series([*pruned, *full, "excluded: broken GPU", *edges])).split(", ", 2)
     assert told[0] == "4 FAILED: No space left on device"
-    assert told[1] == "3 stuck near the unigram entropy or above"
+    assert told[1] == "3 not at the best rate of its cell"
     assert told[2] == f"2 PRUNED, the first: {pruned[0].removeprefix('PRUNED: ')}, 1 excluded: broken GPU"
 
 

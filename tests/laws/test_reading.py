@@ -479,11 +479,11 @@ def test_a_whole_number_that_no_float_holds_is_left_out_as_infinite(name: str, t
 
 
 def test_rows_are_left_out_for_one_reason_whatever_its_particulars() -> None:
-    stuck = {f"row {row}": f"stuck near the unigram entropy or above (loss 5.9{row} nats)" for row in range(3)}
+    edges = {f"row {row}": f"not at the best rate of its cell (loss 5.9{row} nats)" for row in range(3)}
     others = {"row 4": "left out by (N > 1) & (D > 1)", "row 5": "D (B) is missing"}
     found = Observations.of({}, np.ones(2))
-    assert replace(found, excluded={**stuck, **others}).excluded_by_reason() == {
-        "stuck near the unigram entropy or above": ["row 0", "row 1", "row 2"],
+    assert replace(found, excluded={**edges, **others}).excluded_by_reason() == {
+        "not at the best rate of its cell": ["row 0", "row 1", "row 2"],
         "left out by (N > 1) & (D > 1)": ["row 4"],
         "D (B) is missing": ["row 5"],
     }

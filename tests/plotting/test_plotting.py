@@ -41,7 +41,7 @@ BY_DEPTH = LossBySize("depth")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     folder = depth_or_width(tmp_path_factory.mktemp("results") / "depth_or_width")
     add_run(folder, run_config(4, 92, 1.6e-2), state="DIVERGED", reason="loss became NaN")
-    add_run(folder, run_config(4, 64, 1.6e-2), stuck=True)
+    add_run(folder, run_config(4, 64, 1.6e-2), state="DIVERGED")
     folder.write_ledger()
     return gather(folder)
 
@@ -152,13 +152,13 @@ def test_runs_that_learned_nothing_stand_above_every_loss(evidence: Evidence) ->
         to_data = axes.get_xaxis_transform() + axes.transData.inverted()
         heights = [float(to_data.transform(cross.get_xydata())[0][1]) for cross in crosses]
         assert all(above < height < axes.get_ylim()[1] for height in heights)
-    assert "diverged or stuck" in _labels(figure)
+    assert "diverged" in _labels(figure)
 
 
 def test_many_runs_that_learned_nothing_have_room_for_their_names(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for heads, rate in product((1, 2, 4, 8, 16, 32), (2e-3, 4e-3, 8e-3)):
-        add_run(folder, reshaped(run_config(1, 64, rate), heads=heads), stuck=rate == 8e-3)
+        add_run(folder, reshaped(run_config(1, 64, rate), heads=heads), state="DIVERGED" if rate == 8e-3 else "COMPLETED")
     folder.write_ledger()
     drawn = learning_rate.draw(learning_rate.frame(gather(folder)))
     canvas = FigureCanvasAgg(drawn)
@@ -172,11 +172,11 @@ def test_many_runs_that_learned_nothing_have_room_for_their_names(tmp_path: Path
 
 def test_names_of_runs_that_learned_nothing_tell_them_apart_and_keep_clear_of_crosses_and_frame(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
-    stuck = {(2, "post"): (8e-3, 1.6e-2), (4, "post"): (1e-3, 1.6e-2), (4, "pre"): (1e-3, 2e-3)}
+    lost = {(2, "post"): (8e-3, 1.6e-2), (4, "post"): (1e-3, 1.6e-2), (4, "pre"): (1e-3, 2e-3)}
     rates = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
     for depth, norm, tokens, rate in product((2, 4), ("post", "pre"), (1e6, 2e6), rates):
         config = in_setting(run_config(depth, 64, rate, tokens=tokens), norm=norm)
-        add_run(folder, config, stuck=rate in stuck.get((depth, norm), ()))
+        add_run(folder, config, state="DIVERGED" if rate in lost.get((depth, norm), ()) else "COMPLETED")
     folder.write_ledger()
     drawn = learning_rate.draw(learning_rate.frame(gather(folder)))
     canvas = FigureCanvasAgg(drawn)
@@ -184,7 +184,7 @@ def test_names_of_runs_that_learned_nothing_tell_them_apart_and_keep_clear_of_cr
     assert len(drawn.axes) == 2
     for panel in drawn.axes:
         names = [text for text in panel.texts if "norm=" in text.get_text()]
-        assert {text.get_text() for text in names} == {f"depth {depth}, norm={norm}" for depth, norm in stuck}
+        assert {text.get_text() for text in names} == {f"depth {depth}, norm={norm}" for depth, norm in lost}
         frame = panel.get_window_extent()
         crosses = [line for line in panel.get_lines() if line.get_marker() == "x"]
         places = np.concatenate([line.get_transform().transform(line.get_xydata()) for line in crosses])
@@ -208,7 +208,7 @@ def test_the_title_of_rates_counts_the_cells_that_are_not_shown(tmp_path: Path, 
 def test_a_rate_at_which_one_of_several_seeds_learned_nothing_has_its_mean_and_a_cross(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"seeds": 4})
     for rate, seed in product((2e-3, 4e-3, 8e-3), (0, 1)):
-        add_run(folder, run_config(1, 64, rate, seed=seed), stuck=(rate, seed) == (4e-3, 1))
+        add_run(folder, run_config(1, 64, rate, seed=seed), state="DIVERGED" if (rate, seed) == (4e-3, 1) else "COMPLETED")
     folder.write_ledger()
     data = learning_rate.frame(gather(folder)).set_index("learning_rate")
     assert data["unlearned"].to_dict() == {2e-3: 0, 4e-3: 1, 8e-3: 0}
