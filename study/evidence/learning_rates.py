@@ -72,7 +72,8 @@ class RateSearch:
 
     `chosen` is the rate that ranks first at the `seeds` that choose. `optimum` and `gain_left_nats` are the vertex of the
     parabola in log(rate) through the losses of the chosen rate and its two neighbours at the seeds at which all three learned,
-    and how far below the chosen loss it lies; None where there is no such seed or neighbour.
+    and how far below the chosen loss it lies; None where there is no such seed or neighbour, or some of the runs read word
+    order and others do not, between which the loss falls off a cliff.
     """
 
     tried: tuple[TriedRate, ...]
@@ -166,6 +167,7 @@ class _Runs:
         self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
         losses = ledger["loss_nats"].astype(object)
         self.losses = losses.where(losses.notna(), None).tolist()
+        self.reads = ledger.get("reads_order", pd.Series(None, ledger.index, dtype=object)).to_numpy(dtype=object)
         self.usable = losses.where(losses.notna() & ledger["exclusion"].isna(), None).tolist()
 
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
@@ -202,15 +204,17 @@ class _Runs:
             return RateSearch(tried, "none_usable", seeds=seeds)
         chosen, status = tried[best].learning_rate, _status(best, len(tried))
         around = slice(best - 1, best + 2)
-        if status != "bracketed" or not self._learned_at_same_seeds(of_rates[around]):
+        if status != "bracketed" or not self._learned_alike(of_rates[around]):
             return RateSearch(tried, status, chosen, seeds=seeds)
         rates, losses = np.array([(rate.learning_rate, rate.rank) for rate in tried[around]]).T
         return RateSearch(tried, status, chosen, *_vertex(rates, losses), seeds=seeds)
 
-    def _learned_at_same_seeds(self, of_values: list[list[int]]) -> bool:
-        """Whether the runs of several values all learned, each value's at the seeds of the others."""
+    def _learned_alike(self, of_values: list[list[int]]) -> bool:
+        """Whether the runs of several values all learned, at the same seeds, and read word order all or none."""
         seeds = {frozenset(self.seeds[rows].tolist()) for rows in of_values}
-        return len(seeds) == 1 and all(self.usable[row] is not None for rows in of_values for row in rows)
+        runs = [row for rows in of_values for row in rows]
+        alike = len(seeds) == 1 and len({str(self.reads[row]) for row in runs}) == 1
+        return alike and all(self.usable[row] is not None for row in runs)
 
     def _tried(self, rows: list[int]) -> TriedRate:
         """A rate by its runs, of which one at least tells of it."""

@@ -32,8 +32,8 @@ class RunStatus:
     It is `waiting` and not stopped where a launch holds the sweep, which starts it or goes on with it.
     `tokens` are done so far, of which the run trained `spent_tokens` itself for `train_flops`, and a trunk the others.
     `order_gain_nats` is what the order of words is worth so far, and `reads_order` whether a run that has ended reads it
-    (RunRecord.reads_order). `seconds_left` are at the speed of its last row, None of a run that fell silent. `validation` names the set and masks that
-    an ended run was validated on. `signs` say when a running run last did something, None of others.
+    (RunRecord.reads_order). `seconds_left` are at the speed of its last row, None of a run that fell silent. `validation` names
+    the set and masks that an ended run was validated on. `signs` say when a running run last did something, None of others.
     """
 
     run_id: str

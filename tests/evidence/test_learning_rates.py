@@ -83,6 +83,18 @@ def test_where_no_rate_was_chosen_any_seed_that_learned_will_do() -> None:
     assert (search_rates(lost).status, search_rates(lost).chosen) == ("none_usable", None)
 
 
+@pytest.mark.parametrize(
+    ("reads", "vertex"), [((True, True, True), True), ((False,) * 3, True), ((None,) * 3, True), ((True, True, False), False)]
+)
+def test_a_neighbour_that_reads_no_order_beside_ones_that_do_brackets_but_gives_no_parabola(
+    reads: tuple[bool | None, ...], vertex: bool
+) -> None:
+    runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 5.9, None)).assign(reads_order=reads)
+    found = search_rates(runs)
+    assert (found.status, found.chosen) == ("bracketed", 2e-3)
+    assert (found.optimum is not None) is vertex
+
+
 def test_a_rate_whose_run_a_person_excluded_was_not_tried() -> None:
     runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "DIVERGED: late"))
     runs["excluded_by_hand"] = [None, None, "a bad disk"]

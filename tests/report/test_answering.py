@@ -181,6 +181,44 @@ def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
     assert told(bf16=1, state="DIVERGED") == [], "a run that is left out is not in use"
 
 
+def with_gains(path: Path, gains: dict[int, float | None]) -> SweepFolder:
+    """SMALL with three seeds, whose runs of each depth have an order gain."""
+    folder = sweep_folder(path, SWEEP | {"tune": {}})
+    for (depth, width), seed in product(SMALL, range(3)):
+        add_run(folder, run_config(depth, width, seed=seed), order_gain=gains[depth])
+    return folder
+
+
+def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_may_help(tmp_path: Path) -> None:
+    answer = checked(with_gains(tmp_path / "s", {1: 1.0, 2: 0.0003}), include_unbracketed=True)
+    (line,) = (line for line in answer.headline.splitlines() if line.startswith("Loss: "))
+    assert line == (
+        "Loss: No verdict at equal parameters: in 1 pair an encoder reads no word order, so that the losses say nothing of the "
+        "shapes; more tokens (budgets) or rotary positions (base.architecture.position_encoding: rotary) may let them read it."
+    )
+    assert "lower" not in " ".join(answer.findings["loss"])
+    (open_line,) = (line for line in answer.findings["undecided"] if "word order" in line)
+    assert "read word order, 1 of 2 cells: L2-H92-A2-F368 at 1M tokens (+0.0003 ± 0.0100); until then" in open_line
+    text = answer.to_markdown()
+    assert "| reads no order |" in text
+    assert "+0.0003 ± 0.0100 (reads none)" in text
+    assert "+1.0000 ± 0.0100 |" in text
+    assert answer.to_dict()["comparisons"]["pairs"][0]["status"] == "reads_no_order"
+    assert {cell["shape"][:2]: cell["reads_order"] for cell in answer.to_dict()["cells"]} == {"L1": True, "L2": False}
+    assert "paired_differences" in answer.figures, "the losses are shown all the same"
+
+
+def test_a_verdict_on_runs_whose_word_order_was_not_measured_is_told_under_that_condition(tmp_path: Path) -> None:
+    folder = with_gains(tmp_path / "s", {1: None, 2: None})
+    folder.write_ledger()
+    answer = Answer(gather(folder, include_unbracketed=True), ())
+    assert (
+        "Loss: If these encoders read word order, which was not measured: width lowers loss more: at " in answer.headline
+    )
+    assert any(line.startswith("Whether 2 of 2 cells read word order") for line in answer.findings["undecided"])
+    assert "order gain (nats)" not in answer.to_markdown()
+
+
 def test_single_seed_gives_no_verdict(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,), shapes=SMALL))
     assert "no cell has two usable seeds" in answer.headline

@@ -212,7 +212,8 @@ def test_points_are_hollow_where_fits_leave_a_run_out(made: SweepFolder) -> None
     assert sorted(point["used"] for point in points) == [False] * 4 + [True] * 4
     assert {point["colour"] for point in points} == {1, 2}
     told = [each["field"] for each in chart["encoding"]["tooltip"]]
-    assert told == ["sweep", "shape", "learning rate", "seed", "tokens", "loss (nats)", "left out", "run"], "no setting is told"
+    measured = ["loss (nats)", "order gain (nats)"]
+    assert told == ["sweep", "shape", "learning rate", "seed", "tokens", *measured, "left out", "run"], "no setting is told"
     used = explorer.draw(data[data["used"]], "FLOPs", "nats", "depth").to_dict()
     assert used["title"] == "4 runs of 1 sweep"
     assert "left out" not in [each["field"] for each in used["encoding"]["tooltip"]]

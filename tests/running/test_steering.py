@@ -339,9 +339,13 @@ def test_the_status_of_a_sweep_fits_a_terminal_of_80_columns(name: str, study: A
 
 
 @pytest.mark.parametrize("rows", [4, 7, 1000])
-def test_what_is_watched_has_so_many_rows_with_headings_and_notes_and_counts_the_rest(rows: int) -> None:
-    """Five runs of this reference are left out, each with a note below it and most with a heading above."""
-    state = status(SweepFolder(Path(__file__).resolve().parents[2] / "results" / "reference" / "ffn_or_width"))
+def test_what_is_watched_has_so_many_rows_with_headings_and_notes_and_counts_the_rest(rows: int, tmp_path: Path) -> None:
+    """Five runs are left out, each with a note below it and most with a heading above."""
+    folder = depth_or_width(tmp_path / "s", seeds=1, shapes=((1, 128), (2, 92)), rates=(1e-3, 2e-3, 4e-3))
+    for depth, width, rate in ((1, 128, 8e-3), (1, 184, 4e-3), (1, 184, 8e-3), (2, 92, 8e-3), (4, 64, 8e-3)):
+        add_run(folder, run_config(depth, width, rate), state="DIVERGED", reason="the training loss is nan")
+    state = status(folder)
+    assert len(state.left_out) == 5 < len(state.runs)
     table, _, note = watched(state, rows).renderables
     assert isinstance(table, Table)
     assert table.row_count <= rows
