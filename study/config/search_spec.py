@@ -102,7 +102,7 @@ class Prune(Strict):
 
     `median`: worse than the median of the other trials there, once `spared` have ended that did not fail. `hyperband`: by
     successive halving in brackets (Li et al. 2018, arXiv:1603.06560; reduction 3). Runs validate `checks` times, evenly over
-    the budget, and none is stopped before `first` of it: masked language models stay on the unigram plateau for a while.
+    the budget, and none is stopped before `first` of it: masked language models stay on a plateau for a while.
     """
 
     by: Literal["median", "hyperband"] = "median"

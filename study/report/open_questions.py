@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+
 from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN, budget_words, compact, count_text, plural, signed, span
 from study.config.named_runs import NO_RUN
@@ -27,7 +29,7 @@ MOST_UNREAD = 8
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    of_cells = (_open_runs, _open_cells, _open_order, _open_sizes, _open_seeds, _open_scatter, _open_two_seeds)
+    of_cells = (_open_runs, _open_cells, _open_order, _open_sizes, _open_seeds, _open_spikes, _open_scatter, _open_two_seeds)
     of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices, _open_choices)
     parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
@@ -91,6 +93,15 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
     partial = [f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + cell.unlearned})" for cell in cells]
     if partial:
         yield f"How much lower the means are for leaving out seeds that diverged: {', '.join(partial)}."
+
+
+def _open_spikes(evidence: Evidence) -> Iterator[str]:
+    """The cells of whose runs some had a loss spike in training."""
+    spikes = evidence.ledger.get("loss_spikes", pd.Series(dtype=float))
+    spiked = {*evidence.ledger.loc[spikes.index[spikes > 0], "run_id"]} if len(spikes) else set()
+    runs = [(cell, len(spiked.intersection(cell.runs))) for cell in evidence.cells]
+    if told := ", ".join(f"{cell.at_budget} ({count} of {plural(len(cell.runs), 'run')})" for cell, count in runs if count):
+        yield f"What these would reach had their training loss not spiked, which a lower learning rate may spare: {told}."
 
 
 def _open_scatter(evidence: Evidence) -> Iterator[str]:

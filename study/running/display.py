@@ -91,7 +91,7 @@ def ended_line(record: RunRecord, varied: Sequence[str]) -> str:
     if record.state != "COMPLETED" or record.loss_nats is None:
         return f"{record.state:<9} {label}: {record.reason}"
     note = "" if record.trunk is None else f" for its own {record.spent_tokens:,}"
-    note += f"; {record.order_note}" if record.order_note else ""
+    note += "".join(f"; {what}" for what in (record.spike_note, record.order_note) if what)
     return (
         f"COMPLETED {label}: {record.loss_nats:.4f} ± {record.loss_standard_error_nats or 0:.4f} nats after "
         f"{record.tokens:,} tokens in {record.wall_seconds or 0:.0f} s{note}"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from study.base.errors import UNREADABLE
 from study.running.status import RunStatus, SweepStatus, status
-from study.running.status_tables import silence
+from study.running.status_tables import note_on
 from study.store.records import State
 from study.store.sweep_folder import SweepFolder
 
@@ -65,5 +65,5 @@ def _run(run: RunStatus) -> dict[str, Any]:
         "tokens/s": run.tokens_per_second,
         "MFU": run.mfu,
         "seconds left": run.seconds_left,
-        "note": run.reason or silence(run.signs) or "",
+        "note": note_on(run),
     }

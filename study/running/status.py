@@ -55,6 +55,7 @@ class RunStatus:
     reason: str | None
     validation: str | None = None
     reads_order: bool | None = None
+    spiked: str | None = None
     signs: Signs | None = None
 
     @property
@@ -236,6 +237,7 @@ def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) ->
         reason=FOREIGN if foreign else record.exclusion if record else None,
         validation=validation_of(config, record.data_fingerprint) if record else None,
         reads_order=record.reads_order if record else None,
+        spiked=record.spike_note if record else None,
         signs=signs,
         **done,
     )

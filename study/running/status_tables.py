@@ -133,8 +133,7 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
     title = f"{state.name}: {plural(len(state.own), 'run')} begun, {state.count('COMPLETED')} completed, {who}{scored}"
     several_budgets = len({run.target_tokens for run in state.runs}) > 1
     rows = [
-        (_cell_words(run, several_budgets), _status_cells(run), run.reason or silence(run.signs) or "")
-        for run in (state.runs if runs is None else runs)
+        (_cell_words(run, several_budgets), _status_cells(run), note_on(run)) for run in (state.runs if runs is None else runs)
     ]
     return narrow_table(title, ("run", "state"), ("rate", "seed", "nats", "order", "tokens/s", "MFU", "left"), rows)
 
@@ -197,6 +196,11 @@ def watched(state: SweepStatus, rows: int) -> Group:
     more = len(shown) - count
     note = f"{plural(more, 'run')} more: study status" if more else ""
     return Group(table, Text(status_summary(state)), Text(note))
+
+
+def note_on(run: RunStatus) -> str:
+    """What is to be known of a run beside its numbers: why fits leave it out, that it fell silent, or that its loss spiked."""
+    return run.reason or silence(run.signs) or run.spiked or ""
 
 
 def silence(signs: Signs | None) -> str | None:

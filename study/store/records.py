@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from study.base.quantities import plural
 from study.base.schema import Count, Index, Share, Strict, flatten
 from study.config.resources import Kernels
 from study.config.run_config import LEFT_OUT, RunConfig, as_told, fingerprint_of
@@ -80,11 +81,12 @@ class RunRecord(Strict):
     sequence permuted, and masked and special tokens where they are; records of earlier versions do not tell it, and say
     `stuck_at_unigram` where the loss was above 97% of the unigram entropy. `train_flops` and its namesakes are totals over the
     steps done, by the conventions of study.counting.parameters, the forward passes of a teacher among them. `train_loss_nats`
-    is the mean of what the last steps minimised, where a teacher has its share. `weights_sha256` is that of the file of
-    weights, by which damage is known. `unknown_share` is that of [UNK] among the tokens of the train split; records of earlier
-    versions do not tell it. `wall_seconds` sums the attempts' training time, validation included, of which `start_seconds` went
-    by until each attempt's first step had ended, kernels being built; records of earlier versions do not tell it.
-    `tokens_per_second` is of the steps after that (`seconds_per_step`); a run that took none has no such speed.
+    is the mean of what the last steps minimised, where a teacher has its share. `loss_spikes` counts the logged training losses
+    that lie far above those before (study.training.loss_spikes); records of earlier versions do not tell it. `weights_sha256`
+    is that of the file of weights, by which damage is known. `unknown_share` is that of [UNK] among the tokens of the train
+    split; records of earlier versions do not tell it. `wall_seconds` sums the attempts' training time, validation included, of
+    which `start_seconds` went by until each attempt's first step had ended, kernels being built; records of earlier versions do
+    not tell it. `tokens_per_second` is of the steps after that (`seconds_per_step`); a run that took none has no such speed.
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
@@ -115,6 +117,7 @@ class RunRecord(Strict):
     unknown_share: Share | None = None
     stuck_at_unigram: bool | None = None
     train_loss_nats: Magnitude | None = None
+    loss_spikes: Index | None = None
     parameters: Count
     parameters_encoder: Count
     parameters_non_embedding: Count
@@ -165,6 +168,11 @@ class RunRecord(Strict):
         return self.order_gain_nats - 2 * self.order_gain_standard_error_nats > READS_ORDER_NATS
 
     @property
+    def spike_note(self) -> str | None:
+        """That the training loss spiked, in words; None where it did not, or that is not known."""
+        return f"its training loss spiked {plural(self.loss_spikes, 'time')}" if self.loss_spikes else None
+
+    @property
     def order_note(self) -> str | None:
         """That the run reads no word order, with its gain, in words; None of others."""
         if self.reads_order is not False:
@@ -195,7 +203,7 @@ NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
 
 TOLD_BY_SOME = (
     *("unknown_share", "layers_cut", "start_seconds", "trunk", "trunk_step"),
-    *("order_gain_nats", "order_gain_standard_error_nats", "stuck_at_unigram"),
+    *("order_gain_nats", "order_gain_standard_error_nats", "stuck_at_unigram", "loss_spikes"),
 )
 """What has a column where any record tells it."""
 

@@ -21,6 +21,7 @@ from study.store.records import Ending, RunRecord, State, counts_of, seconds_per
 from study.store.run_folder import RunFolder
 from study.store.work_folder import WorkFolder, written_in
 from study.training.execution import environment, peak_memory_bytes
+from study.training.loss_spikes import loss_spikes
 from study.training.trainer import Trained, Training
 
 NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
@@ -141,7 +142,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
     facts: dict[str, Any] = {"steps": steps, "tokens": tokens} | counts_of(config, steps, teacher)
     facts |= folder.spent(tokens, config.recipe.batch_tokens)
     if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
-        facts["train_loss_nats"] = losses[-1]
+        facts |= {"train_loss_nats": losses[-1], "loss_spikes": loss_spikes(losses)}
     if outcome.trained is not None:
         validation, seconds, start = outcome.trained.validation, outcome.trained.seconds, outcome.trained.start_seconds
         own_steps = facts["spent_tokens"] / config.recipe.batch_tokens

@@ -212,9 +212,7 @@ def test_a_verdict_on_runs_whose_word_order_was_not_measured_is_told_under_that_
     folder = with_gains(tmp_path / "s", {1: None, 2: None})
     folder.write_ledger()
     answer = Answer(gather(folder, include_unbracketed=True), ())
-    assert (
-        "Loss: If these encoders read word order, which was not measured: width lowers loss more: at " in answer.headline
-    )
+    assert "Loss: If these encoders read word order, which was not measured: width lowers loss more: at " in answer.headline
     assert any(line.startswith("Whether 2 of 2 cells read word order") for line in answer.findings["undecided"])
     assert "order gain (nats)" not in answer.to_markdown()
 
