@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -218,15 +219,17 @@ def _check_tasks(spec: SweepSpec) -> None:
 @click.command()
 @folder_argument
 @click.option("--watch", "-w", is_flag=True, help="Show it anew every two seconds, until nobody runs the sweep.")
+@click.option("--all", "every", is_flag=True, help="List every run, also where they are more than 200.")
 @as_json
-def status(folder: Path, watch: bool, as_json: bool) -> None:
+def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
     """Show where the runs of a sweep are.
 
-    FOLDER is the sweep's folder under results/. With --json and --watch, one line of JSON each time.
+    FOLDER is the sweep's folder under results/. Of more than 200 runs those that are running, that were left out or whose loss
+    spiked are listed, as many as fit the screen. With --json and --watch, one line of JSON each time.
     """
     from study.base.terminal import show
     from study.running.status import status as status_of
-    from study.running.status_tables import status_summary, status_table
+    from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
 
     sweep = sweep_folder(folder)
     if watch and as_json:
@@ -241,14 +244,22 @@ def status(folder: Path, watch: bool, as_json: bool) -> None:
     state = status_of(sweep)
     if as_json:
         click.echo(json.dumps(state.to_dict(), indent=1))
-    else:
+    elif every or len(state.runs) <= MOST_LISTED:
         show(status_table(state), status_summary(state))
+    else:
+        show(*watched(state, _rows_free()))
+
+
+def _rows_free() -> int:
+    """How many rows of runs the terminal has room for."""
+    return max(4, shutil.get_terminal_size().lines - WATCH_MARGIN)
 
 
 def _watch(sweep: SweepFolder) -> None:
     """Show a sweep on the terminal until nobody runs it."""
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
 
     from study.running.status import status as status_of
     from study.running.status_tables import watched
@@ -256,7 +267,8 @@ def _watch(sweep: SweepFolder) -> None:
     console = Console()
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while (state := status_of(sweep)).coordinator is not None:
-            live.update(watched(state, max(4, console.height - WATCH_MARGIN)), refresh=True)
+            table, *lines = watched(state, _rows_free())
+            live.update(Group(table, *map(Text, lines)), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 

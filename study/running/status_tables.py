@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from study.base.quantities import count_text, plural
 from study.base.terminal import narrow_table
@@ -186,16 +184,24 @@ def status_summary(state: SweepStatus) -> str:
     return "\n".join([*lines, f"{spent}{left}{time}."])
 
 
-def watched(state: SweepStatus, rows: int) -> Group:
-    """What to look at while a sweep runs: the runs that are training, then those that fits leave out, in so many rows."""
-    shown = (*state.running, *state.left_out)
+MOST_LISTED = 200
+"""Of more runs the status lists those that need looking at, as far as the screen has room."""
+
+
+def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
+    """What to look at in a sweep: the runs that are training, that fits leave out or that spiked, in at most so many rows.
+
+    Beside them the summary of all, and how many more runs there are, empty where there are none.
+    """
+    told = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
+    shown = tuple({run.run_id: run for run in told}.values())
     for count in range(min(len(shown), rows), -1, -1):
         table = status_table(state, shown[:count])
         if table.row_count <= rows:
             break
-    more = len(shown) - count
-    note = f"{plural(more, 'run')} more: study status" if more else ""
-    return Group(table, Text(status_summary(state)), Text(note))
+    more = len(state.runs) - count
+    note = f"{plural(more, 'run')} more: study status --all" if more else ""
+    return table, status_summary(state), note
 
 
 def note_on(run: RunStatus) -> str:

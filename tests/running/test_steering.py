@@ -26,7 +26,7 @@ from study.running.coordinator import Progress
 from study.running.display import ended_line
 from study.running.liveness import Signs, seconds_per_row, signs_of
 from study.running.status import RunStatus, SweepStatus, status
-from study.running.status_tables import duration, status_summary, status_table, watched
+from study.running.status_tables import MOST_LISTED, duration, status_summary, status_table, watched
 from study.running.steering import exclude, include, retry, stop
 from study.scoring.score_launch import one_run
 from study.shapes.naming import subject
@@ -346,13 +346,33 @@ def test_what_is_watched_has_so_many_rows_with_headings_and_notes_and_counts_the
         add_run(folder, run_config(depth, width, rate), state="DIVERGED", reason="the training loss is nan")
     state = status(folder)
     assert len(state.left_out) == 5 < len(state.runs)
-    table, _, note = watched(state, rows).renderables
+    table, _, note = watched(state, rows)
     assert isinstance(table, Table)
     assert table.row_count <= rows
     shown = sum(str(cell).startswith(tuple(run.run_id for run in state.left_out)) for cell in table.columns[0].cells)
     assert 0 < shown <= len(state.left_out)
-    more = len(state.left_out) - shown
-    assert str(note) == (f"{more} runs more: study status" if more else "")
+    assert note == f"{len(state.runs) - shown} runs more: study status --all"
+
+
+def test_the_status_of_very_many_runs_fits_a_screen(tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that need looking at are listed, all are counted, and listed where that is asked for."""
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("COLUMNS", "80")
+    run(tmp_path, FakeExecutor(), shapes={"grid": {"depth": [1, 2, 3], "width": [16]}}, seeds=70)
+    folder = sweep_at(tmp_path)
+    excluded, spiked, *_ = folder.runs()
+    assert len(folder.runs()) == 210 > MOST_LISTED
+    excluded.exclusion_file.write_text(json.dumps({"reason": "a bad disk"}))
+    spiked.record_file.write_text(json.dumps(json.loads(spiked.record_file.read_bytes()) | {"loss_spikes": 2}))
+    printed = click.unstyle(study("status", folder.path)[1])
+    assert len(printed.splitlines()) <= 24
+    assert {one.run_id for one in folder.runs() if one.run_id in printed} >= {excluded.run_id, spiked.run_id}
+    assert "excluded: a bad disk" in printed
+    assert "its training loss spiked 2 times" in printed
+    assert "210 COMPLETED" in printed
+    assert "208 runs more: study status --all" in printed
+    listed = click.unstyle(study("status", folder.path, "--all")[1])
+    assert all(one.run_id in listed for one in folder.runs())
 
 
 def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path) -> None:
@@ -426,7 +446,7 @@ def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path
         printed = capsys.readouterr().out
         assert "1 running of about 2 planned." in printed
         assert "Spent: 1e+06 FLOPs (train_flops); left:" in printed
-        assert watched(state, 5).renderables
+        assert watched(state, 5)
     assert status(folder).counts == {"stopped": 1}
     with held(folder.launching):
         assert status(folder).counts == {"waiting": 1}, "whoever launched the sweep goes on with it"
