@@ -267,6 +267,12 @@ class Architecture(Strict):
         return 2 * (self.positions - 1 if self.distance_bias_reach is None else self.distance_bias_reach) + 1
 
     @property
+    def orders_tokens(self) -> bool:
+        """Whether anything tells the encoder in which order its tokens stand; without it an encoder is a bag of words."""
+        neighbours = (self.trigram_embedding, self.convolution_kernel, self.attention_window)
+        return self.position_encoding != "none" or self.distance_bias != "none" or any(neighbours)
+
+    @property
     def relative(self) -> bool:
         """Whether attention has products with a table of relative positions."""
         return self.position_encoding.startswith("disentangled")

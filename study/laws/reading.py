@@ -359,7 +359,9 @@ class _Reading:
 
     def unread(self) -> frozenset[str]:
         """The labels of the rows that are of runs which read no word order, as far as the selection knows."""
-        return frozenset() if self.selection is None else frozenset(self.source.table.labels[row] for row in self.selection.unread)
+        return (
+            frozenset() if self.selection is None else frozenset(self.source.table.labels[row] for row in self.selection.unread)
+        )
 
     def alike(self) -> dict[str, int]:
         """What all rows that are used have in common of what their losses hang on."""

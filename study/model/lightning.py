@@ -326,8 +326,8 @@ class MaskedLanguageModelling(pl.LightningModule):
         del batch_idx
         rows, masked, permuted_BxS = batch
         nats, correct = self._scored(masked)
-        permuted_nats, measured = torch.zeros_like(nats), int((rows < self._sequences_permuted).sum())  # rows ascend
-        if measured:
+        permuted_nats, measured = nats.clone(), int((rows < self._sequences_permuted).sum())  # rows ascend
+        if measured and self.config.architecture.orders_tokens:  # else they differ by the rounding of sums alone
             first = MaskedBatch(*(each[:measured] for each in (permuted_BxS, masked.positions, masked.labels)))
             permuted_nats[:measured], _ = self._scored(first)
         self._validated.append((rows, nats, (masked.labels != IGNORED).sum(1), correct, permuted_nats))

@@ -36,8 +36,11 @@ _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower 
 """Where the second shape has more of nothing; less depth or width at equal parameters is more of something."""
 
 
-LETS_READ = "more tokens (budgets) or rotary positions (base.architecture.position_encoding: rotary) may let them read it"
-"""What helps encoders that read no word order: the plateau on which they lie lasts longer with learned positions."""
+LETS_READ = (
+    "more tokens (budgets), rotary positions (base.architecture.position_encoding: rotary) or a learned bias by distance "
+    "(base.architecture.distance_bias: learned) may let them read it"
+)
+"""What helps encoders that read no word order: the plateau on which they lie lasts longest with learned positions."""
 
 
 def verdict(pairs: Sequence[Comparison]) -> str:

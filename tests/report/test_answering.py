@@ -194,7 +194,8 @@ def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_
     (line,) = (line for line in answer.headline.splitlines() if line.startswith("Loss: "))
     assert line == (
         "Loss: No verdict at equal parameters: in 1 pair an encoder reads no word order, so that the losses say nothing of the "
-        "shapes; more tokens (budgets) or rotary positions (base.architecture.position_encoding: rotary) may let them read it."
+        "shapes; more tokens (budgets), rotary positions (base.architecture.position_encoding: rotary) or a learned bias by "
+        "distance (base.architecture.distance_bias: learned) may let them read it."
     )
     assert "lower" not in " ".join(answer.findings["loss"])
     (open_line,) = (line for line in answer.findings["undecided"] if "word order" in line)

@@ -105,7 +105,9 @@ def test_a_bag_of_words_learns_from_context_and_reads_no_order(tmp_path: Path) -
     assert record.exclusion is None, "it stays among the runs"
 
 
-def test_an_encoder_that_knows_no_positions_gains_nothing_from_order(reader: RunFolder, grammar: Path, tmp_path: Path) -> None:
+def test_an_encoder_whose_positions_are_all_alike_gains_nothing_from_order(
+    reader: RunFolder, grammar: Path, tmp_path: Path
+) -> None:
     """Its loss does not hang on the order of its keys but for the rounding of their sums, a few 1e-7 of a sequence's nats."""
     wanted = reading(grammar, architecture={"position_encoding": "learned"})
     weights = MaskedLanguageModel(wanted.architecture, 0.0, seed=3).state_dict()
@@ -118,6 +120,20 @@ def test_an_encoder_that_knows_no_positions_gains_nothing_from_order(reader: Run
     assert found.order_gain_standard_error == pytest.approx(0, abs=1e-6)
     with_positions = training.validated(weights | {table: torch.randn_like(weights[table])}).validation
     assert (with_positions.order_gain_standard_error or 0) > 1e-3
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_encoder_without_positions_gains_exactly_nothing_and_one_with_distances_does(
+    precision: str, grammar: Path, tmp_path: Path
+) -> None:
+    bag = {"position_encoding": "none"}
+    short = {"budget": {"steps": 20}, "precision": precision}
+    record = trained(tmp_path / "bag", reading(grammar, architecture=bag, recipe=short)).record()
+    assert record is not None
+    assert (record.order_gain_nats, record.order_gain_standard_error_nats, record.reads_order) == (0.0, 0.0, False)
+    near = trained(tmp_path / "near", reading(grammar, architecture=bag | {"distance_bias": "learned"}, recipe=short)).record()
+    assert near is not None
+    assert near.order_gain_standard_error_nats != 0.0
 
 
 def test_one_sequence_has_a_gain_and_does_not_say_whether_it_is_chance(grammar: Path, tmp_path: Path) -> None:
