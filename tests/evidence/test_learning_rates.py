@@ -89,7 +89,7 @@ def test_where_no_rate_was_chosen_any_seed_that_learned_will_do() -> None:
 def test_a_neighbour_that_reads_no_order_beside_ones_that_do_brackets_but_gives_no_parabola(
     reads: tuple[bool | None, ...], vertex: bool
 ) -> None:
-    runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 5.9, None)).assign(reads_order=reads)
+    runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 5.9, None)).assign(reads_order=pd.Series(reads, dtype=object))
     found = search_rates(runs)
     assert (found.status, found.chosen) == ("bracketed", 2e-3)
     assert (found.optimum is not None) is vertex

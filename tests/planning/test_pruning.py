@@ -146,7 +146,7 @@ def test_runs_left_on_the_plateau_count_towards_the_median() -> None:
     for number, other in enumerate(tried):
         for check in (1, 2):
             assert search.report(other.key, check, 6 - number / 10) is None
-        unread = {"order_gain_nats": 0.001} if number < 3 else {}
+        unread: dict[str, Any] = {"order_gain_nats": 0.001} if number < 3 else {}
         search.tell(other.key, record(other, 6 - number / 10, run_id=f"{number:016x}", **unread))
     assert search.report(last.key, 1, 5.9) is None, "before a quarter of the budget"
     assert "median" in str(search.report(last.key, 2, 5.9))
