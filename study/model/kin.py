@@ -221,12 +221,13 @@ KIN = (
 def kin_of(architecture: Architecture) -> Kin:
     """The class of transformers that computes what an architecture does.
 
-    Raises InputError where none does: with the fields in which all of them are unlike it, or else with what each has in another
-    way, the nearest first.
+    Raises InputError where none does: with the fields that none has so at any size, or else with what each has in another way,
+    the nearest first.
     """
     unlike = sorted(((kin, kin.unlike(architecture)) for kin in KIN), key=lambda each: len(each[1]))
     nearest, differs = unlike[0]
-    if nowhere := [name for name in differs if all(name in each for _, each in unlike)]:
+    some = {name for kin in KIN for name in kin.fields.values()}
+    if nowhere := [name for name in differs if name not in some and all(name in each for _, each in unlike)]:
         fields = ", ".join(f"{name} {getattr(architecture, name)}" for name in nowhere)
         raise InputError.at("architecture", f"has {fields}, which none of {', '.join(kin.name for kin in KIN)} has")
     if differs:

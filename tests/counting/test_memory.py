@@ -150,7 +150,7 @@ ENCODED = {
         config(4, 128, 2, 128, vocabulary=1000, length=64, batch=32, distance_bias="learned", query_key_norm=True),
         "fp32",
     ),
-    "ALiBi, bf16": (config(4, 128, 8, 128, vocabulary=1000, length=128, batch=4, distance_bias="alibi"), "bf16"),
+    "ALiBi": (config(4, 128, 8, 128, vocabulary=1000, length=128, batch=4, distance_bias="alibi"), "fp32"),
     "weights": (config(2, 128, 2, 512, vocabulary=30522, length=64, batch=1), "fp32"),
     "wide": (config(1, 512, 8, 2048, vocabulary=300, length=128, batch=16), "bf16"),
 }
