@@ -22,6 +22,9 @@ from study.training.stopping import StopSignal
 SHARED: dict[str, Any] = {"activation": "geglu", "layer_groups": 1, "embedding_width": 8}
 """Layers that share gated weights, behind narrow tables."""
 
+ORDERED: dict[str, Any] = {"position_encoding": "none", "distance_bias": "learned", "query_key_norm": True}
+"""Word order from a bias by distance alone, and normed queries and keys."""
+
 
 def write_corpus(path: Path, documents: int = 600, seed: int = 0) -> Path:
     """Sentences of a small grammar, so that context helps: each word fixes the next but for a choice of two."""

@@ -24,15 +24,14 @@ from study.training.stopping import StopSignal
 from study.training.trainer import compile_on
 from tests.needs import needs_compiler, needs_gpu
 from tests.processes import apart
-from tests.small import SHARED, config, losses, run_folder, trained, write_corpus
+from tests.small import ORDERED, SHARED, config, losses, run_folder, trained, write_corpus
 from tests.training.test_branching import trunk_and_branch, with_budget
 
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
 PLAIN: dict[str, Any] = {"norm_kind": "rms", "biases": "none"}
-ORDERED: dict[str, Any] = {"position_encoding": "rotary", "distance_bias": "learned", "query_key_norm": True, "norm": "pre"}
 KINDS = pytest.mark.parametrize(
     "kind",
-    [{}, {"position_encoding": "rotary"}, SHARED | PLAIN, ORDERED, {"distance_bias": "alibi"}],
+    [{}, {"position_encoding": "rotary"}, SHARED | PLAIN, ORDERED | {"norm": "pre"}, {"distance_bias": "alibi"}],
     ids=["BERT", "rotary", "shared and plain", "bias and normed queries", "ALiBi"],
 )
 

@@ -60,7 +60,7 @@ from study.store.score_records import ScoreRecord, baseline, file_baseline, scor
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
-from tests.small import SHARED, config, losses, trained, write_corpus
+from tests.small import ORDERED, SHARED, config, losses, trained, write_corpus
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import ScoreLaw, add_score
 from tests.waiting import ImpatientClock
@@ -163,11 +163,12 @@ def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> N
     assert 0 < record.seconds < time.perf_counter() - started
 
 
-def test_an_encoder_of_shared_layers_behind_narrow_tables_is_scored_by_each_protocol(run: RunFolder) -> None:
+@pytest.mark.parametrize("kind", [SHARED, ORDERED], ids=["shared layers, narrow tables", "bias, normed queries"])
+def test_encoders_of_other_kinds_are_scored_by_each_protocol(run: RunFolder, kind: dict[str, Any]) -> None:
     place = run.path.parents[3]
-    shared = trained(place / "results" / "shared", config(place / "text.txt", architecture=SHARED))
+    other = trained(place / "results" / "other", config(place / "text.txt", architecture=kind))
     tuned, ordered, probed = (
-        made(job(shared, task, **changes))
+        made(job(other, task, **changes))
         for task, changes in (("first", {}), ("order", {}), ("first", {"protocol": "frozen", "update": "head"}))
     )
     assert tuned.steps == 3 * 8

@@ -46,7 +46,7 @@ from study.training.stopping import StopSignal
 from study.training.trainer import Training
 from study.training.watchdog import Watchdog
 from tests.ranks import ranks_said
-from tests.small import SHARED, config, overflow_at, run_folder, stop_after, trained, write_corpus
+from tests.small import ORDERED, SHARED, config, overflow_at, run_folder, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
 from tests.waiting import ImpatientClock, until
 
@@ -219,6 +219,7 @@ def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) 
     {"recipe": {"schedule": "wsd", "precision": "bf16", "dropout": 0.1}},
     {"architecture": {"norm": "pre"}, "data": {"corpus": "few"}},
     {"architecture": SHARED, "recipe": {"precision": "bf16", "dropout": 0.1}},
+    {"architecture": ORDERED, "recipe": {"residual_initialisation": "zero"}},
 ])  # fmt: skip
 @pytest.mark.parametrize("step", [7, 11])
 def test_a_stopped_run_resumes_bit_for_bit(
