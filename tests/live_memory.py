@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytorch_lightning as pl
@@ -85,14 +86,15 @@ def one_thread() -> Iterator[None]:
 
 def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architecture | None = None, weight: float = 1.0) -> None:
     """Three steps of the workbench's own LightningModule on random tokens, validated as a run is, perhaps with a teacher."""
-    masker = Masker(config.masking, config.predictions, 4, (0, 1, 2, 3, 4), config.architecture.vocabulary)
+    masker = Masker(config.training_masking, config.predictions, 4, (0, 1, 2, 3, 4), config.architecture.vocabulary)
+    validating = replace(masker, masking=config.masking, predictions=config.validation_predictions)
     tutor = None if teacher is None else Tutor(MaskedLanguageModel(teacher), weight, 2.0)
     module = MaskedLanguageModelling(config, masker, tutor=tutor)
     draw = torch.Generator().manual_seed(0)
     vocabulary, size = config.architecture.vocabulary, (config.batch_sequences, config.data.sequence_length)
     batches = [torch.randint(5, vocabulary, size, generator=draw) for _ in range(3)]
     rows = torch.arange(2 * size[0])
-    validation = [(rows, masker(torch.randint(5, vocabulary, (2 * size[0], size[1]), generator=draw), draw))]
+    validation = [(rows, validating(torch.randint(5, vocabulary, (2 * size[0], size[1]), generator=draw), draw))]
     trainer = pl.Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
         devices=1,

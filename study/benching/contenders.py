@@ -29,7 +29,7 @@ from study.store.run_folder import RunFolder
 from study.training.allocation import keep_freed_memory
 from study.training.execution import Execution, resolve_kernels
 from study.training.stopping import StopSignal
-from study.training.trainer import Training, masker_of
+from study.training.trainer import Training, training_masker
 
 COPIED, COPIES = 2**26, 8
 """Numbers that are copied to measure the memory's bandwidth, 256 MB, more than any cache holds; how often between two looks."""
@@ -116,7 +116,7 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
     prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
     sequences = prepared.split("train")
     order = DataOrder(len(sequences), case.batch, config.seed)
-    masker, generator = masker_of(config, prepared), torch.Generator()
+    masker, generator = training_masker(config, prepared), torch.Generator()
     model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed).train()
     if resolve_kernels(Execution(case.device), case.dtype) == "onednn":
         multiply_through_onednn(model)

@@ -52,6 +52,22 @@ class Budget(Strict):
         return given
 
 
+class TrainingMasking(Strict):
+    """How training corrupts text; a rate or share that is left out is that of the run's `masking`, which validates.
+
+    The number of positions is round(rate · sequence length) in every sequence. `whole_words` chooses words in place of pieces:
+    words in random order, each with all its pieces, until there are enough, the last word cut where it has more (Devlin et al.
+    skip such a word). The masks of a step are new ones where `static_copies` is 0; with k copies a sequence has k masks, of
+    which each visit draws one. BERT wrote each sequence 10 times before it trained (Liu et al. 2019, arXiv:1907.11692, §4.1).
+    """
+
+    rate: Annotated[Positive, Field(le=0.9)] | None = None
+    mask_share: Share | None = None
+    random_share: Share | None = None
+    whole_words: bool = False
+    static_copies: Annotated[Index, Field(le=2**31)] = 0
+
+
 class Recipe(Strict):
     """How a run trains: optimiser, learning rate, schedule, batch, regularisation, precision and budget.
 
@@ -68,6 +84,7 @@ class Recipe(Strict):
     BERT's, or with `unit_stream` but for the projection of narrower tables. `residual_initialisation` says how each block's
     last products begin, of attention and FFN: as BERT's, or at `zero`, so that every block begins as the identity, in post-norm
     but for its norms (Goyal et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
+    `masking` is what training masks (see TrainingMasking).
     """
 
     learning_rate: Positive = 1e-3
@@ -88,6 +105,7 @@ class Recipe(Strict):
     teacher: Text = NO_RUN["teacher"]
     initialisation: Initialisation = "bert"
     residual_initialisation: ResidualInitialisation = "bert"
+    masking: TrainingMasking = TrainingMasking()
     budget: Budget
 
     @field_validator("start")

@@ -15,20 +15,25 @@ from pydantic import Field, model_validator
 from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.base.yaml_files import read_yaml
 from study.config.named_runs import NO_RUN, donor_of, teacher_of
-from study.config.recipe import Recipe
+from study.config.recipe import Recipe, TrainingMasking
 from study.counting.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_values, unbuildable, unlike_bert
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
 
 NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
 
-_LATER = {knob: Recipe.model_fields[knob].default for knob in (*NO_RUN, "initialisation", "residual_initialisation")}
+_LATER = {knob: Recipe.model_fields[knob].default for knob in (*NO_RUN, "initialisation", "residual_initialisation")} | {
+    "masking": TrainingMasking().model_dump(exclude_none=True)
+}
 """The knobs of a recipe that configurations leave out at their defaults, with these."""
 
-LEFT_OUT = {f"recipe.{knob}": plain for knob, plain in _LATER.items()} | {
+LEFT_OUT = flatten({"recipe": _LATER}) | {
     f"architecture.{name}": NONE if value is None else value for name, value in berts_values().items()
 }
 """The values that configurations leave out, by knob: no trained run, and what is as BERT has it."""
+
+TRAINING_MASKS = "recipe.masking."
+"""What the knobs of training's masks begin with."""
 
 OR_NONE = frozenset(f"architecture.{name}" for name, value in berts_values().items() if value is None)
 """The knobs of an architecture that may be NONE."""
@@ -89,7 +94,9 @@ class DataConfig(Strict):
 
 
 class Masking(Strict):
-    """BERT's corruption: of the chosen positions 80% become [MASK], 10% a random token, 10% stay (Devlin et al. 2019, §3.1).
+    """The masks of validation, and of training where `recipe.masking` says nothing else.
+
+    BERT's corruption: of the chosen positions 80% become [MASK], 10% a random token, 10% stay (Devlin et al. 2019, §3.1).
 
     The number of positions is round(rate · sequence length) in every sequence, so that shapes are static.
     """
@@ -115,6 +122,15 @@ class RunConfig(Strict):
     seed: Index = 0
 
     @model_validator(mode="after")
+    def _same_masks_stand_once(self) -> Self:
+        """Leave out of `recipe.masking` what is as `masking` has it: one run, one fingerprint."""
+        asked = self.recipe.masking
+        if same := {name: None for name, value in self.masking if getattr(asked, name) == value}:
+            recipe = self.recipe.model_copy(update={"masking": asked.model_copy(update=same)})
+            object.__setattr__(self, "recipe", recipe)
+        return self
+
+    @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         architecture, recipe, data = self.architecture, self.recipe, self.data
         length, pieces = data.sequence_length, data.tokenizer.vocabulary
@@ -126,8 +142,7 @@ class RunConfig(Strict):
             raise ValueError(f"architecture.positions {architecture.positions} is below data.sequence_length {length}")
         if recipe.batch_tokens % length:
             raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
-        if self.predictions < 1:
-            raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
+        self._check_masks()
         if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
             flops = f"recipe.budget.flops {recipe.budget.flops:g}"
             raise ValueError(f"{flops} would leave out what the teacher {recipe.teacher} takes; give tokens or steps")
@@ -146,6 +161,17 @@ class RunConfig(Strict):
                 raise ValueError(f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}")
         return self
 
+    def _check_masks(self) -> None:
+        """Raise ValueError where masks of training or validation hide nothing, or shares of training's are above the whole."""
+        length, training = self.data.sequence_length, self.training_masking
+        if self.validation_predictions < 1:
+            raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
+        if self.predictions < 1:
+            raise ValueError(f"recipe.masking.rate {training.rate} masks no position of {length}")
+        if training.mask_share + training.random_share > 1 + 1e-9:
+            shares = f"mask_share {training.mask_share} and random_share {training.random_share}"
+            raise ValueError(f"recipe.masking has {shares}, which add up to more than 1; give both")
+
     def _check_untrained(self) -> None:
         """Raise ValueError where a run of no steps has no trained weights, or something to train them by."""
         if self.recipe.donor is None:
@@ -159,8 +185,19 @@ class RunConfig(Strict):
         return self.recipe.batch_tokens // self.data.sequence_length
 
     @property
+    def training_masking(self) -> Masking:
+        """Rate and shares of the masks that training sees: those of `recipe.masking`, where it has none those of `masking`."""
+        asked = self.recipe.masking.model_dump(include=set(Masking.model_fields), exclude_none=True)
+        return self.masking.model_copy(update=asked)
+
+    @property
     def predictions(self) -> int:
-        """Masked positions of one sequence."""
+        """Masked positions of one training sequence."""
+        return masked_positions(self.data.sequence_length, self.training_masking.rate)
+
+    @property
+    def validation_predictions(self) -> int:
+        """Masked positions of one validation sequence."""
         return masked_positions(self.data.sequence_length, self.masking.rate)
 
     @property
@@ -227,6 +264,9 @@ class RunConfig(Strict):
         for knob in knobs:
             set_path(asked, knob, True)
         values = flatten(_plain(self.model_dump(mode="json", include=asked)))
+        if any(knob.startswith(TRAINING_MASKS) for knob in knobs):
+            training = flatten(_plain(self.training_masking.model_dump()), TRAINING_MASKS.rstrip("."))
+            values |= {knob: value for knob, value in training.items() if knob in values}
         return {knob: values.get(knob) for knob in knobs}
 
     def setting(self, knobs: Collection[str]) -> str:
@@ -247,7 +287,7 @@ class RunConfig(Strict):
         kept = {*TOLD, *unlike_bert(self.architecture)}
         if "warmup_tokens" in values["recipe"]:
             del values["recipe"]["warmup_fraction"]
-        values["recipe"] = {name: value for name, value in values["recipe"].items() if value != _LATER.get(name)}
+        values["recipe"] = _beyond(values["recipe"], _LATER)
         values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 
@@ -322,8 +362,10 @@ _TRAINED_RUN_OF = {"recipe.start": donor_of, "recipe.teacher": teacher_of}
 
 
 def setting_words(values: Mapping[str, object]) -> str:
-    """What knobs are set to, by their last words where these tell them apart: norm=pre, dropout=0.1."""
-    words = {knob: knob.rpartition(".")[2] for knob in values}
+    """What knobs are set to, by their last words where these tell them apart: norm=pre, dropout=0.1, masking.rate=0.3."""
+    words = {
+        knob: knob.removeprefix("recipe.") if knob.startswith(TRAINING_MASKS) else knob.rpartition(".")[2] for knob in values
+    }
     apart = words if len({*words.values()}) == len(words) else {knob: knob for knob in values}
     return ", ".join(
         f"{apart[knob]}={value:.6g}" if isinstance(value, float) else f"{apart[knob]}={value}" for knob, value in values.items()
@@ -339,6 +381,16 @@ def run_words(shape: str, setting: str, learning_rate: float, seed: int) -> str:
 def fingerprint_of(values: object) -> str:
     """16 hex digits of SHA-256 over the canonical JSON of plain values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def _beyond(values: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are not plain, mapping by mapping; a mapping of which nothing is left is left out."""
+    kept = {
+        name: _beyond(value, plain[name]) if isinstance(value, dict) and name in plain else value
+        for name, value in values.items()
+        if value != plain.get(name)
+    }
+    return {name: value for name, value in kept.items() if value != {}}
 
 
 def _plain(value: Any) -> Any:

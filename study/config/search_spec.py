@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from study.base.schema import Count, Distinct, Index, Number, Several, Share, Strict, number_in
-from study.config.recipe import Recipe
+from study.config.recipe import Recipe, TrainingMasking
 from study.config.shape_spec import LARGEST, FfnRatio, Width, why_beyond
 from study.counting.architecture import Architecture
 from study.counting.solving import HEAD_WIDTH, ShapeRules
@@ -24,7 +24,7 @@ def _plain(annotation: Any) -> list[Any]:
 
 WHOLE_KNOBS = frozenset(
     f"{part}.{name}"
-    for part, model in (("architecture", Architecture), ("recipe", Recipe))
+    for part, model in (("architecture", Architecture), ("recipe", Recipe), ("recipe.masking", TrainingMasking))
     for name, field in model.model_fields.items()
     if int in (types := _plain(field.annotation)) and float not in types
 )

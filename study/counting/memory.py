@@ -63,6 +63,7 @@ class Memory:
 class Step:
     """What one optimiser step works on: B sequences of S tokens on this device, K of each masked, in a precision.
 
+    `validation_predictions` are the masked positions of a validation sequence, as many as in training where it is None.
     Attention is fused everywhere but on CPUs with dropout, in bf16 or where a bias by distance is learned; there it keeps the
     S·S probabilities. `ranks` share the batch by DDP, whose buckets hold the gradients once more. A step that is `graphed` (a
     CUDA graph) keeps what it works in. A `teacher` predicts the masked positions first.
@@ -77,6 +78,13 @@ class Step:
     ranks: int = 1
     graphed: bool = False
     teacher: Architecture | None = None
+    validation_predictions: int | None = None
+
+    @property
+    def validation(self) -> Step:
+        """What validation works on at a time: twice the sequences, with masks of its own."""
+        masked = self.predictions if self.validation_predictions is None else self.validation_predictions
+        return replace(self, batch=2 * self.batch, predictions=masked)
 
     @property
     def tokens(self) -> int:
@@ -114,9 +122,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     - backward pass of the last layer and of the one before: activations, the decoder's gradient 4VE, and gradients on their way
       through the layer (`_layer_backward`);
     - gradient of the token table: gradients whole, its two contributions and their sum, so 8VE beside (tied only);
-    - validation, at 2B sequences: logits and log-probabilities 16MV, or before them the forward pass (`_forward_activations`)
-      with the copies of the weights; gradients and activations gone, but beside the largest of the other moments where steps
-      are graphed.
+    - validation, at 2B sequences with M' masked positions: logits and log-probabilities 8M'V, or before them the forward pass
+      (`_forward_activations`) with the copies of the weights; gradients and activations gone, but beside the largest of the
+      other moments where steps are graphed.
     A teacher, with weights 4P' of its own, adds to the loss its logits, both log-probabilities, its probabilities, the
     difference and their product, less the probabilities of the words, which come later: 20MV, in bf16 22MV; and a moment before
     the student's forward pass,
@@ -148,8 +156,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     if step.teacher is not None:
         moments["loss"] += 5 * logits + bf16_logits
         moments["lesson"] = fixed + gradients + max(_forward_activations(step.teacher, step), logits)
-    forward = copies + _forward_activations(architecture, replace(step, batch=2 * step.batch))
-    moments["validation"] = (max(moments.values()) if step.graphed else fixed) + max(4 * logits, forward)
+    validated = FLOAT * step.validation.masked * architecture.vocabulary
+    forward = copies + _forward_activations(architecture, step.validation)
+    moments["validation"] = (max(moments.values()) if step.graphed else fixed) + max(2 * validated, forward)
     moment = max(moments, key=lambda name: moments[name])
     workspace = moments[moment] - fixed - gradients - copies - kept
     return Memory(moment, weights + more, gradients, 2 * weights, copies, kept, workspace)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from study.config.run_config import Masking
 
 IGNORED = -100
 """The label of a position that is not predicted; torch's cross_entropy leaves it out."""
+
+_GOLDEN, _FIRST, _SECOND = (bits - 2**64 for bits in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+"""The constants of SplitMix64, as int64 has them."""
+
+_FRACTION_BITS = 24
+"""Bits of a drawn fraction, as many as a float32 holds."""
 
 
 class MaskedBatch(NamedTuple):
@@ -24,15 +31,32 @@ class MaskedBatch(NamedTuple):
     labels: Int[Tensor, "B K"]
 
 
+class StaticMasks(NamedTuple):
+    """How many masks each sequence has, and the seed that they are drawn from."""
+
+    copies: int
+    seed: int
+
+
 @dataclass(frozen=True)
 class Masker:
-    """Masking for one tokeniser: its special tokens are never predicted, and random tokens come from all its pieces."""
+    """Masking for one tokeniser: its special tokens are never predicted, and random tokens come from all its pieces.
+
+    `continuing` marks the pieces that continue a word where whole words are chosen. With `static` masks a sequence has so many
+    masks, each a function of its tokens and the seed, and each visit draws one of them; without, each visit draws a new one.
+    """
 
     masking: Masking
     predictions: int
     mask_token: int
     special_tokens: tuple[int, ...]
     vocabulary: int
+    continuing: Bool[Tensor, " V"] | None = None
+    static: StaticMasks | None = None
+
+    def to(self, device: torch.device) -> Masker:
+        """The same masking with what it looks up on a device."""
+        return replace(self, continuing=None if self.continuing is None else self.continuing.to(device))
 
     def __call__(self, tokens: Int[Tensor, "B S"], generator: torch.Generator, rank: int = 0, ranks: int = 1) -> MaskedBatch:
         """Choose K positions of each sequence at random and corrupt them 80/10/10 (Devlin et al. 2019, §3.1).
@@ -42,15 +66,21 @@ class Masker:
         """
         device, (batch, length) = tokens.device, tokens.shape
         rows = slice(rank * batch, (rank + 1) * batch)
-        draw = functools.partial(torch.rand, batch * ranks, device=device, generator=generator)
+
+        def anew(count: int) -> Tensor:
+            return torch.rand(batch * ranks, count, device=device, generator=generator)[rows]
+
+        draw: Callable[[int], Tensor] = anew
+        if self.static is not None:
+            copies_B = (anew(1)[:, 0] * self.static.copies).long()
+            draw = _static_draws(tokens, copies_B, self.static.seed)
         special = torch.isin(tokens, _on_device(self.special_tokens, device))
-        scores = draw(length)[rows].masked_fill_(special, -1.0)
-        positions = scores.topk(self.predictions, dim=1, sorted=False).indices.sort(dim=1).values
+        positions = self._chosen(draw(length), tokens, special).sort(dim=1).values
         originals = tokens.gather(1, positions)
         labels = originals.masked_fill(special.gather(1, positions), IGNORED)
 
-        fate = draw(self.predictions)[rows]
-        random_tokens = (draw(self.predictions)[rows] * self.vocabulary).to(tokens.dtype).clamp_(max=self.vocabulary - 1)
+        fate = draw(self.predictions)
+        random_tokens = (draw(self.predictions) * self.vocabulary).to(tokens.dtype).clamp_(max=self.vocabulary - 1)
         masked, replaced = self.masking.mask_share, self.masking.mask_share + self.masking.random_share
         corrupted = torch.where(fate < replaced, random_tokens, originals).masked_fill_(fate < masked, self.mask_token)
         corrupted = torch.where(labels == IGNORED, originals, corrupted)
@@ -66,6 +96,55 @@ class Masker:
         keys = torch.rand(tokens.shape, device=tokens.device, generator=generator).masked_fill_(fixed, 1.0)
         places, drawn = (order.argsort(dim=1, stable=True) for order in (fixed.byte(), keys))  # fixed places last, in order
         return tokens.scatter(1, places, tokens.gather(1, drawn))
+
+    def _chosen(
+        self, scores: Float[Tensor, "B S"], tokens: Int[Tensor, "B S"], special: Bool[Tensor, "B S"]
+    ) -> Int[Tensor, "B K"]:
+        """The K positions of the highest scores, special tokens last; of whole words the first piece's score counts for all.
+
+        Pieces of one word tie, and are taken from its first on.
+        """
+        if self.continuing is None:
+            return scores.masked_fill_(special, -1.0).topk(self.predictions, dim=1, sorted=False).indices
+        begins = ~self.continuing[tokens] | special
+        begins[:, 1:] |= special[:, :-1]
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        of_words = scores.gather(1, torch.where(begins, places, 0).cummax(1).values).masked_fill_(special, -1.0)
+        return of_words.sort(dim=1, descending=True, stable=True).indices[:, : self.predictions]
+
+
+def _static_draws(
+    tokens: Int[Tensor, "B S"], copies_B: Int[Tensor, " B"], seed: int
+) -> Callable[[int], Float[Tensor, "B count"]]:
+    """Fractions that are a function of a sequence's tokens, the number of the copy and the seed, so many more at each call.
+
+    A counter is hashed by SplitMix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators", figure 17).
+    """
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    of_text_B = _mixed(tokens + places * _GOLDEN).sum(1)
+    keys_Bx1 = _mixed(_mixed(of_text_B + seed) + copies_B)[:, None]
+    drawn = 0
+
+    def draw(count: int) -> Tensor:
+        nonlocal drawn
+        counters = torch.arange(drawn, drawn + count, device=tokens.device)
+        drawn += count
+        bits_Bxcount = _shifted(_mixed(keys_Bx1 + counters * _GOLDEN), 64 - _FRACTION_BITS)
+        return bits_Bxcount.float().div_(2**_FRACTION_BITS)
+
+    return draw
+
+
+def _mixed(numbers: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
+    """SplitMix64's finaliser: every bit of an int64 changes about half the bits of what it gives."""
+    numbers = (numbers ^ _shifted(numbers, 30)) * _FIRST
+    numbers = (numbers ^ _shifted(numbers, 27)) * _SECOND
+    return numbers ^ _shifted(numbers, 31)
+
+
+def _shifted(numbers: Int[Tensor, "*any"], bits: int) -> Int[Tensor, "*any"]:
+    """The numbers shifted to the right as if they had no sign."""
+    return torch.bitwise_and(numbers >> bits, 2 ** (64 - bits) - 1)
 
 
 @functools.cache

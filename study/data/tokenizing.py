@@ -115,6 +115,21 @@ def first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
             return
 
 
+def continuing_pieces(tokenizer: Tokenizer) -> list[int]:
+    """The ids of the pieces that continue a word, which WordPiece writes with ## before them.
+
+    Raises InputError for a tokeniser of another kind.
+    """
+    model = tokenizer.model
+    if not isinstance(model, WordPiece):
+        remedy = "leave it out, or give a WordPiece vocabulary"
+        raise InputError.at(
+            "recipe.masking.whole_words", f"needs word pieces, and the tokeniser is a {type(model).__name__}; {remedy}"
+        )
+    prefix = model.continuing_subword_prefix
+    return sorted(number for piece, number in tokenizer.get_vocab().items() if piece.startswith(prefix) and piece != prefix)
+
+
 def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
     """The tokeniser in the file `config.path`: BERT's WordPiece on a `vocab.txt`, or any `tokenizer.json`.
 

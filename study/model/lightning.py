@@ -161,7 +161,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         kernels that are `written_out`, which have gradients.
         """
         models = [self.model] if self.tutor is None else [self.model, self.tutor.model.to(self.device)]
-        self._generator = torch.Generator(self.device)
+        self._generator, self.masker = torch.Generator(self.device), self.masker.to(self.device)
         self._graph: StepGraph | None = None
         self._predicted_loss: Callable[..., Tensor] = self.model.predicted_loss
         if self.kernels == "onednn":

@@ -19,6 +19,9 @@ from study.planning.tuning import AT_ONCE
 from study.store.named_records import expected_flops
 from study.store.records import RunRecord
 
+PRICED = ("recipe.batch_tokens", "recipe.masking.rate")
+"""The knobs of a recipe that change what a run costs."""
+
 
 @dataclass(frozen=True)
 class BillRow:
@@ -176,8 +179,8 @@ def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], s
 
 
 def _dearest(cell: Cell) -> RunConfig:
-    """The run of a cell that costs most, where what is tuned has a price; knobs of the recipe but for the batch have none."""
-    if not any(path == "recipe.batch_tokens" or path.startswith("architecture.") for path in cell.spec.tune):
+    """The run of a cell that costs most, where what is tuned has a price: of the recipe the batch and the masked share."""
+    if not any(path in PRICED or path.startswith("architecture.") for path in cell.spec.tune):
         return cell.config
     return max(cell.trials(), key=lambda run: expected_flops(run, run.steps))
 

@@ -91,6 +91,7 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
         ranks=ranks,
         graphed=graphed,
         teacher=teacher_architecture(config),
+        validation_predictions=config.validation_predictions,
     )
     return training_memory(config.architecture, step)
 

@@ -14,8 +14,8 @@ from study.base.errors import InputError, Problem, near, nearest, shown
 from study.base.schema import flatten, number_in, set_below, whole
 from study.base.yaml_files import KeyLoader, read_yaml
 from study.config.named_runs import NO_RUN
-from study.config.recipe import Recipe
-from study.config.run_config import Masking
+from study.config.recipe import Recipe, TrainingMasking
+from study.config.run_config import TRAINING_MASKS, Masking
 from study.config.shape_spec import LARGEST, Shapes, why_beyond
 from study.config.sweep_spec import PARTS, Budgets, SweepSpec
 from study.counting.architecture import COUNTED_ALONE, NOT_IN_MLM, Architecture, built_words
@@ -24,13 +24,17 @@ from study.store.sweep_folder import SweepFolder
 
 KNOBS = (
     *(f"architecture.{name}" for name in Architecture.model_fields if name not in NOT_IN_MLM),
-    *(f"recipe.{name}" for name in Recipe.model_fields if name != "budget"),
+    *(f"recipe.{name}" for name in Recipe.model_fields if name not in ("masking", "budget")),
+    *(f"{TRAINING_MASKS}{name}" for name in TrainingMasking.model_fields),
     *(f"masking.{name}" for name in Masking.model_fields),
 )
 """The dotted keys of a run that `vary`, `tune` and `search` may set."""
 
-_BESIDE_BASE = {f"masking_{name}": f"stands beside base, as masking.{name}" for name in Masking.model_fields}
-"""What is told of a key for the masks, which are those of a whole sweep, where it is given under `base`."""
+_BESIDE_BASE = {
+    f"masking_{name}": f"stands beside base, as masking.{name}; for training alone write base.{TRAINING_MASKS}{name}"
+    for name in Masking.model_fields
+}
+"""What is told of a key for the masks, those of a whole sweep or of training, where it is written as one word under `base`."""
 
 TRAINED_RUNS = tuple(f"recipe.{knob}" for knob in NO_RUN)
 """The knobs that name a trained run."""
@@ -119,12 +123,13 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _keys_of(path: str) -> list[str]:
-    """The keys that a path goes through; a knob under `vary`, `tune` or `search.space` is one key with a dot in it."""
+    """The keys that a path goes through; a knob under `vary`, `tune` or `search.space` is one key with dots in it."""
     keys = path.split(".")
     for above in (["vary"], ["tune"], ["search", "space"]):
         if keys[: len(above)] == above and len(keys) > len(above) + 1:
-            knob = ".".join(keys[len(above) : len(above) + 2])
-            return [*above, knob, *keys[len(above) + 2 :]]
+            below = keys[len(above) :]
+            parts = 3 if ".".join(below[:3]) in KNOBS else 2
+            return [*above, ".".join(below[:parts]), *below[parts:]]
     return keys
 
 
@@ -148,7 +153,8 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
             elif path in TRAINED_RUNS and place != "vary":
                 yield Problem(f"{place}.{path}", "is compared by vary, and no number to search")
             elif str(path).startswith("masking."):
-                message = "changes the masks of validation too, so that losses could not be compared; make a sweep of each"
+                message = "changes the masks of validation too, so that losses could not be compared"
+                message += f"; {TRAINING_MASKS}{path.removeprefix('masking.')} changes those of training alone"
                 yield Problem(f"{place}.{path}", message)
             elif place != "search.space" and str(path).removeprefix("architecture.") in LARGEST:
                 yield Problem(f"{place}.{path}", "is what shapes give; list its values there")

@@ -22,6 +22,7 @@ from study.config.sweep_spec import SweepSpec
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare, unread_at_first
+from study.data.tokenizing import continuing_pieces, load_tokenizer
 from study.executing.choosing import executor_of, slots_of
 from study.executing.slots import Slot, sharing_note
 from study.planning.bill import Bill, bill
@@ -64,6 +65,7 @@ def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[
         lambda: check_files(data),
         lambda: _check_results(folder),
         lambda: _check_trained_runs(planned, folder),
+        lambda: _check_words(planned),
         lambda: _check_batches(planned, len(slots[0].indices)),
         lambda: _check_kernels(planned, slots[0], here),
         *([lambda: _check_room(planned, slots)] if here else []),  # of other machines' memory nothing is known here
@@ -92,6 +94,13 @@ def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedDa
     under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
     begun = {run.config().key for run in under_way}
     check_trained_runs(wanted, begun, prepared)
+
+
+def _check_words(planned: Plan) -> None:
+    """Raise InputError where whole words are to be masked and the tokeniser in a file is no WordPiece."""
+    tokenizer = planned.spec.data.tokenizer
+    if tokenizer.kind == "file" and any(run.recipe.masking.whole_words for run in planned.first_runs):
+        continuing_pieces(load_tokenizer(tokenizer))
 
 
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from study.base.quantities import plural
 from study.base.schema import Count, Index, Share, Strict, flatten
 from study.config.resources import Kernels
-from study.config.run_config import LEFT_OUT, RunConfig, as_told, fingerprint_of
+from study.config.run_config import LEFT_OUT, TRAINING_MASKS, Masking, RunConfig, as_told, fingerprint_of
 from study.counting.architecture import Architecture
 from study.counting.memory import Precision
 from study.counting.parameters import parameters
@@ -260,7 +260,9 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
 def with_left_out(table: pd.DataFrame) -> pd.DataFrame:
     """A table of runs in which every run has the values that its configuration leaves out and those of others do not."""
-    return table.fillna({knob: value for knob, value in LEFT_OUT.items() if knob in table})
+    told = [name for name in Masking.model_fields if f"{TRAINING_MASKS}{name}" in table]
+    as_validated = {f"{TRAINING_MASKS}{name}": table[f"masking.{name}"] for name in told}
+    return table.fillna({knob: value for knob, value in LEFT_OUT.items() if knob in table} | as_validated)
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.profilers import PassThroughProfiler
 from torch import Tensor
 
+from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
 from study.counting.memory import Device, Precision
 from study.data.batches import PackedBatches
-from study.data.masking import Masker
+from study.data.masking import Masker, StaticMasks
 from study.data.prepared import PreparedData
+from study.data.tokenizing import continuing_pieces
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.store.run_folder import RunFolder
 from study.store.work_folder import step_of
@@ -84,9 +86,9 @@ class Training:
         torch.set_num_threads(execution.threads)
         if execution.device == "cpu":
             keep_freed_memory()
-        masker = masker_of(config, self.prepared)
-        clock, module = Clock(folder.run_id), self._module(masker)
-        batches = PackedBatches(config, self.prepared, masker, pinned=execution.device == "cuda")
+        clock, module = Clock(folder.run_id), self._module(training_masker(config, self.prepared))
+        validation_masks = validation_masker(config, self.prepared)
+        batches = PackedBatches(config, self.prepared, validation_masks, pinned=execution.device == "cuda")
         metrics = None
         if rank() == 0:
             metrics = MetricsFile(folder.metrics_file, 0 if self.checkpoint is None else step_of(self.checkpoint), check)
@@ -132,7 +134,7 @@ class Training:
         """Weights that were trained elsewhere, validated as a run is at its end; see Execution.of."""
         quiet()
         torch.set_num_threads(self.execution.threads)
-        started, masker = time.perf_counter(), masker_of(self.config, self.prepared)
+        started, masker = time.perf_counter(), validation_masker(self.config, self.prepared)
         module = MaskedLanguageModelling(self.config, masker)
         module.model.load_state_dict(weights)
         device, devices = self.execution.device, self.execution.devices
@@ -190,15 +192,24 @@ def lightning_trainer(
     )
 
 
-def masker_of(config: RunConfig, prepared: PreparedData) -> Masker:
-    """The masking of a run on prepared data."""
-    special = prepared.special
-    return Masker(
-        masking=config.masking,
+def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
+    """The masking of a run's validation on prepared data."""
+    special, vocabulary = prepared.special, config.architecture.vocabulary
+    return Masker(config.masking, config.validation_predictions, special.mask, special.all, vocabulary)
+
+
+def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
+    """The masking of a run's training on prepared data; raises InputError where words are to be whole and cannot be told."""
+    asked, continuing = config.recipe.masking, None
+    if asked.whole_words:
+        continuing = torch.zeros(config.architecture.vocabulary, dtype=torch.bool)
+        continuing[continuing_pieces(prepared.tokenizer())] = True
+    return replace(
+        validation_masker(config, prepared),
+        masking=config.training_masking,
         predictions=config.predictions,
-        mask_token=special.mask,
-        special_tokens=special.all,
-        vocabulary=config.architecture.vocabulary,
+        continuing=continuing,
+        static=StaticMasks(asked.static_copies, stream_seed(Stream.MASKS, config.seed)) if asked.static_copies else None,
     )
 
 

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from study.base.errors import InputError
 from study.base.schema import deep_merge, flatten, set_path
 from study.base.yaml_files import read_yaml
-from study.config.recipe import Budget, Recipe
+from study.config.recipe import Budget, Recipe, TrainingMasking
 from study.config.run_config import DataConfig, Masking, RunConfig, TokenizerConfig
 from study.counting.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
-from study.counting.parameters import parameters
+from study.counting.parameters import flops_per_token, parameters
 from study.store.records import cell_of, counts_of, validation_of
 from tests.small import config, config_values
 
@@ -48,6 +48,7 @@ def test_a_fingerprint_stays_the_same_for_ever() -> None:
         {"recipe": {"weight_decay": 0.01, "schedule": "linear"}, "masking": {"rate": 0.15}, "seed": 0},
         {"recipe": {"learning_rate": "3e-3", "dropout": 0, "budget": {"steps": 30.0}}},
         {"architecture": {"norm": "post", "segments": 2}},
+        {"recipe": {"masking": {"rate": 0.15, "mask_share": 0.8, "random_share": 0.1, "whole_words": False}}},
     ],
 )
 def test_places_defaults_and_spellings_rename_no_run(changes: dict[str, Any]) -> None:
@@ -101,6 +102,11 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.teacher": "a/0123456789abcdef",
     "recipe.initialisation": "unit_stream",
     "recipe.residual_initialisation": "zero",
+    "recipe.masking.rate": 0.3,
+    "recipe.masking.mask_share": 0.7,
+    "recipe.masking.random_share": 0.2,
+    "recipe.masking.whole_words": True,
+    "recipe.masking.static_copies": 10,
     "recipe.budget.steps": 31,
     "masking.rate": 0.2,
     "masking.mask_share": 0.7,
@@ -131,7 +137,7 @@ def test_every_knob_is_known_to_move_numbers_or_not_to() -> None:
 
 def test_what_may_be_none_is_none_where_it_is_not_given() -> None:
     """YAML and records leave None out, so that it must be what reads back."""
-    models = (Architecture, DataConfig, TokenizerConfig, Masking, Recipe, Budget, RunConfig)
+    models = (Architecture, DataConfig, TokenizerConfig, Masking, TrainingMasking, Recipe, Budget, RunConfig)
     fields = [field for model in models for field in model.model_fields.values() if type(None) in get_args(field.annotation)]
     assert {field.default for field in fields} == {None}
 
@@ -173,6 +179,27 @@ def test_a_batch_is_whole_sequences_with_a_fixed_number_of_masks() -> None:
     assert (run.batch_sequences, run.predictions) == (8, 2)
 
 
+def test_training_masks_are_those_of_validation_but_for_what_the_recipe_says() -> None:
+    both, own = config(CORPUS, masking={"rate": 0.25}), config(CORPUS, recipe={"masking": {"rate": 0.4, "random_share": 0}})
+    assert (both.predictions, both.validation_predictions) == (4, 4)
+    assert (own.predictions, own.validation_predictions) == (6, 2)
+    assert (own.training_masking.rate, own.training_masking.mask_share, own.training_masking.random_share) == (0.4, 0.8, 0)
+    plain = config(CORPUS)
+    assert validation_of(own, "data") == validation_of(plain, "data") != validation_of(both, "data")
+    assert own.flops_per_token["train_flops"] == flops_per_token(plain.architecture, 16, 6)["train_flops"]
+    knobs = ["recipe.masking.rate", "recipe.masking.mask_share"]
+    assert own.values_of(knobs) == {"recipe.masking.rate": 0.4, "recipe.masking.mask_share": 0.8}
+    assert both.values_of(knobs)["recipe.masking.rate"] == 0.25
+    assert own.setting(knobs[:1]) == "masking.rate=0.4"
+
+
+def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
+    one, other = config(CORPUS, masking={"rate": 0.4}), config(CORPUS, masking={"rate": 0.4}, recipe={"masking": {"rate": 0.4}})
+    assert one == other
+    assert one.key == other.key
+    assert one.to_dict() == other.to_dict()
+
+
 @pytest.mark.parametrize(
     ("changes", "place", "message"),
     [
@@ -193,6 +220,8 @@ def test_a_batch_is_whole_sequences_with_a_fixed_number_of_masks() -> None:
         ({"recipe": {"warmup_tokens": 3600, "schedule": "wsd"}}, "", "28 steps and the decay 6, more than the budget's 30"),
         ({"masking": {"rate": 0.01}}, "", "masking.rate 0.01 masks no position of 16"),
         ({"masking": {"mask_share": 0.95}}, "masking", "add up to more than 1"),
+        ({"recipe": {"masking": {"rate": 0.01}}}, "", "recipe.masking.rate 0.01 masks no position of 16"),
+        ({"recipe": {"masking": {"mask_share": 0.95}}}, "", "recipe.masking has mask_share 0.95 and random_share 0.1, which"),
         ({"architecture": {"heads": 3}}, "architecture.heads", "3 heads do not divide width 16; 2 would"),
         ({"data": {"tokenizer": {"path": "vocab.txt"}}}, "data.tokenizer", "needs a path exactly when its kind is 'file'"),
     ],
@@ -285,6 +314,7 @@ def test_what_renames_no_run_tells_none_apart(changes: dict[str, Any]) -> None:
         {"recipe": {"start": "x/runs/0123456789abcdef"}},
         {"recipe": {"teacher": "x/runs/0123456789abcdef"}},
         {"recipe": {"warmup_tokens": 1024}},
+        {"recipe": {"masking": {"rate": 0.4}}},
         {"masking": {"rate": 0.2}},
         {"seed": 7},
     ],

@@ -78,7 +78,8 @@ def problems(**changes: Any) -> dict[str, str]:
          "asks for 40,000 settings, more than 10,000"),
         ({"vary": {"recipe.dropout": 0.1}}, "vary.recipe.dropout", "0.1 where a list is needed"),
         ({"vary": {"architecture.depth": [1, 2]}}, "vary.architecture.depth", "is what shapes give"),
-        ({"vary": {"masking.rate": [0.1, 0.2]}}, "vary.masking.rate", "so that losses could not be compared"),
+        ({"vary": {"masking.rate": [0.1, 0.2]}}, "vary.masking.rate",
+         "so that losses could not be compared; recipe.masking.rate changes those of training alone"),
         ({"vary": {"recipe.precision": ["bf16", "fp32"]}}, "vary.recipe.precision", "has a value in base too"),
         ({"vary": {"recipe.beta1": [0.8, 0.9]}, "tune": {"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2}}},
          "vary.recipe.beta1", "is tuned too"),
@@ -244,6 +245,8 @@ def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewher
         "recipe.gradient_clip_norm": {"low": 0, "high": 4, "step": 2},
         "architecture.width": {"choices": [64, 16]},
         "recipe.schedule": {"choices": ["linear", "cosine"]},
+        "recipe.masking.rate": {"low": 0, "high": 1},
+        "recipe.masking.static_copies": {"low": 0, "high": 10},
     }
     search = sweep(shapes=None, search={"trials": 2, "space": space}).search
     assert search is not None
@@ -255,7 +258,9 @@ def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewher
         "recipe.gradient_clip_norm": True,
         "architecture.width": False,
         "recipe.schedule": False,
+        "recipe.masking.rate": False,
+        "recipe.masking.static_copies": True,
     }
     assert search.space["recipe.weight_decay"].holds(0.3)
     assert not search.space["recipe.batch_tokens"].holds(300.5)
-    assert [dimension.top() for dimension in search.space.values()] == [1.0, 1024, 8, 256, 4, 64, "cosine"]
+    assert [dimension.top() for dimension in search.space.values()] == [1.0, 1024, 8, 256, 4, 64, "cosine", 1.0, 10]

@@ -29,7 +29,7 @@ TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 def config(
     depth: int, width: int, heads: int, ffn: int, *, vocabulary: int, length: int, batch: int, **changes: Any
 ) -> RunConfig:
-    recipe = {name: changes.pop(name) for name in ("precision", "dropout") if name in changes}
+    recipe = {name: changes.pop(name) for name in ("precision", "dropout", "masking") if name in changes}
     sizes = {"depth": depth, "width": width, "heads": heads, "ffn": ffn, "vocabulary": vocabulary, "positions": length}
     return RunConfig.parse(
         {
@@ -118,6 +118,12 @@ TRAINED = {
         precision="bf16",
     ),
     "ModernBERT": config(4, 128, 2, 512, vocabulary=2048, length=64, batch=16, dropout=0.1, **MODERN),
+    "many masks in training": config(
+        1, 32, 1, 128, vocabulary=2000, length=128, batch=16, activation="relu", masking={"rate": 0.4}
+    ),
+    "validation, with few masks in training": config(
+        1, 32, 2, 32, vocabulary=8000, length=16, batch=64, masking={"rate": 0.07}
+    ),
     "one layer": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import Masking
-from study.data.masking import IGNORED, MaskedBatch, Masker
+from study.data.masking import IGNORED, MaskedBatch, Masker, StaticMasks
 
 SPECIAL = (0, 1, 2, 3, 4)
 
@@ -75,12 +76,94 @@ def test_masks_are_a_function_of_seed_and_step() -> None:
     assert not torch.equal(first.positions, other_seed.positions)
 
 
-def test_ranks_mask_as_one_rank_does() -> None:
+CONTINUING = torch.arange(1000) >= 600
+"""Of the pieces here those that continue a word."""
+
+KINDS = {
+    "dynamic": masker(),
+    "static": replace(masker(), static=StaticMasks(3, seed=1)),
+    "whole words": replace(masker(), continuing=CONTINUING),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_mask_as_one_rank_does(kind: str) -> None:
     tokens = text()
-    whole = masker()(tokens, generator(0, 9))
-    halves = [masker()(half, generator(0, 9), rank, 2) for rank, half in enumerate(tokens.chunk(2))]
+    whole = KINDS[kind](tokens, generator(0, 9))
+    halves = [KINDS[kind](half, generator(0, 9), rank, 2) for rank, half in enumerate(tokens.chunk(2))]
     for part, joined in zip(whole, map(torch.cat, zip(*halves, strict=True)), strict=True):
         assert torch.equal(part, joined)
+
+
+def same(one: MaskedBatch, other: MaskedBatch) -> bool:
+    return all(torch.equal(part, its) for part, its in zip(one, other, strict=True))
+
+
+def test_a_static_mask_is_a_function_of_the_text_and_the_seed() -> None:
+    """Whatever the step, and whichever sequences stand beside it in the batch."""
+    tokens, (fixed, other) = text(), (replace(masker(), static=StaticMasks(1, seed)) for seed in (1, 2))
+    first, later, alone = fixed(tokens, generator(1, 5)), fixed(tokens, generator(1, 6)), fixed(tokens[7:8], generator(1, 7))
+    assert same(first, later)
+    assert same(MaskedBatch(*(part[7:8] for part in first)), alone)
+    assert not torch.equal(first.positions, other(tokens, generator(1, 5)).positions)
+
+
+def test_a_sequence_has_as_many_static_masks_as_copies() -> None:
+    tokens, fixed = text(batch=1), replace(masker(), static=StaticMasks(4, seed=1))
+    visits = [fixed(tokens, generator(1, step)) for step in range(100)]
+    seen = {tuple(masked.tokens.flatten().tolist()) for masked in visits}
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.0, 0.5)])
+def test_static_masks_are_drawn_as_fairly_as_dynamic_ones(shares: tuple[float, float]) -> None:
+    """Shares, positions and random tokens: chi-square of positions at 15 degrees of freedom, 0.999 quantile 37.7."""
+    fixed = masker(predictions=2, mask_share=shares[0], random_share=shares[1])
+    tokens = torch.randint(5, 1000, (20_000, 16), generator=torch.Generator().manual_seed(0))
+    masked = replace(fixed, static=StaticMasks(10, seed=1))(tokens, generator(3, 1))
+    counts = torch.bincount(masked.positions.flatten(), minlength=16)
+    n = counts.sum().item()
+    assert ((counts - n / 16) ** 2 / (n / 16)).sum().item() < 37.7
+    now = masked.tokens.gather(1, masked.positions)
+    share = shares[0] + shares[1] / 1000
+    assert (now == 4).double().mean().item() == pytest.approx(share, abs=4 * math.sqrt(max(share, 1e-3) / n))
+    drawn = now[(now != 4) & (now != masked.labels)].double()
+    assert drawn.mean().item() == pytest.approx(500, abs=4 * 289 / math.sqrt(len(drawn)))
+
+
+def words_of(tokens: torch.Tensor) -> list[list[int]]:
+    """The positions of each word of one sequence, as WordPiece reads it; special pieces belong to none."""
+    words: list[list[int]] = []
+    for place, token in enumerate(tokens.tolist()):
+        if token in SPECIAL:
+            continue
+        within = CONTINUING[token] and words and words[-1][-1] == place - 1
+        (words[-1] if within else (words := [*words, []])[-1]).append(place)
+    return words
+
+
+def test_whole_words_are_masked_but_for_the_last_that_is_cut() -> None:
+    tokens = text(batch=500)
+    masked = KINDS["whole words"](tokens, generator(0, 0))
+    cut = 0
+    for sequence, positions in zip(tokens, masked.positions.tolist(), strict=True):
+        chosen = [[place in positions for place in word] for word in words_of(sequence)]
+        partial = [word for word in chosen if any(word) and not all(word)]
+        assert len(partial) <= 1
+        assert all(word == sorted(word, reverse=True) for word in partial), "a word is cut at its end"
+        cut += len(partial)
+    assert 0 < cut < 500
+    assert not torch.isin(masked.labels, torch.tensor(SPECIAL)).any()
+
+
+def test_every_word_is_equally_likely_whatever_its_length() -> None:
+    """Of words of 1, 2 and 3 pieces two thirds of all pieces are masked, so that no word is first by its place."""
+    row = torch.tensor([2, 7, 7, 700, 7, 700, 700, 3])
+    chosen = replace(masker(predictions=1), continuing=CONTINUING)(row.repeat(30_000, 1), generator(5, 5)).positions.flatten()
+    counts = torch.bincount(chosen, minlength=8)
+    assert counts[[0, 3, 5, 6, 7]].sum() == 0
+    expected = 30_000 / 3
+    assert ((counts[[1, 2, 4]] - expected) ** 2 / expected).sum().item() < 13.8  # 0.999 quantile at 2 degrees of freedom
 
 
 def test_a_sequence_with_too_few_ordinary_tokens_ignores_the_rest() -> None:

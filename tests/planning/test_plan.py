@@ -621,6 +621,12 @@ def test_tuned_batches_are_priced_at_the_dearest() -> None:
     assert branched.sharing.train_flops == pytest.approx(branched.train_flops)
 
 
+def test_tuned_masks_are_priced_at_the_dearest() -> None:
+    spec = sweep(tune={"recipe.masking.rate": {"low": 0.15, "high": 0.6, "trials": 3}}, budgets={"steps": [100]})
+    flops = [row.train_flops for row in bill(Plan(spec), [CORE]).rows]
+    assert flops == [max(run.flops_per_token["train_flops"] for run in cell.trials()) * 25600 for cell in cells(spec)]
+
+
 def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_parameters() -> None:
     """48 positions of width 16 more are 384 tokens more at half a token a parameter, one step and a half."""
     tune = {"architecture.positions": {"low": 16, "high": 64, "trials": 2}}

@@ -89,6 +89,22 @@ def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> 
     assert values["tune"]["recipe.learning_rate"]["trials"] == 5
 
 
+def test_a_knob_of_training_masks_is_one_key(tmp_path: Path) -> None:
+    tune = {"recipe.masking.rate": {"low": 0.2, "high": 0.8, "trials": 2}}
+    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", tune=tune)
+    overrides = (
+        "vary.recipe.masking.whole_words=[false, true]",
+        "tune.recipe.masking.rate.trials=3",
+        "base.recipe.masking.static_copies=2",
+    )
+    spec, values = read_sweep(file, overrides)
+    assert spec.settings == [{"recipe.masking.whole_words": False}, {"recipe.masking.whole_words": True}]
+    assert values["tune"]["recipe.masking.rate"]["trials"] == 3
+    runs = [run for cell in Plan(spec).cells for run in cell.trials()]
+    assert {run.training_masking.rate for run in runs} == {0.2, 0.4, 0.8}
+    assert {(run.masking.rate, run.recipe.masking.static_copies) for run in runs} == {(0.15, 2)}
+
+
 @pytest.mark.parametrize(
     ("override", "place", "message"),
     [

@@ -52,6 +52,18 @@ def record(**changes: Any) -> RunRecord:
     return RunRecord.parse(values | changes)
 
 
+def test_a_ledger_tells_training_masks_of_every_run_where_any_has_its_own() -> None:
+    """A run that has none trains on those of validation, whatever their rate."""
+    plain, rarer = config(CORPUS), config(CORPUS, masking={"rate": 0.1})
+    own = config(CORPUS, recipe={"masking": {"rate": 0.4, "whole_words": True}})
+    assert not [name for name in ledger([record(config=plain)]) if str(name).startswith("recipe.masking.")]
+    table = ledger([record(config=each) for each in (plain, rarer, own)]).set_index("run_id")
+    table = table.loc[[each.fingerprint("data") for each in (plain, rarer, own)]]
+    assert table["recipe.masking.rate"].tolist() == [0.15, 0.1, 0.4]
+    assert table["masking.rate"].tolist() == [0.15, 0.1, 0.15]
+    assert table["recipe.masking.whole_words"].tolist() == [False, False, True]
+
+
 def test_a_run_of_no_steps_has_no_speed_in_records_of_earlier_versions_either() -> None:
     assert record(tokens_per_second=0.0).tokens_per_second is None
     assert record(tokens_per_second=12.5).tokens_per_second == 12.5

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,19 +85,24 @@ def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:
     assert sum(tensor.numel() for tensor in weights(folder).values()) == record.parameters
 
 
-@pytest.mark.parametrize(("limit", "initialisation"), [(0.4, "bert"), (0, "unit_stream")])
-def test_a_run_is_the_plain_loop_that_its_recipe_tells(limit: float, initialisation: Initialisation, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "initialisation", "masking"), [(0.4, "bert", {}), (0, "unit_stream", {"rate": 0.25, "mask_share": 0.5})]
+)
+def test_a_run_is_the_plain_loop_that_its_recipe_tells(
+    limit: float, initialisation: Initialisation, masking: dict[str, float], tmp_path: Path
+) -> None:
     """Order, masks, dropout and validation from their own streams over two epochs, and torch's AdamW, clipped or not."""
     optimiser = {"learning_rate": 1e-2, "beta1": 0.8, "beta2": 0.7, "epsilon": 1e-3, "weight_decay": 0.5}
     recipe = optimiser | {"gradient_clip_norm": limit, "warmup_fraction": 0.2, "dropout": 0.1, "budget": {"steps": 100}}
-    recipe |= {"initialisation": initialisation}
+    recipe |= {"initialisation": initialisation, "masking": masking}
     sizes = {"depth": 1, "vocabulary": 128, "embedding_width": 8}
     data = {"tokenizer": {"vocabulary": 128}, "validation_sequences": 16}
     wanted = config(write_corpus(tmp_path / "few.txt", 200), recipe=recipe, architecture=sizes, data=data, seed=3)
     folder = trained(tmp_path, wanted, kernels="eager", validations=1)
 
     prepared = prepare(wanted.data)
-    train, masker = prepared.split("train"), Masker(Masking(), 2, mask_token=4, special_tokens=(0, 1, 2, 3, 4), vocabulary=128)
+    train, validating = prepared.split("train"), Masker(Masking(), 2, 4, special_tokens=(0, 1, 2, 3, 4), vocabulary=128)
+    masker = replace(validating, masking=Masking(**masking), predictions=4 if masking else 2)
     seeds = [stream_seed(Stream.DATA_ORDER, 3, epoch) for epoch in range(2)]
     order = np.concatenate([np.random.Generator(np.random.PCG64(seed)).permutation(len(train)) for seed in seeds])
     assert len(train) < 800 <= len(order)
@@ -121,7 +127,9 @@ def test_a_run_is_the_plain_loop_that_its_recipe_tells(limit: float, initialisat
         torch.nn.utils.clip_grad_norm_(model.parameters(), limit or float("inf"))
         adamw.step()
         losses.append(loss.item())
-    fixed = masker(torch.from_numpy(prepared.validation()), torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS)))
+    fixed = validating(
+        torch.from_numpy(prepared.validation()), torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS))
+    )
     logits = model.eval()(fixed.tokens, fixed.positions)
     nats = F.cross_entropy(logits.flatten(0, 1), fixed.labels.flatten(), reduction="none").view(16, 2).sum(1)
 
@@ -205,6 +213,24 @@ def test_each_step_is_validated_once_and_the_last_one_always(
     assert [row["trainer/step"] for row in folder.metrics() if "val/loss" in row] == expected
 
 
+def test_what_training_masks_is_nothing_to_validation(corpus: Path, tmp_path: Path) -> None:
+    """The same weights have the same losses, and the record counts the FLOPs of what training masks."""
+    plain = trained(tmp_path, config(corpus, recipe={"budget": {"steps": 2}}))
+    steps, start = {"steps": 0}, str(plain.path)
+    masking = {"rate": 0.4, "whole_words": True, "static_copies": 10}
+    again = trained(tmp_path, config(corpus, recipe={"budget": steps, "start": start, "masking": masking}))
+    assert np.array_equal(again.validation_losses(), plain.validation_losses())
+    own, record = (
+        trained(tmp_path, config(corpus, recipe={"budget": {"steps": 2}, "masking": masking})).record(),
+        plain.record(),
+    )
+    assert own is not None
+    assert record is not None
+    assert own.validation_masked_tokens == record.validation_masked_tokens == 64
+    head = 16 * 16 + 200 * 16
+    assert own.train_flops - record.train_flops == 6 * (6 - 2) * head * 16  # sequences of two batches
+
+
 def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) -> None:
     folder = trained(tmp_path, config(corpus))
     before = {path.name: path.stat().st_mtime_ns for path in folder.path.iterdir() if path.is_file()}
@@ -220,6 +246,7 @@ def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) 
     {"architecture": {"norm": "pre"}, "data": {"corpus": "few"}},
     {"architecture": SHARED, "recipe": {"precision": "bf16", "dropout": 0.1}},
     {"architecture": ORDERED, "recipe": {"residual_initialisation": "zero"}},
+    {"recipe": {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 2}}},
 ])  # fmt: skip
 @pytest.mark.parametrize("step", [7, 11])
 def test_a_stopped_run_resumes_bit_for_bit(

@@ -41,7 +41,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs
-from study.training.trainer import Trained, masker_of
+from study.training.trainer import Trained, training_masker
 from study.training.watchdog import Watchdog
 from tests.launching import Place
 from tests.small import SHARED, config, stop_after, trained, write_corpus
@@ -353,7 +353,7 @@ def test_a_taught_run_is_the_plain_loop_with_its_teachers_lesson(
     student = MaskedLanguageModel(wanted.architecture, seed=0)
     optimizer = adamw(student, wanted.recipe)
     rates = schedule(optimizer, wanted.steps, wanted.recipe)
-    masker, train = masker_of(wanted, prepared), prepared.split("train")
+    masker, train = training_masker(wanted, prepared), prepared.split("train")
     order = np.random.Generator(np.random.PCG64(stream_seed(Stream.DATA_ORDER, 0, 0))).permutation(len(train))
     losses = []
     for step in range(20):
