@@ -62,6 +62,7 @@ def train_cells(row: Row) -> dict[str, str]:
         cells[title] = _ratio(row, name) if name in versus else "failed" if name in row["errors"] else "–"
     cells["matmul"] = f"{flops_text(row['matmul_flops_per_second'])}FLOP/s" if row["matmul_flops_per_second"] else "–"
     cells["share of matmul"], cells["MFU"] = _percent(row["share_of_matmul_rate"]), _percent(row["mfu"])
+    cells["step with Muon"] = f"x {row['muon_step']:.2f}" if row.get("muon_step") else "–"
     starts = row["start_seconds"]
     cells["start"] = f"{starts['ours']:.1f} s" if "ours" in starts else "–"
     cells["rounds"] = str(row["rounds"])

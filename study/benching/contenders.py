@@ -24,7 +24,7 @@ from study.data.batches import DataOrder
 from study.model.autocast import autocast
 from study.model.linear import multiply_through_onednn, onednn_product
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.optimization import adamw, clip_gradients, schedule
+from study.model.optimization import clip_gradients, optimizer_of, schedule
 from study.store.run_folder import RunFolder
 from study.training.allocation import keep_freed_memory
 from study.training.execution import Execution, resolve_kernels
@@ -93,17 +93,22 @@ def ours(case: Case, folder: Path, channel: Connection) -> None:
     _train(case, folder, _GateCallback(gate_of(channel, case.device)))
 
 
+def muon(case: Case, folder: Path, channel: Connection) -> None:
+    """What `ours` does with Muon for the matrices of the blocks."""
+    _train(case, folder, _GateCallback(gate_of(channel, case.device)), optimizer="muon")
+
+
 def profiled(case: Case, folder: Path, channel: Connection) -> None:
     """Seconds of a step of `ours` by kind of operation, or of kernel on a GPU, once."""
     _train(case, folder, _ProfileCallback(gate_of(channel, case.device), case))
 
 
-def _train(case: Case, folder: Path, callback: pl.Callback) -> None:
+def _train(case: Case, folder: Path, callback: pl.Callback, **recipe: Any) -> None:
     data = folder / f"data-{os.getpid()}"
     data.mkdir()
     prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
-    Training(case.config(), prepared, RunFolder(data), execution).fit(StopSignal(), callbacks=[callback])
+    Training(case.config(**recipe), prepared, RunFolder(data), execution).fit(StopSignal(), callbacks=[callback])
 
 
 def bare(case: Case, folder: Path, channel: Connection) -> None:
@@ -120,7 +125,7 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
     model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed).train()
     if resolve_kernels(Execution(case.device), case.dtype) == "onednn":
         multiply_through_onednn(model)
-    optimizer = adamw(model, config.recipe)
+    optimizer = optimizer_of(model, config.recipe)
     scheduler = schedule(optimizer, config.steps, config.recipe)
     step = 0
     while True:

@@ -36,8 +36,8 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
 
     `versus` is our tokens/s over a peer's, with the interval of that median (`median_interval`). `share_of_matmul_rate` is the
     part of the machine's best matrix-product rate that is used by the products which our training runs, `mfu` the same of the
-    datasheet's dense rate, where `peak` is known. `spread` is (slowest − fastest) / median over the rounds. `sentence` says
-    where a step goes, where it was profiled.
+    datasheet's dense rate, where `peak` is known. `muon_step` is a step with Muon over one of ours. `spread` is (slowest −
+    fastest) / median over the rounds. `sentence` says where a step goes, where it was profiled.
     """
     speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
     best = [max(rates.values()) for rates in rounds.matmul]
@@ -54,6 +54,7 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
         "versus_interval": {},
         "share_of_matmul_rate": None,
         "mfu": None,
+        "muon_step": None,
         "matmul_flops_per_second": median(best) if best else None,
         "flops_per_token": case.flops_per_token,
         "tokens_per_second": {name: median(values) for name, values in speeds.items()},
@@ -68,6 +69,8 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     achieved = [speed * case.flops_per_token for speed in speeds["ours"]]
     row["ours_tokens_per_second"] = median(speeds["ours"])
     ratios = {name: _ratios(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
+    if "muon" in speeds:
+        row["muon_step"] = median(_ratios(speeds["ours"], speeds["muon"]))
     row["versus"] = {name: median(values) for name, values in ratios.items()}
     row["versus_interval"] = {name: list(median_interval(values)) for name, values in ratios.items()}
     row["share_of_matmul_rate"] = median(_ratios(achieved, best)) if best else None

@@ -22,10 +22,13 @@ LEAD_IN = {"cpu": 1, "cuda": 3}
 """Steps that begin each round: they find caches, and pages that the kernel took while others had their turn, cold, and
 count only where they are as long as a round, which a cold cache does not show in."""
 
+MUON = "muon"
+"""Ours with Muon in place of AdamW, whose step is compared with that of ours."""
+
 PROFILED = "profiled"
 """The contender that tells where a step of ours goes; it takes no turns."""
 
-BUILT = ("ours", "trainer_compiled", PROFILED)
+BUILT = ("ours", MUON, "trainer_compiled", PROFILED)
 """The contenders that build their kernels on CUDA, which takes most of a start and little of the device."""
 
 WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
@@ -107,10 +110,15 @@ def peers_of(case: Case) -> tuple[str, ...]:
     return ("loop", "trainer", "trainer_compiled") if compiled else ("loop", "trainer")
 
 
+def with_muon(case: Case) -> bool:
+    """Whether Muon's step is timed beside AdamW's: on a CPU, and of a GPU's models at Base."""
+    return case.device == "cpu" or (case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS)
+
+
 def contenders_of(case: Case, profiled: bool) -> tuple[str, ...]:
     """What takes turns, and what is profiled where that is asked for, in a batch that leaves room for it."""
-    peers = peers_of(case)
-    return ("ours", *peers, "matmul", *([PROFILED] if profiled and peers else []))
+    peers, muon = peers_of(case), [MUON] if with_muon(case) else []
+    return ("ours", *muon, *peers, "matmul", *([PROFILED] if profiled and peers else []))
 
 
 def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:

@@ -13,6 +13,7 @@ from study.counting.memory import AskedPrecision
 
 Initialisation = Literal["bert", "unit_stream"]
 ResidualInitialisation = Literal["bert", "zero"]
+OptimiserName = Literal["adamw", "muon"]
 
 
 class Budget(Strict):
@@ -71,20 +72,21 @@ class TrainingMasking(Strict):
 class Recipe(Strict):
     """How a run trains: optimiser, learning rate, schedule, batch, regularisation, precision and budget.
 
-    AdamW without weight decay on norms and biases. `linear` and `cosine` rise over `warmup_fraction` of the steps and fall
-    to `final_learning_rate_fraction` of the peak at the end; `wsd` (warmup-stable-decay) stays at the peak and falls
-    linearly over the last `decay_fraction`. `warmup_tokens` takes the place of `warmup_fraction` where it is given: then the
-    warmup is that of every budget, and a wsd run's way to its decay is part of the way of every longer run.
-    `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not clip. `start` says where the
-    weights come from: `fresh`, drawn; or the folder of a completed run, of which a shallower encoder keeps the first layers,
-    with `:last` or `:spread` after it the last ones or ones spread evenly (see study.model.cutting). `teacher` is `none`, or
-    the folder of a completed run whose predictions take the place of the words that were masked; a share of the loss below 1,
-    beside these words, or a temperature is written after it, as in `PATH:weight=0.5:temperature=2` (see
-    study.model.loss.distillation_loss). `initialisation` says how fresh weights are drawn (see study.model.embeddings): as
-    BERT's, or with `unit_stream` but for the projection of narrower tables. `residual_initialisation` says how each block's
-    last products begin, of attention and FFN: as BERT's, or at `zero`, so that every block begins as the identity, in post-norm
-    but for its norms (Goyal et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
-    `masking` is what training masks (see TrainingMasking).
+    `optimizer` is AdamW, without weight decay on norms and biases, or `muon`: then the matrices of the blocks are Muon's (see
+    study.model.muon), whose rate is `muon_rate_ratio` times `learning_rate`, so that who tunes one tunes both. `linear` and
+    `cosine` rise over `warmup_fraction` of the steps and fall to `final_learning_rate_fraction` of the peak at the end; `wsd`
+    (warmup-stable-decay) stays at the peak and falls linearly over the last `decay_fraction`. `warmup_tokens` takes the place
+    of `warmup_fraction` where it is given: then the warmup is that of every budget, and a wsd run's way to its decay is part of
+    the way of every longer run. `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not
+    clip. `start` says where the weights come from: `fresh`, drawn; or the folder of a completed run, of which a shallower
+    encoder keeps the first layers, with `:last` or `:spread` after it the last ones or ones spread evenly (see
+    study.model.cutting). `teacher` is `none`, or the folder of a completed run whose predictions take the place of the words
+    that were masked; a share of the loss below 1, beside these words, or a temperature is written after it, as in
+    `PATH:weight=0.5:temperature=2` (see study.model.loss.distillation_loss). `initialisation` says how fresh weights are drawn
+    (see study.model.embeddings): as BERT's, or with `unit_stream` but for the projection of narrower tables.
+    `residual_initialisation` says how each block's last products begin, of attention and FFN: as BERT's, or at `zero`, so that
+    every block begins as the identity, in post-norm but for its norms (Goyal et al. 2017, arXiv:1706.02677, section 5.1; Zhang
+    et al. 2019, arXiv:1901.09321). `masking` is what training masks (see TrainingMasking).
     """
 
     learning_rate: Positive = 1e-3
@@ -106,6 +108,8 @@ class Recipe(Strict):
     initialisation: Initialisation = "bert"
     residual_initialisation: ResidualInitialisation = "bert"
     masking: TrainingMasking = TrainingMasking()
+    optimizer: OptimiserName = "adamw"
+    muon_rate_ratio: Positive = 4.0
     budget: Budget
 
     @field_validator("start")

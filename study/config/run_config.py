@@ -15,16 +15,16 @@ from pydantic import Field, model_validator
 from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.base.yaml_files import read_yaml
 from study.config.named_runs import NO_RUN, donor_of, teacher_of
-from study.config.recipe import Recipe, TrainingMasking
+from study.config.recipe import Recipe
 from study.counting.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_values, unbuildable, unlike_bert
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
 
 NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
 
-_LATER = {knob: Recipe.model_fields[knob].default for knob in (*NO_RUN, "initialisation", "residual_initialisation")} | {
-    "masking": TrainingMasking().model_dump(exclude_none=True)
-}
+_LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
+    include={*NO_RUN, "initialisation", "residual_initialisation", "masking", "optimizer", "muon_rate_ratio"}, exclude_none=True
+)
 """The knobs of a recipe that configurations leave out at their defaults, with these."""
 
 LEFT_OUT = flatten({"recipe": _LATER}) | {

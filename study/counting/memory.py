@@ -63,7 +63,8 @@ class Memory:
 class Step:
     """What one optimiser step works on: B sequences of S tokens on this device, K of each masked, in a precision.
 
-    `validation_predictions` are the masked positions of a validation sequence, as many as in training where it is None.
+    `validation_predictions` are the masked positions of a validation sequence, as many as in training where it is None. `muon`
+    is the precision in which Muon orthogonalises the matrices of the blocks, None where all is AdamW's.
     Attention is fused everywhere but on CPUs with dropout, in bf16 or where a bias by distance is learned; there it keeps the
     S·S probabilities. `ranks` share the batch by DDP, whose buckets hold the gradients once more. A step that is `graphed` (a
     CUDA graph) keeps what it works in. A `teacher` predicts the masked positions first.
@@ -79,6 +80,7 @@ class Step:
     graphed: bool = False
     teacher: Architecture | None = None
     validation_predictions: int | None = None
+    muon: Precision | None = None
 
     @property
     def validation(self) -> Step:
@@ -108,11 +110,11 @@ class Step:
 
 
 def training_memory(architecture: Architecture, step: Step) -> Memory:
-    """Memory of training by AdamW at its peak: stored parts, and the workspace of the moment that needs the most.
+    """Memory of training at its peak: stored parts, and the workspace of the moment that needs the most.
 
     Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P with what positions
-    bring that is not learned (`position_bytes`), gradients 4P, two moments 8P, activations (see `activation_bytes`), and in
-    bf16 the copies 2P of the products' weights. With M = B·K masked positions the moments are
+    bring that is not learned (`position_bytes`), gradients 4P, two moments 8P (of Muon's matrices one), activations (see
+    `activation_bytes`), and in bf16 the copies 2P of the products' weights. With M = B·K masked positions the moments are
     - loss: all that is stored, the last step's gradients among it, logits and (log-)probabilities 8MV, and in bf16 what the
       encoder gives, 4MH (on CUDA aMH);
     - last layer's forward pass: all that is stored but for the head's activations, what the last norm makes, 4MH (on CUDA aMH),
@@ -125,6 +127,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     - validation, at 2B sequences with M' masked positions: logits and log-probabilities 8M'V, or before them the forward pass
       (`_forward_activations`) with the copies of the weights; gradients and activations gone, but beside the largest of the
       other moments where steps are graphed.
+    With Muon, at a a number in the precision it works in, there is
+    - step of the matrices: all weights, gradients and momenta, with the matrices of one shape and what orthogonalises them
+      (`_orthogonalised_numbers`).
     A teacher, with weights 4P' of its own, adds to the loss its logits, both log-probabilities, its probabilities, the
     difference and their product, less the probabilities of the words, which come later: 20MV, in bf16 22MV; and a moment before
     the student's forward pass,
@@ -139,7 +144,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     weights, gradients = FLOAT * count, FLOAT * count * (2 if step.ranks > 1 else 1)
     teacher = 0 if step.teacher is None else FLOAT * parameters(step.teacher).parameters + position_bytes(step.teacher)
     more = teacher + position_bytes(architecture)
-    fixed = 3 * weights + more
+    moments_of_weights = 2 * weights - (FLOAT * _block_matrices(architecture) if step.muon else 0)
+    fixed = weights + moments_of_weights + more
     copies, kept = _copied_weights(architecture, step), activation_bytes(architecture, step)
     logits = FLOAT * step.masked * architecture.vocabulary
     table = FLOAT * architecture.vocabulary * architecture.table_width
@@ -153,6 +159,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
         "backward pass of the layer before": fixed + copies + kept + table + _layer_backward(architecture, step, last=False),
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
     }
+    if step.muon is not None:
+        moments["step of the matrices"] = fixed + gradients + itemsize(step.muon) * _orthogonalised_numbers(architecture)
     if step.teacher is not None:
         moments["loss"] += 5 * logits + bf16_logits
         moments["lesson"] = fixed + gradients + max(_forward_activations(step.teacher, step), logits)
@@ -161,7 +169,31 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     moments["validation"] = (max(moments.values()) if step.graphed else fixed) + max(2 * validated, forward)
     moment = max(moments, key=lambda name: moments[name])
     workspace = moments[moment] - fixed - gradients - copies - kept
-    return Memory(moment, weights + more, gradients, 2 * weights, copies, kept, workspace)
+    return Memory(moment, weights + more, gradients, moments_of_weights, copies, kept, workspace)
+
+
+def _block_matrices(architecture: Architecture) -> int:
+    """Numbers in the matrices of the blocks, G·(4·H² + 2·H·F), in a gated FFN 3·H·F."""
+    a = architecture
+    return a.groups * (4 * a.width**2 + matrices(a) * a.width * a.ffn)
+
+
+def _orthogonalised_numbers(architecture: Architecture) -> int:
+    """Numbers alive while Muon orthogonalises the matrices of one shape, at their most (see study.model.muon).
+
+    Of N matrices of S by C numbers, S the shorter side, they are X and what it becomes 2·N·S·C with a product N·S², or X with
+    two matrices N·S² before that, where C is half as long again as S with five: 4G matrices have H by H numbers, those of the
+    FFN H by F, of which the inner ones, one or if gated two a layer, stand the other way round than the outer one.
+    """
+    a, found = architecture, []
+    stacks = {(a.width, a.width): 4}
+    for sides, count in (((a.ffn, a.width), matrices(a) - 1), ((a.width, a.ffn), 1)):
+        stacks[sides] = stacks.get(sides, 0) + count
+    for sides, count in stacks.items():
+        shorter, longer = sorted(sides)
+        whole, square = a.groups * count * shorter * longer, a.groups * count * shorter**2
+        found.append(max(2 * whole + square, whole + (5 if longer >= 1.5 * shorter else 2) * square))
+    return max(found)
 
 
 def activation_bytes(architecture: Architecture, step: Step) -> int:

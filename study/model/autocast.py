@@ -5,12 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from study.counting.memory import Precision
+from study.counting.memory import Device, Precision
 
 
 def autocast(device: str, precision: Precision) -> torch.autocast:
     """Within, products are in bf16 on this type of device where that is the precision."""
     return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+
+
+def multiplies_in_bf16(device: Device) -> bool:
+    """Whether a device multiplies in bf16 itself: a GPU that does not emulate it, or a CPU with AVX512-BF16."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

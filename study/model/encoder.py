@@ -34,6 +34,7 @@ class Attention(nn.Module):
         self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
         biases = architecture.biased
         self.query_key_value = Linear(architecture.width, 3 * architecture.width, biases)
+        self.query_key_value.matrices = 3
         self.output = Linear(architecture.width, architecture.width, biases)
         normed = architecture.query_key_norm
         self.query_norm = norm(architecture, self.head_width) if normed else None
@@ -192,6 +193,7 @@ class FeedForward(nn.Module):
         self.activation, self.gated = architecture.activation, architecture.gated
         biases = architecture.biased
         self.inner = Linear(architecture.width, architecture.ffn * (2 if self.gated else 1), biases)
+        self.inner.matrices = 2 if self.gated else 1
         self.outer = Linear(architecture.ffn, architecture.width, biases)
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S H"]:

@@ -26,7 +26,7 @@ from study.model.dropout import seed_dropout
 from study.model.encoder import is_written_out
 from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
+from study.model.optimization import clip_gradients, learning_rate_factor, optimizer_of, schedule
 from study.model.step_graph import StepGraph
 from study.model.tutor import Tutor
 
@@ -365,8 +365,8 @@ class MaskedLanguageModelling(pl.LightningModule):
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW under the recipe's schedule, stepped every step."""
-        optimizer = adamw(self.model, self.config.recipe)
+        """The recipe's optimiser under its schedule, stepped every step."""
+        optimizer = optimizer_of(self.model, self.config.recipe)
         scheduler = schedule(optimizer, self.config.steps, self.config.recipe)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 

@@ -33,10 +33,12 @@ class Linear(nn.Linear):
     """`nn.Linear`, through torch's own product, or through oneDNN where `onednn` is set and applies.
 
     It applies to large products in fp32 on a CPU outside autocast; anything else takes torch's product. The two differ in the
-    last bits.
+    last bits. `matrices` is how many of equal size the weight holds, one above the other, that have nothing to do with each
+    other but that one product makes what they give.
     """
 
     onednn = False
+    matrices = 1
 
     def forward(self, x: Float[Tensor, "*places H"]) -> Float[Tensor, "*places F"]:
         """x·Wᵀ + b."""

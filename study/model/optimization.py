@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from study.base.grouping import grouped
 from study.config.recipe import Recipe
+from study.counting.memory import Device
+from study.model.autocast import multiplies_in_bf16
+from study.model.linear import Linear
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.muon import Muon
 
 CLIP_EPSILON = 1e-6
 """What torch adds to the norm that it divides the limit by."""
@@ -24,6 +30,33 @@ def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     ]
     betas = (recipe.beta1, recipe.beta2)
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.epsilon, fused=True)
+
+
+def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Optimizer:
+    """The optimiser of a recipe, made when the model is on the device that it trains on.
+
+    Muon steps the matrices of the blocks, at `muon_rate_ratio` times the learning rate. Tables, norms, biases and the head,
+    whose inputs or outputs are no hidden features, are AdamW's.
+    """
+    if recipe.optimizer == "adamw":
+        return adamw(model, recipe)
+    held = {layer.weight: layer.matrices for layer in model.encoder.blocks.modules() if isinstance(layer, Linear)}
+
+    def kind(parameter: nn.Parameter) -> tuple[int, bool]:
+        return held.get(parameter, 0), parameter.ndim >= 2
+
+    groups = [
+        {
+            "params": parameters,
+            "matrices": matrices,
+            "lr": recipe.learning_rate * (recipe.muon_rate_ratio if matrices else 1),
+            "weight_decay": recipe.weight_decay if decays else 0.0,
+            "eps": recipe.epsilon,
+        }
+        for (matrices, decays), parameters in grouped(model.parameters(), kind).items()
+    ]
+    device: Device = "cuda" if next(model.parameters()).device.type == "cuda" else "cpu"
+    return Muon(groups, (recipe.beta1, recipe.beta2), bf16=multiplies_in_bf16(device))
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:

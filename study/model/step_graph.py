@@ -14,7 +14,7 @@ WARM_UP = 3
 
 
 class StepGraph:
-    """Forward, backward, clipping and AdamW of a step, replayed on each batch with one call from the host.
+    """Forward, backward, clipping and the optimiser of a step, replayed on each batch with one call from the host.
 
     `loss_of` gives the loss of a batch, drawing from `generator` and torch's own alone, and both may be seeded anew before
     each step: a replay draws what running kernel by kernel would draw. The learning rates become tensors on the device, so

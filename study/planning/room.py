@@ -81,6 +81,8 @@ def needed_bytes(config: RunConfig, execution: Execution) -> int:
 
 def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: int = 1, graphed: bool = False) -> Memory:
     """Memory of a run on each of its `ranks` devices; `precision` is the one that its recipe resolves to there."""
+    from study.training.execution import resolve_precision
+
     step = Step(
         batch=-(-config.batch_sequences // ranks),
         sequence_length=config.data.sequence_length,
@@ -92,6 +94,7 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
         graphed=graphed,
         teacher=teacher_architecture(config),
         validation_predictions=config.validation_predictions,
+        muon=resolve_precision("auto", device) if config.recipe.optimizer == "muon" else None,
     )
     return training_memory(config.architecture, step)
 

@@ -132,9 +132,9 @@ def _that_run(config: RunConfig, flops_per_step: float) -> float:
 
 
 def _work(config: RunConfig, flops_per_step: float) -> tuple[object, ...]:
-    """What names steps that take equally long: model, length, batch and dropout, and what a teacher adds to the FLOPs."""
-    recipe = config.recipe
-    return config.architecture, config.data.sequence_length, recipe.batch_tokens, recipe.dropout, f"{flops_per_step:.9g}"
+    """What names steps that take equally long: model, length, batch, dropout, optimiser, and a teacher's share of the FLOPs."""
+    recipe, length = config.recipe, config.data.sequence_length
+    return config.architecture, length, recipe.batch_tokens, recipe.dropout, recipe.optimizer, f"{flops_per_step:.9g}"
 
 
 def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:

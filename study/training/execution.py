@@ -24,6 +24,7 @@ from study.base.machine import peak_resident_bytes, processor_line, processor_na
 from study.config.resources import AskedKernels, Kernels
 from study.config.run_config import RunConfig
 from study.counting.memory import AskedPrecision, Device, Precision
+from study.model.autocast import multiplies_in_bf16
 from study.store.ownership import hang_seconds
 from study.store.records import Environment
 
@@ -114,13 +115,6 @@ def resolve_precision(asked: AskedPrecision, device: Device) -> Precision:
     if asked == "auto":
         return "bf16" if multiplies_in_bf16(device) else "fp32"
     return asked
-
-
-def multiplies_in_bf16(device: Device) -> bool:
-    """Whether a device multiplies in bf16 itself: a GPU that does not emulate it, or a CPU with AVX512-BF16."""
-    if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 LIGHTNING_PRECISION: dict[Precision, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}

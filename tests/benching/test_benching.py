@@ -70,6 +70,16 @@ def test_the_interval_of_a_ratio_covers_the_true_median(rounds: int, least: floa
     assert least - 0.01 < covered < 0.985
 
 
+def test_a_step_with_muon_is_told_as_so_many_of_ours() -> None:
+    rounds = known_rounds()
+    assert training_row(CASE, rounds, None)["muon_step"] is None
+    rounds.times["muon"] = [RoundTime(10, 10 * seconds) for seconds in (2.2e-3, 2.4e-3, 4.8e-3)]
+    row = training_row(CASE, rounds, None)
+    assert row["muon_step"] == pytest.approx(1.2)
+    assert "step with Muon x 1.20" in as_line("train", row)
+    assert row["versus"].keys() == {"loop", "trainer"}
+
+
 def test_the_interval_of_a_ratio_stands_beside_it() -> None:
     rounds = known_rounds()
     rounds.times["loop"] = [RoundTime(10, 10 * seconds) for seconds in (4e-3, 5e-3, 12e-3)]
@@ -337,7 +347,8 @@ def test_a_wave_of_models_fits_into_80_gb_with_one_peer() -> None:
             step = Step(case.batch, case.sequence_length, case.predictions, case.dtype, device="cuda", graphed=True)
             dense = replace(step, predictions=case.sequence_length, graphed=False)
             contenders = training.contenders_of(case, profiled=True)
-            ours += training_memory(case.architecture, step).total * (1 + (training.PROFILED in contenders))
+            started = {"ours", training.MUON, training.PROFILED} & {*contenders}
+            ours += training_memory(case.architecture, step).total * len(started)
             if training.peers_of(case):
                 peer = max(peer, training_memory(case.architecture, dense).total)
         assert ours + peer < 80e9

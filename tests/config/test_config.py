@@ -102,6 +102,8 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.teacher": "a/0123456789abcdef",
     "recipe.initialisation": "unit_stream",
     "recipe.residual_initialisation": "zero",
+    "recipe.optimizer": "muon",
+    "recipe.muon_rate_ratio": 2,
     "recipe.masking.rate": 0.3,
     "recipe.masking.mask_share": 0.7,
     "recipe.masking.random_share": 0.2,

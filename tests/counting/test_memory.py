@@ -29,7 +29,7 @@ TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 def config(
     depth: int, width: int, heads: int, ffn: int, *, vocabulary: int, length: int, batch: int, **changes: Any
 ) -> RunConfig:
-    recipe = {name: changes.pop(name) for name in ("precision", "dropout", "masking") if name in changes}
+    recipe = {name: changes.pop(name) for name in ("precision", "dropout", "masking", "optimizer") if name in changes}
     sizes = {"depth": depth, "width": width, "heads": heads, "ffn": ffn, "vocabulary": vocabulary, "positions": length}
     return RunConfig.parse(
         {
@@ -124,6 +124,15 @@ TRAINED = {
     "validation, with few masks in training": config(
         1, 32, 2, 32, vocabulary=8000, length=16, batch=64, masking={"rate": 0.07}
     ),
+    "Muon, few tokens": config(4, 256, 4, 1024, vocabulary=2048, length=32, batch=2, optimizer="muon"),
+    "Muon, where its matrices are not the peak": config(
+        2, 128, 2, 512, vocabulary=2048, length=64, batch=32, precision="bf16", optimizer="muon"
+    ),
+    "Muon, GeGLU, shared layers": config(
+        4, 128, 2, 344, vocabulary=300, length=16, batch=2, activation="geglu", layer_groups=2, optimizer="muon"
+    ),
+    "Muon, matrices of one shape": config(3, 128, 4, 128, vocabulary=300, length=16, batch=2, optimizer="muon"),
+    "Muon, FFN hardly wider": config(3, 128, 4, 160, vocabulary=300, length=16, batch=2, optimizer="muon"),
     "one layer": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),
@@ -171,6 +180,15 @@ def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
 
 
+@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("name", [name for name in TRAINED if name.startswith("Muon")])
+def test_matrices_take_the_memory_of_the_precision_that_the_processor_orthogonalises_them_in(
+    name: str, bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
+    test_a_run_takes_the_memory_that_is_predicted(name)
+
+
 TAUGHT = {
     "loss": (TRAINED["loss"], 1.0, {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
     "loss, beside the text": (TRAINED["loss"], 0.5, {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
@@ -203,9 +221,9 @@ def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> N
 def test_every_moment_is_the_peak_of_some_run_here() -> None:
     precisions: tuple[Precision, ...] = ("fp32", "bf16")
     moments = {run_memory(run, precision, "cpu").moment for run in TRAINED.values() for precision in precisions}
-    assert len(moments) == 6
-    moments |= {run_memory(run, precision, "cuda").moment for run in TRAINED.values() for precision in precisions}
     assert len(moments) == 7
+    moments |= {run_memory(run, precision, "cuda").moment for run in TRAINED.values() for precision in precisions}
+    assert len(moments) == 8
 
 
 @pytest.mark.parametrize("name", [name for name, run in TRAINED.items() if run.architecture.depth > 1])

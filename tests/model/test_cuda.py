@@ -159,6 +159,19 @@ def test_fused_kernels_learn_what_eager_ones_do(
     assert losses(fused) == pytest.approx(losses(eager), rel=1e-3 if precision == "fp32" else 1e-2)
 
 
+@needs_gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_graph_of_muons_step_learns_what_its_kernels_do_one_by_one(corpus: Path, tmp_path: Path, precision: str) -> None:
+    """Rates that a schedule moves between replays, and matrices that are orthogonalised in bf16, reach the graph."""
+    plain = cuda_config(corpus, SHARED, precision=precision, dropout=0.0, optimizer="muon", weight_decay=0.1)
+    eager = trained_apart(tmp_path / "eager", plain, device="cuda", kernels="eager")
+    graphed = trained_apart(tmp_path / "graphed", plain, device="cuda", kernels="graphed")
+    record = graphed.record()
+    assert record is not None, graphed.log_file
+    assert record.state == "COMPLETED", record.reason
+    assert losses(graphed) == pytest.approx(losses(eager), rel=2e-2)
+
+
 @pytest.mark.slow
 @needs_compiler
 def test_a_compiled_run_on_cpu_learns_from_its_teacher_what_an_eager_one_does(corpus: Path, tmp_path: Path) -> None:
@@ -178,11 +191,12 @@ def test_fused_kernels_learn_from_a_teacher_what_eager_ones_do(corpus: Path, tmp
 
 
 @needs_gpu
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("kernels", ["eager", *FUSED])
-def test_a_run_on_a_gpu_resumes_where_it_stopped(corpus: Path, tmp_path: Path, kernels: Kernels) -> None:
-    whole = trained_apart(tmp_path / "whole", cuda_config(corpus), device="cuda", kernels=kernels)
+def test_a_run_on_a_gpu_resumes_where_it_stopped(corpus: Path, tmp_path: Path, kernels: Kernels, optimizer: str) -> None:
+    stopped = cuda_config(corpus, optimizer=optimizer)
+    whole = trained_apart(tmp_path / "whole", stopped, device="cuda", kernels=kernels)
 
-    stopped = cuda_config(corpus)
     folder = run_folder(tmp_path / "stopped", stopped)
     trained_apart(tmp_path / "stopped", stopped, stop=StopAt(), device="cuda", kernels=kernels)
     assert folder.record() is None
