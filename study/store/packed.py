@@ -84,7 +84,7 @@ class Packed:
 
     @cached_property
     def run_ids(self) -> frozenset[str]:
-        """The ids of the runs; only such are packed that have a record, which is with the other files where it looks unusual."""
+        """The ids of the runs, all of which have a record: in FILES where no version of the workbench writes it so."""
         entries = filter(None, map(self._read, (RECORDS, FILES)))
         return frozenset(name.partition("/")[0] for each in entries for name in each.names if RECORDS.takes(name))
 
