@@ -18,7 +18,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow faults lint dashboard replicate bench reference constraints
+.PHONY: help install study test slow faults lint dashboard docs replicate bench reference constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every wa
 
 dashboard: .venv/.installed-dev ## show all sweeps of a results folder, results or RESULTS, in a browser
 	STUDY_RESULTS='$(RESULTS)' .venv/bin/marimo run --token analysis/dashboard.py
+
+docs: .venv/.installed-dev ## build the documentation into build/docs
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict
 
 replicate: .venv/.installed ## fit published scaling studies again, into results/replications
 	.venv/bin/study replicate $(if $(CHINCHILLA),--chinchilla $(CHINCHILLA))

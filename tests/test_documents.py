@@ -1,16 +1,86 @@
-"""The documents point at files that are there."""
+"""The documents point at files that are there, their commands parse, and the documentation builds."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from study.cli import commands
+
 ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
+MOST_WORDS_OF_README = 1000
+COUNTING = ("params", "compare", "shapes")
+"""The commands that need no files, so that the documented ones are run for what they are."""
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_what_a_document_links_to_is_there(name: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
-    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+def shell_lines() -> Iterator[tuple[str, str]]:
+    """Every command of the documents' shell blocks, continued lines joined, with the document's name."""
+    for document in DOCUMENTS:
+        for block in re.findall(r"```sh\n(.*?)```", document.read_text(), re.DOTALL):
+            for line in block.replace("\\\n", " ").replace(" && ", "\n").splitlines():
+                if words := shlex.split(line.replace("<run id>", "3f2a"), comments=True):
+                    yield document.name, shlex.join(words)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_what_a_document_links_to_is_there(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
+    local = [link for link in links if "://" not in link and not link.startswith(("answers/", "reference/"))]
+    assert [link for link in local if not (document.parent / link).exists()] == []
+
+
+def test_the_readme_is_for_a_first_visit() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS_OF_README
+
+
+@pytest.mark.parametrize(("document", "line"), sorted(set(shell_lines())))
+def test_a_documented_command_is_one(document: str, line: str) -> None:
+    """Its name and options are known, and it has as many arguments as the command takes."""
+    words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=.*", word)]
+    if words[0] == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert {word for word in words[1:] if "=" not in word} <= set(targets)
+    if Path(words[0]).name != "study":
+        return
+    name, *arguments = words[1:]
+    command = commands.commands[name]
+    context = click.Context(command, info_name=name)
+    arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
+    assert command.make_parser(context).parse_args(arguments)[1] == []
+
+
+@pytest.mark.parametrize(
+    "line", sorted({line for _, line in shell_lines() if line.split()[1:2] and line.split()[1] in COUNTING})
+)
+def test_a_documented_command_that_only_counts_runs(line: str, tmp_path: Path) -> None:
+    if "--latency" in line or "--law" in line:
+        pytest.skip("needs a table of this machine's latencies, or a law's file")
+    done = subprocess.run(
+        [sys.executable, "-c", "from study.cli import main; main()", *shlex.split(line)[1:]],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_documentation_builds_with_every_link_resolved(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, capture_output=True, text=True, cwd=ROOT, env=quiet)
+    assert done.returncode == 0, done.stderr
+    reference = (tmp_path / "reference" / "commands" / "index.html").read_text()
+    assert all(f"study {name}" in reference for name in commands.commands)
+    assert "architecture.position_encoding" in (tmp_path / "reference" / "sweep-file" / "index.html").read_text()
+    assert (tmp_path / "answers" / "depth_or_width" / "index.html").is_file()

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from study.base.errors import InputError
-from study.config.recipe import Recipe
-from study.config.run_config import DataConfig, Masking
 from study.config.search_spec import Dimension
 from study.config.shape_spec import Shapes
 from study.config.sweep_spec import Budgets, Tuned
-from study.counting.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
 from study.planning.plan import cells
 from study.planning.sweep_files import read_sweep
 from tests.sweeps import RATES, sweep, write_sweep
@@ -199,29 +196,15 @@ def test_each_budget_keeps_its_unit() -> None:
     assert units == [{"tokens": 1e6}, {"steps": 30}, {"steps": 60}, {"flops": 1e12}, {"tokens_per_parameter": 20}]
 
 
-def test_resources_are_read_as_the_readme_writes_them(tmp_path: Path) -> None:
+def test_resources_are_read_as_the_documentation_writes_them(tmp_path: Path) -> None:
     """YAML 1.1 takes the plain word `on` for true."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (block,) = re.findall(r"```yaml\n(resources:\n.*?)```", readme, re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+    (block,) = re.findall(r"```yaml\n(resources:\n.*?)```", page, re.DOTALL)
     path = write_sweep(tmp_path / "sweep.yaml", tmp_path / "text.txt")
     path.write_text(path.read_text() + block)
     resources = read_sweep(path)[0].resources
     assert (resources.on, resources.devices, resources.slurm.partition) == ("slurm", 8, "gpu")
     assert read_sweep(path, ("resources={on: ray}",))[0].resources.on == "ray"
-
-
-def test_the_readme_names_every_knob_that_can_be_trained() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    table = readme[readme.index("| knobs of a run") :].split("\n\n")[0]
-    rows = {line.split("`")[1]: line for line in table.splitlines()[2:]}
-    trained = Architecture.model_fields.keys() - {*BUILT_AS_BERT, *NOT_IN_MLM, "mlm_transform"}
-    for place, names in {
-        "architecture.": trained,
-        "recipe.": Recipe.model_fields.keys() - {"budget"},
-        "data.": DataConfig.model_fields.keys(),
-        "masking.": Masking.model_fields.keys(),
-    }.items():
-        assert {name for name in names if f"`{name}`" not in rows[place]} == set()
 
 
 @pytest.mark.parametrize(("low", "high", "step", "top"), [(64, 100, 32, 96), (64, 96, 32, 96), (1, 3, None, 3)])
