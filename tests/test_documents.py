@@ -52,7 +52,8 @@ def test_a_documented_command_is_one(document: str, line: str) -> None:
     if Path(words[0]).name != "study":
         return
     name, *arguments = words[1:]
-    command = commands.commands[name]
+    command = commands.get_command(click.Context(commands), name)
+    assert command is not None
     context = click.Context(command, info_name=name)
     arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
     assert command.make_parser(context).parse_args(arguments)[1] == []
@@ -81,6 +82,13 @@ def test_the_documentation_builds_with_every_link_resolved(tmp_path: Path) -> No
     done = subprocess.run(build, capture_output=True, text=True, cwd=ROOT, env=quiet)
     assert done.returncode == 0, done.stderr
     reference = (tmp_path / "reference" / "commands" / "index.html").read_text()
-    assert all(f"study {name}" in reference for name in commands.commands)
+    assert all(f"study {name}" in reference for name in commands.list_commands(click.Context(commands)))
     assert "architecture.position_encoding" in (tmp_path / "reference" / "sweep-file" / "index.html").read_text()
     assert (tmp_path / "answers" / "depth_or_width" / "index.html").is_file()
+
+
+def test_the_python_of_the_documentation_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "loss_nats" in done.stdout
