@@ -1,4 +1,4 @@
-"""Variances pooled over groups, and what two sources of noise of unlike freedom make together (Behrens and Fisher)."""
+"""Variances pooled over groups and within clusters, and what two sources of noise of unlike freedom make together."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ def pooled_variance(groups: Iterable[Sequence[float] | NDArray[np.float64]]) -> 
     freedom = sum(len(values) - 1 for values in told)
     squares = sum(float(((values - values.mean()) ** 2).sum()) for values in told)
     return squares / max(1, freedom), freedom
+
+
+def variance_of_mean(values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None) -> float:
+    """The variance of a mean over units, s²/n; over units in G `clusters` G/(G − 1)·Σ_g (Σ_{i in g} (xᵢ − mean))² ÷ n².
+
+    Units of one cluster may depend on each other in any way, those of different clusters not at all. Where each unit is a
+    cluster of its own, the two are equal. The mean then has G − 1 degrees of freedom.
+
+    Source: Cameron and Miller 2015, A practitioner's guide to cluster-robust inference, J. Human Resources 50, 317-372, eq. 11.
+    """
+    if clusters is None:
+        return float(values.var(ddof=1)) / len(values)
+    members, cluster = np.unique(clusters, return_inverse=True)
+    sums = np.bincount(cluster, values - values.mean())
+    return float(np.square(sums).sum()) * len(members) / (len(members) - 1) / len(values) ** 2
 
 
 def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:

@@ -30,13 +30,20 @@ _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
 LEFT_OUT = flatten({"recipe": _LATER}) | {
     f"architecture.{name}": NONE if value is None else value for name, value in berts_values().items()
 }
-"""The values that configurations leave out, by knob: no trained run, and what is as BERT has it."""
+LEFT_OUT["data.dedupe"] = False
+"""The values that configurations leave out, by knob: no trained run, what is as BERT has it, and text as it stands."""
 
 TRAINING_MASKS = "recipe.masking."
 """What the knobs of training's masks begin with."""
 
 OR_NONE = frozenset(f"architecture.{name}" for name, value in berts_values().items() if value is None)
 """The knobs of an architecture that may be NONE."""
+
+OVERLAP_WINDOW = 13
+"""Tokens of a window that counts as repeated where it occurs in both validation and training text."""
+
+MOST_OVERLAP = 0.05
+"""The share of validation tokens in windows of the training text above which answers name it."""
 
 FEWEST_PIECES = 64
 """The smallest vocabulary: the special pieces and a few characters."""
@@ -83,14 +90,26 @@ class DataConfig(Strict):
     """Which text a run reads: a corpus, its tokeniser, the sequence length, and how much of it validates.
 
     `corpus` is `docstrings`, a file (.parquet, .jsonl, .txt) or a folder of them, or `hub:NAME[:CONFIG]`; `text_column` is
-    the column that holds the text. `sequence_length` counts tokens, [CLS] included.
+    the column that holds the text. `dedupe` drops repeated paragraphs and puts documents that nearly repeat others into one
+    split (study.data.deduplication). `sequence_length` counts tokens, [CLS] included.
     """
 
     corpus: Text = "docstrings"
     text_column: Text = "text"
+    dedupe: bool = False
     tokenizer: TokenizerConfig = TokenizerConfig()
     sequence_length: Annotated[Count, Field(ge=8)] = 128
     validation_sequences: Count = 1024
+
+    def overlap(self, share: float | None) -> str | None:
+        """The share of the validation text that occurs in the training text, in words; None where it is not known."""
+        if share is None:
+            return None
+        found = f"{share:.1%} of the validation tokens stand in {OVERLAP_WINDOW}-token windows that occur in the training text"
+        if share <= MOST_OVERLAP:
+            return found
+        remedy = "give text that repeats itself less" if self.dedupe else "data.dedupe: true leaves out what repeats"
+        return f"{found}, so losses reward memory too; {remedy}"
 
 
 class Masking(Strict):
@@ -288,6 +307,8 @@ class RunConfig(Strict):
         if "warmup_tokens" in values["recipe"]:
             del values["recipe"]["warmup_fraction"]
         values["recipe"] = _beyond(values["recipe"], _LATER)
+        if not self.data.dedupe:
+            del values["data"]["dedupe"]
         values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 

@@ -92,7 +92,7 @@ def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[st
     once wait for the one that builds it. Every opening reads all files and compares their SHA-256 (0.1 s for 60M tokens),
     since a memory map would open a half-length or flipped file silently.
     """
-    facts = _intact(folder)
+    facts = facts_of(folder)
     if facts is not None:
         return facts
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -100,14 +100,14 @@ def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[st
     with named(file):
         lock = FileLock(file).acquire()
     with lock:
-        facts = _intact(folder)  # another process may have built it while this one waited
+        facts = facts_of(folder)  # another process may have built it while this one waited
         if facts is None:
             facts = _build(folder, build)
     return facts
 
 
-def _intact(folder: Path) -> dict[str, Any] | None:
-    """The facts of an entry, None where it is missing or damaged; damage is logged."""
+def facts_of(folder: Path) -> dict[str, Any] | None:
+    """The facts of an entry whose files are whole, None where it is missing or damaged; damage is logged."""
     if not is_there(folder):
         return None
     try:

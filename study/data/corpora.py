@@ -43,6 +43,8 @@ class Tally:
     text_bytes: int = 0
     empty: int = 0
     duplicates: int = 0
+    repeated_paragraphs: int = 0
+    near_duplicates: int = 0
 
 
 def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Document]:

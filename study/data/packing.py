@@ -35,12 +35,9 @@ class PackedSequences:
     @classmethod
     def open(cls, path: Path, vocabulary: int, sequence_length: int, cls_token: int) -> PackedSequences:
         """Map the token file of a vocabulary's size; reads nothing yet."""
-        dtype = token_dtype(vocabulary)
-        stride = sequence_length - 1
-        count = path.stat().st_size // dtype.itemsize // stride
-        if count == 0:  # an empty file cannot be mapped
-            return cls(np.empty((0, stride), dtype), cls_token)
-        return cls(np.asarray(np.memmap(path, dtype, mode="r", shape=(count, stride))), cls_token)
+        stream, stride = open_stream(path, vocabulary), sequence_length - 1
+        count = len(stream) // stride
+        return cls(stream[: count * stride].reshape(count, stride), cls_token)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -51,6 +48,19 @@ class PackedSequences:
         sequences[:, 0] = self.cls
         sequences[:, 1:] = self.rows[indices]
         return sequences
+
+    def documents(self, indices: NDArray[np.int64], separator: int) -> NDArray[np.int64]:
+        """The document that most tokens of each sequence at `indices` belong to, the first of equally many.
+
+        Documents end with a separator and are numbered from 0 in the order of the stream.
+        """
+        ends = self.rows == separator
+        ended = ends.sum(axis=1)
+        begun = np.cumsum(ends[indices], axis=1) - ends[indices]  # of each sequence's documents which a token is of
+        most = 1 + int(begun.max(initial=0))
+        keys = begun + most * np.arange(len(begun))[:, None]
+        tokens = np.bincount(keys.ravel(), minlength=most * len(begun)).reshape(-1, most)
+        return np.asarray((np.cumsum(ended) - ended)[indices] + tokens.argmax(axis=1))
 
 
 class TokenWriter:
@@ -100,6 +110,14 @@ class TokenWriter:
 def token_file(folder: Path, split: Split) -> Path:
     """The file of a split's tokens: little-endian numbers and nothing else."""
     return folder / f"{split}.tokens"
+
+
+def open_stream(path: Path, vocabulary: int) -> NDArray[np.unsignedinteger]:
+    """The tokens of a file of a vocabulary's size, mapped; reads nothing yet."""
+    dtype = token_dtype(vocabulary)
+    if path.stat().st_size < dtype.itemsize:  # an empty file cannot be mapped
+        return np.empty(0, dtype)
+    return np.asarray(np.memmap(path, dtype, mode="r"))
 
 
 def token_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from rich.progress import track
 from tokenizers import Tokenizer
 
 from study.base.errors import InputError, told_together
+from study.base.quantities import plural
 from study.base.schema import Strict
 from study.config.run_config import DataConfig, TokenizerConfig, fingerprint_of
-from study.data.cache import cache_root, check_cache, open_entry, sha256_of
+from study.data.cache import cache_root, check_cache, facts_of, open_entry, sha256_of
 from study.data.corpora import (
     MORE_TEXT,
     Split,
@@ -28,7 +29,9 @@ from study.data.corpora import (
     read_corpus,
     split_documents,
 )
-from study.data.packing import PackedSequences, entropy_nats, token_dtype, token_file, write_tokens
+from study.data.deduplication import DEDUPLICATION_VERSION, Repetitions, repetitions
+from study.data.overlap import overlap_share
+from study.data.packing import PackedSequences, entropy_nats, open_stream, token_dtype, token_file, write_tokens
 from study.data.tokenizing import (
     SpecialTokens,
     as_trained_on,
@@ -44,6 +47,7 @@ PACKING_VERSION = 1
 """Raised whenever a change of the code moves the tokens that a corpus becomes."""
 
 _TOKENIZER_FILE = "tokenizer.json"
+_OVERLAP = "validation_overlap_share"
 _VALIDATION_SEED = 0
 _LOOKED_AT_CHARACTERS = 200_000
 
@@ -52,7 +56,8 @@ class Facts(Strict):
     """What is known of a corpus and its tokens; `unigram_entropy_nats` is that of the train split without special tokens.
 
     `unknown_share` is that of [UNK] among its tokens without the other special ones; entries of an earlier version do not tell
-    it. `text_bytes` are the UTF-8 bytes of the documents kept; empty and repeated documents are left out and counted.
+    it. `text_bytes` are the UTF-8 bytes of the documents kept; empty and repeated documents are left out and counted. Of a
+    corpus that is deduplicated, repeated paragraphs are left out and near-duplicates, which join another split, are kept.
     """
 
     vocabulary: int
@@ -62,6 +67,8 @@ class Facts(Strict):
     text_bytes: int
     empty_documents: int
     duplicate_documents: int
+    repeated_paragraphs: int = 0
+    near_duplicate_documents: int = 0
     unigram_entropy_nats: float
     unknown_share: float | None = None
     tokenizer_sha256: str
@@ -69,7 +76,10 @@ class Facts(Strict):
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The token files of a corpus at one sequence length, and what is known of them."""
+    """The token files of a corpus at one sequence length, and what is known of them.
+
+    `validation_overlap_share` is the share of validation tokens in windows that occur in the training text; see overlap_share.
+    """
 
     fingerprint: str
     folder: Path
@@ -77,6 +87,7 @@ class PreparedData:
     validation_sequences: int
     special: SpecialTokens
     facts: Facts
+    validation_overlap_share: float | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -115,9 +126,40 @@ class PreparedData:
 
         A smaller set is the beginning of a larger one.
         """
-        sequences = self.split("validation")
-        order = np.random.RandomState(_VALIDATION_SEED).permutation(len(sequences))  # the one stream that NumPy never changes
-        return sequences.take(order[: self.validation_sequences])
+        return self.split("validation").take(self._validation_order)
+
+    def validation_documents(self) -> NDArray[np.int64]:
+        """The document that each sequence of the validation set belongs to: the one that most of its tokens are of.
+
+        Documents are numbered in the order of the validation split; of equally many tokens the first counts.
+        """
+        return self.split("validation").documents(self._validation_order, self.special.sep)
+
+    @property
+    def _validation_order(self) -> NDArray[np.int64]:
+        """The sequences of the validation split that are in the validation set, in its order."""
+        generator = np.random.RandomState(_VALIDATION_SEED)  # the one stream that NumPy never changes
+        return generator.permutation(len(self.split("validation")))[: self.validation_sequences]
+
+
+class CorpusText:
+    """The documents of a corpus with their splits, without what they repeat where the configuration says `dedupe`."""
+
+    def __init__(self, data: DataConfig, *, progress: bool = False) -> None:
+        self.data, self.progress = data, progress
+
+    def documents(self, title: str, tally: Tally) -> Iterator[tuple[Split, str]]:
+        """Read them from the start; a bar of this title on standard error shows them going by."""
+        distinct = self._distinct(title, tally)
+        return self._repetitions.left_out_of(distinct, tally) if self.data.dedupe else distinct
+
+    @cached_property
+    def _repetitions(self) -> Repetitions:
+        return repetitions(lambda: self._distinct("Looking for repetitions", Tally()))
+
+    def _distinct(self, title: str, tally: Tally) -> Iterator[tuple[Split, str]]:
+        documents = read_corpus(self.data, progress=self.progress)
+        return split_documents(track(documents, title, console=Console(stderr=True), disable=not self.progress), tally)
 
 
 def check_files(data: DataConfig) -> None:
@@ -149,13 +191,16 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
     stream = stream_fingerprint(data)
     folder = cache_root() / "tokens" / stream
     facts = Facts.parse(open_entry(folder, partial(_build, data, progress)), place=str(folder))
+    special = SpecialTokens.of(open_tokenizer(folder / _TOKENIZER_FILE))
+    overlap = open_entry(_overlap_entry(stream), lambda _: _measured_overlap(folder, facts, special))
     prepared = PreparedData(
         fingerprint=_fingerprint(stream, data.sequence_length),
         folder=folder,
         sequence_length=data.sequence_length,
         validation_sequences=data.validation_sequences,
-        special=SpecialTokens.of(open_tokenizer(folder / _TOKENIZER_FILE)),
+        special=special,
         facts=facts,
+        validation_overlap_share=overlap[_OVERLAP],
     )
     _check_sizes(prepared)
     _check_read(prepared, data)
@@ -176,9 +221,26 @@ def unread_at_first(data: DataConfig) -> str | None:
     return data.tokenizer.unread(_unknown_share(counts, SpecialTokens.of(tokenizer)))
 
 
+def known_overlap_share(data: DataConfig) -> float | None:
+    """The share of validation tokens in windows of the training text, None where the text has not been prepared yet."""
+    facts = facts_of(_overlap_entry(stream_fingerprint(data)))
+    return None if facts is None else facts[_OVERLAP]
+
+
 def stream_fingerprint(data: DataConfig) -> str:
     """The key of the token files, which do not depend on the sequence length."""
-    return fingerprint_of([PACKING_VERSION, corpus_identity(data), _tokenizer_identity(data.tokenizer)])
+    dedupe = [DEDUPLICATION_VERSION] if data.dedupe else []
+    return fingerprint_of([PACKING_VERSION, corpus_identity(data), _tokenizer_identity(data.tokenizer), *dedupe])
+
+
+def _overlap_entry(stream: str) -> Path:
+    """The cache entry of the overlap of token files, apart from theirs, which may be older."""
+    return cache_root() / "overlaps" / stream
+
+
+def _measured_overlap(folder: Path, facts: Facts, special: SpecialTokens) -> dict[str, Any]:
+    validation, train = (open_stream(token_file(folder, split), facts.vocabulary) for split in ("validation", "train"))
+    return {_OVERLAP: overlap_share(validation, train, facts.vocabulary, special.sep)}
 
 
 def _fingerprint(stream: str, sequence_length: int) -> str:
@@ -197,16 +259,17 @@ def _tokenizer_identity(config: TokenizerConfig) -> dict[str, object]:
 
 def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
     """Fill an empty folder with the tokeniser and the token files of each split; the facts of the entry."""
+    corpus = CorpusText(data, progress=progress)
     if data.tokenizer.kind == "file":
         tokenizer = load_tokenizer(data.tokenizer)
     else:
-        train = (text for split, text in _documents(data, progress, Tally(), "Training the tokenizer") if split == "train")
+        train = (text for split, text in corpus.documents("Training the tokenizer", Tally()) if split == "train")
         tokenizer = train_tokenizer(train, data.tokenizer.vocabulary)
     (folder / _TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     tokenizer = open_tokenizer(folder / _TOKENIZER_FILE)
 
     tally = Tally()
-    counts = write_tokens(_documents(data, progress, tally, "Tokenizing"), tokenizer, folder)
+    counts = write_tokens(corpus.documents("Tokenizing", tally), tokenizer, folder)
     special = SpecialTokens.of(tokenizer)
     words = counts["train"].copy()
     words[list(special.all)] = 0
@@ -218,6 +281,8 @@ def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
         text_bytes=tally.text_bytes,
         empty_documents=tally.empty,
         duplicate_documents=tally.duplicates,
+        repeated_paragraphs=tally.repeated_paragraphs,
+        near_duplicate_documents=tally.near_duplicates,
         unigram_entropy_nats=entropy_nats(words),
         unknown_share=_unknown_share(counts["train"], special),
         tokenizer_sha256=sha256_of(folder / _TOKENIZER_FILE),
@@ -231,18 +296,12 @@ def _unknown_share(counts: NDArray[np.int64], special: SpecialTokens) -> float:
     return float(counts[special.unk] / max(1, counts[special.unk] + known))
 
 
-def _documents(data: DataConfig, progress: bool, tally: Tally, title: str) -> Iterator[tuple[Split, str]]:
-    """The distinct documents with their splits; a bar on standard error shows them going by."""
-    documents = read_corpus(data, progress=progress)
-    shown = track(documents, title, console=Console(stderr=True), disable=not progress)
-    return split_documents(shown, tally)
-
-
 def _check_sizes(prepared: PreparedData) -> None:
     """Raise InputError where a split is too small for the configuration."""
     train, validation = len(prepared.split("train")), len(prepared.split("validation"))
     length, facts = prepared.sequence_length, prepared.facts
-    left_out = f"{facts.empty_documents:,} empty and {facts.duplicate_documents:,} repeated ones left out"
+    paragraphs = f" and {plural(facts.repeated_paragraphs, 'repeated paragraph')}" if facts.repeated_paragraphs else ""
+    left_out = f"{facts.empty_documents:,} empty and {facts.duplicate_documents:,} repeated ones{paragraphs} left out"
     holds = f"the corpus of {facts.documents:,} documents ({left_out}) and {sum(facts.tokens.values()):,} tokens holds"
     if train == 0:
         raise InputError.at(

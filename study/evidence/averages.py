@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from study.base.grouping import grouped
-from study.evidence.cells import Cell, common_seeds, over_places
+from study.evidence.cells import Cell, common_seeds, documents_of, over_places
 from study.evidence.comparisons import Comparison, Pair
 from study.evidence.paired import judged, paired_difference
 from study.evidence.seed_scatter import seed_scatter
@@ -87,7 +87,7 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average 
         first=pairs[0].first,
         second=pairs[0].second,
         places=tuple(pair.family for pair in pairs),
-        difference=paired_difference(first, second, known),
+        difference=paired_difference(first, second, known, documents_of(chain(*sides))),
         reads_order=None if any(pair.reads_order is None for pair in pairs) else True,
         least_nats=min(estimates),
         most_nats=max(estimates),

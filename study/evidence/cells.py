@@ -16,6 +16,7 @@ from study.base.grouping import grouped
 from study.base.paths import pasted
 from study.base.quantities import budget_words, signed
 from study.base.schema import number_in
+from study.base.statistics import variance_of_mean
 from study.base.text import at_budget, shape_and_setting
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, as_told, setting_words
@@ -39,7 +40,8 @@ class Cell:
     `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
     steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
     only under one name are losses comparable. `runs` are the usable runs at the chosen rate, one of each of `seeds`, and
-    `losses` theirs: seeds × validation sequences in nats per masked token. Those that begin with the weights of a trained run
+    `losses` theirs: seeds × validation sequences in nats per masked token; `documents` are those of the sequences, by which
+    their errors cluster, None where no run keeps them. Those that begin with the weights of a trained run
     have all but `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged. `order_gain_nats` is what the order
     of words is worth to the runs on average, with the mean of their standard errors, since they share their sequences, and
     `reads_order` whether all of them read it (RunRecord.reads_order); None where it was not measured in all.
@@ -62,6 +64,7 @@ class Cell:
     seeds: tuple[int, ...]
     losses: NDArray[np.float64] = field(repr=False, compare=False)
     knobs: tuple[TunedKnob, ...] = ()
+    documents: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     layers_cut: int | None = None
     unlearned: int = 0
     order_gain_nats: float | None = None
@@ -97,6 +100,11 @@ class Cell:
         """Whether any run at the chosen rate has a loss that comparisons can use."""
         return bool(self.runs)
 
+    @property
+    def measured(self) -> bool:
+        """Whether differences from the cell have an error over validation sequences: two of them, and of two documents."""
+        return self.usable and len(self.losses[0] if self.documents is None else np.unique(self.documents)) > 1
+
     def at(self, seeds: Sequence[int]) -> Cell:
         """The cell with the runs of these of its seeds alone."""
         places = [self.seeds.index(seed) for seed in seeds]
@@ -109,10 +117,8 @@ class Cell:
 
     @property
     def standard_error_nats(self) -> float | None:
-        """Standard error of `loss_nats` over the validation sequences, seeds averaged; None for fewer than two sequences."""
-        if not self.usable or self.losses.shape[1] < 2:
-            return None
-        return float(self.losses.mean(axis=0).std(ddof=1) / np.sqrt(self.losses.shape[1]))
+        """Standard error of `loss_nats` over the validation sequences, seeds averaged; None where the cell is not measured."""
+        return variance_of_mean(self.losses.mean(axis=0), self.documents) ** 0.5 if self.measured else None
 
     @property
     def order_words(self) -> str | None:
@@ -177,7 +183,7 @@ def place_of(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
 
 def measured(cells: Iterable[Cell]) -> list[Cell]:
     """The cells whose differences have an error over validation sequences."""
-    return [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
+    return [cell for cell in cells if cell.measured]
 
 
 def by_budget(cells: Iterable[Cell]) -> dict[Budget, list[Cell]]:
@@ -212,7 +218,13 @@ def variances_over_seeds(cells: Sequence[Cell], seeds: SeedVariances) -> list[Se
 
 def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Difference:
     """The first cell's loss minus the second's; without an interval where the seed variance of either is unknown."""
-    return paired_difference(first.losses, second.losses, variances_over_seeds((first, second), seeds))
+    both = (first, second)
+    return paired_difference(first.losses, second.losses, variances_over_seeds(both, seeds), documents_of(both))
+
+
+def documents_of(cells: Iterable[Cell]) -> NDArray[np.int64] | None:
+    """The documents of the sequences that cells of one validation set share, from the first that knows them."""
+    return next((cell.documents for cell in cells if cell.documents is not None), None)
 
 
 def both_read(first: Cell, second: Cell) -> bool | None:
@@ -303,6 +315,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         runs=tuple(chosen["run_id"].astype(str)),
         seeds=tuple(int(seed) for seed in chosen["seed"]),
         losses=np.array(losses) if losses else np.empty((0, 0)),
+        documents=_documents([folder.run(str(run_id)) for run_id in chosen["run_id"]], [len(each) for each in losses]),
         knobs=search.knobs,
         layers_cut=None if layers_cut is None else int(layers_cut),
         unlearned=int(at_rate["state"].eq("DIVERGED").sum()),
@@ -322,6 +335,20 @@ def _all_read(runs: pd.DataFrame) -> bool | None:
     """Whether all runs read word order: False where any does not, None where there is none or it is not known of all."""
     reads = runs.get("reads_order", pd.Series(dtype=object))
     return False if reads.eq(False).any() else None if reads.empty or reads.isna().any() else True
+
+
+def _documents(runs: Sequence[RunFolder], sequences: Sequence[int]) -> NDArray[np.int64] | None:
+    """The document of each validation sequence, which all runs of a cell share, from the first that keeps them.
+
+    Raises InputError where they are not as many as the sequences.
+    """
+    for run, count in zip(runs, sequences, strict=True):
+        if (documents := run.validation_documents()) is not None:
+            if len(documents) != count:
+                told = f"names the documents of {len(documents):,} sequences where the run has the losses of {count:,}"
+                raise InputError.at(str(run.validation_documents_file), f"{told}; fetch both anew")
+            return documents
+    return None
 
 
 def _told(runs: pd.DataFrame, column: str) -> float | None:

@@ -33,8 +33,9 @@ METHOD = (
     "and equal parameters (and width, or FFN ratio, where a setting has several shapes), that of a setting minus that of one "
     "before it in the sweep file. A budget pays for whole steps; "
     f"what they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
-    "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
-    "seeds. That over seeds is one for all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
+    "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, those of "
+    "one document together where runs say which it is (Cameron and Miller 2015), plus over seeds. That over seeds is one for "
+    "all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
     f"above {ALIKE_ABOVE:.0%}), else of each cell its own; seeds are taken as independent between cells. 95% intervals "
     "of the sum of two Student's variables, of the sequences and of the seeds (Behrens and Fisher), one pair at a time; a pair "
     "is decided where Holm's adjusted p, over all pairs, is below 5%. The seeds that chose the learning rate, a third of the "
@@ -170,8 +171,8 @@ def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
     """Why comparisons leave a cell out, None where they do not."""
     if not cell.usable:
         return "no usable run at any learning rate"
-    if cell.losses.shape[1] < 2:
-        return "a single validation sequence gives no interval"
+    if not cell.measured:
+        return f"a single validation {'sequence' if cell.documents is None else 'document'} gives no interval"
     if cell.rates.bracketed or include_unbracketed:
         return None
     if cell.rates.status == "only_tried":

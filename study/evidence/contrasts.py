@@ -22,19 +22,23 @@ class Contrast:
 
 
 def contrast(
-    weights: NDArray[np.float64], cells: Sequence[NDArray[np.float64]], seeds: Sequence[SeedVariance] | None
+    weights: NDArray[np.float64],
+    cells: Sequence[NDArray[np.float64]],
+    seeds: Sequence[SeedVariance] | None,
+    documents: NDArray[np.int64] | None = None,
 ) -> Contrast:
     """Σ wᵢ·mean(lossᵢ) of cells that are seeds × sequences each, over the same two or more sequences.
 
-    Its variance is s²(sequences)/n of the weighted sums, plus Σ s²ᵢ·wᵢ²/kᵢ, where `seeds` are the s²ᵢ of the cells. With the
-    weights 1 and −1 this is study.evidence.paired.paired_difference.
+    Its variance is s²(sequences)/n of the weighted sums, clustered by the sequences' `documents` where these are known, plus Σ
+    s²ᵢ·wᵢ²/kᵢ, where `seeds` are the s²ᵢ of the cells. With the weights 1 and −1 this is
+    study.evidence.paired.paired_difference.
     """
     summed = weights @ np.stack([losses.mean(axis=0) for losses in cells])
     estimate = float(summed.mean())
     if seeds is None:
         return Contrast(estimate)
     n_seeds = [len(losses) for losses in cells]
-    low, high, p_value = told(estimate, *variances_of_sum(summed, weights, n_seeds, seeds))
+    low, high, p_value = told(estimate, *variances_of_sum(summed, weights, n_seeds, seeds, documents))
     return Contrast(estimate, (low, high), p_value)
 
 

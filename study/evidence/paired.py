@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from study.base.quantities import plural, signed
-from study.base.statistics import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite
+from study.base.statistics import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite, variance_of_mean
 from study.evidence.seed_scatter import SeedVariance
 
 Verdict = Literal["decided", "undecided", "no_seed_replicates", "reads_no_order"]
@@ -29,21 +29,27 @@ class Difference:
     """Loss of one cell minus that of another, in nats per masked token, with its uncertainty.
 
     The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
-    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂), the two as study.base.statistics adds them; `degrees_of_freedom` are
-    those of the seeds, None where losses do not hang on them. Without seed replicates there is no seed variance, and so no
-    interval.
+    s²(sequences)/n, clustered by document where the documents of the sequences are known, + s²(seeds)·(1/k₁ + 1/k₂), the two as
+    study.base.statistics adds them; `degrees_of_freedom` are those of the seeds, None where losses do not hang on them. Without
+    seed replicates there is no seed variance, and so no interval.
     """
 
     estimate_nats: float
     standard_error_sequences_nats: float
     n_sequences: int
     n_seeds: tuple[int, int]
+    n_documents: int | None = None
     standard_error_seeds_nats: float | None = None
     standard_error_nats: float | None = None
     degrees_of_freedom: float | None = None
     low_nats: float | None = None
     high_nats: float | None = None
     p_value: float | None = None
+
+    @property
+    def n_independent(self) -> int:
+        """The documents of the sequences, or the sequences where their documents are not known."""
+        return self.n_sequences if self.n_documents is None else self.n_documents
 
     @property
     def bounds(self) -> str | None:
@@ -57,7 +63,9 @@ class Difference:
         first, second = self.n_seeds
         seeds = f"{plural(first, 'seed')} each" if first == second else f"{first} and {second} seeds"
         interval = "no interval" if self.bounds is None else f"95% interval {self.bounds}"
-        return f"{signed(self.estimate_nats)} nats ({interval}; n = {plural(self.n_sequences, 'sequence')}, {seeds})"
+        documents = "" if self.n_documents is None else f" of {plural(self.n_documents, 'document')}"
+        n = f"{plural(self.n_sequences, 'sequence')}{documents}"
+        return f"{signed(self.estimate_nats)} nats ({interval}; n = {n}, {seeds})"
 
     @property
     def reversed(self) -> Difference:
@@ -103,26 +111,31 @@ def judged(found: Sequence[_J]) -> tuple[_J, ...]:
 
 
 def paired_difference(
-    first: NDArray[np.float64], second: NDArray[np.float64], seeds: Sequence[SeedVariance] | None
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+    seeds: Sequence[SeedVariance] | None,
+    documents: NDArray[np.int64] | None = None,
 ) -> Difference:
     """The first cell's loss minus the second's; both are seeds × sequences, over the same two or more sequences.
 
-    The sequences are paired, the seeds are taken as independent; `seeds` are their variances in the two cells, None where
-    either is unknown. The variance over sequences holds a little of the seeds' interaction with them, so the interval errs on
-    the wide side.
+    The sequences are paired and cluster by their `documents`, two or more, where these are known; the seeds are taken as
+    independent. `seeds` are their variances in the two cells, None where either is unknown. The variance over sequences holds a
+    little of the seeds' interaction with them, so the interval errs on the wide side.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
     n, n_seeds = len(differences), (len(first), len(second))
+    n_documents = None if documents is None else len(np.unique(documents))
     estimate = float(differences.mean())
     if seeds is None:
-        return Difference(estimate, variance_over_sequences(differences) ** 0.5, n, n_seeds)
-    variances, freedoms = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
+        return Difference(estimate, variance_of_mean(differences, documents) ** 0.5, n, n_seeds, n_documents)
+    variances, freedoms = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds, documents)
     low, high, p_value = told(estimate, variances, freedoms)
     return Difference(
         estimate_nats=estimate,
         standard_error_sequences_nats=variances[0] ** 0.5,
         n_sequences=n,
         n_seeds=n_seeds,
+        n_documents=n_documents,
         standard_error_seeds_nats=variances[1] ** 0.5,
         standard_error_nats=sum(variances) ** 0.5,
         degrees_of_freedom=freedoms[1] if freedoms[1] < math.inf else None,
@@ -138,16 +151,21 @@ def half_width(of_cell: SeedVariance, seeds: int) -> float:
 
 
 def variances_of_sum(
-    summed: NDArray[np.float64], weights: NDArray[np.float64], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]
+    summed: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    n_seeds: Sequence[int],
+    seeds: Sequence[SeedVariance],
+    documents: NDArray[np.int64] | None = None,
 ) -> tuple[Both, Both]:
     """The variances of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and the degrees of freedom of each.
 
-    `summed` holds the sum for each sequence; over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom,
-    and those of several have Satterthwaite's.
+    `summed` holds the sum for each sequence, which clusters by `documents` where these are known; over seeds the variance is Σ
+    s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom, and those of several have Satterthwaite's.
     """
     over_seeds = _over_seeds(weights.tolist(), n_seeds, seeds)
     freedom = satterthwaite(list(over_seeds.values()), [of_cells.degrees_of_freedom for of_cells in over_seeds])
-    return (variance_over_sequences(summed), sum(over_seeds.values())), (len(summed) - 1, freedom)
+    independent = len(summed) if documents is None else len(np.unique(documents))
+    return (variance_of_mean(summed, documents), sum(over_seeds.values())), (independent - 1, freedom)
 
 
 def _over_seeds(weights: Sequence[float], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]) -> dict[SeedVariance, float]:
@@ -156,11 +174,6 @@ def _over_seeds(weights: Sequence[float], n_seeds: Sequence[int], seeds: Sequenc
     for weight, count, of_cell in zip(weights, n_seeds, seeds, strict=True):
         found[of_cell] = found.get(of_cell, 0.0) + of_cell.variance * weight**2 / count
     return found
-
-
-def variance_over_sequences(summed: NDArray[np.float64]) -> float:
-    """The variance of a mean over sequences, s²/n."""
-    return float(summed.var(ddof=1)) / len(summed)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -200,7 +213,10 @@ def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance
 
 
 def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
-    """The validation sequences, doubled until the interval would leave out zero; as `seeds_that_would_decide`."""
+    """The validation sequences, doubled until the interval would leave out zero; as `seeds_that_would_decide`.
+
+    The further sequences are of as many further documents.
+    """
     over_seeds = _over_seeds((1.0, -1.0), difference.n_seeds, seeds)
     freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
     for times in 2 ** np.arange(1, int(np.log2(MOST_SEQUENCES)) + 1):
@@ -219,7 +235,7 @@ def tells_apart(estimate_nats: float, noise: Difference, seeds: Sequence[SeedVar
 def _decides(
     difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
 ) -> bool:
-    """Whether the estimate would be told from zero with `times` the sequences and these seed variances of the difference."""
+    """Whether the estimate would be told from zero with `times` the documents and these seed variances of the difference."""
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
-    freedoms = (difference.n_sequences * times - 1, satterthwaite(over_seeds, seed_freedoms))
+    freedoms = (difference.n_independent * times - 1, satterthwaite(over_seeds, seed_freedoms))
     return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons

@@ -21,7 +21,7 @@ from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN
 from study.counting.architecture import Architecture
-from study.evidence.cells import Cell, by_setting_and_budget, common_seeds, in_words, over_places
+from study.evidence.cells import Cell, by_setting_and_budget, common_seeds, documents_of, in_words, over_places
 from study.evidence.contrasts import Contrast, contrast, slope_weights
 from study.evidence.evidence import Evidence, gather
 from study.evidence.families import of_equal_size
@@ -168,13 +168,12 @@ def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> 
             weights.append(weight)
     variances = seed_scatter(cells[0].pool, shapes).variances
     known = [variances[name] for name in shapes] if len(variances) == len(shapes) else None
-    return contrast(np.array(weights), list(shapes.values()), known)
+    return contrast(np.array(weights), list(shapes.values()), known, documents_of(cells))
 
 
 def _serves(cell: Cell, rates: str) -> bool:
     """Whether a cell may be compared: with an error over sequences, at a rate that serves, and not as a bag of words."""
-    measured = cell.usable and cell.losses.shape[1] > 1 and cell.reads_order is not False
-    return measured and (rates == "all cells" or cell.rates.bracketed)
+    return cell.measured and cell.reads_order is not False and (rates == "all cells" or cell.rates.bracketed)
 
 
 def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:

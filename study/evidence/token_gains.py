@@ -13,7 +13,7 @@ from study.base.grouping import grouped
 from study.base.quantities import budget_words
 from study.base.statistics import CONFIDENCE
 from study.base.text import shape_and_setting
-from study.evidence.cells import Cell, difference_between, measured, variances_over_seeds
+from study.evidence.cells import Cell, difference_between, documents_of, measured, variances_over_seeds
 from study.evidence.contrasts import Contrast, contrast
 from study.evidence.paired import Judged, holm, judged
 from study.evidence.seed_scatter import SeedVariances
@@ -104,4 +104,4 @@ def _rise(ladder: tuple[Cell, Cell, Cell], seeds: SeedVariances) -> Contrast:
     few, more, most = (log2(cell.tokens) for cell in ladder)
     earlier, later = 1 / (more - few), 1 / (most - more)
     weights = np.array([-earlier, earlier + later, -later])
-    return contrast(weights, [cell.losses for cell in ladder], variances_over_seeds(ladder, seeds))
+    return contrast(weights, [cell.losses for cell in ladder], variances_over_seeds(ladder, seeds), documents_of(ladder))

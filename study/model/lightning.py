@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch._functorch import config as functorch
 
 from study.base.quantities import plural
 from study.base.randomness import Stream, stream_seed
+from study.base.statistics import variance_of_mean
 from study.config.resources import Kernels
 from study.config.run_config import RunConfig
 from study.data.batches import ValidationBatch
@@ -46,6 +48,8 @@ class ValidationResult:
     """What validation measures after a step: nats summed over the masked tokens of each sequence, their number, and the hits.
 
     `permuted_nats` are those of the first sequences with their visible tokens permuted, of all sequences at a run's end.
+    `documents` are those that the sequences are of (PreparedData.validation_documents), None where that is not known: standard
+    errors cluster by them.
     """
 
     step: int
@@ -53,6 +57,7 @@ class ValidationResult:
     tokens: Tensor
     correct: int
     permuted_nats: Tensor
+    documents: Tensor | None = None
 
     @property
     def loss(self) -> float:
@@ -61,8 +66,8 @@ class ValidationResult:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the loss over sequences, as of a ratio of sums; None with one sequence."""
-        return _standard_error(self.nats, self.tokens)
+        """Standard error of the loss over sequences, clustered by document; None with one of these."""
+        return self._standard_error(self.nats, self.tokens)
 
     @property
     def order_gain(self) -> float:
@@ -75,8 +80,8 @@ class ValidationResult:
 
     @property
     def order_gain_standard_error(self) -> float | None:
-        """Standard error of the order gain over sequences, each paired with itself; None with one sequence."""
-        return _standard_error(*self._gained)
+        """Standard error of the order gain over sequences, each paired with itself; None with one document."""
+        return self._standard_error(*self._gained)
 
     @property
     def _gained(self) -> tuple[Tensor, Tensor]:
@@ -84,17 +89,26 @@ class ValidationResult:
         measured = slice(len(self.permuted_nats))
         return self.permuted_nats - self.nats[measured], self.tokens[measured]
 
+    def _standard_error(self, nats: Tensor, tokens: Tensor) -> float | None:
+        """Standard error of Σ nats ÷ Σ tokens over the first sequences, as many as are given; None with one document.
+
+        It is that of the mean of (nats − ratio · tokens) ÷ mean tokens, which is the ratio's to first order.
+        """
+        documents = None if self.documents is None else self.documents[: len(nats)].numpy()
+        if len(nats if documents is None else np.unique(documents)) < 2:
+            return None
+        residuals = (nats - nats.sum() / tokens.sum() * tokens) / tokens.mean()
+        return math.sqrt(variance_of_mean(residuals.numpy(), documents))
+
+    @property
+    def document_count(self) -> int | None:
+        """How many documents the sequences are of, None where that is not known."""
+        return None if self.documents is None else len(np.unique(self.documents.numpy()))
+
     @property
     def accuracy(self) -> float:
         """Share of the masked tokens that were predicted rightly."""
         return self.correct / int(self.tokens.sum())
-
-
-def _standard_error(nats: Tensor, tokens: Tensor) -> float | None:
-    """Standard error of Σ nats ÷ Σ tokens over sequences, as of a ratio of sums; None with one sequence."""
-    n = len(nats)
-    residuals = nats - float(nats.sum() / tokens.sum()) * tokens
-    return float((residuals.square().sum() * n / (n - 1)).sqrt() / tokens.sum()) if n > 1 else None
 
 
 class MaskedLanguageModelling(pl.LightningModule):
@@ -105,7 +119,8 @@ class MaskedLanguageModelling(pl.LightningModule):
     the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
     `trainer/flops` (convention train_flops) done so far; `perf/tokens_per_second` and, where the device's peak is known,
     `perf/mfu`, the share of it that the products take which run (`spared_flops_per_token` left out). Validation logs
-    `val/loss`, `val/accuracy` and `val/order_gain` (see ValidationResult). Raises FloatingPointError where a logged loss is not
+    `val/loss`, `val/accuracy` and `val/order_gain` (see ValidationResult), with standard errors that cluster by
+    `validation_documents`, the document of each validation sequence. Raises FloatingPointError where a logged loss is not
     finite.
     """
 
@@ -117,6 +132,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         peak_flops_per_second: float | None = None,
         kernels: Kernels = "eager",
         tutor: Tutor | None = None,
+        validation_documents: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.config, self.masker, self.log_every_steps = config, masker, log_every_steps
@@ -128,6 +144,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         initialised = (config.seed, recipe.initialisation, recipe.residual_initialisation)
         self.model = MaskedLanguageModel(config.architecture, recipe.dropout, *initialised)
         self.validation: ValidationResult | None = None
+        self.validation_documents = validation_documents
         self.gradient_norm = torch.zeros(())
         self._row_started, self._row_step = 0.0, 0
         self._loss_sum, self._loss_steps = torch.zeros(()), 0
@@ -353,7 +370,8 @@ class MaskedLanguageModelling(pl.LightningModule):
         total = torch.zeros(len(measured), self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
         total[:, rows] = torch.stack([each.double() for each in measured])
         nats, tokens, correct, permuted_nats = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
-        found = ValidationResult(self.steps_done, nats, tokens, int(correct.sum()), permuted_nats[: self._sequences_permuted])
+        permuted_nats = permuted_nats[: self._sequences_permuted]
+        found = ValidationResult(self.steps_done, nats, tokens, int(correct.sum()), permuted_nats, self.validation_documents)
         for name, value in {"loss": found.loss, "order gain": found.order_gain}.items():
             if not math.isfinite(value):
                 raise FloatingPointError(f"the validation {name} is {value} after step {self.steps_done}")

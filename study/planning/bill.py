@@ -57,7 +57,7 @@ class Bill:
 
     Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. The rows
     are those of the plan's cells; a search has one, that of the largest run it may try. `unread` tells where the tokeniser
-    does not know much of the text.
+    does not know much of the text; `validation_overlap_share` is None until the text has been prepared.
     """
 
     plan: Plan
@@ -67,6 +67,7 @@ class Bill:
     sharing: Sharing | None = None
     at_most: bool = False
     unread: str | None = None
+    validation_overlap_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The bill as plain values."""
@@ -75,7 +76,7 @@ class Bill:
         sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
         return (
             {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
-            | {"unread": self.unread}
+            | {"unread": self.unread, "validation_overlap_share": self.validation_overlap_share}
             | totals
             | sharing
         )

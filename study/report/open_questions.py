@@ -11,6 +11,7 @@ import pandas as pd
 from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN, budget_words, compact, count_text, plural, signed, span
 from study.config.named_runs import NO_RUN
+from study.config.run_config import MOST_OVERLAP
 from study.evidence.cells import Cell
 from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
@@ -31,7 +32,7 @@ def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
     of_cells = (_open_runs, _open_cells, _open_order, _open_sizes, _open_seeds, _open_spikes, _open_scatter, _open_two_seeds)
     of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices, _open_choices)
-    parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _trained_runs, _limits)
+    parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _overlapping_text, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -310,6 +311,16 @@ def _unread_text(evidence: Evidence) -> Iterator[str]:
     tokenizer = evidence.folder.run(str(row["run_id"])).config().data.tokenizer
     if unread := tokenizer.unread(row["unknown_share"]):
         yield f"What a tokeniser that knows more of this text would do: {unread}."
+
+
+def _overlapping_text(evidence: Evidence) -> Iterator[str]:
+    """How much of the validation text trains, where that is much, by the run of which it is most."""
+    if evidence.ledger.empty or "validation_overlap_share" not in evidence.ledger:
+        return
+    row = evidence.ledger.sort_values("validation_overlap_share", ascending=False).iloc[0]
+    if (share := row["validation_overlap_share"]) > MOST_OVERLAP:
+        data = evidence.folder.run(str(row["run_id"])).config().data
+        yield f"How the losses compare on text that was not trained on: {data.overlap(share)}."
 
 
 def _repeated_text(evidence: Evidence) -> Iterator[str]:

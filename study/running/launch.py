@@ -13,7 +13,7 @@ from rich.console import Console
 from study.base import garbage
 from study.base.durable_files import takes_files
 from study.base.errors import InputError, told_together
-from study.base.quantities import count_text
+from study.base.quantities import count_text, plural
 from study.base.schema import flatten
 from study.base.terminal import say
 from study.config.resources import Resources
@@ -21,7 +21,7 @@ from study.config.run_config import RunConfig
 from study.config.sweep_spec import SweepSpec
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.hub_corpus import PREFIX
-from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare, unread_at_first
+from study.data.prepared import PreparedData, check_files, data_fingerprint, known_overlap_share, prepare, unread_at_first
 from study.data.tokenizing import continuing_pieces, load_tokenizer
 from study.executing.choosing import executor_of, slots_of
 from study.executing.slots import Slot, sharing_note
@@ -54,7 +54,8 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
     """
     folder = folder_of(spec, results)
     billed = _bill(Plan(spec, folder.records()), folder, resources, slots_of(resources))
-    return replace(billed, unread=unread_at_first(spec.data))
+    overlap = None if spec.data.corpus.startswith(PREFIX) else known_overlap_share(spec.data)  # a bill asks no hub
+    return replace(billed, unread=unread_at_first(spec.data), validation_overlap_share=overlap)
 
 
 @garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
@@ -109,6 +110,17 @@ def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
         return planned.first_runs if len(planned.records) < planned.spec.search.trials else []
     records = {record.config.key: record for record in (*folder.others_records(), *planned.records)}
     return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
+
+
+def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
+    """What people should know of the text before runs train on it."""
+    asked, facts = planned.spec.data, data.facts
+    if asked.dedupe:
+        dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
+        joined = f"{plural(facts.near_duplicate_documents, 'document')} put into the split of another that they nearly repeat"
+        yield f"deduplicated: {dropped}, {joined}"
+    notes = (_passes(planned, data), asked.tokenizer.unread(facts.unknown_share), asked.overlap(data.validation_overlap_share))
+    yield from filter(None, notes)
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:
@@ -186,7 +198,7 @@ def launched(
         with preparing(folder.launching.stop_file):
             data = prepare(spec.data, progress=True)
             _check_trained_runs(planned, folder, data)
-        for note in filter(None, (_passes(planned, data), spec.data.tokenizer.unread(data.facts.unknown_share))):
+        for note in _notes_on_text(planned, data):
             say(console, note)
         coordinator = Coordinator(planned, values, folder, data.fingerprint)
         mirror = MirrorProcess(folder)

@@ -103,7 +103,8 @@ def _copy(ended: RunFolder, packed: Path, new: Path) -> None:
 
 def _beside_record(run: RunFolder) -> tuple[Path, ...]:
     """What a run leaves beside its record; each is only ever replaced, never changed, so that a second name does no harm."""
-    return run.metrics_file, run.validation_losses_file, run.weights_file, run.exclusion_file
+    losses = (run.validation_losses_file, run.validation_documents_file)
+    return run.metrics_file, *losses, run.weights_file, run.exclusion_file
 
 
 def _link(existing: Path, new: Path) -> None:

@@ -39,6 +39,7 @@ def bill_summary(bill: Bill) -> str:
             *_extension_line(bill),
             *_scores_line(bill),
             *_unread_line(bill),
+            _overlap_line(bill),
         ]
     )
 
@@ -119,6 +120,12 @@ def _unread_line(bill: Bill) -> Iterator[str]:
     """How much of the text its tokeniser does not know."""
     if bill.unread is not None:
         yield f"As far as the text begins, {bill.unread}."
+
+
+def _overlap_line(bill: Bill) -> str:
+    """How much of the validation text occurs in the training text."""
+    overlap = bill.plan.spec.data.overlap(bill.validation_overlap_share)
+    return f"{overlap or 'How much of the validation text occurs in the training text is measured when a launch prepares it'}."
 
 
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:

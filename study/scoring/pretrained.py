@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from study.base.errors import InputError
 from study.config.run_config import RunConfig, fingerprint_of
-from study.data.corpora import Tally, read_corpus, split_documents
-from study.data.prepared import PreparedData, prepare
+from study.data.corpora import Tally
+from study.data.prepared import CorpusText, PreparedData, prepare
 from study.data.tokenizing import SpecialTokens
 from study.store.run_folder import RunFolder
 
@@ -104,7 +104,7 @@ class Pretrained:
 def train_text(run: Pretrained) -> Iterator[str]:
     """The first documents that a run was trained on, MOST_TEXT characters of them."""
     characters = 0
-    for split, text in split_documents(read_corpus(run.config.data), Tally()):
+    for split, text in CorpusText(run.config.data).documents("Reading the text", Tally()):
         if split == "train":
             characters += len(text)
             yield text

@@ -16,6 +16,7 @@ results/<sweep>/
         branch-<step>/          its state where a shorter budget leaves it, and its rows so far, until that one has them
         trunk.json              which run trained the first steps of this one, and how many, where one did
         validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
+        validation_documents.npy  the document of each validation sequence, int32
         weights.safetensors     the final weights
         log.txt                 what the run's processes printed
         rank-<rank>.json        what stopped a rank that does not lead, until the next start

@@ -77,16 +77,19 @@ class RunRecord(Strict):
 
     `tokens` were trained on, with the [CLS] of each sequence; `train_tokens` are those of the corpus, without. Losses are nats
     per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the standard error over its
-    sequences. `order_gain_nats` is by how much that loss rises, paired by sequence, with the visible ordinary tokens of each
-    sequence permuted, and masked and special tokens where they are; records of earlier versions do not tell it, and say
-    `stuck_at_unigram` where the loss was above 97% of the unigram entropy. `train_flops` and its namesakes are totals over the
-    steps done, by the conventions of study.counting.parameters, the forward passes of a teacher among them. `train_loss_nats`
-    is the mean of what the last steps minimised, where a teacher has its share. `loss_spikes` counts the logged training losses
-    that lie far above those before (study.training.loss_spikes); records of earlier versions do not tell it. `weights_sha256`
-    is that of the file of weights, by which damage is known. `unknown_share` is that of [UNK] among the tokens of the train
-    split; records of earlier versions do not tell it. `wall_seconds` sums the attempts' training time, validation included, of
-    which `start_seconds` went by until each attempt's first step had ended, kernels being built; records of earlier versions do
-    not tell it. `tokens_per_second` is of the steps after that (`seconds_per_step`); a run that took none has no such speed.
+    sequences, clustered by the document that each is of; `validation_documents` counts these, where records are not of earlier
+    versions. `validation_overlap_share` is that of the validation split in windows of the training text (study.data.overlap);
+    records of earlier versions do not tell it. `order_gain_nats` is by how much that loss rises, paired by sequence, with the
+    visible ordinary tokens of each sequence permuted, and masked and special tokens where they are; records of earlier versions
+    do not tell it, and say `stuck_at_unigram` where the loss was above 97% of the unigram entropy. `train_flops` and its
+    namesakes are totals over the steps done, by the conventions of study.counting.parameters, the forward passes of a teacher
+    among them. `train_loss_nats` is the mean of what the last steps minimised, where a teacher has its share. `loss_spikes`
+    counts the logged training losses that lie far above those before (study.training.loss_spikes); records of earlier versions
+    do not tell it. `weights_sha256` is that of the file of weights, by which damage is known. `unknown_share` is that of [UNK]
+    among the tokens of the train split; records of earlier versions do not tell it. `wall_seconds` sums the attempts' training
+    time, validation included, of which `start_seconds` went by until each attempt's first step had ended, kernels being built;
+    records of earlier versions do not tell it. `tokens_per_second` is of the steps after that (`seconds_per_step`); a run that
+    took none has no such speed.
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
@@ -113,8 +116,10 @@ class RunRecord(Strict):
     order_gain_standard_error_nats: Amount | None = None
     accuracy: Share | None = None
     validation_masked_tokens: Index | None = None
+    validation_documents: Count | None = None
     unigram_entropy_nats: Amount | None = None
     unknown_share: Share | None = None
+    validation_overlap_share: Share | None = None
     stuck_at_unigram: bool | None = None
     train_loss_nats: Magnitude | None = None
     loss_spikes: Index | None = None
@@ -202,7 +207,15 @@ NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
 """What of a record stands in no column of its own."""
 
 TOLD_BY_SOME = (
-    *("unknown_share", "layers_cut", "start_seconds", "trunk", "trunk_step"),
+    *(
+        "unknown_share",
+        "validation_overlap_share",
+        "validation_documents",
+        "layers_cut",
+        "start_seconds",
+        "trunk",
+        "trunk_step",
+    ),
     *("order_gain_nats", "order_gain_standard_error_nats", "stuck_at_unigram", "loss_spikes"),
 )
 """What has a column where any record tells it."""

@@ -51,6 +51,8 @@ class RunFolder(WorkFolder):
     """Why a person leaves the run out of fits, there where one does."""
     validation_losses_file = Inside("validation_losses.npy")
     """Nats summed over the masked tokens of each validation sequence."""
+    validation_documents_file = Inside("validation_documents.npy")
+    """The document of each validation sequence; runs of earlier versions have none."""
     weights_file = Inside("weights.safetensors")
     """The final weights of a completed run."""
     orders_file = Inside("orders.json")
@@ -180,9 +182,7 @@ class RunFolder(WorkFolder):
 
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
         """Keep the summed nats of each validation sequence, for paired differences between runs."""
-        buffer = io.BytesIO()
-        np.save(buffer, losses.astype(np.float64), allow_pickle=False)
-        write_atomically(self.validation_losses_file, buffer.getvalue())
+        _write_array(self.validation_losses_file, losses.astype(np.float64))
 
     def validation_losses(self) -> NDArray[np.float64]:
         """The summed nats of each validation sequence of a completed run; raises InputError where they are gone or damaged."""
@@ -197,3 +197,26 @@ class RunFolder(WorkFolder):
             remedy = f"fetch it, or leave the run out: study exclude {pasted(self.path)} --reason ..."
             raise InputError.at(str(self.validation_losses_file), f"{what}, and comparisons need it; {remedy}") from None
         return losses
+
+    def write_validation_documents(self, documents: NDArray[np.int64]) -> None:
+        """Keep the document of each validation sequence, by which errors of losses cluster."""
+        _write_array(self.validation_documents_file, documents.astype(np.int32))
+
+    def validation_documents(self) -> NDArray[np.int64] | None:
+        """The document of each validation sequence, None where the run keeps none; raises InputError where it is damaged."""
+        if (content := self.content(self.validation_documents_file)) is None:
+            return None
+        try:
+            documents: NDArray[np.int32] = np.load(io.BytesIO(content), allow_pickle=False)
+            if documents.dtype != np.int32 or documents.ndim != 1:
+                raise ValueError("not the documents that a run writes")
+        except (ValueError, EOFError):
+            told = "is damaged, and errors of losses cluster by it; fetch it, the file of another run of the sweep is the same"
+            raise InputError.at(str(self.validation_documents_file), told) from None
+        return documents.astype(np.int64)
+
+
+def _write_array(file: Path, values: NDArray[np.generic]) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    write_atomically(file, buffer.getvalue())

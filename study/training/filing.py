@@ -81,6 +81,8 @@ class Filing:
         folder, weights = self.training.folder, safetensors.torch.save(trained.module.model.state_dict())
         patiently(lambda: write_atomically(folder.weights_file, weights), check=self.attempt.check)
         patiently(lambda: folder.write_validation_losses(trained.validation.nats.numpy()), check=self.attempt.check)
+        if (documents := trained.validation.documents) is not None:
+            patiently(lambda: folder.write_validation_documents(documents.numpy()), check=self.attempt.check)
         return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:
@@ -152,6 +154,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
             "loss_standard_error_nats": validation.standard_error,
             "accuracy": validation.accuracy,
             "validation_masked_tokens": int(validation.tokens.sum()),
+            "validation_documents": validation.document_count,
             "order_gain_nats": validation.order_gain,
             "order_gain_standard_error_nats": validation.order_gain_standard_error,
             "wall_seconds": seconds,
@@ -175,6 +178,7 @@ def _surroundings(training: Training) -> dict[str, Any]:
         "train_tokens": prepared.train_tokens,
         "unigram_entropy_nats": prepared.unigram_entropy_nats,
         "unknown_share": prepared.facts.unknown_share,
+        "validation_overlap_share": prepared.validation_overlap_share,
         "peak_memory_bytes": peak_memory_bytes(execution),
         "environment": environment(execution, training.precision),
     }

@@ -123,19 +123,25 @@ class Training:
         log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
         kernels = resolve_kernels(execution, self.precision)
         peak = peak_flops_per_second(execution, self.precision)
-        module = MaskedLanguageModelling(config, masker, log_every, peak, kernels, tutor_of(config, self.prepared))
+        tutor = tutor_of(config, self.prepared)
+        module = MaskedLanguageModelling(config, masker, log_every, peak, kernels, tutor, self._documents)
         if module.fused:
             compile_on(execution.threads)
         if self.checkpoint is None and (weights := starting_weights(config, self.prepared)) is not None:
             module.model.load_state_dict(weights)
         return module
 
+    @property
+    def _documents(self) -> Tensor:
+        """The document of each validation sequence."""
+        return torch.from_numpy(self.prepared.validation_documents())
+
     def validated(self, weights: Mapping[str, Tensor], callbacks: Sequence[pl.Callback] = ()) -> Trained:
         """Weights that were trained elsewhere, validated as a run is at its end; see Execution.of."""
         quiet()
         torch.set_num_threads(self.execution.threads)
         started, masker = time.perf_counter(), validation_masker(self.config, self.prepared)
-        module = MaskedLanguageModelling(self.config, masker)
+        module = MaskedLanguageModelling(self.config, masker, validation_documents=self._documents)
         module.model.load_state_dict(weights)
         device, devices = self.execution.device, self.execution.devices
         trainer = lightning_trainer(

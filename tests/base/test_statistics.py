@@ -15,6 +15,7 @@ from study.base.statistics import (
     noise_of_seeds,
     pooled_variance,
     satterthwaite,
+    variance_of_mean,
 )
 
 
@@ -24,6 +25,19 @@ def test_the_variance_within_is_one_for_all_groups() -> None:
     assert pooled_variance([[1.0], [2.0]]) == (0.0, 0)
     alike = np.random.default_rng(0).normal(size=(5, 4))
     assert pooled_variance(list(alike)) == pytest.approx((alike.var(axis=1, ddof=1).mean(), 15))
+
+
+def test_the_variance_of_a_mean_over_clusters_is_that_of_the_sandwich() -> None:
+    """(X'X)⁻¹·Σ_g X_g'u_g·u_g'X_g·(X'X)⁻¹·G/(G − 1) of a regression on a constant, and s²/n where each unit is a cluster."""
+    random = np.random.default_rng(0)
+    values, clusters = random.normal(size=40), random.integers(100, 109, 40)
+    ones, residuals = np.ones((40, 1)), values - values.mean()
+    scores = [ones[clusters == cluster].T @ residuals[clusters == cluster] for cluster in np.unique(clusters)]
+    bread, count = np.linalg.inv(ones.T @ ones), len(scores)
+    sandwich = bread @ sum(np.outer(score, score) for score in scores) @ bread * count / (count - 1)
+    assert variance_of_mean(values, clusters) == pytest.approx(float(sandwich[0, 0]))
+    assert variance_of_mean(values, random.permutation(40)) == pytest.approx(variance_of_mean(values))
+    assert variance_of_mean(values) == pytest.approx(stats.sem(values) ** 2)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3.7, 12, 60, 1023, np.inf])

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,19 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import Whitespace
 
 from study.base.errors import InputError
-from study.config.run_config import DataConfig, TokenizerConfig, fingerprint_of
+from study.config.run_config import MOST_OVERLAP, DataConfig, TokenizerConfig, fingerprint_of
 from study.data import packing
 from study.data.cache import sha256_of
-from study.data.corpora import Split, split_of
+from study.data.corpora import Split, Tally, corpus_identity, split_of
 from study.data.packing import entropy_nats, token_dtype
-from study.data.prepared import data_fingerprint, prepare, unread_at_first
+from study.data.prepared import (
+    PACKING_VERSION,
+    CorpusText,
+    data_fingerprint,
+    known_overlap_share,
+    prepare,
+    unread_at_first,
+)
 from study.data.tokenizing import SPECIAL_PIECES
 from tests.full_disk import files_of_at_most
 
@@ -101,6 +109,76 @@ def test_the_validation_set_is_of_the_validation_split_in_an_order_of_its_own(co
     held_out = prepared.split("validation")
     order = np.random.RandomState(0).permutation(len(held_out))
     assert (prepared.validation() == held_out.take(order[:8])).all()
+
+
+def test_a_validation_sequence_is_of_the_document_that_most_of_its_tokens_are_of(corpus: Path) -> None:
+    """The first of equally many; a document ends with its [SEP]."""
+    prepared = prepare(config(corpus, validation_sequences=24))
+    stream = np.array(stream_of(corpus, "validation", prepared.tokenizer()))
+    document = np.cumsum(stream == 3) - (stream == 3)
+    order = np.random.RandomState(0).permutation(len(stream) // 15)[:24]
+    expected = [Counter(sorted(document[15 * row : 15 * row + 15].tolist())).most_common(1)[0][0] for row in order]
+    assert prepared.validation_documents().tolist() == expected
+    assert len(set(expected)) < 24
+
+
+def test_how_much_validation_text_trains_is_measured_once_and_known_before_the_next_use(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of entries of an earlier version, too, which are opened as they are."""
+    texts = texts_of(corpus)
+    held_out = [text for text in texts if split_of(text) == "validation"]
+    quoting = [f"{text} {number}" for number, text in enumerate(held_out[: len(held_out) // 2])]
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in (*texts, *quoting)))
+    assert known_overlap_share(config(corpus)) is None
+    share = prepare(config(corpus)).validation_overlap_share
+    assert share is not None
+    assert 0.3 < share < 0.7
+    monkeypatch.setattr("study.data.prepared.overlap_share", None)
+    assert prepare(config(corpus, sequence_length=32)).validation_overlap_share == known_overlap_share(config(corpus)) == share
+    monkeypatch.undo()
+    shutil.rmtree(prepare(config(corpus)).folder.parent.parent / "overlaps")
+    assert prepare(config(corpus)).validation_overlap_share == share
+
+
+def test_a_corpus_that_repeats_itself_is_clean_once_deduplicated(corpus: Path) -> None:
+    draw = random.Random(1)
+    texts = texts_of(corpus)
+    boilerplate = ["\n".join(draw.sample(texts, 2)) for _ in range(5)]
+    rows = [f"{text}\n{draw.choice(boilerplate)}" for text in texts] + [f"{text} again" for text in texts]
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    plain, clean = prepare(config(corpus)), prepare(config(corpus, dedupe=True))
+    assert (plain.validation_overlap_share or 0) > 0.8
+    assert (clean.validation_overlap_share or 0) < 0.02
+    assert clean.facts.repeated_paragraphs > 500
+    assert clean.facts.near_duplicate_documents > 50
+    assert (plain.facts.repeated_paragraphs, plain.facts.near_duplicate_documents) == (0, 0)
+    kept = list(CorpusText(config(corpus, dedupe=True)).documents("", Tally()))
+    assert (clean.facts.documents, clean.facts.text_bytes) == (len(kept), sum(len(text) for _, text in kept))
+    encoded = (clean.tokenizer().encode(text, add_special_tokens=False).ids for split, text in kept if split == "train")
+    stream, rows_BxS = [token for ids in encoded for token in (*ids, 3)], clean.split("train").rows
+    assert rows_BxS.ravel().tolist() == stream[: rows_BxS.size]
+
+
+def test_deduplication_changes_the_fingerprint_and_its_absence_none(corpus: Path) -> None:
+    data = config(corpus)
+    identity = [PACKING_VERSION, corpus_identity(data), {"kind": "wordpiece", "vocabulary": 128}]
+    assert data_fingerprint(data) == fingerprint_of([fingerprint_of(identity), 16])
+    assert data_fingerprint(config(corpus, dedupe=True)) not in (
+        data_fingerprint(data),
+        data_fingerprint(config(corpus, sequence_length=17)),
+    )
+
+
+@pytest.mark.slow
+def test_the_embedded_corpus_is_clean_once_deduplicated() -> None:
+    """It leaves 1,024 validation sequences of the usual length and vocabulary."""
+    data = DataConfig(dedupe=True)
+    for vocabulary, length in ((2048, 64), (8192, 128)):
+        sizes = {"tokenizer": TokenizerConfig(vocabulary=vocabulary), "sequence_length": length}
+        clean = prepare(data.model_copy(update=sizes))
+        assert (clean.validation_overlap_share or 1) < MOST_OVERLAP
+        assert len(clean.validation()) == 1024
 
 
 def test_entropy_is_that_of_the_shares() -> None:

@@ -13,10 +13,10 @@ from study.base.errors import InputError
 from study.base.quantities import EQUAL_WITHIN
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
-from study.evidence.cells import Cell, cells_of
+from study.evidence.cells import Cell, cells_of, difference_between
 from study.evidence.families import families_of
 from study.evidence.learning_rates import RateSearch
-from tests.synthetic import depth_or_width
+from tests.synthetic import SEQUENCES, depth_or_width
 
 
 def cell(depth: int, size: int) -> Cell:
@@ -60,6 +60,40 @@ def test_cells_of_as_many_tokens_to_the_nearest_doubling_are_one_pool() -> None:
 def test_cells_of_no_two_equal_sizes_are_one_family_a_budget() -> None:
     (family,) = families_of((cell(1, 950_000), cell(2, 1_050_001)))
     assert (len(family.cells), family.equal_parameters) == (2, False)
+
+
+def test_errors_cluster_by_the_documents_that_any_run_keeps(tmp_path: Path) -> None:
+    """Runs of an earlier version keep none."""
+    folder = depth_or_width(tmp_path / "sweep", seeds=2, shapes=[(1, 64), (2, 64)], rates=[1e-3], budgets=[1e6])
+    alone = cells_of(folder, folder.write_ledger())
+    documents = np.arange(SEQUENCES) // 4
+    (first, *_) = [folder.run(run_id) for run_id in alone[0].runs]
+    first.write_validation_documents(documents)
+    one, other = cells_of(folder, folder.write_ledger())
+    assert np.array_equal(np.array(one.documents), documents)
+    assert other.documents is None
+    sums = (one.losses.mean(axis=0) - one.losses.mean()).reshape(-1, 4).sum(axis=1)
+    assert one.standard_error_nats == pytest.approx(np.sqrt((sums**2).sum() * 50 / 49) / SEQUENCES)
+    assert one.standard_error_nats != alone[0].standard_error_nats
+    assert other.standard_error_nats == alone[1].standard_error_nats
+    assert difference_between(one, other, {}).n_documents == difference_between(other, one, {}).n_documents == 50
+    assert difference_between(alone[0], alone[1], {}).n_documents is None
+    first.write_validation_documents(np.zeros(SEQUENCES, np.int64))
+    assert cells_of(folder, folder.write_ledger())[0].standard_error_nats is None, "one document says nothing of others"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\x93NUMPY", "is damaged"), (None, "names the documents of 3 sequences where the run has the losses of 200")],
+)
+def test_documents_that_are_not_of_the_sequences_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    folder = depth_or_width(tmp_path / "sweep", seeds=1, shapes=[(1, 64)], rates=[1e-3], budgets=[1e6])
+    (run,) = folder.runs()
+    run.write_validation_documents(np.arange(3))
+    if content is not None:
+        run.validation_documents_file.write_bytes(content)
+    with pytest.raises(InputError, match=rf"validation_documents\.npy: {message}"):
+        cells_of(folder, folder.write_ledger())
 
 
 @pytest.mark.parametrize("changes", [{"loss_nats": 9.0}, {"validation_masked_tokens": 0}])

@@ -294,6 +294,19 @@ def test_text_that_the_tokeniser_does_not_know_is_told(tmp_path: Path) -> None:
     assert line.startswith("What a tokeniser that knows more of this text would do: 20% of the text's tokens are [UNK],")
 
 
+def test_validation_text_that_trains_is_told_above_five_percent_with_the_remedy(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", shapes=SMALL)
+    for run, share in zip(folder.runs(), (None, 0.05, 0.42), strict=False):
+        assert not any("13-token windows" in line for line in undrawn(folder).to_dict()["findings"]["undecided"]), share
+        record = json.loads(run.record_file.read_bytes())
+        run.record_file.write_text(json.dumps(record | {"validation_overlap_share": share}))
+    (line,) = [line for line in undrawn(folder).to_dict()["findings"]["undecided"] if "13-token windows" in line]
+    assert line == (
+        "How the losses compare on text that was not trained on: 42.0% of the validation tokens stand in 13-token windows that "
+        "occur in the training text, so losses reward memory too; data.dedupe: true leaves out what repeats."
+    )
+
+
 @pytest.mark.parametrize(
     ("states", "ways"),
     [

@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from study.data.cache import cache_root
-from study.data.prepared import stream_fingerprint
+from study.data.prepared import prepare, stream_fingerprint
 from study.data.tokenizing import SPECIAL_PIECES
 from study.planning.sweep_files import read_sweep
 from study.store.run_folder import RunFolder
@@ -79,6 +79,8 @@ def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
     assert set(ledger["run_id"]) == {run.run_id for run in folder.runs()}
     assert ledger["exclusion"].isna().all()
     assert (ledger["unknown_share"] == 0).all()
+    assert ledger["validation_overlap_share"].between(0, 1).all()
+    assert ledger["validation_documents"].between(2, 32).all()
     assert json.loads((folder.fits / "learning_rate.json").read_text())["cells"]
     drawn = {path.stem for path in folder.figures.glob("*.svg")}
     assert not [*folder.figures.glob("*.png")]
@@ -229,6 +231,27 @@ def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, stud
     assert status == 2
     assert [line.partition(": ")[2].partition(":")[0] for line in told.splitlines()] == ["data.corpus", "downstream.tasks[0]"]
     assert told == study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])[2]
+
+
+@pytest.mark.parametrize("dedupe", [False, True])
+def test_a_plan_tells_how_much_validation_text_trains_once_the_text_is_prepared(
+    dedupe: bool, tmp_path: Path, study: Any
+) -> None:
+    text = write_topics(tmp_path / "text.txt")
+    documents = text.read_text().split("\n\n")
+    text.write_text("\n\n".join([*documents, *(f"{document} again" for document in documents)]))
+    sweep = write_sweep(tmp_path / "toy.yaml", text, data={"dedupe": dedupe, "validation_sequences": 16})
+    planned = ("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])
+    status, told, _ = study(*planned)
+    assert (status, "is measured when a launch prepares it." in told) == (0, True)
+    spec, _ = read_sweep(sweep, ())
+    share = prepare(spec.data).validation_overlap_share
+    assert share is not None
+    assert (share < 0.05) is dedupe
+    assert json.loads(study(*planned, "--json")[1])["validation_overlap_share"] == share
+    words = " ".join(study(*planned)[1].split())
+    assert f"{share:.1%} of the validation tokens stand in 13-token windows that occur in the training text" in words
+    assert ("data.dedupe: true leaves out what repeats." in words) is not dedupe
 
 
 def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refused_before_anything_is_trained(

@@ -42,7 +42,8 @@ def launched(tmp_path: Path, name: str, executor: FakeExecutor, **changes: Any) 
 
 
 def left_by(run: RunFolder) -> list[Path]:
-    return [run.record_file, run.metrics_file, run.validation_losses_file, run.weights_file, run.exclusion_file]
+    losses = [run.validation_losses_file, run.validation_documents_file]
+    return [run.record_file, run.metrics_file, *losses, run.weights_file, run.exclusion_file]
 
 
 def test_what_another_sweep_has_trained_is_taken_over_as_the_same_file(tmp_path: Path) -> None:

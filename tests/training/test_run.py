@@ -26,6 +26,7 @@ from torch._inductor.exc import InductorError
 from study.base import durable_files
 from study.base.durable_files import PATIENCE_SECONDS, write_atomically
 from study.base.randomness import Stream, stream_seed
+from study.base.statistics import variance_of_mean
 from study.config.recipe import Initialisation
 from study.config.run_config import Masking, RunConfig
 from study.data.masking import Masker
@@ -78,7 +79,12 @@ def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:
     assert losses.shape == (32,)
     assert record.validation_masked_tokens == 32 * 2
     assert record.loss_nats == pytest.approx(losses.sum() / 64, abs=1e-12)
-    assert record.loss_standard_error_nats == pytest.approx(np.std(losses / 2, ddof=1) / np.sqrt(32))
+    documents, prepared = folder.validation_documents(), prepare(config(corpus).data)
+    assert documents is not None
+    assert (documents == prepared.validation_documents()).all()
+    assert record.validation_documents == len(set(documents.tolist())) < 32
+    assert record.loss_standard_error_nats == pytest.approx(variance_of_mean(losses / 2, documents) ** 0.5)
+    assert record.validation_overlap_share == prepared.validation_overlap_share
     validated = [row["trainer/step"] for row in folder.metrics() if "val/loss" in row]
     assert validated == [11, 22, 30]
     assert not list(folder.checkpoints.glob("*"))
