@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Protocol
+from typing import Any, Protocol
 
 from study.base.errors import InputError
 
@@ -29,6 +30,17 @@ EQUAL_WITHIN = 0.05
 
 EQUAL_SPAN = (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
 """How many times the smallest of equal sizes the largest may be."""
+
+DIGITS = 6
+"""How many digits of a computed number mean something, or of the interval that it lies in.
+
+Processors differ in the last bits of exponentials, logarithms and sums: that moves a fit by about 1e-13 of its interval, and
+other numbers by 1e-15 of themselves. Between one number of so many digits and the next lie ten million such errors, so that of
+as many numbers one or two are written otherwise by another processor; none at all cannot be had by rounding.
+"""
+
+MOST_DIGITS = 9
+"""How many digits any number is saved to that is not whole, whatever it means."""
 
 _NUMBER = re.compile(r"([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+) ?([A-Za-zµ]*)")
 
@@ -205,3 +217,22 @@ def engineering(number: float, form: str = "g") -> str:
     if abs(float(f"{digits:{form}}")) >= 1000 and power < 10:
         digits, power = digits / 1000, power + 1
     return f"{digits:{form}}{_PREFIXES[power + 10]}".replace("-", "−")
+
+
+def rounded(number: float, width: float = 0.0, digits: int = DIGITS) -> float:
+    """A computed number to so many digits of itself, or of the `width` of its interval, but to no more than MOST_DIGITS."""
+    scale = max(width, abs(number) * 10.0 ** (digits - MOST_DIGITS)) if width > 0 else abs(number)
+    if not math.isfinite(number) or not math.isfinite(scale) or scale == 0:
+        return number
+    return round(number, digits - 1 - math.floor(math.log10(scale)))
+
+
+def rounded_all(values: Any, digits: int = MOST_DIGITS) -> Any:
+    """Plain values, nested in lists and by name, with every number that is not whole rounded to so many digits."""
+    if isinstance(values, float):
+        return values if values.is_integer() else rounded(values, digits=digits)
+    if isinstance(values, Mapping):
+        return {name: rounded_all(value, digits) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [rounded_all(value, digits) for value in values]
+    return values

@@ -88,7 +88,9 @@ def _opened(path: Path) -> Table:
 
 
 def _show(found: Any, as_json: bool) -> None:
-    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
+    from study.base.quantities import rounded_all
+
+    click.echo(json.dumps(rounded_all(found.to_dict()), indent=1, allow_nan=False) if as_json else found.to_text())
 
 
 def _enough(_context: click.Context, _option: click.Parameter, resamples: int) -> int:

@@ -12,7 +12,7 @@ import pandas as pd
 from study.base.durable_files import write_atomically
 from study.base.errors import UNREADABLE
 from study.base.grouping import grouped
-from study.base.quantities import budget_words, read_count
+from study.base.quantities import budget_words, read_count, rounded_all
 from study.base.text import file_name
 from study.evidence.averages import Average, averages_of
 from study.evidence.cells import Cell, by_budget, cells_of, listed_values
@@ -251,5 +251,5 @@ def save_fits(evidence: Evidence) -> None:
             if file.stem not in files:
                 file.unlink(missing_ok=True)
     for name, values in files.items():
-        text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(rounded_all(values), indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(evidence.folder.fits / f"{name}.json", text.encode() + b"\n")

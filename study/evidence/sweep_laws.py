@@ -114,8 +114,10 @@ def _laws(source: Source, used: pd.DataFrame) -> SweepLaws:
             problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
             reasons += [f"No fit of {problem}" for problem in problems]
             continue
-        if found.fit.intervals:
+        if found.fit.intervals or found.fit.status == "failed":
             fits.append(found)
+        elif found.fit.resamples.failed:
+            reasons.append(f"No fit of {name}: its resamples do not converge")
         else:
             points = plural(found.fit.observations.settings(found.fit.law), "different point")
             reasons.append(f"No fit of {name}: other constants than those found go through the {points} as well")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from study.base.errors import InputError
-from study.base.quantities import plural
+from study.base.quantities import plural, rounded
 from study.laws.columns import SHOWN
 from study.laws.law import Columns, Floats, Law
 from study.laws.minimising import Minima, Objective, Space, minimise
@@ -28,15 +28,25 @@ from study.laws.uncertainty import (
     covariance,
     expanded_tail,
     failures,
+    flat_parameters,
+    flatness,
     percentile_interval,
     profile,
     unread_rows,
     weaknesses,
+    without_resamples,
 )
 
 STARTS = 128
 """Starts tried by default; the best quarter of them is followed to its end."""
 
+SQUARES = 1e-2
+"""How much of the squares decides between minima of Huber's loss that are equally low; see _objective."""
+
+LEAST = 1e-6
+"""What a relative difference is at least measured by: of rows that lie closer to their law the rest is rounding."""
+
+_DECIMALS = 9
 _NOTHING = 1e-14
 _ROWS_FOR_STARTS = 2000
 _BOUND = 1e-6
@@ -62,8 +72,8 @@ class Fit:
     """A law's estimates from n rows of some runs.
 
     Intervals are expanded percentiles of the bootstrap over clusters, empty where there is none. `covariance` is
-    that of the parameters themselves, in their order. `objective` is the summed Huber loss of `settings`. `reasons` say why the
-    status is not `converged`.
+    that of the parameters themselves, in their order, not a number where rows do not tell them apart. `objective` is the summed
+    Huber loss of `settings`. `reasons` say why the status is not `converged`.
     """
 
     law: Law
@@ -119,9 +129,10 @@ class Fit:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fit as plain values that JSON can hold: what is infinite or missing is None."""
-        noise = np.sqrt(np.mean(self.residuals**2))
-        far = np.argsort(-np.abs(self.residuals))[:5]
+        """The fit as plain values that JSON can hold, rounded to what they mean: what is infinite or missing is None."""
+        noise = float(np.sqrt(np.mean(self.residuals**2)))
+        widths = {name: high - low for name, (low, high) in self.intervals.items()}
+        far = np.argsort(-np.abs(np.round(self.residuals, _DECIMALS)), kind="stable")[:5]
         used = (*self.law.variables, self.law.predicts)
         return {
             "law": self.law.name,
@@ -136,11 +147,11 @@ class Fit:
             "n": self.n,
             "runs": self.observations.n_runs,
             "clusters": {"of": self.observations.cluster, "n": self.observations.n_clusters},
-            "objective": self.objective,
+            "objective": rounded(self.objective),
             "huber_delta": _finite(self.settings.huber_delta),
             "space": self.settings.space,
-            "estimates": {name: _finite(value) for name, value in self.estimates.items()},
-            "intervals": {name: [_finite(low), _finite(high)] for name, (low, high) in self.intervals.items()},
+            "estimates": {name: _finite(value, widths.get(name, 0.0)) for name, value in self.estimates.items()},
+            "intervals": {name: [_finite(end, widths[name]) for end in ends] for name, ends in self.intervals.items()},
             "covariance": [[_finite(value) for value in row] for row in self.covariance],
             "condition_number": _finite(self.condition_number),
             "bootstrap": {
@@ -149,9 +160,10 @@ class Fit:
                 "failed": self.resamples.failed,
             },
             "residuals": {
-                "root_mean_square": float(noise),
+                "root_mean_square": rounded(noise, max(noise, LEAST)),
                 "largest": [
-                    {"row": self.observations.labels[row], "residual": float(self.residuals[row])} for row in far.tolist()
+                    {"row": self.observations.labels[row], "residual": rounded(float(self.residuals[row]), max(noise, LEAST))}
+                    for row in far.tolist()
                 ],
             },
             "excluded": [{"row": row, "reason": reason} for row, reason in self.excluded.items()],
@@ -171,21 +183,25 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
         message = f"is zero or below in {plural(int(bad.sum()), 'row')} ({rows}), which has no logarithm; give --space linear"
         raise InputError.at(law.predicts, message)
     objective = _objective(law, observations, settings)
-    found, regained = _best(law, objective, observations, settings)
-    theta = found.theta[0]
-    resamples = bootstrap(objective, observations, theta, settings.bootstrap, settings.seed)
-    resting = _resting(objective, theta)
-    condition = condition_number(objective, theta, resting)
-    estimates, resampled = (objective.surface.natural(_on_bounds(objective, each)) for each in (theta[None], resamples.theta))
+    found, regained, ties = _best(law, objective, observations, settings)
+    theta, broken = found.theta[0], failures(bool(found.converged[0]), regained)
+    count = 0 if broken else settings.bootstrap
+    resamples = bootstrap(objective, observations, theta, count, settings.seed)
+    condition = condition_number(objective, theta, _resting(objective, theta))
     told = condition <= WORST_CONDITION  # else resamples stay where the first fit lay
-    intervals = _intervals(law, observations, resampled) if told else {}
+    intervals = _intervals(law, observations, _natural(objective, resamples.theta)) if told else {}
+    flat = flat_parameters(law, _natural(objective, ties), intervals) if told else []
+    if flat:
+        told, resamples, intervals = False, without_resamples(len(theta)), {}
+    resting = _resting(objective, theta)
+    estimates, resampled = _natural(objective, theta[None]), _natural(objective, resamples.theta)
     free = {
         name: intervals[name] for name, rests in zip(law.parameters, resting, strict=True) if name in intervals and not rests
     }
     reasons: dict[Status, list[str]] = {
-        "failed": failures(bool(found.converged[0]), regained),
+        "failed": broken,
         "on_bound": bounds_met(law, resting, estimates[0]),
-        "weakly_identified": weaknesses(law, observations, objective, condition, free, resamples),
+        "weakly_identified": [*flatness(flat), *weaknesses(law, observations, objective, condition, free, resamples)],
         "reads_no_order": unread_rows(observations),
     }
     status: Status = next((name for name, given in reasons.items() if given), "converged")
@@ -195,9 +211,11 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
         reasons=tuple(reason for given in reasons.values() for reason in given),
         estimates=dict(zip(law.parameters, estimates[0].tolist(), strict=True)),
         intervals=intervals,
-        covariance=_natural_covariance(objective, observations, theta, resamples),
+        covariance=_natural_covariance(objective, observations, theta, resamples)
+        if told
+        else np.full((len(theta),) * 2, np.nan),
         condition_number=condition,
-        objective=float(found.value[0]),
+        objective=float(replace(objective, squares=0.0).value(theta[None], np.ones((1, len(observations))))[0]),
         observations=observations,
         residuals=objective.residuals(theta[None])[0],
         theta=theta,
@@ -208,35 +226,59 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
 
 
 def _objective(law: Law, observations: Observations, settings: Settings) -> Objective:
-    return Objective(law.at(observations.columns), observations.response, settings.huber_delta, settings.space)
+    """The objective whose minimum is the estimate: Huber's, and of what leaves it equally low the least squares.
+
+    Huber's loss has no one minimum where few rows lie within delta, as the median of an even number of values is any between
+    the middle two. It is decided by SQUARES of δ·r²/2 over the range of the response, which elsewhere moves estimates by less
+    than a thousandth of their error.
+    """
+    response = np.log(observations.response) if settings.space == "log" else observations.response
+    reach = float(np.ptp(response)) or 1.0
+    squares = SQUARES * min(settings.huber_delta / reach, 1.0) if np.isfinite(settings.huber_delta) else 0.0
+    return Objective(law.at(observations.columns), observations.response, settings.huber_delta, settings.space, squares)
 
 
-def _best(law: Law, objective: Objective, observations: Observations, settings: Settings) -> tuple[Minima, float]:
-    """The lowest minimum that the starts lead to, and what restarting there still gained, relative to it."""
-    theta = _followed(law, observations, settings)
+def _best(law: Law, objective: Objective, observations: Observations, settings: Settings) -> tuple[Minima, float, Floats]:
+    """The lowest minimum that the starts lead to, what restarting there still gained, relative to it, and all θ as low."""
+    theta, ties = _followed(law, observations, settings)
     weights = np.ones((len(theta), len(observations)))
     found = minimise(objective, theta, weights)
-    lowest = int(np.argmin(found.value))
+    lowest = int(np.argmin(_levels(found.value, len(observations))))
     again = minimise(objective, found.theta[[lowest]], weights[:1])
     scale = max(float(again.value[0]), _NOTHING * len(observations))
-    return again, float(found.value[lowest] - again.value[0]) / scale
+    return again, float(found.value[lowest] - again.value[0]) / scale, ties
 
 
-def _followed(law: Law, observations: Observations, settings: Settings) -> Floats:
-    """The distinct best minima, at most four, of the better quarter of the starts, over rows spread through the table."""
+def _followed(law: Law, observations: Observations, settings: Settings) -> tuple[Floats, Floats]:
+    """The distinct best minima, at most four, of the better quarter of the starts, and all minima that are as low as the best.
+
+    They are of Huber's loss alone, over rows spread through the table. Of starts or minima that are equally low the earlier
+    start comes first, so that which of them it is does not hang on rounding.
+    """
     rows = np.unique(np.linspace(0, len(observations) - 1, _ROWS_FOR_STARTS).astype(int))
     some = observations.where(np.isin(np.arange(len(observations)), rows))
-    objective = _objective(law, some, settings)
+    objective = replace(_objective(law, some, settings), squares=0.0)
     starts = objective.surface.starts(some.response, settings.starts)
     values = objective.value(starts, np.ones((len(starts), len(some))))
-    chosen = starts[np.argsort(values, kind="stable")[: max(8, settings.starts // 4)]]
+    chosen = starts[np.argsort(_levels(values, len(some)), kind="stable")[: max(8, settings.starts // 4)]]
     chosen = chosen[: int(np.isfinite(values).sum())]
     if not len(chosen):
         raise InputError.at(law.name, "has no finite value at any start; are the columns in the right places?")
     found = minimise(objective, chosen, np.ones((len(chosen), len(some))))
-    best = np.argsort(found.value, kind="stable")
-    apart = np.concatenate([[True], np.diff(found.value[best]) > REGAIN * found.value[best][0]])
-    return np.asarray(found.theta[best[apart][:4]])
+    levels = _levels(found.value, len(some))
+    _, first = np.unique(levels, return_index=True)
+    return found.theta[first[:4]], found.theta[(levels == 0) & found.converged]
+
+
+def _levels(values: Floats, rows: int) -> Floats:
+    """How far objectives lie above the least of them, in steps of REGAIN of it: those on one level are equally low."""
+    least = values.min()
+    return np.asarray(np.round((values - least) / (REGAIN * max(float(least), _NOTHING * rows))))
+
+
+def _natural(objective: Objective, theta: Floats) -> Floats:
+    """The parameters of the literature of each θ, B × p."""
+    return objective.surface.natural(_on_bounds(objective, theta))
 
 
 def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
@@ -269,5 +311,5 @@ def _natural_covariance(objective: Objective, observations: Observations, theta:
     return np.asarray(slopes @ np.atleast_2d(inner) @ slopes.T)
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _finite(value: float, width: float = 0.0) -> float | None:
+    return rounded(float(value), width) if np.isfinite(value) else None

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.base.errors import InputError
-from study.base.quantities import plural
+from study.base.quantities import plural, rounded
 from study.base.text import status_words
-from study.laws.estimation import USUAL, Fit, Settings, fit
+from study.laws.estimation import LEAST, USUAL, Fit, Settings, fit
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space
 from study.laws.observations import Observations
@@ -26,6 +26,7 @@ SAME_BUDGET = 0.1
 FORECAST_RESAMPLES = 1000
 """A forecast's interval needs no more resamples than these."""
 
+_ROUNDING = 1e-12
 _LISTED = 20
 _FEWEST_RESAMPLES = 200
 _CELLS = 5_000_000
@@ -74,7 +75,8 @@ class Forecast:
     @property
     def covered(self) -> NDArray[np.bool_]:
         """Whether the interval holds the measured value; False where there is no interval."""
-        return np.asarray((self.low <= self.measured) & (self.measured <= self.high))
+        rounding = _ROUNDING * np.abs(self.measured)
+        return np.asarray((self.low - rounding <= self.measured) & (self.measured <= self.high + rounding))
 
     @property
     def has_interval(self) -> bool:
@@ -91,28 +93,40 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values; rows beyond the twenty of the largest error are left out."""
-        errors, error = self.errors, "relative_error" if self.relative else "difference"
+        errors, widths = self.errors, self._widths
         worst = np.argsort(-np.abs(errors), kind="stable")[:_LISTED]
         return {
             "status": self.status,
             "n_fitted": self.n_fitted,
             "n_forecast": len(self.labels),
             "apart": {"of": self.apart[1], "n": self.apart[0]},
-            "extrapolation": self.extrapolation,
-            error: float(np.mean(np.abs(errors))),
-            "bias": float(np.mean(errors)),
+            "extrapolation": rounded(self.extrapolation),
+            self._error: rounded(float(np.mean(np.abs(errors))), max(LEAST, float(np.mean(widths)))),
+            "bias": rounded(float(np.mean(errors)), max(LEAST, float(np.mean(widths)))),
             "covered": float(np.mean(self.covered)) if self.has_interval else None,
-            "rows": [
-                {
-                    "row": self.labels[row],
-                    "measured": float(self.measured[row]),
-                    "predicted": float(self.predicted[row]),
-                    error: float(errors[row]),
-                    "interval": [float(self.low[row]), float(self.high[row])] if self.has_interval else None,
-                    "covered": bool(self.covered[row]) if self.has_interval else None,
-                }
-                for row in sorted(worst.tolist())
-            ],
+            "rows": [self._row(row) for row in sorted(worst.tolist())],
+        }
+
+    @property
+    def _error(self) -> str:
+        """What `errors` are."""
+        return "relative_error" if self.relative else "difference"
+
+    @property
+    def _widths(self) -> Floats:
+        """How wide the intervals of the errors are; not a number without resamples."""
+        return np.asarray((self.high - self.low) / (self.measured if self.relative else 1.0))
+
+    def _row(self, row: int) -> dict[str, Any]:
+        """A row held out as plain values."""
+        low, high = float(self.low[row]), float(self.high[row])
+        return {
+            "row": self.labels[row],
+            "measured": float(self.measured[row]),
+            "predicted": rounded(float(self.predicted[row]), high - low),
+            self._error: rounded(float(self.errors[row]), max(LEAST, float(self._widths[row]))),
+            "interval": [rounded(end, high - low) for end in (low, high)] if self.has_interval else None,
+            "covered": bool(self.covered[row]) if self.has_interval else None,
         }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import f
 
 from study.base.errors import InputError, option_name
-from study.base.quantities import plural
+from study.base.quantities import DIGITS, plural, rounded, rounded_all
 from study.base.statistics import CONFIDENCE, pooled_variance
 from study.base.text import status_words
 from study.laws.catalogue import law_named
@@ -102,9 +102,9 @@ class LawFit:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
-        told, noise = forecast_dict(self.forecast), None if self.noise is None else vars(self.noise)
-        profiles = {name: list(interval) for name, interval in self.profiles.items()}
-        missed = None if self.misfit is None else vars(self.misfit)
+        told, noise = forecast_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
+        profiles = {name: [rounded(end, high - low) for end in (low, high)] for name, (low, high) in self.profiles.items()}
+        missed = None if self.misfit is None else rounded_all(vars(self.misfit), DIGITS)
         more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": told}
         more["options"] = self._options()
         return self.fit.to_dict() | more
@@ -126,7 +126,7 @@ class LawFit:
         lines.append("columns: " + ", ".join(f"{role} = {roles[role]}" for role in used if role in roles))
         lines.append(f"{found.observations.counted}, {len(found.excluded)} excluded")
         lines.append(
-            f"objective {found.objective:.10g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"
+            f"objective {found.objective:.6g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"
         )
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")

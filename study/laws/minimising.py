@@ -15,11 +15,15 @@ Space = Literal["log", "linear"]
 """Whether residuals are differences of logarithms or of the values themselves."""
 
 MOST_STEPS = 300
-TOLERANCE = 1e-12
+TOLERANCE = 1e-14
 """A fit has converged when the best guaranteed step would lower the objective by less than this share of it."""
 
 _CELLS_AT_A_TIME = 30_000
-_RIDGE = 1e-13
+_ROUNDING = 1e-16
+_STUCK = 1e20
+_POLISHES = 5
+_NOTHING = 1e-27
+_RIDGE = 1e-9
 _TOUCH = 1e-12
 
 
@@ -28,13 +32,15 @@ class Objective:
     """Σᵢ wᵢ·huber(rᵢ) with huber(r) = r²/2 up to |r| = delta and delta·(|r| − delta/2) beyond: summed, never averaged.
 
     r is log f − log y in the space `log`, f − y in `linear`; an infinite delta gives least squares. Weights are B × n, one
-    row a fit, so that a bootstrap's resamples (how often each row was drawn) share one table.
+    row a fit, so that a bootstrap's resamples (how often each row was drawn) share one table. `squares` adds that share of
+    r²/2 to each row's part.
     """
 
     surface: Surface
     response: Floats
     delta: float
     space: Space
+    squares: float = 0.0
 
     def residuals(self, theta: Floats) -> Floats:
         """The residuals, B × n; not a number where a logarithm does not exist."""
@@ -43,7 +49,10 @@ class Objective:
 
     def value(self, theta: Floats, weights: Floats) -> Floats:
         """The objective of each fit, infinite where it does not exist."""
-        summed = np.einsum("bn,bn->b", weights, huber(self.delta, self.residuals(theta)))
+        residuals = self.residuals(theta)
+        with np.errstate(invalid="ignore"):
+            parts = huber(self.delta, residuals) + self.squares / 2 * residuals**2
+        summed = np.einsum("bn,bn->b", weights, parts)
         return np.where(np.isfinite(summed), summed, np.inf)
 
     def expand(self, theta: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
@@ -55,21 +64,25 @@ class Objective:
         found = self._in_space(theta)
         slopes, residuals = found.jacobian, self._compared(found.value)
         size = np.abs(residuals)
-        psi = weights * np.clip(residuals, -self.delta, self.delta)
+        psi = weights * self._psi(residuals)
         gradient = np.matmul(psi[:, None, :], slopes)[:, 0]
-        hessian = _gram(slopes, weights * (size <= self.delta) - (psi if self.space == "log" else 0.0)) + found.curvature(psi)
-        steady = weights * np.minimum(1.0, self.delta / np.maximum(size, 1e-300))
+        bend = weights * ((size <= self.delta) + self.squares)
+        hessian = _gram(slopes, bend - (psi if self.space == "log" else 0.0)) + found.curvature(psi)
+        steady = weights * (np.minimum(1.0, self.delta / np.maximum(size, 1e-300)) + self.squares)
         return gradient, hessian, _gram(slopes, steady)
 
     def scores(self, theta: Floats) -> Floats:
         """The gradient of each row's part of the objective at one θ, n × p."""
         found = self._in_space(theta[None])
-        psi = np.clip(self._compared(found.value)[0], -self.delta, self.delta)
-        return np.asarray(psi[:, None] * found.jacobian[0])
+        return np.asarray(self._psi(self._compared(found.value)[0])[:, None] * found.jacobian[0])
 
     def slopes(self, theta: Floats) -> Floats:
         """The gradient of each row's residual at one θ, n × p."""
         return np.asarray(self._in_space(theta[None]).jacobian[0])
+
+    def _psi(self, residuals: Floats) -> Floats:
+        """The derivative of a row's part of the objective in its residual."""
+        return np.clip(residuals, -self.delta, self.delta) + self.squares * residuals
 
     def _in_space(self, theta: Floats) -> Derivatives:
         """The law's values, with the gradients of the residuals; their curvature lacks −∇r∇rᵀ in the space `log`."""
@@ -127,24 +140,54 @@ def _minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats,
     for _ in range(MOST_STEPS):
         if not len(left):
             break
-        here, weight = theta[left], weights[left]
-        step, gain = _step(objective, here, weight, low[left], high[left], damping[left])
-        there = np.clip(here + step, low[left], high[left])
-        reached = objective.value(there, weight)
+        step, gain = _step(objective, theta[left], weights[left], low[left], high[left], damping[left])
+        done = gain <= _slack(value[left], weights[left])
+        converged[left[done]] = True
+        left, step = left[~done], step[~done]
+        there = np.clip(theta[left] + step, low[left], high[left])
+        reached = objective.value(there, weights[left])
         better = reached < value[left]
         theta[left[better]], value[left[better]] = there[better], reached[better]
         damping[left] *= np.where(better, 0.2, 4.0)
-        done = gain <= TOLERANCE * (value[left] + TOLERANCE * weight.sum(axis=1))
-        stuck = damping[left] > 1e20
-        converged[left[done]] = True
-        left = left[~(done | stuck)]
-    return Minima(theta, value, converged)
+        left = left[damping[left] <= _STUCK]
+    theta[converged] = _polished(objective, theta[converged], weights[converged], low[converged], high[converged])
+    return Minima(theta, objective.value(theta, weights), converged)
+
+
+def _slack(value: Floats, weights: Floats) -> Floats:
+    """By how much less an objective is no lower: TOLERANCE of it, and what rounding of residuals of about √(value/n) makes."""
+    rows = weights.sum(axis=1)
+    return np.asarray(TOLERANCE * (value + TOLERANCE * rows) + _ROUNDING * np.sqrt(value * rows))
+
+
+def _polished(objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats) -> Floats:
+    """Minima to the last digits that their gradients tell.
+
+    At a minimum the objective is known to rounding, ε, which leaves θ unknown to √ε of its error; what a step gains there is
+    another on each processor. A Newton step is taken where it makes the gradient's gain four times smaller or more.
+    """
+    theta = theta.copy()
+    value = objective.value(theta, weights)
+    highest = value + _slack(value, weights)
+    left, still = np.arange(len(theta)), np.zeros(len(theta))
+    step, gain = _step(objective, theta, weights, low, high, still)
+    for _ in range(_POLISHES):
+        there = np.clip(theta[left] + step, low[left], high[left])
+        kept = (gain > _NOTHING * value[left]) & (objective.value(there, weights[left]) <= highest[left])
+        left, there, gain = left[kept], there[kept], gain[kept]
+        if not len(left):
+            break
+        step, less = _step(objective, there, weights[left], low[left], high[left], still[left])
+        better = less < gain / 4
+        theta[left[better]] = there[better]
+        left, step, gain = left[better], step[better], less[better]
+    return theta
 
 
 def _step(
     objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats, damping: Floats
 ) -> tuple[Floats, Floats]:
-    """The damped Newton step of each fit, within its bounds, and what the majoriser's step is sure to gain.
+    """The damped Newton step of each fit, within its bounds, and what is to be gained, by the majoriser's step or by Newton's.
 
     Where the step would cross a bound it ends there, and the other parameters move as suits that.
     """
@@ -155,12 +198,22 @@ def _step(
     gain = 0.5 * np.einsum("bp,bp->b", np.where(resting, 0.0, gradient), sure)
     damped = hessian + damping[:, None, None] * majoriser
     step = _solve(damped, gradient, resting, still)
+    by_newton = -0.5 * np.einsum("bp,bp->b", np.where(resting, 0.0, gradient), step)
     crossing = resting | (theta + step < low) | (theta + step > high)
     again = np.flatnonzero((crossing != resting).any(axis=1))
     if len(again):
         held = np.where(crossing, np.clip(theta + step, low, high) - theta, 0.0)[again]
         step[again] = _solve(damped[again], gradient[again], crossing[again], held)
-    return step, gain
+    return step, np.where(_is_newton(hessian, resting, damping), np.minimum(gain, by_newton), gain)
+
+
+def _is_newton(hessian: Floats, resting: NDArray[np.bool_], damping: Floats) -> NDArray[np.bool_]:
+    """Whether steps are those of Newton to a minimum: hardly damped, and where the objective bends upwards every way.
+
+    There they tell what is to be gained, and the majoriser need not: it bends too little where rows are fewer than parameters.
+    """
+    free = np.where(resting[:, :, None] | resting[:, None, :], np.eye(resting.shape[1]), hessian)
+    return (damping <= 1) & (np.linalg.eigvalsh(np.nan_to_num(free))[:, 0] > 0)
 
 
 def _solve(matrix: Floats, gradient: Floats, held: NDArray[np.bool_], moves: Floats) -> Floats:

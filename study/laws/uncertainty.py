@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isclose
 from typing import Literal
 
@@ -27,6 +27,9 @@ CLUSTERS_FOR_SANDWICH = 100
 RESAMPLES_OF_MANY_ROWS = 200
 """So many refits at most of a table of more than ROWS_TO_REFIT rows."""
 
+MOST_FAILED = 0.05
+"""Of more resamples that do not converge, the others make no interval."""
+
 FEWEST_CLUSTERS = 3
 """Fewer clusters are not resampled."""
 
@@ -34,6 +37,7 @@ _STILL = 1e-5
 """A θ that moves by less stays: the minimiser ends within about 1e-6 of where it began."""
 
 _PROFILE_POINTS = 41
+_SINGULAR = 1e20
 
 
 Intervals = Mapping[str, tuple[float, float]]
@@ -52,6 +56,12 @@ REGAIN = 1e-8
 
 WIDEST = 10.0
 """An exponent, or a worth of repeats, whose 95% interval spans more than this factor is hardly told by the rows."""
+
+FLAT_OF_INTERVAL = 0.5
+"""Minima that are equally low do not tell a parameter where they spread over more than this share of its interval."""
+
+FLAT_OF_VALUE = 0.01
+"""They spread over more than this share of its value, too, for the interval of rows without noise is as narrow as rounding."""
 
 FEWEST_CLUSTERS_OF_ROWS = 6
 """Fewer clusters of many rows hardly tell how they scatter: of 3 runs intervals of 95% covered 0.78, of 4 0.85 to 0.89, of 5
@@ -74,6 +84,11 @@ class Bootstrap:
     failed: int = 0
 
 
+def without_resamples(parameters: int) -> Bootstrap:
+    """No resample of so many parameters."""
+    return Bootstrap("none", np.empty((0, parameters)), np.arange(0))
+
+
 def bootstrap(objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
     """Refits to `count` resamples of the clusters, drawn with replacement, all rows of one together (Efron 1979).
 
@@ -81,8 +96,9 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     ROWS_TO_REFIT rows and CLUSTERS_FOR_SANDWICH clusters draw from the normal distribution of the sandwich covariance, with
     which refits agree to first order. Fewer than three clusters give none, nor do those whose refits all stay at the estimate
     though it misses the rows: between two seeds of each of a few shapes many curves lie, and any is as good to the Huber loss.
+    Where more than MOST_FAILED do not converge, none is used: those that do are not drawn evenly.
     """
-    nothing = Bootstrap("none", np.empty((0, len(theta))), np.arange(0))
+    nothing = without_resamples(len(theta))
     clusters = observations.n_clusters
     if count == 0 or clusters < FEWEST_CLUSTERS:
         return nothing
@@ -101,6 +117,8 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     if np.abs(found.theta - theta).max() < _STILL < np.abs(misses).max():
         return nothing
     numbers = np.flatnonzero(found.converged[which])
+    if count - len(numbers) > MOST_FAILED * count:
+        return replace(nothing, method="refit", failed=count)
     return Bootstrap("refit", found.theta[which][numbers], numbers, count - len(numbers))
 
 
@@ -165,12 +183,16 @@ def _bread(objective: Objective, theta: Floats, independent: int) -> Floats:
 
 
 def condition_number(objective: Objective, theta: Floats, resting: NDArray[np.bool_]) -> float:
-    """The condition number of Σ∇rᵢ∇rᵢᵀ scaled to a unit diagonal, without the parameters that rest on a bound."""
+    """The condition number of Σ∇rᵢ∇rᵢᵀ scaled to a unit diagonal, without the parameters that rest on a bound.
+
+    Infinite where it is so large that rounding makes it.
+    """
     slopes = objective.slopes(theta)[:, ~resting]
     length = np.linalg.norm(slopes, axis=0)
     if not len(length) or not (length > 0).all():
         return float("inf")
-    return float(np.linalg.cond(slopes / length) ** 2)
+    condition = float(np.linalg.cond(slopes / length) ** 2)
+    return condition if condition < _SINGULAR else float("inf")
 
 
 @dataclass(frozen=True)
@@ -229,6 +251,28 @@ def failures(converged: bool, regained: float) -> list[str]:
     return reasons
 
 
+def flat_parameters(law: Law, ties: Floats, intervals: Intervals) -> list[str]:
+    """The parameters of which other values fit the rows equally well, by all minima that are equally low (k × p).
+
+    Rows that tell a parameter lead every start to one value, to less than a thousandth of its interval. Where few rows lie
+    within delta of the law, as between two seeds of each of a few shapes, Huber's loss is flat, and each start stays where it
+    came upon the flat. An interval that is not much wider than that is as narrow as what decided between them, not as what rows
+    tell.
+    """
+    if not len(ties):
+        return []
+    low, high = ties.min(axis=0), ties.max(axis=0)
+    widths = np.array([np.ptp(intervals.get(name, (0.0, 0.0))) for name in law.parameters])
+    flat = high - low > np.maximum(FLAT_OF_INTERVAL * widths, FLAT_OF_VALUE * np.maximum(np.abs(low), np.abs(high)))
+    return [name for name, is_flat in zip(law.parameters, flat.tolist(), strict=True) if is_flat]
+
+
+def flatness(flat: Sequence[str]) -> list[str]:
+    """That the objective is flat along some parameters, in words; nothing where it is along none."""
+    named = " and ".join(filter(None, (", ".join(flat[:-1]), *flat[-1:])))
+    return [f"the optimum is flat: other values of {named} fit the rows equally well"] if flat else []
+
+
 def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[str]:
     """The parameters that rest on a bound, which their estimates say."""
     found = zip(law.parameters, resting, estimates.tolist(), strict=True)
@@ -270,6 +314,6 @@ def weaknesses(
         few = plural(points.n_clusters, points.cluster)
         reasons.append(f"the rows are of {few}, too few to tell how {points.cluster}s scatter")
     drawn = resamples.failed + len(resamples.theta)
-    if resamples.failed > 0.05 * drawn:
-        reasons.append(f"{resamples.failed} of {drawn} resamples did not converge")
+    if resamples.failed > MOST_FAILED * drawn:
+        reasons.append(f"more than {MOST_FAILED:.0%} of {drawn} resamples did not converge")
     return reasons

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from study.base.durable_files import write_atomically
+from study.base.quantities import DIGITS, rounded_all
 from study.laws.universes import Multiverse
-from study.plotting.style import legend_below, panels, save_in, series_styles, theme
+from study.plotting.style import drawable, legend_below, panels, save_in, series_styles, theme
 
 
 def frame(found: Multiverse) -> pd.DataFrame:
@@ -21,7 +22,9 @@ def frame(found: Multiverse) -> pd.DataFrame:
         low, high = universe.interval or (None, None)
         asked = {"quantity": found.question.quantity, "threshold": threshold, "question": found.question.text}
         told = {"answer": answer, "decided": universe.decided(threshold), "verdict": found.verdict}
-        rows.append({**universe.choices, "value": universe.value, "low": low, "high": high, **told, **asked})
+        rows.append(
+            {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **told, **asked}
+        )
     return pd.DataFrame(rows).sort_values("value", kind="stable", ignore_index=True) if rows else pd.DataFrame()
 
 
@@ -49,7 +52,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 def save_multiverse(found: Multiverse, into: Path, png: bool = False) -> None:
     """Write the figure, where any universe has an answer, and `multiverse.json` into a folder."""
-    text = json.dumps(found.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(rounded_all(found.to_dict(), DIGITS), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "multiverse.json", text.encode() + b"\n")
     if not (data := frame(found)).empty:
-        save_in(draw(data), into, "answer_by_convention", png)
+        save_in(draw(drawable(data)), into, "answer_by_convention", png)

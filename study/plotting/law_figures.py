@@ -14,7 +14,7 @@ from study.laws.forecasting import HELD_OUT
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.reading import Source
 from study.plotting import answer_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
-from study.plotting.style import save_in
+from study.plotting.style import drawable, save_in
 
 FIGURES = {
     "law_fit": (law_fit.frame, law_fit.draw),
@@ -32,7 +32,7 @@ def draw_all(
     found = fit_table(source, law, settings, held_out)
     frames = {name: (frame(found), draw) for name, (frame, draw) in FIGURES.items()}
     frames["exponents_by_convention"] = (_exponents(found), answer_by_convention.draw)
-    figures: dict[str, Figure] = {name: draw(data) for name, (data, draw) in frames.items() if not data.empty}
+    figures: dict[str, Figure] = {name: draw(drawable(data)) for name, (data, draw) in frames.items() if not data.empty}
     return [file for name, figure in figures.items() for file in save_in(figure, into, name, png)]
 
 

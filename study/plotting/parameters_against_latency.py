@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from study.base.errors import InputError
 from study.base.quantities import seconds_text
 from study.counting.latency_table import TIMES, read_table
-from study.plotting.style import halo, legend_below, log_ticks, panels, save_in, size_styles, style_key, theme
+from study.plotting.style import drawable, halo, legend_below, log_ticks, panels, save_in, size_styles, style_key, theme
 
 PARAMETERS = "parameters_encoder"
 LATENCY = "seconds a call (median)"
@@ -79,7 +79,7 @@ def _label(model: str, depth: int, width: int) -> tuple[str, str]:
 def write(table: Path) -> None:
     """Draw a latency table's figure beside it, for the precision of most of its rows."""
     measured = read_table(table)
-    save_in(draw(frame(measured, str(measured["precision"].mode()[0]))), table.parent, "parameters_against_latency")
+    save_in(draw(drawable(frame(measured, str(measured["precision"].mode()[0])))), table.parent, "parameters_against_latency")
 
 
 def _title(data: pd.DataFrame) -> str:

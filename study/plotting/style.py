@@ -26,7 +26,7 @@ from matplotlib.transforms import Bbox
 from scipy.optimize import isotonic_regression
 
 from study.base.durable_files import write_atomically
-from study.base.quantities import in_billions, of_flops, plural, tick
+from study.base.quantities import DIGITS, in_billions, of_flops, plural, rounded, rounded_all, tick
 
 LOSS = "validation loss (nats per masked token)"
 ORDER_GAIN = "order gain (nats per masked token that permuting the visible ones costs)"
@@ -279,6 +279,12 @@ def halo(linewidth: float = 3) -> list[withStroke]:
     return [withStroke(linewidth=linewidth, foreground="white")]
 
 
+def drawable(data: pd.DataFrame) -> pd.DataFrame:
+    """The data of a figure to the digits that mean something, of which every processor draws the same."""
+    floats = data.select_dtypes("float")
+    return data.assign(**{name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)})
+
+
 def save_in(figure: Figure, folder: Path, name: str, png: bool = False) -> list[Path]:
     """Write `<name>.svg`, with `png` also `<name>.png`, into a folder, without dates or versions, and return the files.
 
@@ -310,5 +316,8 @@ def _laid_out(figure: Figure, kind: str) -> Iterator[None]:
     _CANVASES[kind](figure)
     engine.execute(figure)
     figure.set_layout_engine(None)
+    for axes in figure.axes:
+        place = axes.get_position(original=True)
+        axes.set_position([rounded(edge) for edge in place.bounds])  # SVG names clips by all of their digits
     yield
     figure.set_layout_engine(engine)

@@ -28,7 +28,7 @@ from study.plotting import (
 )
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.of_law import OfLaw
-from study.plotting.style import save_in
+from study.plotting.style import drawable, save_in
 from study.report import answer_tables as tables
 from study.report.findings import loss_findings, parameter_findings, run_count
 from study.report.law_sentences import law_findings
@@ -190,7 +190,7 @@ def report(folder: SweepFolder, include_unbracketed: bool = False, png: bool = F
 def _drawn(evidence: Evidence, name: str, png: bool) -> bool:
     """Draw and save a figure; where there is nothing to show, take away one that an earlier report left."""
     module, _ = FIGURES[name]
-    data = module.frame(evidence)
+    data = drawable(module.frame(evidence))
     if data.empty:
         for kind in ("svg", "png"):
             (evidence.folder.figures / f"{name}.{kind}").unlink(missing_ok=True)

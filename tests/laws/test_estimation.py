@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import t
 
 from study.base.errors import InputError
-from study.laws import uncertainty
+from study.laws import estimation, uncertainty
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import Forecast, Noise, forecast, forecast_text, interval_of, largest_runs
@@ -418,7 +418,7 @@ def test_resamples_that_are_alike_are_refitted_once(monkeypatch: pytest.MonkeyPa
     found = fit(LAWS["power"], points, Settings(bootstrap=300, starts=8))
     assert refitted == [10]
     draws = uncertainty.times_drawn(3, 300, seed=0).astype(float)
-    objective = Objective(LAWS["power"].at(points.columns), points.response, found.settings.huber_delta, "log")
+    objective = estimation._objective(LAWS["power"], points, found.settings)
     each = minimise(objective, np.tile(found.theta, (300, 1)), draws[:, points.clusters])
     assert each.converged.all()
     np.testing.assert_allclose(found.resamples.theta, each.theta, rtol=1e-9)
@@ -521,13 +521,21 @@ def test_draws_from_the_sandwich_stay_within_the_bounds(monkeypatch: pytest.Monk
 
 
 def test_resamples_that_did_not_converge_are_counted_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def but_for_each_fifth(*given: Any) -> Minima:
-        found = minimise(*given)
-        return replace(found, converged=np.arange(len(found.theta)) % 5 != 0)
+    def but_for(each: int) -> Callable[..., Minima]:
+        def minimised(*given: Any) -> Minima:
+            found = minimise(*given)
+            return replace(found, converged=np.arange(len(found.theta)) % each != 0)
 
-    monkeypatch.setattr(uncertainty, "minimise", but_for_each_fifth)
-    found = fit(LAWS["power"], observed(LAWS["power"]), Settings(bootstrap=10)).resamples
-    assert (len(found.theta), found.failed, found.numbers.tolist()) == (8, 2, [1, 2, 3, 4, 6, 7, 8, 9])
+        return minimised
+
+    monkeypatch.setattr(uncertainty, "minimise", but_for(30))
+    found = fit(LAWS["power"], observed(LAWS["power"]), Settings(bootstrap=60)).resamples
+    numbers = [number for number in range(60) if number % 30]
+    assert (len(found.theta), found.failed, found.numbers.tolist()) == (58, 2, numbers)
+    monkeypatch.setattr(uncertainty, "minimise", but_for(10))
+    few = fit(LAWS["power"], observed(LAWS["power"]), Settings(bootstrap=60))
+    assert (len(few.resampled), few.resamples.failed, few.intervals) == (0, 60, {}), "none is used where many are lost"
+    assert few.reasons == ("more than 5% of 60 resamples did not converge",)
 
 
 def test_hundred_thousand_rows_are_fitted_in_seconds() -> None:
