@@ -89,7 +89,7 @@ def test_a_packed_run_is_known_by_its_id_and_by_where_its_folder_was(both: tuple
 def test_a_packed_run_is_no_teacher_no_start_and_is_not_scored(both: tuple[SweepFolder, SweepFolder]) -> None:
     _, packed = both
     run = packed.runs()[0]
-    config, remedy = run.config(), r"its sweep is packed, and a pack has none: put the file there, or train the run under"
+    config, remedy = run.config(), r"its sweep is packed, which keeps none: put the file there, or train the run under"
     for knob in ("start", "teacher"):
         asked = config.model_copy(update={"recipe": config.recipe.model_copy(update={knob: str(run.path)})})
         with pytest.raises(InputError, match=rf"recipe\.{knob} {run.path}: has no weights\.safetensors; {remedy}"):
@@ -202,7 +202,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Callable[..., tup
     folder.runs()[0].weights_file.write_bytes(bytes(2000))
     status, _, told = study("pack", folder.path)
     assert (status, told.count("\n")) == (2, 1)
-    assert "x: has weights or checkpoints of 1 run, 2 kB, and a pack has none; " in told
+    assert "x: has weights or checkpoints of 1 run, 2 kB, which a pack does not keep; " in told
     status, out, _ = study("pack", folder.path, "--delete-weights")
     assert status == 0
     assert out.startswith("x: 2 runs, 7 files, are ")

@@ -14,14 +14,16 @@ from study.commands.sweeps import folder_argument, folder_with_runs
 
 @click.command()
 @folder_argument
-@click.option("--delete-weights", is_flag=True, help="Delete the weights and checkpoints of the runs, which a pack has not.")
+@click.option(
+    "--delete-weights", is_flag=True, help="Delete the weights and checkpoints of the runs, which a pack does not keep."
+)
 @as_json
 def pack(folder: Path, delete_weights: bool, as_json: bool) -> None:
     """Turn the run folders of a finished sweep into a few files.
 
     Records, scores, attempts, learning curves and validation losses go into FOLDER/packed, checksummed. Every command reads a
-    packed sweep as it reads another, a launch adds runs beside the pack, and packing again takes them in. Weights, checkpoints
-    and logs are left out: a packed run can be no start, no teacher, and be scored no more.
+    packed sweep as it reads any other, a launch adds runs beside the pack, and packing again takes them in. Weights,
+    checkpoints and logs are left out, so that a packed run cannot be scored any more, nor be a start or a teacher of others.
     """
     from study.base.quantities import bytes_text, plural
     from study.store.packing import pack as pack_runs

@@ -229,7 +229,9 @@ def _check_weights(folder: SweepFolder, names: Sequence[str], delete_weights: bo
         size = bytes_text(sum((folder.runs_folder / name).stat().st_size for name in names))
         runs = plural(len({name.partition("/")[0] for name in names}), "run")
         remedy = "move away what is still needed, and give the rest up with --delete-weights"
-        raise InputError.at(str(folder.path), f"has weights or checkpoints of {runs}, {size}, and a pack has none; {remedy}")
+        raise InputError.at(
+            str(folder.path), f"has weights or checkpoints of {runs}, {size}, which a pack does not keep; {remedy}"
+        )
 
 
 def _packing(packed: Packed) -> Packing:

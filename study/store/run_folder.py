@@ -90,7 +90,7 @@ class RunFolder(WorkFolder):
     def weights_remedy(self) -> str:
         """What to do where the weights are gone."""
         if (packed := self.packed) is not None and self.run_id in packed.run_ids:
-            return "its sweep is packed, and a pack has none: put the file there, or train the run under another --results"
+            return "its sweep is packed, which keeps none: put the file there, or train the run under another --results"
         return "fetch it, or train the run again (move its folder away and launch)"
 
     def branch(self, step: int) -> Path:

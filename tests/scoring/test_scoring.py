@@ -911,7 +911,7 @@ def test_a_packed_run_shows_its_scores_and_is_scored_with_random_weights_alone(
     assert {made[score_id].config.protocol for score_id in untrained} == {"random_init"}
     assert packed.path.is_dir(), "they lie beside the pack"
     status, _, told = study("score", packed.path, *options, "--seeds", 2)
-    assert (status, "its sweep is packed, and a pack has none" in told) == (2, True)
+    assert (status, "its sweep is packed, which keeps none" in told) == (2, True)
     assert pack(sweep).scores == len(made)
     assert len(scores_of(packed)) == len(made)
 

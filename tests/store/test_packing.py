@@ -213,7 +213,7 @@ def test_weights_are_given_up_by_name_alone(tmp_path: Path) -> None:
         file.write_bytes(bytes(1000))
     for file in (run.log_file, run.lock_file, run.path / ".metrics.jsonl.x.tmp"):
         file.write_text("of no use any more")
-    with pytest.raises(InputError, match=r"x: has weights or checkpoints of 1 run, 4 kB, and .* with --delete-weights"):
+    with pytest.raises(InputError, match=r"x: has weights or checkpoints of 1 run, 4 kB, which .* with --delete-weights"):
         pack(folder)
     assert folder.packed is None
     assert all(file.exists() for file in lost)
