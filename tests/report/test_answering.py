@@ -218,6 +218,18 @@ def test_a_verdict_on_runs_whose_word_order_was_not_measured_is_told_under_that_
     assert "order gain (nats)" not in answer.to_markdown()
 
 
+def test_cells_of_runs_whose_training_loss_spiked_are_named(tmp_path: Path) -> None:
+    folder = with_gains(tmp_path / "s", {1: 1.0, 2: 1.0})
+    folder.write_ledger()
+    assert not [line for line in undecided(gather(folder)) if "spiked" in line]
+    for run in folder.runs():
+        spiked = run.config().architecture.depth == 2 and run.config().seed < 2
+        run.record_file.write_text(json.dumps(json.loads(run.record_file.read_bytes()) | {"loss_spikes": int(spiked)}))
+    folder.write_ledger()
+    (line,) = (line for line in undecided(gather(folder)) if "spiked" in line)
+    assert line.endswith("a lower learning rate may spare: L2-H92-A2-F368 at 1M tokens (2 of 3 runs).")
+
+
 def test_single_seed_gives_no_verdict(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,), shapes=SMALL))
     assert "no cell has two usable seeds" in answer.headline
