@@ -23,6 +23,7 @@ from study.model.optimization import adamw
 from tests.model.test_model import randomised, small
 
 LEARNED: dict[str, Any] = {"distance_bias": "learned", "position_encoding": "none"}
+NUMBERS = "encoder.blocks.0.attention.distance_bias.numbers"
 
 
 def learned(**changes: Any) -> DistanceBias:
@@ -89,17 +90,18 @@ def test_attention_with_a_bias_has_the_values_and_gradients_of_its_equation(
     inputs = [torch.randn(3, 4, length, 8, dtype=torch.float64) for length in (rows, 24, 24)]
     mask = padding_mask(torch.arange(24).expand(3, 24) < 17) if padded else None
     reference = [tensor.clone().requires_grad_() for tensor in inputs]
-    expected = exact(*reference, bias(24, queries), mask)
+    expected = exact(reference[0], reference[1], reference[2], bias(24, queries), mask)
     towards = torch.randn_like(expected)
     wanted = torch.autograd.grad(expected, [*reference, bias.numbers], towards)
-    given = [tensor.to(dtype).requires_grad_() for tensor in inputs]
-    found = attended(*given, mask, 0.0, bias(24, queries))
+    given = query, key, value = tuple(tensor.to(dtype).requires_grad_() for tensor in inputs)
+    found = attended(query, key, value, mask, 0.0, bias(24, queries))
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=0)
     for one, other in zip(torch.autograd.grad(found, [*given, bias.numbers], towards.to(dtype)), wanted, strict=True):
         torch.testing.assert_close(one.double(), other.double(), atol=5 * tolerance, rtol=0.05)
     with torch.no_grad():
-        torch.testing.assert_close(attended(*given, mask, 0.0, bias(24, queries)).double(), expected, atol=tolerance, rtol=0)
+        fused = attended(query, key, value, mask, 0.0, bias(24, queries))
+    torch.testing.assert_close(fused.double(), expected, atol=tolerance, rtol=0)
 
 
 def test_attention_with_a_bias_and_dropout_keeps_the_mean_of_the_values() -> None:
@@ -148,7 +150,7 @@ def test_a_bias_does_not_decay() -> None:
     model = MaskedLanguageModel(small(**LEARNED))
     plain = adamw(model, Recipe.parse({"budget": {"steps": 1}})).param_groups[1]
     assert plain["weight_decay"] == 0
-    assert any(parameter is model.encoder.blocks[0].attention.distance_bias.numbers for parameter in plain["params"])
+    assert any(parameter is model.get_parameter(NUMBERS) for parameter in plain["params"])
 
 
 def test_a_reach_goes_with_a_learned_bias_and_is_below_all_distances() -> None:
@@ -193,8 +195,10 @@ def test_blocks_whose_residuals_begin_at_zero_hand_on_what_they_read(norm: str) 
     first, *others = model.encoder.layers(tokens)
     assert all(torch.allclose(each, first, atol=1e-4) for each in (others[:-1] if norm == "pre" else others))
     torch.autograd.backward(model.predicted_loss(model.encoder(tokens), tokens))
-    for block in model.encoder.blocks:
-        for product in (block.attention.output, block.feed_forward.outer):
-            assert not product.weight.any()
-            assert product.weight.grad is not None
-            assert product.weight.grad.any()
+    weights = dict(model.encoder.blocks.named_parameters())
+    last = {name: each for name, each in weights.items() if name.endswith(("attention.output.weight", "outer.weight"))}
+    assert len(last) == 6
+    for weight in last.values():
+        assert not weight.any()
+        assert weight.grad is not None
+        assert weight.grad.any()
