@@ -18,7 +18,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow faults lint dashboard docs replicate bench reference constraints
+.PHONY: help install study test slow fuzz faults lint dashboard docs replicate bench reference constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ test: .venv/.installed-dev ## run the fast tests
 
 slow: .venv/.installed-dev ## run the tests that take longer than a minute
 	$(PYTEST) -m "slow and not faults"
+
+fuzz: .venv/.installed-dev ## read made-up files, numbers and overrides for a long time
+	$(PYTEST) -m fuzz --hypothesis-profile=fuzz
 
 faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every way, and print what held
 	$(PYTEST) tests/faults

@@ -48,7 +48,7 @@ def _(Answer, Path, opened):
 @app.cell
 def _(escape, evidence, mo):
     mo.md(f"""
-    # {escape(evidence.sweep.get("question", evidence.folder.name))}
+    # {escape(evidence.sweep.question)}
 
     {evidence.runs_started} runs were started, {len(evidence.ledger)} ended, {len(evidence.excluded)} are excluded.
     """)

@@ -54,7 +54,7 @@ def _(Path, gather_scored, opened, run_count, score_findings):
 
 @app.cell
 def _(bullets, escape, evidence, findings, mo, run_count):
-    mo.md(f"# {escape(evidence.sweep.get('question', evidence.folder.name))}\n\n{run_count(evidence)}.\n\n" + bullets(findings))
+    mo.md(f"# {escape(evidence.sweep.question)}\n\n{run_count(evidence)}.\n\n" + bullets(findings))
     return
 
 

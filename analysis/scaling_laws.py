@@ -94,7 +94,7 @@ def _(Path, gather_ended, law_findings, opened, run_count):
 @app.cell
 def _(escape, evidence, mo, run_count):
     mo.md(f"""
-    # {escape(evidence.sweep.get("question", evidence.folder.name))}
+    # {escape(evidence.sweep.question)}
 
     {run_count(evidence)}.
 

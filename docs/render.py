@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from study.cli import commands
 from study.config.recipe import Recipe
 from study.config.run_config import DataConfig, Masking
-from study.config.sweep_spec import SweepSpec
+from study.config.sweep import CellSweep, SearchSweep
 from study.counting.architecture import Architecture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,17 +53,17 @@ def commands_page() -> str:
 def sweep_file_page() -> str:
     """The keys of a sweep file and of a run, with their types, defaults and meanings, from the models that check them."""
     lines = ["# Sweep file", "", "The keys of a sweep file. How they work together: [Sweep files](../sweep-files.md).", ""]
-    lines += [part for name, model in models_of(SweepSpec) for part in section(name, model)]
+    lines += [part for name, model in models_of(CellSweep, SearchSweep) for part in section(name, model)]
     lines += ["## Keys of a run", "", "`base` sets them for all runs, `vary` and `tune` for some.", ""]
     runs = {"architecture.": Architecture, "recipe.": Recipe, "data.": DataConfig, "masking.": Masking}
     lines += [part for prefix, model in runs.items() for part in section(f"`{prefix}`", model, prefix)]
     return "\n".join(lines)
 
 
-def models_of(root: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The models that a sweep file is made of, the file itself first, those of a run left out."""
-    seen: dict[type[BaseModel], str] = {root: "The file"}
-    queue = [root]
+def models_of(*kinds: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The models that a sweep file is made of, each kind of file first, those of a run left out."""
+    seen: dict[type[BaseModel], str] = dict(zip(kinds, ("A file of cells", "A file with a search"), strict=True))
+    queue = [*kinds]
     while queue:
         model = queue.pop(0)
         yield seen[model], model

@@ -14,6 +14,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 settings.register_profile("unhurried", parent=settings.default, deadline=None)
+settings.register_profile("fuzz", parent=settings.get_profile("unhurried"), max_examples=5000)
 settings.load_profile("unhurried")
 
 CHECKED = ("embeddings", "encoder", "heads", "linear", "loss", "masked_language_model")

@@ -10,8 +10,8 @@ import yaml
 
 from study.base.schema import deep_merge
 from study.config.run_config import RunConfig
-from study.config.sweep_spec import SweepSpec
-from study.planning.sweep_files import parse_sweep
+from study.config.sweep import CellSweep, SearchSweep, Sweep
+from study.config.sweep_files import parse_sweep
 from study.store.records import RunRecord, State, counts_of
 
 RATES = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
@@ -47,9 +47,23 @@ def sweep_values(corpus: Path, **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in deep_merge(values, changes).items() if value is not None}
 
 
-def sweep(corpus: Path = Path("corpus.txt"), **changes: Any) -> SweepSpec:
-    """The strict form of `sweep_values`."""
+def parsed(corpus: Path = Path("corpus.txt"), **changes: Any) -> Sweep:
+    """The strict form of `sweep_values`, of either kind."""
     return parse_sweep(sweep_values(corpus, **changes))
+
+
+def sweep(corpus: Path = Path("corpus.txt"), **changes: Any) -> CellSweep:
+    """A sweep of cells as its strict form."""
+    spec = parsed(corpus, **changes)
+    assert isinstance(spec, CellSweep)
+    return spec
+
+
+def search_sweep(**changes: Any) -> SearchSweep:
+    """A sweep that searches, with `search` among the changes, as its strict form."""
+    spec = parsed(**{"shapes": None} | changes)
+    assert isinstance(spec, SearchSweep)
+    return spec
 
 
 def write_sweep(path: Path, corpus: Path, **changes: Any) -> Path:

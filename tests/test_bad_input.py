@@ -17,10 +17,10 @@ import pytest
 
 from study.base.errors import InputError
 from study.cli import MOST_TOLD, main
+from study.config.sweep_files import read_sweep
 from study.data.corpora import check_corpus
 from study.data.text_files import read_file
-from study.planning.plan import cells
-from study.planning.sweep_files import read_sweep
+from study.planning.plan import Plan
 from tests.full_disk import files_of_at_most
 from tests.small import write_corpus
 from tests.synthetic import add_run, run_config, sweep_folder
@@ -316,12 +316,15 @@ def test_shapes_or_a_search(command: str, text: str, message: str, here: Path, r
             "x.yaml:2:1: is not valid YAML: found character '\\t' that cannot start any token; indent by spaces, not by tabs",
         ),
         (b"question: !!python/object/apply:os.system [true]\n", "x.yaml:1:11: is not valid YAML"),
-        (b"tags: [2026-02-30]\n", f"x.yaml: holds a value that cannot be read: {NO_SUCH_DAY}"),
+        (
+            b"tags: [2026-02-30]\n",
+            f"x.yaml:1:8: is not valid YAML: '2026-02-30' cannot be read: {NO_SUCH_DAY}; put text in quotes",
+        ),
         (b"seeds: 010\n", "x.yaml:1:8: is not valid YAML: 010 is octal or a time in YAML, no plain number; write it without"),
         (b"seeds: 1:30\n", "x.yaml:1:8: is not valid YAML: 1:30 is octal or a time in YAML"),
         (b"base: &b {x: *b}\n", "x.yaml:1:14: is not valid YAML: the value holds itself"),
         (b"question: caf\xe9\n", "x.yaml: is not UTF-8 text (byte 13)"),
-        (b"\x7fELF\x02\x01\x01\x00\x00", "x.yaml: is not valid YAML"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "x.yaml:1:1: is not valid YAML: the character '\\x7f' cannot stand here"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "launch"])
@@ -638,7 +641,7 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
     Path("x.yaml").write_text(GOOD)
     folder = SweepFolder(Path("results/x"))
     run = folder.run("0" * 16)
-    run.write_config(cells(read_sweep(Path("x.yaml"))[0])[0].config)
+    run.write_config(Plan(read_sweep(Path("x.yaml"))[0]).cells[0].config)
     folder.sweep_file.write_text(GOOD)
     run.record_file.write_bytes(content)
     assert all(str(run.record_file) in message for message in refusal.of(command, folder.path))
@@ -753,7 +756,7 @@ def test_a_ledger_with_its_header_twice_is_told_with_the_row(here: Path, refusal
 def test_a_full_disk_is_told_with_the_file(arguments: list[str], file: str, here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
     folder = sweep_folder(Path("results/x"))
-    folder.run("0" * 16).write_config(cells(read_sweep(Path("x.yaml"))[0])[0].config)
+    folder.run("0" * 16).write_config(Plan(read_sweep(Path("x.yaml"))[0]).cells[0].config)
     folder.launching.lock_file.touch()
     with files_of_at_most(0):
         messages = refusal.of(*arguments)

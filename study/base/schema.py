@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -100,17 +100,22 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     @classmethod
-    def parse(cls, values: object, place: str = "") -> Self:
-        """The model that `values` (a mapping, as YAML gives it) describe.
+    def parse(cls, values: object, place: str = "", unknown: Literal["forbid", "ignore"] = "forbid") -> Self:
+        """The model that `values` (a mapping, as YAML gives it) describe; `unknown` says what becomes of keys it does not have.
 
         Raises InputError with every problem, each under its dotted path below `place`.
         """
         if not isinstance(values, Mapping):
             raise InputError.at(place, f"is {shown(values)} where keys and values are needed")
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(values, extra=unknown)
         except ValidationError as error:
             raise InputError(_problems(cls, error, place)) from None
+
+    @classmethod
+    def known_keys(cls) -> dict[str, Any]:
+        """The keys that may stand where the model does, as they are written in files, with their types."""
+        return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}
 
 
 ModelT = TypeVar("ModelT", bound=Strict)
@@ -152,8 +157,8 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
         case "extra_forbidden":
             key = str(detail["loc"][-1])
             here = _model_at(model, detail["loc"][:-1])
-            parts = {name: _part(annotation) for name, annotation in _keys(here).items()}
-            inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in _keys(part)]
+            parts = {name: _part(annotation) for name, annotation in here.known_keys().items()}
+            inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in part.known_keys()]
             inside += [path for path in _paths(model) if path.replace(".", "_") == key]
             meant = inside if near(key, [*parts], SAME_LIKENESS) is None else []
             return f"is not a known key; {nearest(key, meant or [*parts])}"
@@ -162,7 +167,7 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
         case "value_error":
             return str(context["error"]) if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {context['error']}"
         case "model_type" | "model_attributes_type":
-            return f"{value} where keys and values are needed: {', '.join(_keys(_model_at(model, detail['loc'])))}"
+            return f"{value} where keys and values are needed: {', '.join(_model_at(model, detail['loc']).known_keys())}"
         case "dict_type":
             return f"{value} where keys and values are needed"
         case _ if detail["input"] is None:
@@ -201,22 +206,17 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
-def _keys(model: type[Strict]) -> dict[str, Any]:
-    """The keys of a model, as they are written in files, with their types."""
-    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-
-
 def _paths(model: type[Strict]) -> Iterator[str]:
     """The keys within the parts of a model, as in `masking.rate`."""
-    for name, annotation in _keys(model).items():
+    for name, annotation in model.known_keys().items():
         if (part := _part(annotation)) is not None:
-            yield from (f"{name}.{key}" for key in _keys(part))
+            yield from (f"{name}.{key}" for key in part.known_keys())
 
 
 def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Strict]:
     """The model at a location of another, whose keys may stand there."""
     for part in location:
-        if part in (keys := _keys(model)):
+        if part in (keys := model.known_keys()):
             model = next(_models_in(keys[str(part)]), model)
     return model
 

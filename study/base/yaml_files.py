@@ -3,36 +3,76 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
-from study.base.errors import InputError
+from study.base.errors import InputError, shown
+
+MOST_BYTES = 2**20
+"""The size of the largest file that is read as YAML."""
+
+MOST_VALUES = 100_000
+"""The most values and keys that a YAML text holds, those that aliases repeat included."""
+
+MOST_NESTED = 64
+"""The most levels of lists and mappings inside each other."""
+
+MOST_DIGITS = 40
+"""The longest whole number that is read, in characters."""
+
+_UNHELD = re.compile(r"[\x00\ud800-\udfff]")
+"""What an escape may put into text and no path or file holds: zero bytes and halves of surrogate pairs."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds; raises InputError with line and column where it cannot be read."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=KeyLoader)
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise InputError.at(str(path), f"is larger than {MOST_BYTES:,} bytes, the most that is read of a YAML file")
+        values = load_yaml(content.decode())
     except FileNotFoundError:
         raise InputError.at(str(path), "does not exist") from None
     except UnicodeDecodeError as error:
         raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise InputError.at(str(path), "is nested too deeply") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise InputError.at(where, f"is not valid YAML: {getattr(error, 'problem', None) or error}{_remedy(error)}") from None
-    except ValueError as error:  # of a date such as 2026-02-30
-        raise InputError.at(str(path), f"holds a value that cannot be read: {error}") from None
+        raise InputError.at(where, f"is not valid YAML: {problem_in_words(error)}{_remedy(error)}") from None
     if not isinstance(values, dict):
         raise InputError.at(str(path), "is empty" if values is None else "does not hold keys and values")
     return values
+
+
+def load_yaml(text: str) -> Any:
+    """The value that a YAML text holds, None of an empty one.
+
+    Raises yaml.MarkedYAMLError where it is none: ConstructorError for what is YAML and refused here, any other for its syntax.
+    """
+    try:
+        return yaml.load(text, Loader=KeyLoader)
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n"), error.position - before.rfind("\n") - 1
+        mark = yaml.Mark("", error.position, line, column, None, 0)
+        raise yaml.MarkedYAMLError(
+            problem=f"the character {chr(error.character)!r} cannot stand here", problem_mark=mark
+        ) from None
+    except (ValueError, OverflowError) as error:  # of an escape such as "\\U00110000"
+        raise yaml.MarkedYAMLError(problem=str(error)) from None
+
+
+def problem_in_words(error: yaml.MarkedYAMLError, limit: int = 200) -> str:
+    """What is wrong with a YAML text, on one line."""
+    text = " ".join((error.problem or error.context or "cannot be parsed").split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 _REMEDIES = {
@@ -45,47 +85,74 @@ _REMEDIES = {
 """What to do about the slips that the words of YAML's own parser do not name, by how these begin."""
 
 
-def _remedy(error: yaml.YAMLError) -> str:
+def _remedy(error: yaml.MarkedYAMLError) -> str:
     """What to do about YAML that cannot be parsed: where that opens which is not closed, or how to write what was meant."""
-    problem, begun = getattr(error, "problem", None) or "", getattr(error, "context_mark", None)
+    problem, begun = error.problem or "", error.context_mark
     if begun and problem.startswith(("expected ',' or", "found unexpected end of stream")):
         return f"; close what opens at {begun.line + 1}:{begun.column + 1}, or put text that holds such a sign in quotes"
     return next((f"; {remedy}" for words, remedy in _REMEDIES.items() if problem.startswith(words)), "")
 
 
 class KeyLoader(yaml.SafeLoader):
-    """SafeLoader for which the key `on` is a word and not true, and that refuses what YAML 1.1 takes for something else.
+    """SafeLoader for plain data, in which every key is text and a value is what it looks like.
 
-    That is a key which stands twice in one mapping, a value that holds itself, and a number such as 010, which is 8, or 1:30,
-    which is 90.
+    It refuses keys that stand twice in one mapping, numbers such as 010, which is 8 in YAML 1.1, or 1:30, which is 90, tags,
+    text that no file can hold, and values that hold themselves, are nested too deeply or stand for too many by their aliases.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node; PyYAML reads a plain `on` as true, and takes the last of two values silently."""
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if key_node.tag == "tag:yaml.org,2002:bool":
-                key_node.tag = "tag:yaml.org,2002:str"
-            if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._counts: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next node; an alias inside of what it names would be a value without end."""
-        if self.check_event(yaml.AliasEvent):
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        """The next node, checked before anything is made of it."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
             above = self.anchors.get(event.anchor)
             if above is not None and above.end_mark is None:
-                raise yaml.constructor.ConstructorError(None, None, "the value holds itself", event.start_mark)
-        return super().compose_node(parent, index)
+                raise _refused("the value holds itself", event.start_mark)
+            return super().compose_node(parent, index)
+        if event.tag is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            raise _refused(f"the tag {shown(tag)} is not read; leave it out, and put text in quotes", event.start_mark)
+        if self._depth == MOST_NESTED:
+            raise _refused(f"the value is nested more than {MOST_NESTED} levels deep", event.start_mark)
+        if len(self._counts) == MOST_VALUES:
+            raise _refused(f"the text holds more than {MOST_VALUES:,} values", event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        self._check(node)
+        return node
+
+    def _check(self, node: yaml.Node | None) -> None:
+        """Raise ConstructorError where a node holds what is refused; those below it have been checked."""
+        below: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            node.value = _with_plain_keys(node.value)
+            below = [*chain.from_iterable(node.value)]
+        elif isinstance(node, yaml.SequenceNode):
+            below = node.value
+        elif isinstance(node, yaml.ScalarNode) and (unheld := _UNHELD.search(node.value)):
+            raise _refused(f"the text holds {unheld[0]!r}, which no file can; leave it out", node.start_mark)
+        if node is not None:
+            self._counts[node] = 1 + sum(self._counts.get(one, 1) for one in below)
+            if self._counts[node] > MOST_VALUES:
+                raise _refused(f"the value holds more than {MOST_VALUES:,} others, aliases written out", node.start_mark)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node; what Python cannot make of it, as of the day 2026-02-30, is refused with its place."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError) as error:
+            raise _refused(f"{shown(node.value)} cannot be read: {error}; put text in quotes", node.start_mark) from None
 
     def construct_plain_int(self, node: yaml.ScalarNode) -> int:
         """The whole number of a node."""
         _check_plain(node)
+        if len(node.value) > MOST_DIGITS:
+            raise _refused(f"{shown(node.value)} is too long for a number", node.start_mark)
         return int(self.construct_yaml_int(node))
 
     def construct_plain_float(self, node: yaml.ScalarNode) -> float:
@@ -93,12 +160,37 @@ class KeyLoader(yaml.SafeLoader):
         _check_plain(node)
         return float(self.construct_yaml_float(node))
 
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        """The text of a node that is << or = and no key."""
+        return str(node.value)
+
+
+def _refused(problem: str, mark: Any) -> ConstructorError:
+    return ConstructorError(None, None, problem, mark)
+
+
+def _with_plain_keys(pairs: list[tuple[yaml.Node, yaml.Node]]) -> list[tuple[yaml.Node, yaml.Node]]:
+    """The pairs of a mapping with keys as text, `on` and 7 too, but for the one that merges; each stands once."""
+    plain: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    for key, value in pairs:
+        if not isinstance(key, yaml.ScalarNode):
+            raise _refused("a key must be a plain word", key.start_mark)
+        if key.value in plain:
+            raise _refused(f"the key {shown(key.value)} stands twice", key.start_mark)
+        merges = key.tag == "tag:yaml.org,2002:merge"
+        named = key if merges else yaml.ScalarNode("tag:yaml.org,2002:str", key.value, key.start_mark, key.end_mark)
+        plain[key.value] = named, value
+    return [*plain.values()]
+
 
 def _check_plain(node: yaml.ScalarNode) -> None:
     if re.fullmatch(r"[-+]?0[0-7_]+|.*:.*", node.value):
-        told = f"{node.value} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
-        raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
+        number = node.value[:MOST_DIGITS]
+        told = f"{number} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
+        raise _refused(told, node.start_mark)
 
 
 KeyLoader.add_constructor("tag:yaml.org,2002:int", KeyLoader.construct_plain_int)
 KeyLoader.add_constructor("tag:yaml.org,2002:float", KeyLoader.construct_plain_float)
+KeyLoader.add_constructor("tag:yaml.org,2002:merge", KeyLoader.construct_text)
+KeyLoader.add_constructor("tag:yaml.org,2002:value", KeyLoader.construct_text)

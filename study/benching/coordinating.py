@@ -18,7 +18,7 @@ from study.base.machine import peak_resident_bytes
 from study.benching.apart import measure_apart
 from study.benching.figures import Tell, figure
 from study.config.run_config import RunConfig
-from study.config.sweep_spec import SweepSpec
+from study.config.sweep import CellSweep
 from study.planning.plan import Plan
 from study.running.coordinator import Coordinator
 from study.running.display import LaunchDisplay
@@ -136,7 +136,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
     """Coordinate a sweep from first run to last with the display of a launch, start its coordinator anew, and pack it."""
     values = simulated_values(runs)
     began = time.perf_counter()
-    spec = SweepSpec.parse(values)
+    spec = CellSweep.parse(values)
     coordinator = Coordinator(Plan(spec), values, folder, DATA)
     planned, cpu = time.perf_counter(), time.process_time()
     display = LaunchDisplay(Console(quiet=True), folder, DATA, runs)

@@ -77,8 +77,8 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
     from rich.console import Console
 
     from study.config.resources import Resources
+    from study.config.sweep_files import read_sweep
     from study.planning.plan import Plan
-    from study.planning.sweep_files import read_sweep
     from study.running.launch import launched
 
     spec, values = read_sweep(write_sweep(folder, SWEPT))

@@ -17,7 +17,7 @@ from study.base.errors import InputError, told_together
 from study.commands.options import CountRange, as_json, png_option, results_option
 
 if TYPE_CHECKING:
-    from study.config.sweep_spec import SweepSpec
+    from study.config.sweep import Sweep
     from study.store.sweep_folder import SweepFolder
 
 WATCH_SECONDS = 2.0
@@ -112,20 +112,21 @@ def resource_options(command: Any) -> Any:
 def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, **resources: Any) -> None:
     """Check a SWEEP file and print its bill.
 
-    It tells parameters, tokens, FLOPs and expected seconds, before anything is spent.
+    It tells parameters, tokens, FLOPs and expected seconds, before anything is spent, and the lines of shell
+    (resources.slurm.setup) that the file has every Slurm job execute as you: trust a sweep file as you would a script.
     """
     from study.base.terminal import show
-    from study.planning.sweep_files import read_sweep
+    from study.config.sweep_files import read_sweep
     from study.running.launch import plan as bill_of
-    from study.running.status_tables import bill_summary, bill_table
+    from study.running.status_tables import bill_summary, bill_table, executed_lines
 
     spec, _ = read_sweep(sweep, overrides)
     on = spec.resources.overridden(**resources)
     bill = told_together(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
-        click.echo(json.dumps(bill.to_dict(), indent=1))
+        click.echo(json.dumps(bill.to_dict() | {"executed": on.executed}, indent=1))
     else:
-        show(bill_table(spec.question, bill), bill_summary(bill))
+        show(bill_table(spec.question, bill), "\n".join([bill_summary(bill), *executed_lines(on)]))
 
 
 @click.command()
@@ -158,7 +159,7 @@ def launch(
     from study.base.quantities import plural, read_seconds
     from study.base.terminal import say, show
     from study.base.text import printable
-    from study.planning.sweep_files import read_sweep
+    from study.config.sweep_files import read_sweep
     from study.running.launch import folder_of, launched
     from study.store.ownership import HUNG_AFTER
 
@@ -208,7 +209,7 @@ def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = Fals
         click.echo(f"\n{answer.headline}\n\nThe answer: {folder.answer_file}\nIts figures: {folder.figures}")
 
 
-def _check_tasks(spec: SweepSpec) -> None:
+def _check_tasks(spec: Sweep) -> None:
     """Raise InputError with all that is wrong with the tasks of a sweep; where it has none, nothing heavy is imported."""
     if spec.downstream is not None:
         from study.scoring.score_launch import load_tasks

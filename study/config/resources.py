@@ -42,6 +42,43 @@ def _slurm_memory(text: str) -> str:
     return text
 
 
+def _line(text: str) -> str:
+    """One line of text; sbatch and the terminal would take a line break, or a character that is not seen, for another."""
+    if hidden := [character for character in text if not character.isprintable()]:
+        raise ValueError(f"holds {hidden[0]!r}; write one line of characters that are seen")
+    return text
+
+
+def _word(text: str) -> str:
+    if any(character.isspace() for character in _line(text)):
+        raise ValueError("holds a blank; write one name, or several with commas between")
+    return text
+
+
+def _script(text: str) -> str:
+    for line in text.replace("\t", " ").split("\n"):
+        _line(line)
+    return text
+
+
+def _option_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", text):
+        raise ValueError("is no option of sbatch; write its long name without dashes before it, as in reservation")
+    return text
+
+
+Line = Annotated[Text, AfterValidator(_line)]
+"""One line of text in which every character is seen."""
+
+Word = Annotated[Text, AfterValidator(_word)]
+"""The same without blanks, as Slurm's names are."""
+
+Script = Annotated[Text, AfterValidator(_script)]
+"""Lines of shell; what is seen of them is what is executed."""
+
+OptionName = Annotated[str, AfterValidator(_option_name)]
+"""The long name of an option of sbatch, without the dashes before it."""
+
 MemoryAmount = Annotated[str, AfterValidator(_slurm_memory)]
 """An amount of memory as Slurm takes it."""
 
@@ -67,21 +104,22 @@ class SlurmOptions(Strict):
     """What a run's Slurm job asks for; `array` is how many jobs of the sweep are in the queue at most at a time.
 
     Runs that become due together are submitted as one job array. `cpus` are those of each rank, `memory` is that of each
-    node, `setup` are shell lines that run before Python, and `options` any other option of sbatch by its long name.
+    node, `setup` are shell lines that run before Python with all that the user may do, and `options` any other option of sbatch
+    by its long name.
     """
 
-    partition: Text | None = None
+    partition: Word | None = None
     time: TimeLimit | None = None
     array: ResourceCount = 64
     nodes: ResourceCount = 1
     cpus: ResourceCount = 1
     memory: MemoryAmount | None = None
-    account: Text | None = None
-    qos: Text | None = None
-    constraint: Text | None = None
-    exclude: Text | None = None
-    setup: tuple[Text, ...] = ()
-    options: dict[str, str | int | bool] = Field(default_factory=dict)
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Line | None = None
+    exclude: Word | None = None
+    setup: tuple[Script, ...] = ()
+    options: dict[OptionName, Line | int | bool] = Field(default_factory=dict)
 
     @field_validator("time", mode="before")
     @classmethod
@@ -98,7 +136,7 @@ class RayOptions(Strict):
     `runs` at most run at a time, by default as many as the cluster's nodes have room for.
     """
 
-    address: Text | None = None
+    address: Word | None = None
     cpus: ResourceCount = 1
     runs: ResourceCount | None = None
 
@@ -126,6 +164,11 @@ class Resources(Strict):
         if self.on == "ray" and self.slots_per_device is not None and self.devices > 1:
             raise ValueError(f"a run of {self.devices} devices has them to itself on Ray; leave slots_per_device out")
         return self
+
+    @property
+    def executed(self) -> tuple[str, ...]:
+        """The lines of shell that a sweep file has every job execute; none where runs are no Slurm jobs."""
+        return tuple(line for part in self.slurm.setup for line in part.splitlines()) if self.on == "slurm" else ()
 
     def overridden(self, **flags: Any) -> Resources:
         """These resources with the command line's flags put over them, None where a flag was not given."""

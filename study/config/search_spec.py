@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self, get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
 
 from study.base.schema import Count, Distinct, Index, Number, Several, Share, Strict, number_in
 from study.config.recipe import Recipe, TrainingMasking
@@ -31,26 +32,75 @@ WHOLE_KNOBS = frozenset(
 """The knobs of a run that take whole numbers only."""
 
 
-class Dimension(Strict):
-    """One dimension of a search: numbers from `low` to `high`, or `choices`; whole numbers where the knob takes no others."""
+class Choices(Strict):
+    """A dimension of a search that takes one of these values."""
 
-    low: Number | None = None
-    high: Number | None = None
+    choices: Distinct[Value]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_beside(cls, values: object) -> object:
+        if isinstance(values, Mapping) and (beside := [str(name) for name in values if name != "choices"]):
+            raise ValueError(f"has choices, beside which {', '.join(beside)} cannot stand")
+        return values
+
+    @field_validator("choices")
+    @classmethod
+    def _any(cls, choices: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not choices:
+            raise ValueError("has no choices")
+        return choices
+
+    def of(self, knob: str) -> Self:
+        """The dimension as that of a knob, by its dotted key."""
+        del knob
+        return self
+
+    @property
+    def finite(self) -> bool:
+        """Whether `values` are all that there are."""
+        return True
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The values to check: all of them."""
+        return self.choices
+
+    def holds(self, value: object) -> bool:
+        """Whether a value is one of these."""
+        return value in self.choices
+
+    def top(self) -> int | float | str | bool:
+        """The largest choice, of words the last."""
+        numbers = [choice for choice in self.choices if isinstance(choice, int | float)]
+        return max(numbers) if len(numbers) == len(self.choices) else self.choices[-1]
+
+
+End = Annotated[Number, Field(ge=-1e15, le=1e15)]
+"""An end of a range: floats tell whole numbers up to here apart."""
+
+
+class Range(Strict):
+    """A dimension of a search that takes numbers from `low` to `high`; whole ones where the knob takes no others.
+
+    `log` draws them evenly in their logarithm; of whole numbers with a `step` it takes every so many.
+    """
+
+    low: End
+    high: End
     log: bool = False
     step: Count | None = None
-    choices: Distinct[Value] | None = None
     _of_whole_numbers: bool = PrivateAttr(default=True)
 
-    @model_validator(mode="after")
-    def _range_or_choices(self) -> Self:
-        if self.choices is not None:
-            if beside := [name for name, _ in self if name != "choices" and name in self.model_fields_set]:
-                raise ValueError(f"has choices, beside which {', '.join(beside)} cannot stand")
-            if not self.choices:
-                raise ValueError("has no choices")
-            return self
-        if self.low is None or self.high is None:
+    @model_validator(mode="before")
+    @classmethod
+    def _has_both_ends(cls, values: object) -> object:
+        if isinstance(values, Mapping) and not {"low", "high"} <= values.keys():
             raise ValueError("needs either low and high, or choices")
+        return values
+
+    @model_validator(mode="after")
+    def _ends_fit(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low {self.low} is not below high {self.high}")
         if self.log and (self.low <= 0 or self.step):
@@ -61,40 +111,47 @@ class Dimension(Strict):
             raise ValueError(f"step {self.step} from low {self.low:g} leads beyond high {self.high:g}")
         return self
 
+    def of(self, knob: str) -> Self:
+        """The dimension as that of a knob, by its dotted key, which says whether it takes whole numbers only."""
+        made = self.model_copy()
+        made._of_whole_numbers = knob in WHOLE_KNOBS or self.step is not None
+        return made
+
     @property
     def whole(self) -> bool:
         """Whether the dimension holds whole numbers."""
-        return self._of_whole_numbers and all(end is not None and end.is_integer() for end in (self.low, self.high))
+        return self._of_whole_numbers and self.low.is_integer() and self.high.is_integer()
 
     @property
-    def ends(self) -> tuple[float, float]:
-        """The low and the high end of a range; choices have none."""
-        assert self.low is not None
-        assert self.high is not None
-        return self.low, self.high
+    def finite(self) -> bool:
+        """Whether `values` are all that there are."""
+        return self.whole
 
-    def of(self, path: str) -> Dimension:
-        """The dimension as that of a knob, by its dotted key."""
-        made = self.model_copy()
-        made._of_whole_numbers = path in WHOLE_KNOBS or self.step is not None
-        return made
+    @property
+    def values(self) -> Sequence[float]:
+        """The values to check: all whole numbers, or both ends."""
+        return range(int(self.low), int(self.high) + 1, self.step or 1) if self.whole else (self.low, self.high)
 
     def holds(self, value: object) -> bool:
-        """Whether a value lies in the dimension, and on a step of it where whole numbers do."""
-        if self.choices is not None:
-            return value in self.choices
-        low, high = self.ends
-        if not isinstance(value, int | float) or not low <= value <= high:
+        """Whether a value lies in the range, and on a step of it where whole numbers do."""
+        if not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
-        return not self.whole or (value - low) % (self.step or 1) == 0
+        return not self.whole or (value - self.low) % (self.step or 1) == 0
 
-    def top(self) -> int | float | str | bool:
-        """The highest value there is: the high end or the last step below it, the largest choice, of words the last."""
-        if self.choices is not None:
-            numbers = [choice for choice in self.choices if isinstance(choice, int | float)]
-            return max(numbers) if len(numbers) == len(self.choices) else self.choices[-1]
-        low, high = self.ends
-        return int(high - (high - low) % (self.step or 1)) if self.whole else high
+    def top(self) -> int | float:
+        """The high end, or the last step below it."""
+        return int(self.high - (self.high - self.low) % (self.step or 1)) if self.whole else self.high
+
+
+def _kind_of_dimension(values: object) -> str:
+    has_choices = isinstance(values, Choices) or (isinstance(values, Mapping) and "choices" in values)
+    return "[choices]" if has_choices else "[range]"
+
+
+Dimension: TypeAlias = Annotated[
+    Annotated[Range, Tag("[range]")] | Annotated[Choices, Tag("[choices]")], Discriminator(_kind_of_dimension)
+]
+"""One dimension of a search."""
 
 
 class Prune(Strict):
@@ -138,9 +195,9 @@ class Search(Strict):
 
     @field_validator("space")
     @classmethod
-    def _sizes_are_sensible(cls, space: dict[str, Dimension]) -> dict[str, Dimension]:
+    def _sizes_are_sensible(cls, space: dict[str, Choices | Range]) -> dict[str, Choices | Range]:
         for path, dimension in space.items():
-            for value in dimension.choices if dimension.choices is not None else dimension.ends:
+            for value in dimension.choices if isinstance(dimension, Choices) else (dimension.low, dimension.high):
                 _check_size(path, value)
         return {path: dimension.of(path) for path, dimension in space.items()}
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from study.base.errors import InputError, Problem
 from study.base.schema import Count, OneOrSeveral, Positive, Several, Strict
+from study.counting.architecture import Architecture
+from study.counting.parameters import parameters
 from study.counting.solving import HEAD_WIDTH, ShapeRules, undivided
 
 LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_000_000}
@@ -130,9 +134,33 @@ class Shapes(Strict):
         """What widths that are solved for are multiples of."""
         return self.width_multiple or math.lcm(8, head_width if self.says_head_width else 1)
 
-    def combinations(self) -> list[dict[str, int]]:
-        """The sizes of `grid` or `list`, completed by the rules."""
-        return [rules.completed(shape) for shape in self._given() for rules in self.rules]
+    def sizes(self, architecture: Mapping[str, Any], setting: str = "") -> tuple[list[dict[str, int]], list[Problem]]:
+        """The sizes of every shape, and the targets that no width meets.
+
+        `architecture` holds what else of it is given, which may change the parameters; `setting` says in words which of that
+        is varied, for the messages.
+        """
+        if self.iso_parameters is None:
+            return [rules.completed(shape) for shape in self._given() for rules in self.rules], []
+        return self._solved(self.iso_parameters, architecture, setting)
+
+    def _solved(
+        self, targets: Sequence[float], architecture: Mapping[str, Any], setting: str
+    ) -> tuple[list[dict[str, int]], list[Problem]]:
+        """The shapes nearest to the parameters that are asked for, and the targets that no width meets."""
+        templates = {depth: _template(depth, architecture) for depth in self.depth or ()}
+        shapes, unmet = [], []
+        for target, (depth, template), rules in product(targets, templates.items(), self.rules):
+            found = rules.at_parameters(target, depth, template)
+            reached = parameters(found).parameters_non_embedding
+            if abs(reached / target - 1) > self.tolerance:
+                ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(self.ffn_ratio) > 1 else ""
+                place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}{f' with {setting}' if setting else ''}"
+                remedy = "move the target, or allow it with tolerance (shapes are compared within 5% of one size)"
+                nearest = f"the nearest width, {found.width}, has {reached:,} parameters"
+                unmet.append(Problem(place, f"{nearest}; {remedy} or a smaller width_multiple"))
+            shapes.append({"depth": depth, "width": found.width, "heads": found.heads, "ffn": found.ffn})
+        return shapes, unmet
 
     def _given(self) -> list[dict[str, int]]:
         """The sizes of `grid` or `list` as they stand."""
@@ -140,3 +168,13 @@ class Shapes(Strict):
             axes = {name: values for name, values in self.grid if values is not None}
             return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         return [shape.model_dump(exclude_none=True) for shape in self.listed or ()]
+
+
+def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:
+    """An encoder of a depth and with all else that widths are solved for; as BERT where that is wrong, which its runs tell."""
+    sizes = {"depth": depth, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1}
+    others = {name: value for name, value in architecture.items() if name not in sizes}
+    try:
+        return Architecture.parse(sizes | others)
+    except InputError:
+        return Architecture.parse(sizes)

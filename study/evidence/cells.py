@@ -15,11 +15,11 @@ from study.base.errors import InputError
 from study.base.grouping import grouped
 from study.base.paths import pasted
 from study.base.quantities import budget_words, signed
-from study.base.schema import number_in
 from study.base.statistics import variance_of_mean
 from study.base.text import at_budget, shape_and_setting
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, as_told, setting_words
+from study.config.sweep import CellSweep, Sweep
 from study.counting.architecture import SHAPE, Architecture
 from study.counting.parameters import TOTALS, parameters
 from study.evidence.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
@@ -156,9 +156,9 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     if ledger.empty:
         return ()
     ledger = _own(ledger)
-    listed = listed_values(folder)
+    listed = listed_values(folder.sweep())
     varied = setting_columns(folder, ledger)
-    chosen = searches(ledger, folder.trial_seeds())
+    chosen = searches(ledger, folder.sweep().choosing_seeds)
     found = [_cell(folder, name, ledger.iloc[search.at_best], search, varied) for name, search in chosen.items()]
 
     def order(cell: Cell) -> tuple[object, ...]:
@@ -169,10 +169,10 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     return tuple(sorted(found, key=order))
 
 
-def listed_values(folder: SweepFolder) -> dict[str, list[object]]:
+def listed_values(sweep: Sweep) -> dict[str, list[object]]:
     """The values of each knob that a sweep varies, as ledgers tell them and in the order of the sweep file."""
-    varied = (folder.sweep().get("vary") or {}).items()
-    return {column: [as_told(column, number_in(value)) for value in values] for column, values in varied}
+    varied = sweep.vary if isinstance(sweep, CellSweep) else {}
+    return {knob: [as_told(knob, value) for value in values] for knob, values in varied.items()}
 
 
 def place_of(value: object, listed: Sequence[object]) -> tuple[int, float, str]:

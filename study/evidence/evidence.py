@@ -12,8 +12,9 @@ import pandas as pd
 from study.base.durable_files import write_atomically
 from study.base.errors import UNREADABLE
 from study.base.grouping import grouped
-from study.base.quantities import budget_words, read_count, rounded_all
+from study.base.quantities import budget_words, rounded_all
 from study.base.text import file_name
+from study.config.sweep import CellSweep, SearchSweep, Sweep
 from study.evidence.averages import Average, averages_of
 from study.evidence.cells import Cell, by_budget, cells_of, listed_values
 from study.evidence.comparisons import METHOD, Comparisons, compare, why_left_out
@@ -44,7 +45,7 @@ class Evidence:
     """
 
     folder: SweepFolder
-    sweep: dict[str, Any]
+    sweep: Sweep
     ledger: pd.DataFrame
     cells: tuple[Cell, ...]
     families: tuple[Family, ...]
@@ -85,14 +86,14 @@ class Evidence:
     @cached_property
     def laws(self) -> SweepLaws:
         """The laws that the ledger can tell, fitted when first asked for."""
-        return sweep_laws(self.folder.path, self._in_order, self._settings, searched="search" in self.sweep)
+        return sweep_laws(self.folder.path, self._in_order, self._settings, searched=isinstance(self.sweep, SearchSweep))
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """What keeps the runs of each setting, which have a law of their own, as --where takes it; none where all have one."""
         if self.ledger.empty:
             return ()
-        used = usable(self._in_order, self.folder.trial_seeds())
+        used = usable(self._in_order, self.sweep.choosing_seeds)
         apart = columns_apart(used, self._settings)
         return tuple(where for where, _ in by_setting(used, apart)) if apart else ()
 
@@ -121,12 +122,6 @@ class Evidence:
     def used(self) -> pd.DataFrame:
         """The ledger's other rows."""
         return self.ledger.drop(index=self.excluded.index)
-
-    @property
-    def iso_parameters(self) -> list[float]:
-        """The sizes at which the sweep asks for shapes of equal parameters."""
-        targets = (self.sweep.get("shapes") or {}).get("iso_parameters") or ()
-        return [read_count("shapes.iso_parameters", str(target)) for target in targets]
 
     def panels(self) -> dict[str, tuple[Cell, ...]]:
         """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS.
@@ -171,7 +166,7 @@ class Evidence:
             config = run.config()
         except UNREADABLE:
             return False
-        own = {cell_of(config, self.folder.tuned(), text) for text in texts if config.fingerprint(text) == run.run_id}
+        own = {cell_of(config, self.sweep.tuned, text) for text in texts if config.fingerprint(text) == run.run_id}
         return bool(cells and own) and not own & cells
 
     @cached_property
@@ -232,7 +227,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     check_ledger(ledger, str(folder.ledger_file))
     cells = cells_of(folder, ledger)
     families = families_of(cells)
-    alike = [] if "search" in sweep else families_of_settings(cells, listed_values(folder))
+    alike = families_of_settings(cells, listed_values(sweep)) if isinstance(sweep, CellSweep) else []
     comparisons = compare(families, alike, include_unbracketed)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, include_unbracketed)
 

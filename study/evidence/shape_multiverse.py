@@ -66,7 +66,7 @@ def why_not_shape(folder: Path) -> list[Problem]:
     if not is_there(SweepFolder(folder).sweep_file) or is_about_shape(folder):
         return []
     why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
-    settings = "; settings that the sweep varies are compared in its answer" if SweepFolder(folder).sweep().get("vary") else ""
+    settings = "; settings that the sweep varies are compared in its answer" if SweepFolder(folder).varied() else ""
     return [Problem("shape", f"{why}{settings}")]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from study.config.run_config import RunConfig
-from study.config.sweep_spec import SweepSpec
+from study.config.sweep import CellSweep, SearchSweep, Sweep
 from study.counting.memory import Precision
 from study.counting.parameters import parameters
 from study.executing.slots import Slot
@@ -27,7 +27,8 @@ PRICED = ("recipe.batch_tokens", "recipe.masking.rate")
 class BillRow:
     """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains.
 
-    `runs_left` are those of its `runs` that have not ended yet, at most where its best rate is still sought.
+    `runs_left` are those of its `runs` that have not ended yet, at most where its best rate is still sought. `other_names` say
+    what else the sweep asks for that trains the same runs.
     """
 
     shape: str
@@ -40,6 +41,7 @@ class BillRow:
     runs_left: int
     train_flops: float
     expected_seconds: float
+    other_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Bill:
         return (
             {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
             | {"unread": self.unread, "validation_overlap_share": self.validation_overlap_share}
+            | {"without_effect": self.plan.idle_base}
             | totals
             | sharing
         )
@@ -141,29 +144,40 @@ def bill(
 
     Raises InputError with every problem of every run of its cells; the space of a search is for `Plan.check`.
     """
-    spec, own, others = plan.spec, plan.records, list(others)
-    times = step_times(slots[0], own, others, precision)
-    if spec.search is not None:
-        (example,) = plan.first_runs
-        tried = sum(_stands(record) and plan.holds(record.config) for record in own)
-        trials = int(min(spec.search.trials, points_of(spec)))
-        row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
-        return Bill(plan, (row,), len(slots), times.basis, at_most=True)
+    others = list(others)
+    times = step_times(slots[0], plan.records, others, precision)
+    match plan.spec:
+        case SearchSweep() as search:
+            return _bill_of_search(plan, search, len(slots), times)
+        case CellSweep() as spec:
+            return _bill_of_cells(plan, spec, len(slots), times, [one for one in others if one.data_fingerprint == text])
+
+
+def _bill_of_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes) -> Bill:
+    (example,) = plan.first_runs
+    tried = sum(_stands(record) and plan.holds(record.config) for record in plan.records)
+    trials = int(min(spec.search.trials, points_of(spec)))
+    row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
+    return Bill(plan, (row,), slots, times.basis, at_most=True)
+
+
+def _bill_of_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, shared: Iterable[RunRecord]) -> Bill:
+    """The bill of cells, which take over the `shared` records of other sweeps."""
     trunks = families(plan.cells)
     branches = branching(trunks)
     dearest = {cell.config.key: _dearest(cell) for cell in plan.cells}
     spent = {key: run.steps - ((run.branch_step or 0) if key in branches else 0) for key, run in dearest.items()}
-    shared = [record for record in others if record.data_fingerprint == text]
-    ended = {record.config.key: record for record in (*shared, *own) if _stands(record) and record.state != "PRUNED"}
+    records = (*shared, *plan.records)
+    ended = {record.config.key: record for record in records if _stands(record) and record.state != "PRUNED"}
     rows, searches = [], tunings(plan.cells, ended)
     for cell in plan.cells:
         key = cell.config.key
         runs = (cell.planned_runs(), cell.runs_left(ended, searches[key]))
-        rows.append(_row(spec, dearest[key], spent[key], runs, times))
+        rows.append(replace(_row(spec, dearest[key], spent[key], runs, times), other_names=cell.other_names))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     at_most = searched or any(dearest[cell.config.key] != cell.config for cell in plan.cells)
     sharing = _sharing(trunks, dearest, spent) if branches else None
-    return Bill(plan, tuple(rows), len(slots), times.basis, sharing, at_most)
+    return Bill(plan, tuple(rows), slots, times.basis, sharing, at_most)
 
 
 def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:
@@ -191,13 +205,13 @@ def _stands(record: RunRecord) -> bool:
     return record.config.fingerprint(record.data_fingerprint) == record.run_id
 
 
-def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> BillRow:
+def _row(spec: Sweep, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> BillRow:
     """The row of a cell with so many runs, in all and left."""
     flops = expected_flops(config, spent_steps)
     count = parameters(config.architecture)
     return BillRow(
         shape=config.architecture.shape_name,
-        setting=config.setting(tuple(spec.vary)),
+        setting=config.setting(spec.varied),
         parameters=count.parameters,
         parameters_non_embedding=count.parameters_non_embedding,
         tokens=config.tokens,

@@ -11,8 +11,9 @@ from typing import Any
 
 from study.base.errors import InputError
 from study.base.schema import deep_merge, set_path
+from study.config.effects import MAY_COINCIDE, training_key
 from study.config.run_config import RunConfig
-from study.config.sweep_spec import SweepSpec
+from study.config.sweep import CellSweep
 from study.config.tuned_values import Tried, best_values, rank
 from study.planning.tuning import Line, sought, start_near
 from study.store.records import RunRecord
@@ -42,12 +43,14 @@ class Cell:
     """The runs of one architecture and budget: learning rates tuned at a third of the seeds, the best repeated at the others.
 
     `tried` are the combinations of tuned values that the cell has runs of, those of other launches' ranges among them.
-    `neighbour` is the nearest cheaper cell, whose best value is where the search of this one begins.
+    `other_names` say what else the sweep asks for that trains the same. `neighbour` is the nearest cheaper cell, whose best
+    value is where the search of this one begins.
     """
 
     config: RunConfig
-    spec: SweepSpec
+    spec: CellSweep
     tried: tuple[Values, ...] = field(default=(), repr=False, compare=False)
+    other_names: tuple[str, ...] = field(default=(), repr=False, compare=False)
     neighbour: Cell | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -130,7 +133,18 @@ class Cell:
             tuned = dict(zip(self.spec.tune, values, strict=True))
             with contextlib.suppress(InputError):  # such as a share above 1
                 found[values] = tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
-        return found
+        return found if MAY_COINCIDE.isdisjoint(self.spec.tune) else self._each_once(found)
+
+    def _each_once(self, trials: dict[Values, Trial]) -> dict[Values, Trial]:
+        """The trials without those beyond the range that train what another value does, too."""
+        inside: set[Values] = {tuple(point.values()) for point in self.points()}
+        kept = {values: trial for values, trial in trials.items() if values in inside}
+        trained = {training_key(trial[0]) for trial in kept.values()}
+        for values, trial in trials.items():
+            if values not in kept and (key := training_key(trial[0])) not in trained:
+                kept[values] = trial
+                trained.add(key)
+        return {values: trial for values, trial in trials.items() if values in kept}
 
     def trials(self) -> list[RunConfig]:
         """The runs of every combination of the tuned values; where nothing is tuned, every seed."""

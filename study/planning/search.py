@@ -13,9 +13,10 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 from optuna.trial import TrialState, create_trial
 
 from study.base.errors import InputError
+from study.config.effects import training_key
 from study.config.run_config import RunConfig
-from study.config.search_spec import Dimension, Prune
-from study.config.sweep_spec import SweepSpec
+from study.config.search_spec import Choices, Dimension, Prune
+from study.config.sweep import SearchSweep
 from study.planning.plan import point_of, searched_config
 from study.store.records import RunRecord
 
@@ -28,8 +29,7 @@ Checks = Mapping[int, float]
 class OptunaSearch:
     """The trials of a search sweep: asked for one by one, told by records."""
 
-    def __init__(self, spec: SweepSpec) -> None:
-        assert spec.search is not None
+    def __init__(self, spec: SearchSweep) -> None:
         self.spec, self.search = spec, spec.search
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.study = optuna.create_study(
@@ -41,6 +41,8 @@ class OptunaSearch:
         self._distributions = {path: _distribution(dimension) for path, dimension in self.search.space.items()}
         self._asked: dict[str, tuple[optuna.Trial, RunConfig]] = {}
         self._known: set[str] = set()
+        self._names: dict[str, str] = {}
+        """The key of the first run that was trained so, by `training_key`."""
 
     def restore(
         self, ended: Iterable[RunRecord], begun: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
@@ -95,7 +97,8 @@ class OptunaSearch:
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """The next trials for `free` slots, those whose run stopped without a record first.
 
-        A point that was tried before is told its known outcome and not run again, one that is no valid run is told as failed.
+        A point whose run was trained before, under whichever values, is told the known outcome and not run again; one that is
+        no valid run is told as failed.
         """
         configs = [config for key, (_, config) in self._asked.items() if key not in running]
         while len(configs) < free and self._begun() < self.search.trials:
@@ -105,7 +108,7 @@ class OptunaSearch:
             except InputError:
                 self.study.tell(trial, state=TrialState.FAIL)
                 continue
-            key = config.key
+            key = self._names.setdefault(training_key(config), config.key)
             if key in records:
                 self.study.tell(trial, *_outcome(self._objectives(records[key])))
             elif key in self._asked:
@@ -120,6 +123,7 @@ class OptunaSearch:
         if key in self._known:
             return
         self._known.add(key)
+        self._names.setdefault(training_key(record.config), key)
         values, state = _outcome(self._objectives(record))
         if record.state == "PRUNED":
             state = TrialState.PRUNED
@@ -166,12 +170,11 @@ def _pruner(prune: Prune | None) -> BasePruner:
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
-    if dimension.choices is not None:
+    if isinstance(dimension, Choices):
         return CategoricalDistribution(dimension.choices)
-    low, high = dimension.ends
     if dimension.whole:
-        return IntDistribution(int(low), int(high), log=dimension.log, step=dimension.step or 1)
-    return FloatDistribution(low, high, log=dimension.log)
+        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log, step=dimension.step or 1)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
 def _outcome(values: list[float] | None) -> tuple[list[float] | None, TrialState]:

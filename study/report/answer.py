@@ -126,8 +126,8 @@ class Answer:
         ended, excluded = len(evidence.ledger), tables.excluded(evidence)
         return {
             "sweep": evidence.folder.name,
-            "question": evidence.sweep.get("question"),
-            "expect": evidence.sweep.get("expect"),
+            "question": evidence.sweep.question,
+            "expect": evidence.sweep.expect,
             "headline": self.headline,
             "runs": {"started": evidence.runs_started, "ended": ended, "excluded": len(excluded)},
             "findings": self.findings,
@@ -200,8 +200,8 @@ def _drawn(evidence: Evidence, name: str, png: bool) -> bool:
 
 
 def _question(evidence: Evidence) -> str:
-    lines = [f"> **Question.** {escape(evidence.sweep.get('question', 'not given'))}"]
-    if expected := evidence.sweep.get("expect"):
+    lines = [f"> **Question.** {escape(evidence.sweep.question)}"]
+    if expected := evidence.sweep.expect:
         lines.append(f"> **Expected.** {escape(expected)}")
     return "\n>\n".join([*lines, f"> **Runs.** {run_count(evidence)}."])
 

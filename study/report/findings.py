@@ -54,7 +54,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
     told: list[str] = []
     for kind, among in kinds:
         told += [verdict(among), *average_sentences([average for average in evidence.averages if _kind(average) == kind])]
-    if all(pair.of_shapes for pair in pairs) and evidence.sweep.get("vary"):
+    if all(pair.of_shapes for pair in pairs) and evidence.sweep.varied:
         why = f"no two cells can be used that differ in one of them, at one shape and budget{_unbracketed(evidence)}"
         told.append(f"Settings are not compared: {why}.")
     for _, among in kinds:
@@ -64,7 +64,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
     if told:
         return [*told, *best, *_longest(evidence)]
     none = f"No comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}."
-    return [*([none, *best] if evidence.iso_parameters else [*best, none]), *_longest(evidence)]
+    return [*([none, *best] if evidence.sweep.iso_parameters else [*best, none]), *_longest(evidence)]
 
 
 def _kind(pair: Pair) -> tuple[bool, str]:
@@ -80,7 +80,7 @@ def _unbracketed(evidence: Evidence) -> str:
     if not loose:
         return ""
     which = f"{plural(loose, 'cell')} {'is' if loose == 1 else 'are'} left out for the learning rate"
-    remedy = "tune it over more values" if evidence.sweep.get("tune") else "let the sweep tune it"
+    remedy = "tune it over more values" if evidence.sweep.tuned else "let the sweep tune it"
     return f"; {which}: {remedy}, or give study report --include-unbracketed"
 
 

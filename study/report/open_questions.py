@@ -12,6 +12,7 @@ from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN, budget_words, compact, count_text, plural, signed, span
 from study.config.named_runs import NO_RUN
 from study.config.run_config import MOST_OVERLAP
+from study.config.sweep import CellSweep
 from study.evidence.cells import Cell
 from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
@@ -76,9 +77,10 @@ def _gain_words(cell: Cell) -> str:
 def _open_sizes(evidence: Evidence) -> Iterator[str]:
     """The shapes that were asked for at one number of parameters and are too far apart in it to be compared."""
     shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
-    tolerance = float((evidence.sweep.get("shapes") or {}).get("tolerance", EQUAL_WITHIN))
-    for target in evidence.iso_parameters:
-        of_target = [name for name, size in shapes.items() if abs(size / target - 1) <= tolerance]
+    if not isinstance(sweep := evidence.sweep, CellSweep):
+        return
+    for target in sweep.iso_parameters:
+        of_target = [name for name, size in shapes.items() if abs(size / target - 1) <= sweep.shapes.tolerance]
         sizes = list(of_equal_size(of_target, lambda name: shapes[name]))
         if len(sizes) > 1:
             told = "; ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
@@ -265,8 +267,8 @@ def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
 
 def _open_tasks(evidence: Evidence) -> Iterator[str]:
     """The downstream tasks that the sweep asks for, where some or all runs that can be used were not scored."""
-    asked = evidence.sweep.get("downstream") or ()
-    named = [Path(task).stem for task in (asked["tasks"] if isinstance(asked, dict) else asked)]
+    asked = evidence.sweep.downstream
+    named = [] if asked is None else [Path(task).stem for task in asked.tasks]
     runs = {run: cell.at_budget for cell in evidence.cells for run in cell.runs}
     for missing, tasks in grouped(named, lambda task: tuple(run for run in runs if run not in _scored(evidence, task))).items():
         if missing or not runs:

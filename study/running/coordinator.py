@@ -18,6 +18,7 @@ from study.base import garbage
 from study.base.durable_files import is_there, patiently, write_atomically
 from study.base.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.config.run_config import RunConfig
+from study.config.sweep import CellSweep, SearchSweep
 from study.executing.executor import Executor
 from study.planning.plan import Plan
 from study.planning.proposing import CellProposer
@@ -71,20 +72,23 @@ class Coordinator:
         self.progress = Progress()
         self._deaths = Deaths()
         self._looked = -math.inf
-        planned, searched = plan.cells, plan.spec.search is not None
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(folder.sweep_file, text.encode())
         self._cells: set[str] = set()
-        self._name_cells(cell.config for cell in planned)
+        self._name_cells(cell.config for cell in plan.cells)
         self._shared = SharedRuns(folder)
         with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
             begun = self._load(plan.holds)
-        if searched:
-            self._name_cells([*begun, *(one.config for one in self.progress.ended.values())])
-        self.trunks = Trunks(planned, self._home)
+        self.trunks = Trunks(plan.cells, self._home)
         self.pruning: Pruning | None = None
-        self.proposer = self._search(begun) if searched else CellProposer(planned, self.trunks)
+        self.proposer: Proposer
+        match plan.spec:
+            case CellSweep():
+                self.proposer = CellProposer(plan.cells, self.trunks)
+            case SearchSweep() as spec:
+                self._name_cells([*begun, *(one.config for one in self.progress.ended.values())])
+                self.proposer = self._search(spec, begun)
 
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
         """Read the records of the sweep's runs, and return those that were begun but have none."""
@@ -94,7 +98,7 @@ class Coordinator:
             config = run.config() if record is None else record.config
             if config.fingerprint(self.data_fingerprint) != run.run_id or not belongs(config):
                 continue
-            if record is not None and record.state == "PRUNED" and self.spec.search is None:
+            if record is not None and record.state == "PRUNED" and isinstance(self.spec, CellSweep):
                 run.put_record_aside({"reason": "a cell has use for whole runs only"})
                 record = None
             if record is None:
@@ -105,18 +109,18 @@ class Coordinator:
 
     def _name_cells(self, configs: Iterable[RunConfig]) -> None:
         """Have the cells of these runs among those of the sweep: all at once where it has cells, of a search as it asks."""
-        names = {cell_of(config, tuple(self.spec.tune), self.data_fingerprint) for config in configs}
+        names = {cell_of(config, self.spec.tuned, self.data_fingerprint) for config in configs}
         if not names <= self._cells or not self._cells:
             self._cells |= names
             text = json.dumps(sorted(self._cells), indent=1).encode()
             patiently(lambda: write_atomically(self.folder.cells_file, text))
 
-    def _search(self, begun: list[RunConfig]) -> Proposer:
+    def _search(self, spec: SearchSweep, begun: list[RunConfig]) -> Proposer:
         from study.planning.search import OptunaSearch
         from study.planning.search_pruning import Pruning, checked
 
-        search = OptunaSearch(self.spec)
-        if self.spec.search is None or (prune := self.spec.search.prune) is None:
+        search = OptunaSearch(spec)
+        if (prune := spec.search.prune) is None:
             search.restore(self.progress.ended.values(), begun)
             return search
         self.pruning = Pruning(search, prune, self._home)
@@ -172,7 +176,7 @@ class Coordinator:
             wanted = self.proposer.wanted(progress.ended, {**progress.running, **progress.held}, free)
             if not wanted:
                 break
-            if self.spec.search is not None:
+            if isinstance(self.spec, SearchSweep):
                 self._name_cells(wanted)
             for config in wanted:
                 key, run = config.key, self._run_folder(config)

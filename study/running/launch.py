@@ -18,7 +18,8 @@ from study.base.schema import flatten
 from study.base.terminal import say
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
-from study.config.sweep_spec import SweepSpec
+from study.config.sweep import SearchSweep, Sweep
+from study.config.sweep_knobs import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, known_overlap_share, prepare, unread_at_first
@@ -28,7 +29,6 @@ from study.executing.slots import Slot, sharing_note
 from study.planning.bill import Bill, bill
 from study.planning.plan import Plan
 from study.planning.room import refuse_too_large, room_of
-from study.planning.sweep_files import TRAINED_RUNS
 from study.running.coordinator import Coordinator
 from study.running.display import LaunchDisplay
 from study.running.shutdown import preparing
@@ -42,12 +42,12 @@ MIRROR_SECONDS = 20.0
 """How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
 
 
-def folder_of(spec: SweepSpec, results: Path) -> SweepFolder:
+def folder_of(spec: Sweep, results: Path) -> SweepFolder:
     """Where a sweep's results lie."""
     return SweepFolder(results / spec.name)
 
 
-def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
+def plan(spec: Sweep, results: Path, resources: Resources) -> Bill:
     """The bill of a sweep on this machine, timed by the records that are there.
 
     Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
@@ -87,7 +87,7 @@ def _check_results(folder: SweepFolder) -> None:
 
 def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
     """Raise InputError where donors or teachers of the runs that a sweep still wants, as its records tell, are of no use."""
-    if not {*TRAINED_RUNS} & {*planned.spec.vary, *flatten(planned.spec.base)}:
+    if not {*TRAINED_RUNS} & {*planned.spec.varied, *flatten(planned.spec.base)}:
         return
     from study.training.trained_runs import check_trained_runs
 
@@ -106,7 +106,7 @@ def _check_words(planned: Plan) -> None:
 
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
     """The runs that a sweep wants yet, as far as records tell, its own and those that it shares; of a search the largest."""
-    if planned.spec.search is not None:
+    if isinstance(planned.spec, SearchSweep):
         return planned.first_runs if len(planned.records) < planned.spec.search.trials else []
     records = {record.config.key: record for record in (*folder.others_records(), *planned.records)}
     return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
@@ -173,7 +173,7 @@ def _precision(asked: AskedPrecision, device: Device, here: bool) -> Precision |
 
 @contextmanager
 def launched(
-    spec: SweepSpec,
+    spec: Sweep,
     values: dict[str, Any],
     results: Path,
     resources: Resources,

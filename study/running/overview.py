@@ -29,7 +29,7 @@ def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
 
 def _row(folder: SweepFolder) -> dict[str, Any]:
     try:
-        return {"question": folder.sweep().get("question"), **_told(status(folder)), "problem": ""}
+        return {"question": folder.sweep().question, **_told(status(folder)), "problem": ""}
     except UNREADABLE as error:
         return {"problem": str(error)}
 

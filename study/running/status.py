@@ -9,10 +9,10 @@ from typing import Any, get_args
 from study.base import garbage
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
+from study.config.sweep_files import read_sweep
 from study.executing.slots import Slot
 from study.planning.bill import Bill, bill
 from study.planning.plan import Plan
-from study.planning.sweep_files import parse_sweep
 from study.running.liveness import Signs, signs_of
 from study.store.locks import is_held
 from study.store.metric_rows import newest_values
@@ -272,8 +272,9 @@ def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> Bill | None:
-    """The bill of the sweep as its file says it now; None where the file cannot be read."""
+    """The bill of the sweep as its file says it now; None where a launch would refuse the file."""
     try:
-        return bill(Plan(parse_sweep(folder.sweep()), records), [ANY_SLOT])
+        spec, _ = read_sweep(folder.sweep_file)
+        return bill(Plan(spec, records), [ANY_SLOT])
     except InputError:
         return None

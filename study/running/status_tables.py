@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from rich.table import Table
 
 from study.base.quantities import count_text, plural
 from study.base.terminal import narrow_table
+from study.config.resources import Resources
 from study.config.run_config import run_words
+from study.config.sweep import CellSweep
 from study.planning.bill import Bill, BillRow
 from study.running.liveness import Signs
 from study.running.status import RunStatus, SweepStatus
 from study.store.records import FOREIGN, READS_ORDER_NATS
+
+MOST_NAMED = 5
+"""So many names of what is trained once are shown."""
 
 
 def bill_table(question: str, bill: Bill) -> Table:
@@ -49,13 +55,34 @@ def cost_lines(bill: Bill) -> list[str]:
     runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs, 'run')}"
     total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
     time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
-    return [f"{total}: {time}", *_left_line(bill)]
+    return [f"{total}: {time}", *_left_line(bill), *_one_name_lines(bill)]
+
+
+def _one_name_lines(bill: Bill) -> Iterator[str]:
+    """What the sweep asks for twice and is trained once, and what it sets to no effect."""
+    shapes: dict[str, list[str]] = {}
+    for row in bill.rows:
+        for name in row.other_names:
+            shapes.setdefault(name, []).append(row.shape)
+    for name, at in islice(shapes.items(), MOST_NAMED):
+        where = "" if len({*at}) == len({row.shape for row in bill.rows}) else f" ({', '.join(dict.fromkeys(at))})"
+        yield f"Trained once{where}: {name}."
+    if (more := len(shapes) - MOST_NAMED) > 0:
+        yield f"Trained once, too: {more:,} more, which --json lists."
+    for knob, why in bill.plan.idle_base.items():
+        yield f"base.{knob} has no effect: {why}. Without it the runs would be the same and have other ids."
+
+
+def executed_lines(resources: Resources) -> list[str]:
+    """The lines of shell that the sweep file has every job execute, below what they are."""
+    heading = "Every Slurm job executes these lines of the sweep file first, as you:"
+    return [heading, *(f"  {line}" for line in resources.executed)] if resources.executed else []
 
 
 def _undecided_lines(bill: Bill) -> Iterator[str]:
     """What keeps a sweep that compares trained cells from telling them apart."""
     spec = bill.plan.spec
-    if len(bill.rows) == 1 or not bill.tokens:
+    if not isinstance(spec, CellSweep) or len(bill.rows) == 1 or not bill.tokens:
         return
     if spec.seeds == 1:
         yield "One seed: how far seeds scatter is not measured, so no difference in loss can be decided; seeds: 3 measures it."
@@ -77,9 +104,10 @@ def _left_line(bill: Bill) -> Iterator[str]:
 
 def _heads_line(bill: Bill) -> Iterator[str]:
     """Which shapes have other heads than were asked for, where widths are solved for in multiples that leave them open."""
-    asked = bill.plan.spec.shapes
-    if asked is None or asked.iso_parameters is None or not asked.says_head_width:
+    spec = bill.plan.spec
+    if not isinstance(spec, CellSweep) or not spec.iso_parameters or not spec.shapes.says_head_width:
         return
+    asked = spec.shapes
     found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in bill.plan.cells}
     if others := [f"{width} in {shape}" for shape, width in found.items() if width not in asked.head_width]:
         yield (
@@ -91,6 +119,8 @@ def _heads_line(bill: Bill) -> Iterator[str]:
 def _extension_line(bill: Bill) -> Iterator[str]:
     """Which runs a sweep that tunes may add."""
     spec = bill.plan.spec
+    if not isinstance(spec, CellSweep):
+        return
     tuned = len(spec.tune)
     if tuned == 1:
         runs = "run" if len(spec.trial_seeds) == 1 else plural(len(spec.trial_seeds), "run")

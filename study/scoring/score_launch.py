@@ -70,7 +70,7 @@ def target(path: Path) -> Target:
     if not completed and run.is_run:
         raise InputError.at(str(path), "has no completed run; study launch completes runs")
     if not completed:
-        table = ledger(sweep.records(), _tuned(sweep), sweep.cells())
+        table = ledger(sweep.records(), sweep.tuned(), sweep.cells())
         unused = sorted(table[table["state"] == "COMPLETED"]["exclusion"].dropna().unique())
         why = f" ({'; '.join(unused)})" if unused else ""
         remedy = "the folder of one that it does not will do, too; study launch completes runs"
@@ -125,15 +125,10 @@ def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
 
     Excluded runs, and those of no cell of the sweep as last launched, are left out; where nothing is tuned all others are in.
     """
-    tuned, planned, asked = _tuned(sweep), sweep.cells(), sweep.trial_seeds()
+    tuned, planned, asked = sweep.tuned(), sweep.cells(), sweep.trial_seeds()
     cells = grouped(sweep.records(), lambda record: cell_of(record.config, tuned, record.data_fingerprint))
     own = [records for cell, records in cells.items() if not planned or cell in planned]
     return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned, asked)]
-
-
-def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
-    """The knobs that a sweep tunes; runs that came from elsewhere have no sweep.yaml."""
-    return sweep.tuned() if is_there(sweep.sweep_file) else ()
 
 
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Collection[int]) -> list[RunRecord]:

@@ -12,10 +12,8 @@ from study.base import garbage
 from study.base.durable_files import is_there, json_of, names_in
 from study.base.errors import InputError, of_each
 from study.base.paths import pasted
-from study.base.schema import number_in
-from study.base.yaml_files import read_yaml
-from study.config.tuned_values import trial_seeds
-from study.counting.architecture import SHAPE
+from study.config.sweep import Sweep
+from study.config.sweep_files import SWEEP_FILE, read_launched
 from study.store.named_files import Folder, Inside, read_parquet, write_table
 from study.store.packed import PACKED, Packed, pack_of
 from study.store.records import TOLD_BY_ALL, RunRecord, ledger
@@ -59,7 +57,7 @@ class LockFiles:
 class SweepFolder(Folder):
     """The files of one sweep under `results/`, by name."""
 
-    sweep_file = Inside("sweep.yaml")
+    sweep_file = Inside(SWEEP_FILE)
     """The resolved sweep as it was launched."""
     cells_file = Inside("cells.json")
     """The ids of the cells of the sweep as launched, of a search those of the points in its space that it has asked."""
@@ -77,6 +75,10 @@ class SweepFolder(Folder):
     """What the ledger says to the sweep's question."""
     wandb = Inside("wandb")
     """The folder of the W&B mirror."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._read: tuple[tuple[int, ...], Sweep] | None = None
 
     @classmethod
     def of(cls, run: RunFolder) -> SweepFolder:
@@ -155,7 +157,7 @@ class SweepFolder(Folder):
     @garbage.paused()
     def ledger(self) -> pd.DataFrame:
         """The records as a table."""
-        return ledger(self.records(), tuned=self.tuned(), cells=self.cells())
+        return ledger(self.records(), tuned=self.sweep().tuned, cells=self.cells())
 
     def write_ledger(self) -> pd.DataFrame:
         """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
@@ -163,37 +165,43 @@ class SweepFolder(Folder):
         write_table(self.ledger_file, table)
         return table
 
-    def tuned(self) -> tuple[str, ...]:
-        """The knobs that the sweep tunes; raises InputError where there is no sweep.yaml."""
-        return tuple(self.sweep().get("tune") or ())
+    def sweep(self) -> Sweep:
+        """The sweep as last launched, which is read anew when its file is another.
 
-    def trial_seeds(self) -> range:
-        """The seeds that the sweep tries its tuned values at; none where it tunes none, or there is no sweep.yaml.
-
-        Raises InputError where its seeds are no whole numbers.
+        Raises InputError where there is no sweep.yaml, or it cannot be read.
         """
-        values = self.sweep() if is_there(self.sweep_file) else {}
-        first, seeds = (number_in(str(values.get(name, default))) for name, default in (("first_seed", 0), ("seeds", 1)))
-        if not isinstance(first, int) or not isinstance(seeds, int):
-            raise InputError.at(str(self.sweep_file), f"first_seed {first!r} and seeds {seeds!r} are not whole numbers")
-        return range(first, first + (trial_seeds(seeds) if values.get("tune") else 0))
+        try:
+            found = self.sweep_file.stat()
+        except OSError:
+            return read_launched(self.sweep_file)  # which says what is wrong
+        version = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if self._read is None or self._read[0] != version:
+            self._read = version, read_launched(self.sweep_file)
+        return self._read[1]
+
+    def launched(self) -> Sweep | None:
+        """The sweep as last launched; None where there is no sweep.yaml, as of encoders that came from elsewhere."""
+        return self.sweep() if is_there(self.sweep_file) else None
+
+    def tuned(self) -> tuple[str, ...]:
+        """The knobs that the sweep tunes."""
+        return () if (sweep := self.launched()) is None else sweep.tuned
+
+    def trial_seeds(self) -> tuple[int, ...]:
+        """The seeds at which the sweep tries its tuned values; none where it tunes none."""
+        return () if (sweep := self.launched()) is None else sweep.choosing_seeds
 
     def varied(self) -> tuple[str, ...]:
         """The knobs that the sweep varies."""
-        return tuple(self.sweep().get("vary") or ()) if is_there(self.sweep_file) else ()
+        return () if (sweep := self.launched()) is None else sweep.varied
 
     def told_apart_by(self) -> tuple[str, ...]:
-        """The knobs that tell runs apart beside shape, rate and seed: those that the sweep varies, tunes or searches."""
-        if not is_there(self.sweep_file):
-            return ()
-        values = self.sweep()
-        searched = (values.get("search") or {}).get("space") or {}
-        knobs = (*(values.get("vary") or {}), *(values.get("tune") or {}), *searched)
-        return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))
+        """The knobs that tell runs apart beside shape, rate and seed."""
+        return () if (sweep := self.launched()) is None else sweep.told_apart_by
 
     def tags(self) -> tuple[str, ...]:
         """The tags that the sweep gives its runs in W&B."""
-        return tuple(self.sweep().get("tags") or ()) if is_there(self.sweep_file) else ()
+        return () if (sweep := self.launched()) is None else sweep.tags
 
     def cells(self) -> frozenset[str]:
         """The ids of the cells of the sweep as launched."""
@@ -205,10 +213,6 @@ class SweepFolder(Folder):
         if lacking := [name for name in TOLD_BY_ALL if len(table) and name not in table]:
             raise InputError.at(str(self.ledger_file), f"lacks {', '.join(lacking[:5])}, as one of another version; {remedy}")
         return table
-
-    def sweep(self) -> dict[str, Any]:
-        """The resolved sweep as plain values."""
-        return read_yaml(self.sweep_file)
 
 
 def _own_record(run: RunFolder) -> RunRecord | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import product
 from math import log2
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ import pytest
 from study.base.errors import InputError
 from study.base.quantities import signed
 from study.config.run_config import RunConfig
+from study.config.shape_spec import Shapes
 from study.config.tuned_values import trial_seeds
 from study.evidence.cells import Cell, cells_of, setting_columns
 from study.evidence.comparisons import compare
@@ -296,7 +298,10 @@ def test_the_bias_that_rms_norm_has_not_is_no_setting_of_its_own(tmp_path: Path)
 def test_what_a_search_tries_is_a_setting_also_where_it_follows_from_others_in_a_sweep(tmp_path: Path) -> None:
     dimension = {"low": 0.0, "high": 0.5}
     searched = {"trials": 2, "space": {"recipe.warmup_fraction": dimension}}
-    folder = sweep_folder(tmp_path / "s", {name: SWEEP[name] for name in ("question", "data")} | {"search": searched})
+    folder = sweep_folder(
+        tmp_path / "s",
+        {name: SWEEP[name] for name in ("question", "data")} | {"budgets": {"tokens": [1e6]}, "search": searched},
+    )
     for warmup in (0.1, 0.4):
         add_run(folder, run_config(1, 64, warmup_fraction=warmup))
     assert setting_columns(folder, folder.write_ledger()) == ["recipe.warmup_fraction"]
@@ -467,7 +472,8 @@ def test_shapes_that_see_more_tokens_for_one_budget_scatter_on_their_own(tmp_pat
     """Of three tokens a parameter the widest shapes see 16 times as many as the narrowest, whose runs scatter more."""
     budget = {"tokens_per_parameter": 3.0}
     folder = sweep_folder(
-        tmp_path / "s", SWEEP | {"tune": {}, "shapes": {"grid": {}}, "budgets": {"tokens_per_parameter": [3]}}
+        tmp_path / "s",
+        SWEEP | {"tune": {}, "shapes": {"grid": {"depth": [1], "width": [64, 512]}}, "budgets": {"tokens_per_parameter": [3]}},
     )
     for width, seed in product((64, 512), (0, 1, 2)):
         add_run(folder, run_config(1, width, seed=seed, budget=budget), Law(seed_deviation=0.1 if width == 64 else 0.004))
@@ -551,7 +557,10 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
 
 def test_a_front_at_equal_flops_goes_by_parameters(tmp_path: Path) -> None:
     """At one budget of FLOPs the smaller shape sees more tokens; it is on the front however high its loss."""
-    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "shapes": {"grid": {}}, "budgets": {"flops": [3e11]}})
+    folder = sweep_folder(
+        tmp_path / "s",
+        SWEEP | {"tune": {}, "shapes": {"grid": {"depth": [1], "width": [32, 64, 128]}}, "budgets": {"flops": [3e11]}},
+    )
     for width in (32, 64, 128):
         add_run(folder, run_config(1, width, budget={"flops": 3e11}))
     found = evidence_of(folder)
@@ -706,14 +715,18 @@ def test_shapes_of_one_target_that_are_no_size_are_said_not_to_be_compared(tmp_p
     evidence = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 64), (2, 64))))
     sizes = sorted(cell.parameters_non_embedding for cell in evidence.cells)
     shapes = {"iso_parameters": [sum(sizes) / 2], "tolerance": "5e-1"}  # as PyYAML reads it
-    (told,) = [line for line in undecided(replace(evidence, sweep={**evidence.sweep, "shapes": shapes})) if "asked for" in line]
+
+    def asked_for(shapes: dict[str, Any]) -> list[str]:
+        sweep = evidence.sweep.model_copy(update={"shapes": Shapes.parse({"depth": [1, 2], **shapes})})
+        return [line for line in undecided(replace(evidence, sweep=sweep)) if "asked for" in line]
+
+    (told,) = asked_for(shapes)
     assert told.startswith("How L1-H64-A2-F256 (")
     assert "; L2-H64-A2-F256 (" in told
     assert "are not within 5% of one size, so none is compared across a semicolon" in told
     in_words = {**shapes, "iso_parameters": [f"{sum(sizes) / 2000}k"]}  # as sweep.yaml keeps it
-    assert told in undecided(replace(evidence, sweep={**evidence.sweep, "shapes": in_words}))
-    near = {"iso_parameters": [sum(sizes) / 2]}
-    assert not [line for line in undecided(replace(evidence, sweep={**evidence.sweep, "shapes": near})) if "asked for" in line]
+    assert asked_for(in_words) == [told]
+    assert not asked_for({"iso_parameters": [sum(sizes) / 2]})
 
 
 def test_pairs_that_rates_between_those_tried_would_move_out_of_their_interval_are_told(tmp_path: Path) -> None:
@@ -803,7 +816,7 @@ def tuned(cell: Cell, chose: int, random: np.random.Generator) -> Cell:
 
 def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_in(tmp_path: Path) -> None:
     evidence = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6,), rates=(4e-3, 8e-3)))
-    fixed = replace(evidence, sweep={name: value for name, value in evidence.sweep.items() if name != "tune"})
+    fixed = replace(evidence, sweep=evidence.sweep.model_copy(update={"tune": {}}))
     for told, remedy in ((evidence, "tune it over more values"), (fixed, "let the sweep tune it")):
         (none,) = [line for line in loss_findings(told) if line.startswith("No comparison at equal parameters")]
         assert f"cells are left out for the learning rate: {remedy}, or give study report --include-unbracketed" in none
@@ -907,7 +920,8 @@ def test_a_mean_without_the_seeds_that_diverged_is_told(tmp_path: Path) -> None:
 
 
 def test_a_run_at_another_value_of_a_tuned_knob_is_no_seed_that_diverged(tmp_path: Path) -> None:
-    tune = {"tune": {"recipe.learning_rate": {"values": [2e-3, 4e-3]}, "recipe.beta1": {"values": [0.9, 0.99]}}}
+    ranges = {"recipe.learning_rate": (2e-3, 4e-3), "recipe.beta1": (0.9, 0.99)}
+    tune = {"tune": {knob: {"low": low, "high": high, "trials": 2} for knob, (low, high) in ranges.items()}}
     folder = sweep_folder(tmp_path / "s", SWEEP | tune)
     for rate, seed in ((2e-3, 0), (4e-3, 0), (2e-3, 1)):
         add_run(folder, run_config(1, 64, rate, seed=seed))

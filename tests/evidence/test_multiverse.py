@@ -395,7 +395,7 @@ def test_depth_that_costs_nothing_is_not_weighed_against_width(tmp_path: Path, m
     """Layers that share their weights are as many parameters however many they are: of those no question of shape is asked."""
     monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding",))
     groups = {"none": SHAPES[:3], "1": ((1, 128), (2, 128), (4, 128))}
-    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.layer_groups": [None, 1]}})
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.layer_groups": ["none", 1]}})
     shared = sweep_folder(tmp_path / "shared")
     for (name, shapes), seed in product(groups.items(), range(2)):
         for depth, width in shapes:

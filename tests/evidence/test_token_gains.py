@@ -80,7 +80,9 @@ def test_chance_is_not_said_to_rise(tmp_path: Path) -> None:
 def test_cells_off_their_best_rate_say_nothing_of_laws(tmp_path: Path) -> None:
     """The middle budget has tried no rate that is low enough: its loss is too high, and the last doubling seems to buy much."""
     budgets, low = (1e6, 2e6, 4e6), (1e-3, 2e-3, 4e-3, 8e-3)
-    folder = sweep_folder(tmp_path / "s", SWEEP | {"shapes": {"grid": {}}, "budgets": {"tokens": list(budgets)}})
+    folder = sweep_folder(
+        tmp_path / "s", SWEEP | {"shapes": {"grid": {"depth": [1], "width": [64]}}, "budgets": {"tokens": list(budgets)}}
+    )
     for tokens, seed in product(budgets, range(3)):
         for rate in (8e-3, 1.6e-2, 3.2e-2) if tokens == 2e6 else low:
             add_run(folder, run_config(1, 64, rate, seed=seed, tokens=tokens))

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from study.config.sweep import SearchSweep
+from study.config.sweep_files import read_sweep
 from study.data.prepared import prepare
 from study.executing.local import LocalExecutor
 from study.executing.slots import Slot
 from study.planning.search import OptunaSearch
-from study.planning.sweep_files import read_sweep
 from study.store.sweep_folder import SweepFolder
 from tests.conftest import Figure
 from tests.faults.lives import obey_permissions, recorded
@@ -125,6 +126,7 @@ def test_what_is_derived_is_rebuilt_equal(corpus: Path, tmp_path: Path, figure: 
 def trials(made: Place) -> list[tuple[dict[str, float], list[float] | None]]:
     """The trials of the search, rebuilt from the records as a launch does."""
     spec, _ = read_sweep(made.path / "toy.yaml", ())
+    assert isinstance(spec, SearchSweep)
     search = OptunaSearch(spec)
     search.restore(SweepFolder(made.folder.path).records(), [])
     return [(trial.params, trial.values) for trial in search.study.get_trials(deepcopy=False)]

@@ -14,19 +14,19 @@ import pytest
 from study.base.errors import InputError
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
+from study.config.sweep_files import parse_sweep
 from study.counting.parameters import parameters
 from study.executing.slots import Slot
 from study.planning.bill import bill
 from study.planning.cell import Cell
 from study.planning.plan import Plan, cells, check_space, point_of, search_example, searched_config
 from study.planning.step_times import step_times
-from study.planning.sweep_files import parse_sweep
 from study.running.launch import plan
 from study.running.status_tables import bill_summary, bill_table
 from study.store.records import RunRecord
 from study.store.sweep_folder import SweepFolder
 from tests.small import write_corpus
-from tests.sweeps import RATES, record, sweep, sweep_values
+from tests.sweeps import RATES, parsed, record, search_sweep, sweep, sweep_values
 from tests.synthetic import environment
 
 Loss = Callable[[RunConfig], float | None]
@@ -39,7 +39,7 @@ def rate(config: RunConfig) -> float:
 
 
 def told(**changes: Any) -> dict[str, str]:
-    spec = sweep(**changes)
+    spec = parsed(**changes)
     with pytest.raises(InputError) as caught:
         Plan(spec).check()
     return {problem.place: problem.message for problem in caught.value.problems}
@@ -145,11 +145,11 @@ def test_a_search_is_refused_widths_that_its_head_width_does_not_divide() -> Non
     assert problems == {
         "search": "head_width 16 does not divide width 24, 40, 56; give one that does, or heads, or other widths"
     }
-    Plan(sweep(shapes=None, search=search)).check()
-    Plan(sweep(shapes=None, search=search | {"head_width": 8})).check()
+    Plan(search_sweep(search=search)).check()
+    Plan(search_sweep(search=search | {"head_width": 8})).check()
     of_heads = search | {"head_width": 16, "space": space | {"architecture.heads": {"choices": [1, 2]}}}
-    Plan(sweep(shapes=None, search=of_heads)).check()
-    check_space(sweep(shapes=None, search=search | {"head_width": 16}))  # what an older launch asked for can still be read
+    Plan(search_sweep(search=of_heads)).check()
+    check_space(search_sweep(search=search | {"head_width": 16}))  # what an older launch asked for can still be read
 
 
 def test_of_several_head_widths_and_ffn_ratios_each_makes_shapes_at_equal_parameters() -> None:
@@ -333,7 +333,7 @@ def test_a_space_is_checked_before_it_is_searched() -> None:
 
 def test_a_huge_space_is_checked_in_bounded_time() -> None:
     space = {"architecture.depth": {"low": 1, "high": 10_000}, "recipe.batch_tokens": {"low": 16, "high": 1e15, "step": 16}}
-    check_space(sweep(shapes=None, search={"trials": 2, "space": space, "head_width": 8},
+    check_space(search_sweep(search={"trials": 2, "space": space, "head_width": 8},
                       base={"architecture": {"width": 16}}, budgets={"steps": [1]}))  # fmt: skip
 
 
@@ -582,7 +582,7 @@ def test_a_bill_says_where_it_is_the_most_that_may_be_spent() -> None:
 
 def test_a_search_is_billed_by_its_largest_run() -> None:
     space = {"architecture.depth": {"low": 1, "high": 4}, "architecture.width": {"choices": [16, 32]}}
-    spec = sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16})
+    spec = search_sweep(search={"trials": 7, "space": space, "head_width": 16})
     paid = bill(Plan(spec), [CORE])
     assert [(row.shape, row.runs, row.runs_left) for row in paid.rows] == [("L4-H32-A2-F128", 7, 7)]
     outside = searched_config(spec, {"architecture.depth": 6, "architecture.width": 16})
@@ -593,7 +593,7 @@ def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> N
     """Four points and six trials make four runs; a dimension of fractions has no end of them."""
     choices = {"architecture.depth": {"choices": [2, 1]}, "recipe.dropout": {"choices": [0.0, 0.1]}}
     base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
-    spec = sweep(shapes=None, base=base, search={"trials": 6, "space": choices})
+    spec = search_sweep(base=base, search={"trials": 6, "space": choices})
     assert (bill(Plan(spec), [CORE]).runs, bill(Plan(spec), [CORE]).rows[0].shape) == (4, "L2-H16-A2-F32"), (
         "the largest, not the last"
     )
@@ -601,9 +601,7 @@ def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> N
         searched_config(spec, {"architecture.depth": depth, "recipe.dropout": drop}) for depth in (1, 2) for drop in (0.0, 0.1)
     ]
     assert bill(Plan(spec, [ended(run) for run in tried]), [CORE]).runs_left == 0
-    endless = sweep(
-        shapes=None, base=base, search={"trials": 6, "space": choices | {"recipe.dropout": {"low": 0.0, "high": 0.1}}}
-    )
+    endless = search_sweep(base=base, search={"trials": 6, "space": choices | {"recipe.dropout": {"low": 0.0, "high": 0.1}}})
     assert bill(Plan(endless), [CORE]).runs == 6
 
 
@@ -648,14 +646,14 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
     ],
 )
 def test_a_bill_names_the_scores_that_it_does_not_count(runs: dict[str, Any]) -> None:
-    told = bill_summary(bill(Plan(sweep(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
+    told = bill_summary(bill(Plan(parsed(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
     assert told.splitlines()[-1] == "Not counted: the scores on 2 tasks, which are made when the runs have ended."
 
 
 def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() -> None:
     space = {"architecture.depth": {"low": 1, "high": 4}}
     base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
-    spec = sweep(shapes=None, base=base, search={"trials": 2, "space": space})
+    spec = search_sweep(base=base, search={"trials": 2, "space": space})
     tried = [searched_config(spec, {"architecture.depth": depth}) for depth in (1, 2, 3, 4)]
     paid = bill(Plan(spec, [record(c, run_id=c.fingerprint("data")) for c in tried]), [CORE])
     assert (paid.runs_left, paid.train_flops_left) == (0, 0)
@@ -743,7 +741,7 @@ def test_a_search_knows_tables_as_wide_as_the_blocks_for_its_own() -> None:
         "architecture.embedding_width": {"low": 4, "high": 16, "step": 4},
         "architecture.layer_groups": {"choices": ["none", 1]},
     }
-    spec = sweep(shapes=None, search={"trials": 4, "space": space}, base={"architecture": {"depth": 2, "width": 16}})
+    spec = search_sweep(search={"trials": 4, "space": space}, base={"architecture": {"depth": 2, "width": 16}})
     for width, groups in itertools.product((4, 16), ("none", 1)):
         point = {"architecture.embedding_width": width, "architecture.layer_groups": groups}
         assert point_of(spec, searched_config(spec, point)) == point

@@ -28,7 +28,7 @@ from study.store.run_folder import Orders, RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.ranks import ranks_said
 from tests.small import config, run_folder, trained, write_corpus
-from tests.sweeps import record, sweep, sweep_values, write_topics
+from tests.sweeps import parsed, record, search_sweep, sweep, sweep_values, write_topics
 
 FIXED = {"architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32}}
 SPACE = {"recipe.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
@@ -43,9 +43,9 @@ def test_cells_are_never_pruned_and_the_refusal_says_why() -> None:
     with pytest.raises(InputError, match=r"stands under search and nowhere else: .* would bias it"):
         sweep(prune={"by": "median"})
     with pytest.raises(InputError, match="prune needs loss_nats as the one objective"):
-        sweep(shapes=None, search={"trials": 2, "space": SPACE, "objectives": ["loss_nats", "parameters"], "prune": {}})
+        search_sweep(search={"trials": 2, "space": SPACE, "objectives": ["loss_nats", "parameters"], "prune": {}})
     with pytest.raises(InputError, match=r"search\.prune\.by"):
-        sweep(**searching(prune={"by": "luck"}))
+        search_sweep(**searching(prune={"by": "luck"}))
 
 
 @pytest.mark.parametrize(("first", "checks", "expected"), [(0.25, 8, 2), (0.0, 8, 1), (0.3, 10, 3), (0.9, 2, 2)])
@@ -109,8 +109,7 @@ def loss_at(config: RunConfig, step: int) -> float:
 @pytest.mark.parametrize("by", ["median", "hyperband"])
 def test_worse_runs_are_stopped_and_leave_a_record_that_fits_leave_out(by: str, tmp_path: Path) -> None:
     changes = searching(trials=24, prune={"by": by})
-    spec = sweep(**changes)
-    assert spec.search is not None
+    spec = search_sweep(**changes)
     assert spec.search.prune is not None
     executor = Reporting(spec.search.prune)
     folder = SweepFolder(tmp_path / "toy")
@@ -137,10 +136,9 @@ def test_worse_runs_are_stopped_and_leave_a_record_that_fits_leave_out(by: str, 
 
 
 def test_runs_left_on_the_plateau_count_towards_the_median() -> None:
-    spec = sweep(**searching())
+    spec = search_sweep(**searching())
     search = OptunaSearch(spec)
     *tried, last = search.wanted({}, {}, 6)
-    assert spec.search is not None
     assert spec.search.prune is not None
     assert len(tried) == spec.search.prune.spared
     for number, other in enumerate(tried):
@@ -154,8 +152,7 @@ def test_runs_left_on_the_plateau_count_towards_the_median() -> None:
 
 def test_a_restarted_search_prunes_what_runs_by_what_it_knew(tmp_path: Path) -> None:
     changes = searching(trials=12, prune={"spared": 3})
-    spec, values = sweep(**changes), sweep_values(Path("corpus.txt"), **changes)
-    assert spec.search is not None
+    spec, values = search_sweep(**changes), sweep_values(Path("corpus.txt"), **changes)
     assert spec.search.prune is not None
     folder, ticks = SweepFolder(tmp_path / "toy"), 0
     executor = Reporting(spec.search.prune)
@@ -267,7 +264,7 @@ def real_search(root: Path, rates: list[float], trials: int) -> SweepFolder:
     space = {"recipe.learning_rate": {"choices": rates}}
     search = {"trials": trials, "space": space, "prune": prune}
     changes: dict[str, Any] = {"shapes": None, "search": search, "base": FIXED, "budgets": {"steps": [600]}}
-    spec, folder = sweep(corpus, **changes), SweepFolder(root / "results" / "toy")
+    spec, folder = parsed(corpus, **changes), SweepFolder(root / "results" / "toy")
     coordinator = Coordinator(Plan(spec), sweep_values(corpus, **changes), folder, data_fingerprint(spec.data))
     coordinator.run(LocalExecutor([Slot("cpu", (0,), 1)], "toy"), lambda _: None, 0.05)
     return folder

@@ -12,7 +12,7 @@ from study.base.errors import InputError
 from study.base.quantities import bytes_text
 from study.config.resources import Kernels
 from study.config.run_config import RunConfig
-from study.config.sweep_spec import SweepSpec
+from study.config.sweep import CellSweep
 from study.counting.memory import Device
 from study.executing.slots import Slot
 from study.planning import room as rooms
@@ -134,7 +134,7 @@ def test_a_container_has_what_its_limit_leaves_and_the_file_cache_that_can_be_dr
 
 
 def test_a_sweep_is_checked_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = SweepSpec.parse(
+    spec = CellSweep.parse(
         {
             "name": "large",
             "question": "Does it fit?",

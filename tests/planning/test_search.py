@@ -9,11 +9,12 @@ import pytest
 from optuna.trial import TrialState
 
 from study.config.run_config import RunConfig
-from study.config.sweep_spec import SweepSpec
+from study.config.sweep import SearchSweep
 from study.planning.plan import Plan
 from study.planning.search import OptunaSearch
 from study.store.records import RunRecord
-from tests.sweeps import record, sweep
+from tests.sweeps import record
+from tests.sweeps import search_sweep as sweep_of
 
 SPACE = {
     "architecture.depth": {"low": 1, "high": 4},
@@ -23,8 +24,8 @@ SPACE = {
 SMALL = {"architecture.depth": {"low": 1, "high": 2}, "architecture.width": {"choices": [16, 32]}}
 
 
-def search_sweep(space: dict[str, Any] = SPACE, trials: int = 12, **search: Any) -> SweepSpec:
-    return sweep(shapes=None, search={"trials": trials, "space": space, "head_width": 16} | search)
+def search_sweep(space: dict[str, Any] = SPACE, trials: int = 12, **search: Any) -> SearchSweep:
+    return sweep_of(search={"trials": trials, "space": space, "head_width": 16} | search)
 
 
 def ended(config: RunConfig, number: int = 0, **changes: Any) -> RunRecord:

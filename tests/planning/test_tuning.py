@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from study.config.run_config import RunConfig
+from study.config.sweep_files import read_sweep
 from study.evidence.learning_rates import CellSearch, searches
 from study.executing.slots import Slot
 from study.planning.bill import bill
 from study.planning.cell import Cell
 from study.planning.plan import Plan, cells
 from study.planning.proposing import CellProposer
-from study.planning.sweep_files import read_sweep
 from study.planning.tuning import Bracketing, Line, sought, start_near
 from study.scoring.score_launch import _at_best_knobs
 from study.store.records import RunRecord, ledger
@@ -142,10 +142,10 @@ def test_the_trials_are_optunas() -> None:
 
 def test_the_committed_reference_needs_no_further_run() -> None:
     root = Path(__file__).resolve().parents[2]
-    spec, _ = read_sweep(root / "sweeps" / "depth_or_width.yaml")
+    plan = Plan(read_sweep(root / "sweeps" / "depth_or_width.yaml")[0])
     records = {ended.config.key: ended for ended in SweepFolder(root / "results/reference/depth_or_width").records()}
     assert len(records) == 16
-    for cell in cells(spec):
+    for cell in plan.cells:
         assert cell.tuned(records)
         assert cell.wanted(records) == []
 

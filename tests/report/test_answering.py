@@ -387,9 +387,10 @@ def test_all_failed_with_hostile_reasons(tmp_path: Path) -> None:
 
 
 def test_search_reports_best_and_front(tmp_path: Path) -> None:
-    search = {"trials": 6, "sampler": "tpe", "objectives": ["loss_nats", "parameters"], "space": {}}
-    sweep = {key: value for key, value in SWEEP.items() if key not in ("shapes", "tune", "seeds")} | {"search": search}
-    folder = sweep_folder(tmp_path / "s", sweep)
+    space = {"architecture.depth": {"low": 1, "high": 3}, "architecture.width": {"choices": [64, 128, 192]}}
+    search = {"trials": 6, "sampler": "tpe", "objectives": ["loss_nats", "parameters"], "space": space}
+    sweep = {key: value for key, value in SWEEP.items() if key not in ("shapes", "tune", "seeds")}
+    folder = sweep_folder(tmp_path / "s", sweep | {"budgets": {"tokens": [1e6]}, "search": search})
     for depth, width, rate in ((1, 64, 2e-3), (1, 64, 4e-3), (2, 64, 3e-3), (1, 128, 4e-3), (3, 128, 1e-3), (2, 192, 3.5e-3)):
         add_run(folder, run_config(depth, width, rate))
     answer = checked(folder)

@@ -25,7 +25,7 @@ from study.store.metric_rows import newest_values
 from study.store.records import counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
-from tests.sweeps import RATES, record, sweep, sweep_values
+from tests.sweeps import RATES, parsed, record, sweep, sweep_values
 from tests.synthetic import add_run, run_config, sweep_folder
 from tests.waiting import ImpatientClock
 
@@ -91,7 +91,7 @@ class Stubborn(FakeExecutor):
 
 def coordinator(tmp_path: Path, **changes: Any) -> Coordinator:
     folder = SweepFolder(tmp_path / "results" / "toy")
-    return Coordinator(Plan(sweep(CORPUS, **changes)), sweep_values(CORPUS, **changes), folder, "data")
+    return Coordinator(Plan(parsed(CORPUS, **changes)), sweep_values(CORPUS, **changes), folder, "data")
 
 
 def run(tmp_path: Path, executor: FakeExecutor, **changes: Any) -> Progress:

@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
+from study.config.sweep_files import read_sweep
 from study.data.cache import cache_root
 from study.data.prepared import prepare, stream_fingerprint
 from study.data.tokenizing import SPECIAL_PIECES
-from study.planning.sweep_files import read_sweep
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoints_in

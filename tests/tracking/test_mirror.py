@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from study.base.errors import InputError
 from study.running.steering import exclude, include
@@ -21,6 +22,7 @@ from study.tracking.mirror_state import left_behind
 from study.tracking.mirror_wandb import batch_seconds, tracked_config
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
+from tests.sweeps import sweep_values
 from tests.synthetic import environment
 from tests.wandb_files import Held, assert_all_there
 from tests.wandb_files import records_in as records_in  # tests/running/test_launch.py takes it from here
@@ -53,7 +55,7 @@ def files_of(folder: SweepFolder) -> dict[Path, int]:
 
 
 def test_an_offline_run_holds_exactly_what_the_run_wrote(folder: SweepFolder) -> None:
-    folder.sweep_file.write_text("tags: [pilot]\n")
+    folder.sweep_file.write_text(yaml.safe_dump(sweep_values(Path("text.txt"), tags=["pilot"])))
     run = FakeRun(folder, seed=3)
     run.write(700)  # more than a block of the .wandb file
     run.end(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from study.base.errors import InputError
 from study.evidence.ledgers import is_ledger
@@ -17,6 +18,7 @@ from study.store.sweep_folder import SweepFolder
 from study.tracking.mirror import mirror_sweep
 from study.tracking.wandb_import import import_wandb, of_one_kind, offline_runs
 from tests.fake_runs import FakeRun, empty_sweep
+from tests.sweeps import sweep_values
 
 RATE = ("recipe.learning_rate",)
 
@@ -25,7 +27,8 @@ RATE = ("recipe.learning_rate",)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
     """A mirrored sweep of three runs, one of them longer than a page of W&B's samples, one that diverged."""
     folder = empty_sweep(tmp_path, monkeypatch)
-    folder.sweep_file.write_text("tune: {recipe.learning_rate: {low: 0.001, high: 0.01, trials: 2}}\n")
+    tune = {"recipe.learning_rate": {"low": 0.001, "high": 0.01, "trials": 2}}
+    folder.sweep_file.write_text(yaml.safe_dump(sweep_values(Path("text.txt"), tune=tune)))
     for seed, rows in enumerate((700, 30, 10)):
         run = FakeRun(folder, seed=seed)
         run.write(rows)

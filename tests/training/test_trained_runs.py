@@ -22,6 +22,7 @@ from study.base.randomness import Stream, stream_seed
 from study.base.schema import deep_merge
 from study.config.named_runs import kept_layers
 from study.config.run_config import RunConfig
+from study.config.sweep import SearchSweep
 from study.counting.architecture import Architecture
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import prepare
@@ -32,7 +33,6 @@ from study.model.optimization import adamw, schedule
 from study.model.trained_weights import trained_weights
 from study.model.tutor import Tutor
 from study.planning.plan import searched_config
-from study.planning.sweep_files import parse_sweep
 from study.plotting.loss_by_size import LossBySize
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
@@ -469,7 +469,7 @@ def test_a_search_that_is_over_needs_its_teacher_no_more(corpus: Path, tmp_path:
     file, results = tmp_path / "toy.yaml", tmp_path / "results"
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
     assert "is the folder of no run that has ended" in study("plan", file, "--results", results)[2]
-    tried = searched_config(parse_sweep(sweep), {"recipe.dropout": 0.1})
+    tried = searched_config(SearchSweep.parse(sweep), {"recipe.dropout": 0.1})
     add_run(sweep_folder(results / "toy", sweep), tried)
     assert study("plan", file, "--results", results)[0] == 0
 

@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 
 from study.base.errors import InputError
-from study.config.search_spec import Dimension
+from study.config.search_spec import Choices, Dimension, Range, Search
 from study.config.shape_spec import Shapes
-from study.config.sweep_spec import Budgets, Tuned
+from study.config.sweep import Budgets, Tuned
+from study.config.sweep_files import read_sweep
 from study.planning.plan import cells
-from study.planning.sweep_files import read_sweep
-from tests.sweeps import RATES, sweep, write_sweep
+from tests.sweeps import RATES, parsed, search_sweep, sweep, write_sweep
+
+
+def of_dimension(values: dict[str, Any]) -> Dimension:
+    return Search.parse({"trials": 1, "space": {"recipe.dropout": values}}).space["recipe.dropout"]
 
 
 def problems(**changes: Any) -> dict[str, str]:
     with pytest.raises(InputError) as caught:
-        sweep(**changes)
+        parsed(**changes)
     return {problem.place: problem.message for problem in caught.value.problems}
 
 
@@ -102,15 +106,14 @@ def test_amounts_may_be_written_as_on_the_command_line() -> None:
     assert sweep(budgets={"steps": [], "tokens": ["10M", "1.5e6"]}).budgets.tokens == (1e7, 1.5e6)
     assert sweep(budgets={"steps": [], "flops": ["2.5P"]}).budgets.flops == (2.5e15,)
     shapes = {"grid": None, "iso_parameters": ["4k"], "depth": [1]}
-    assert (sweep(shapes=shapes).shapes or Shapes()).iso_parameters == (4000.0,)
+    assert sweep(shapes=shapes).shapes.iso_parameters == (4000.0,)
     knob = "recipe.batch_tokens"
     made = sweep(base={"recipe": {"batch_tokens": "1.6K"}}, vary={"recipe.warmup_tokens": ["16k"]}, seeds="3")
     assert cells(made)[0].config.recipe.batch_tokens == 1600
     assert made.vary == {"recipe.warmup_tokens": (16_000,)}
     assert sweep(tune={knob: {"low": "1K", "high": "4K", "trials": 3}}).tune[knob].values() == [1000, 2000, 4000]
-    search = sweep(shapes=None, search={"trials": 2, "space": {knob: {"choices": ["1K", 2048]}}}).search
-    assert search is not None
-    assert search.space[knob].choices == (1000, 2048)
+    search = search_sweep(search={"trials": 2, "space": {knob: {"choices": ["1K", 2048]}}}).search
+    assert search.space[knob] == Choices(choices=(1000, 2048))
     assert "'10X' is not a number" in problems(budgets={"steps": [], "tokens": ["10X"]})["budgets.tokens[0]"]
     assert "holds 1000000.0 twice" in problems(budgets={"steps": [], "tokens": ["1M", 1e6]})["budgets.tokens"]
 
@@ -126,7 +129,7 @@ def test_amounts_may_be_written_as_on_the_command_line() -> None:
 )
 def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[str, Any], message: str) -> None:
     search = {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}
-    assert sweep(shapes=None, search=search).search is not None
+    assert search_sweep(search=search).seeds == 1
     assert message in problems(shapes=None, search=search, **changes)[""]
 
 
@@ -163,11 +166,11 @@ def test_where_nothing_is_trained_there_is_nothing_to_tune_or_repeat(changes: di
 )
 def test_a_dimension_is_a_range_or_choices(dimension: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Dimension.parse(dimension)
+        of_dimension(dimension)
 
 
 def test_choices_that_spell_numbers_are_numbers() -> None:
-    assert Dimension.parse({"choices": ["1e-3", 2e5, "cosine", True, "nan"]}).choices == (0.001, 2e5, "cosine", True, "nan")
+    assert of_dimension({"choices": ["1e-3", 2e5, "cosine", True, "nan"]}).values == (0.001, 2e5, "cosine", True, "nan")
 
 
 def test_tuned_values_stand_in_equal_ratios_each_once() -> None:
@@ -183,11 +186,11 @@ def test_beyond_an_end_lies_the_next_value_of_the_same_ratio() -> None:
 def test_shapes_follow_the_rules_where_heads_and_ffn_are_not_given() -> None:
     shapes = Shapes.parse({"grid": {"depth": [1, 2], "width": [96]}, "head_width": 32, "ffn_ratio": 2.5})
     common = {"width": 96, "heads": 3, "ffn": 240}
-    assert shapes.combinations() == [{"depth": 1} | common, {"depth": 2} | common]
+    assert shapes.sizes({})[0] == [{"depth": 1} | common, {"depth": 2} | common]
     listed = Shapes.parse({"list": [{"depth": 1, "width": 128, "heads": 4}, {"depth": 1, "width": 128, "ffn": 7}]})
-    assert [(shape["heads"], shape["ffn"]) for shape in listed.combinations()] == [(4, 512), (2, 7)]
+    assert [(shape["heads"], shape["ffn"]) for shape in listed.sizes({})[0]] == [(4, 512), (2, 7)]
     several = Shapes.parse({"grid": {"depth": [1], "width": [96]}, "head_width": [32, 96], "ffn_ratio": [1, 4]})
-    assert [(shape["heads"], shape["ffn"]) for shape in several.combinations()] == [(3, 96), (3, 384), (1, 96), (1, 384)]
+    assert [(shape["heads"], shape["ffn"]) for shape in several.sizes({})[0]] == [(3, 96), (3, 384), (1, 96), (1, 384)]
 
 
 def test_each_budget_keeps_its_unit() -> None:
@@ -209,7 +212,7 @@ def test_resources_are_read_as_the_documentation_writes_them(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("low", "high", "step", "top"), [(64, 100, 32, 96), (64, 96, 32, 96), (1, 3, None, 3)])
 def test_the_largest_value_of_a_dimension_is_one_that_can_be_tried(low: int, high: int, step: int | None, top: int) -> None:
-    assert Dimension.parse({"low": low, "high": high, "step": step}).top() == top
+    assert Range.parse({"low": low, "high": high, "step": step}).top() == top
 
 
 def test_a_search_compares_no_masks() -> None:
@@ -231,16 +234,13 @@ def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewher
         "recipe.masking.rate": {"low": 0, "high": 1},
         "recipe.masking.static_copies": {"low": 0, "high": 10},
     }
-    search = sweep(shapes=None, search={"trials": 2, "space": space}).search
-    assert search is not None
-    assert {path: dimension.whole for path, dimension in search.space.items()} == {
+    search = search_sweep(search={"trials": 2, "space": space}).search
+    assert {path: dimension.whole for path, dimension in search.space.items() if isinstance(dimension, Range)} == {
         "recipe.weight_decay": False,
         "recipe.batch_tokens": True,
         "architecture.embedding_width": True,
         "recipe.warmup_tokens": False,
         "recipe.gradient_clip_norm": True,
-        "architecture.width": False,
-        "recipe.schedule": False,
         "recipe.masking.rate": False,
         "recipe.masking.static_copies": True,
     }

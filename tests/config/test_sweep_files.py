@@ -6,16 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from study.base.errors import InputError
 from study.config.recipe import Budget
-from study.config.sweep_spec import Budgets
+from study.config.sweep import Budgets, CellSweep
+from study.config.sweep_files import read_sweep
 from study.executing.slots import Slot
 from study.planning.bill import bill
 from study.planning.plan import Plan
-from study.planning.sweep_files import read_sweep
-from study.store.sweep_folder import SweepFolder
 from tests.sweeps import RATES, write_sweep
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "sweeps").glob("*"))
@@ -40,6 +38,7 @@ def test_a_sweep_file_is_a_question_with_a_price(file: Path) -> None:
 def test_a_file_is_read_and_named_after_itself(tmp_path: Path) -> None:
     file = write_sweep(tmp_path / "depth.yaml", tmp_path / "text.txt", name=None, tune=RATES, seeds=2, first_seed=5)
     spec, values = read_sweep(file)
+    assert isinstance(spec, CellSweep)
     assert spec.name == values["name"] == "depth"
     assert spec.seed_values == (5, 6)
     assert spec.tune["recipe.learning_rate"].values() == [0.02, 0.04, 0.08]
@@ -52,24 +51,10 @@ def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path) -> None:
         "tune: {recipe.learning_rate: {low: 1e-3, high: 1e-2, trials: 2}}\nbase: {recipe: {learning_rate: 3e-3}}\n"
     )
     spec, _ = read_sweep(file)
-    assert spec.shapes is not None
+    assert isinstance(spec, CellSweep)
     assert spec.shapes.iso_parameters == (200_000.0,)
     assert list(spec.budgets.each()) == [Budget(tokens=1_000_000)]
     assert spec.tune["recipe.learning_rate"].values() == [0.001, 0.01]
-
-
-@pytest.mark.parametrize("given", [("seeds=7",), ("seeds=10.0", "first_seed=2"), ("first_seed=1k",), ()])
-def test_the_folder_of_a_sweep_tells_the_seeds_that_try_tuned_values(given: tuple[str, ...], tmp_path: Path) -> None:
-    """As those who read results do without the spec; where nothing is tuned, none does."""
-    folder = SweepFolder(tmp_path)
-    assert not folder.trial_seeds()
-    for changes in ({"tune": RATES}, {}):
-        spec, values = read_sweep(write_sweep(tmp_path / "file.yaml", tmp_path / "text.txt", **changes), given)
-        folder.sweep_file.write_text(yaml.safe_dump(values))
-        assert tuple(folder.trial_seeds()) == (spec.trial_seeds if changes else ())
-    folder.sweep_file.write_text("seeds: several")
-    with pytest.raises(InputError, match="first_seed 0 and seeds 'several' are not whole numbers"):
-        folder.trial_seeds()
 
 
 def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> None:
@@ -82,6 +67,7 @@ def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> 
         "tune.recipe.weight_decay={low: 0.01, high: 0.1, trials: 2}",
     )
     spec, values = read_sweep(file, overrides)
+    assert isinstance(spec, CellSweep)
     assert (spec.seeds, values["seeds"]) == (3, 3)
     assert spec.base["recipe"] == {"batch_tokens": 256, "precision": "fp32", "learning_rate": "1e-3"}
     assert spec.budgets == Budgets(tokens=(1e6, 2e6))
@@ -98,6 +84,7 @@ def test_a_knob_of_training_masks_is_one_key(tmp_path: Path) -> None:
         "base.recipe.masking.static_copies=2",
     )
     spec, values = read_sweep(file, overrides)
+    assert isinstance(spec, CellSweep)
     assert spec.settings == [{"recipe.masking.whole_words": False}, {"recipe.masking.whole_words": True}]
     assert values["tune"]["recipe.masking.rate"]["trials"] == 3
     runs = [run for cell in Plan(spec).cells for run in cell.trials()]

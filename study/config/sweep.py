@@ -1,0 +1,309 @@
+"""A sweep file as strict models: one question, and either the cells or the search that answers it.
+
+Both halves read sweeps by these models (study.config.sweep_files). Whether the parts of its runs fit each other is for
+study.planning.plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from study.base.errors import InputError, Problem, shown
+from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, whole
+from study.config.recipe import Budget
+from study.config.resources import Resources
+from study.config.run_config import DataConfig, Masking
+from study.config.score_config import Downstream, Seeds
+from study.config.search_spec import Search, Value
+from study.config.shape_spec import MOST_COMBINATIONS, Shapes
+from study.config.tuned_values import trial_seeds
+from study.counting.architecture import SHAPE
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""What a sweep may be called: its name becomes a folder, a W&B group and a title."""
+
+
+class Budgets(Strict):
+    """Budgets of a sweep, each a cell of its own: any of the units of a run's budget, each with a list of values."""
+
+    tokens: Distinct[Annotated[Positive, Field(le=1e18)]] = ()
+    steps: Distinct[Annotated[Index, Field(le=10**12)]] = ()
+    flops: Distinct[Annotated[Positive, Field(le=1e30)]] = ()
+    tokens_per_parameter: Distinct[Annotated[Positive, Field(le=1e6)]] = ()
+
+    @model_validator(mode="after")
+    def _at_least_one(self) -> Self:
+        if not any(values for _, values in self):
+            raise ValueError(f"needs at least one budget in {', '.join(type(self).model_fields)}")
+        return self
+
+    def each(self) -> Iterator[Budget]:
+        """The budgets one by one."""
+        for unit, values in self:
+            for value in values:
+                yield Budget.parse({unit: value})
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one budget."""
+        return sum(len(values) for _, values in self) > 1
+
+    @property
+    def trains_nothing(self) -> bool:
+        """Whether a budget is of no steps."""
+        return 0 in self.steps
+
+
+class Tuned(Strict):
+    """A knob tuned for each cell: `trials` values from low to high in equal ratios, one more where the best is at an end.
+
+    Up to three values are tried at once. Of more, a cell tries the three around the best of the nearest cheaper cell (of the
+    range, where there is none), and goes on downhill until worse ones lie on both sides. Several knobs are tried in all
+    combinations, and then the values on both sides of the best in each, until they have all been tried.
+    """
+
+    low: Positive
+    high: Positive
+    trials: Annotated[Count, Field(ge=2, le=1000)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        return self
+
+    def values(self) -> list[float]:
+        """The values to try, rounded to four digits, each once."""
+        return list(_in_equal_ratios(self.low, self.high, self.trials))
+
+    def line(self) -> list[float]:
+        """The values with one more beyond each end, in order."""
+        ratio = (self.high / self.low) ** (1 / (self.trials - 1))
+        return [_rounded(self.low / ratio), *self.values(), _rounded(self.high * ratio)]
+
+
+@functools.cache
+def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
+    """So many values from low to high, rounded to four digits, each once; every cell of a sweep asks for the same."""
+    return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
+
+
+def _rounded(value: float) -> float:
+    return whole(float(f"{value:.4g}"))
+
+
+Varied = Several[Value]
+"""Values of a knob to compare, each a setting of its own at every shape and budget."""
+
+
+PARTS = ("architecture", "recipe")
+"""The parts of a run of which `base` says what all runs share."""
+
+_ANY_SHAPE = {"list": [{"depth": 1, "width": 1}]}
+"""Shapes in place of those that are missing, so that what else is wrong with a file is found."""
+
+_NOTHING_TO_TUNE = "a budget of 0 steps trains nothing: it takes no other beside it, one seed, and no tune or search"
+_SEARCH_ALONE = "a search takes one budget and one seed, and tries what its space names, so no vary and no tune"
+
+
+class SweepBase(Strict):
+    """What every sweep has: a question, the data, what all runs share, how long they train, and where they execute."""
+
+    name: Text
+    question: Text
+    expect: Text | None = None
+    data: DataConfig = DataConfig()
+    masking: Masking = Masking()
+    base: dict[str, Any] = Field(default_factory=dict)
+    budgets: Budgets
+    seeds: Seeds = 1
+    first_seed: Annotated[Index, Field(le=2**31)] = 0
+    tags: Distinct[Text] = ()
+    downstream: Downstream | None = None
+    resources: Resources = Resources()
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_safe(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError("cannot name a folder: letters, digits, '_', '.' and '-', at most 64")
+        return name
+
+    @field_validator("base")
+    @classmethod
+    def _base_has_known_parts(cls, base: dict[str, Any]) -> dict[str, Any]:
+        for key, value in base.items():
+            if key not in PARTS:
+                raise ValueError(f"holds {key!r}; it takes {' and '.join(PARTS)}")
+            if not isinstance(value, dict):
+                raise ValueError(f"holds {shown(value)} under {key} where keys and values are needed")
+        return base
+
+    @classmethod
+    def known_keys(cls) -> dict[str, Any]:
+        """The keys of a sweep file of either kind, of which a slip may mean any."""
+        return {name: field.annotation for kind in (CellSweep, SearchSweep) for name, field in kind.model_fields.items()}
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The knobs whose values are compared."""
+        return ()
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """The knobs that are tuned for each cell."""
+        return ()
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The knobs that a search tries."""
+        return ()
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """The knobs that tell runs apart beside shape, rate and seed: those that are varied, tuned or searched."""
+        knobs = (*self.varied, *self.tuned, *self.searched)
+        return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))
+
+    @property
+    def choosing_seeds(self) -> tuple[int, ...]:
+        """The seeds at which tuned values are tried and chosen by; none where nothing is tuned."""
+        return ()
+
+    @property
+    def iso_parameters(self) -> tuple[float, ...]:
+        """The numbers of non-embedding parameters at which shapes of equal size are asked for."""
+        return ()
+
+    def place_of(self, knob: str) -> str | None:
+        """Where the file gives the values of a knob that differs between its runs; None of any other."""
+        places = {"vary": self.varied, "tune": self.tuned, "search.space": self.searched}
+        return next((f"{place}.{knob}" for place, knobs in places.items() if knob in knobs), None)
+
+
+class CellSweep(SweepBase):
+    """A sweep of cells: every shape at every budget in every setting, with knobs tuned for each and seeds repeated."""
+
+    shapes: Shapes
+    vary: dict[str, Varied] = Field(default_factory=dict)
+    tune: dict[str, Tuned] = Field(default_factory=dict)
+
+    @field_validator("vary")
+    @classmethod
+    def _settings_are_not_endless(cls, vary: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        if (count := math.prod(len(values) for values in vary.values())) > MOST_COMBINATIONS:
+            raise ValueError(f"asks for {count:,} settings, more than {MOST_COMBINATIONS:,}")
+        return vary
+
+    @field_validator("tune")
+    @classmethod
+    def _tuned_values_are_sensible(cls, tune: dict[str, Tuned]) -> dict[str, Tuned]:
+        if (count := math.prod(tuned.trials for tuned in tune.values())) > MOST_COMBINATIONS:
+            raise ValueError(f"asks for {count:,} combinations a cell, more than {MOST_COMBINATIONS:,}")
+        return tune
+
+    @model_validator(mode="after")
+    def _nothing_is_tuned_without_training(self) -> Self:
+        if self.budgets.trains_nothing and (self.tune or self.seeds > 1 or self.budgets.several):
+            raise ValueError(_NOTHING_TO_TUNE)
+        return self
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The knobs whose values are compared."""
+        return tuple(self.vary)
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """The knobs that are tuned for each cell."""
+        return tuple(self.tune)
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination of the values of `vary`, one of no values where it is empty."""
+        return [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
+
+    @property
+    def seed_values(self) -> tuple[int, ...]:
+        """The seeds of each cell."""
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+    @property
+    def choosing_seeds(self) -> tuple[int, ...]:
+        """The seeds at which tuned values are tried and chosen by; none where nothing is tuned."""
+        return self.seed_values[: trial_seeds(self.seeds)] if self.tune else ()
+
+    @property
+    def trial_seeds(self) -> tuple[int, ...]:
+        """The seeds that a cell begins with: all, but those that choose among tuned values where any are tuned."""
+        return self.choosing_seeds or self.seed_values
+
+    @property
+    def repeat_seeds(self) -> tuple[int, ...]:
+        """The seeds that the best of the tuned values is repeated at: the others."""
+        return self.seed_values[len(self.trial_seeds) :]
+
+    @property
+    def iso_parameters(self) -> tuple[float, ...]:
+        """The numbers of non-embedding parameters at which shapes of equal size are asked for."""
+        return self.shapes.iso_parameters or ()
+
+
+class SearchSweep(SweepBase):
+    """A sweep that Optuna searches: one budget, one seed, and the points of a space."""
+
+    search: Search
+
+    @model_validator(mode="after")
+    def _one_budget_and_seed(self) -> Self:
+        if self.seeds > 1 or self.budgets.several:
+            raise ValueError(_SEARCH_ALONE)
+        if self.budgets.trains_nothing:
+            raise ValueError(_NOTHING_TO_TUNE)
+        return self
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The knobs that the search tries."""
+        return tuple(self.search.space)
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of every run."""
+        (budget,) = self.budgets.each()
+        return budget
+
+
+Sweep: TypeAlias = CellSweep | SearchSweep
+"""A sweep is of one of two kinds."""
+
+
+def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
+    """The sweep that values describe, a search where they have one; `unknown` says what becomes of keys that no sweep has.
+
+    Raises InputError with every problem, each under its dotted path.
+    """
+    given = {key: value for key, value in values.items() if value is not None or key not in ("shapes", "search")}
+    kind: type[CellSweep] | type[SearchSweep] = SearchSweep if "search" in given else CellSweep
+    aside = given.keys() & kind.known_keys().keys() - kind.model_fields.keys()
+    problems = []
+    if ("shapes" in given) is ("search" in given):
+        problems = [Problem("", "needs either shapes or search")]
+        given.setdefault("shapes", _ANY_SHAPE)
+    elif any(given[key] for key in aside):
+        problems = [Problem("", _SEARCH_ALONE)]
+    try:
+        sweep = kind.parse({key: value for key, value in given.items() if key not in aside}, unknown=unknown)
+    except InputError as error:
+        problems += [problem for problem in error.problems if problem not in problems]
+    if problems:
+        raise InputError(problems)
+    return sweep

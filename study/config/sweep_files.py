@@ -1,0 +1,137 @@
+"""Reading a sweep file: as a person wrote it, with overrides from the command line, or as a launch left it in its folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from study.base.errors import InputError, Problem, near, shown
+from study.base.schema import set_below
+from study.base.yaml_files import MOST_NESTED, load_yaml, problem_in_words, read_yaml
+from study.config.shape_spec import Shapes
+from study.config.sweep import PARTS, Sweep, sweep_of
+from study.config.sweep_knobs import KNOBS, problems_of_knobs
+
+SWEEP_FILE = "sweep.yaml"
+"""The name of the file in which a launch leaves the sweep, in the sweep's folder."""
+
+_PRUNE_REFUSED = (
+    "stands under search and nowhere else: to stop those runs of a comparison or a fit that begin slowly would bias it"
+)
+
+
+def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[str, Any]]:
+    """A sweep file with `key.path=value` overrides put in: the sweep, and the plain values as `sweep.yaml` keeps them.
+
+    Raises InputError with everything that is wrong with the file or the overrides.
+    """
+    if not path.is_file() and (meant := next(filter(Path.is_file, _files_meant(path)), None)):
+        raise InputError.at(str(path), f"is no file; did you mean {meant}?")
+    values = {"name": path.stem} | read_yaml(path)
+    problems = list(_problems_between(overrides))
+    for override in overrides:
+        try:
+            _override(values, override)
+        except InputError as error:
+            problems += error.problems
+    try:
+        sweep = parse_sweep(values)
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    if problems:
+        raise InputError(problems)
+    return sweep, values
+
+
+def read_launched(path: Path) -> Sweep:
+    """The sweep that a launch left in its folder.
+
+    An earlier or later version of the workbench may have launched it: keys that no sweep has now are passed over, and knobs
+    are taken as they stand. Raises InputError where the file is not there, or holds no sweep.
+    """
+    values = {"name": path.parent.name} | read_yaml(path)
+    try:
+        return sweep_of(values, unknown="ignore")
+    except InputError as error:
+        raise InputError(Problem(str(path), str(problem)) for problem in error.problems) from None
+
+
+def parse_sweep(values: Mapping[str, Any]) -> Sweep:
+    """The sweep that plain values describe; raises InputError with everything that is wrong with them."""
+    problems = list(problems_of_knobs(values))
+    if "prune" in values:
+        problems.append(Problem("prune", _PRUNE_REFUSED))
+        values = {key: value for key, value in values.items() if key != "prune"}
+    if isinstance(base := values.get("base"), Mapping):
+        values = {**values, "base": {key: value for key, value in base.items() if key in PARTS}}
+    try:
+        sweep = sweep_of(values)
+    except InputError as error:
+        known = {problem.place for problem in problems}
+        problems = [*(problem for problem in error.problems if problem.place not in known), *problems]
+    if problems:
+        raise InputError([*problems, *_unmet_targets(values)])
+    return sweep
+
+
+def _unmet_targets(values: Mapping[str, Any]) -> Sequence[Problem]:
+    """The sizes that no width meets, of a sweep that cannot be planned for other reasons; none where the shapes are wrong."""
+    base = values.get("base")
+    architecture = base.get("architecture") if isinstance(base, Mapping) else None
+    with suppress(InputError):
+        return Shapes.parse(values.get("shapes")).sizes(architecture if isinstance(architecture, Mapping) else {})[1]
+    return ()
+
+
+def _files_meant(path: Path) -> Iterator[Path]:
+    """What may be meant by a path that is no file.
+
+    A sweep's folder, a file without its suffix, one under sweeps/, or the one beside it whose name is nearest.
+    """
+    file = path if path.suffix in (".yaml", ".yml") else Path(f"{path}.yaml")
+    yield from (path / SWEEP_FILE, file, Path("sweeps") / file.name)
+    beside = {one.stem: one for one in sorted(path.parent.glob("*.y*ml"))}
+    if (best := near(file.stem, [*beside])) is not None:
+        yield beside[best]
+
+
+def _problems_between(overrides: Sequence[str]) -> Iterator[Problem]:
+    """Overrides that set what another one has set."""
+    paths = [override.partition("=")[0] for override in overrides]
+    yield from (Problem(path, f"is set {count} times; set it once") for path, count in Counter(paths).items() if count > 1)
+    for place, path in enumerate(paths):
+        if undone := next((before for before in paths[:place] if before.startswith(f"{path}.")), None):
+            yield Problem(path, f"would undo {undone}, which is set before it; set one of them")
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Put one `key.path=value` into the values of a sweep file."""
+    path, separator, text = override.partition("=")
+    keys = _keys_of(path)
+    if not separator or not all(path.split(".")) or not path.isprintable():
+        raise InputError.at(shown(override), "is not an override; write key.path=value, as in seeds=3")
+    if len(keys) > MOST_NESTED:
+        raise InputError.at(shown(path), f"goes through {len(keys)} keys, more than the {MOST_NESTED} that a file may nest")
+    try:
+        value = load_yaml(text)
+    except yaml.constructor.ConstructorError as error:
+        raise InputError.at(path, problem_in_words(error)) from None
+    except yaml.MarkedYAMLError as error:
+        raise InputError.at(path, f"{shown(text)} is not a YAML value: {problem_in_words(error)}") from None
+    set_below(values, keys, value)
+
+
+def _keys_of(path: str) -> list[str]:
+    """The keys that a path goes through; a knob under `vary`, `tune` or `search.space` is one key with dots in it."""
+    keys = path.split(".")
+    for above in (["vary"], ["tune"], ["search", "space"]):
+        if keys[: len(above)] == above and len(keys) > len(above) + 1:
+            below = keys[len(above) :]
+            parts = 3 if ".".join(below[:3]) in KNOBS else 2
+            return [*above, ".".join(below[:parts]), *below[parts:]]
+    return keys

@@ -1,0 +1,167 @@
+"""What is wrong with the knobs of a sweep file and with its `base`, by the values as they stand there.
+
+Whether the parts of a run fit each other is for study.planning.plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from study.base.errors import InputError, Problem, nearest, shown
+from study.base.schema import flatten, number_in, whole
+from study.config.named_runs import NO_RUN
+from study.config.recipe import Recipe, TrainingMasking
+from study.config.run_config import TRAINING_MASKS, Masking
+from study.config.shape_spec import LARGEST, why_beyond
+from study.config.sweep import PARTS, Budgets, SweepBase
+from study.counting.architecture import COUNTED_ALONE, NOT_IN_MLM, Architecture, built_words
+
+KNOBS = (
+    *(f"architecture.{name}" for name in Architecture.model_fields if name not in NOT_IN_MLM),
+    *(f"recipe.{name}" for name in Recipe.model_fields if name not in ("masking", "budget")),
+    *(f"{TRAINING_MASKS}{name}" for name in TrainingMasking.model_fields),
+    *(f"masking.{name}" for name in Masking.model_fields),
+)
+"""The dotted keys of a run that `vary`, `tune` and `search` may set."""
+
+TRAINED_RUNS = tuple(f"recipe.{knob}" for knob in NO_RUN)
+"""The knobs that name a trained run."""
+
+_BESIDE_BASE = {
+    f"masking_{name}": f"stands beside base, as masking.{name}; for training alone write base.{TRAINING_MASKS}{name}"
+    for name in Masking.model_fields
+}
+"""What is told of a key for the masks, those of a whole sweep or of training, where it is written as one word under `base`."""
+
+
+def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with the knobs and with `base` in the values of a sweep file, whatever else is wrong there."""
+    search, base = values.get("search"), values.get("base", {})
+    space = search.get("space") if isinstance(search, Mapping) else None
+    vary, tune = values.get("vary"), values.get("tune")
+    for place, given in (("vary", vary), ("tune", tune), ("search.space", space)):
+        for knob, value in given.items() if isinstance(given, Mapping) else ():
+            yield from _problems_of_knob(place, str(knob), value)
+    yield from (Problem(part, f"stands under base; write base.{part}") for part in PARTS if part in values)
+    if isinstance(vary, Mapping):
+        yield from _problems_of_varied(vary, tune, base)
+    if isinstance(base, Mapping):
+        yield from _problems_of_base(base, has_shapes=values.get("shapes") is not None)
+        yield from _problems_of_budgets(values, base)
+
+
+def _problems_of_knob(place: str, knob: str, value: object) -> Iterator[Problem]:
+    """What is wrong with a knob where the file gives its values."""
+    at, field = f"{place}.{knob}", knob.removeprefix("architecture.")
+    if (message := _why_no_knob(place, knob, value)) is not None:
+        yield Problem(at, message)
+    elif knob == "recipe.precision" and len(values := _listed(value)) > 1 and "auto" in values:
+        yield Problem(at, "'auto' is bf16 or fp32, as the device has it, and no third; list those that are compared")
+    elif place != "tune":
+        yield from _problems_of_words(at, field, _listed(value))
+
+
+def _listed(value: object) -> list[Any]:
+    """The values that are listed for a knob, also as the choices of a search; none where it has no list."""
+    listed = value.get("choices") if isinstance(value, Mapping) else value
+    return listed if isinstance(listed, list) else []
+
+
+def _why_no_knob(place: str, knob: str, value: object) -> str | None:
+    """Why a knob cannot stand at a place, None where it can."""
+    field = knob.removeprefix("architecture.")
+    if knob.startswith("data."):
+        return "is one for all runs of a sweep, since losses on other text or other pieces do not compare; make a sweep of each"
+    if field in NOT_IN_MLM:
+        return "changes no run: a masked language model is built alike at any value"
+    if knob in PARTS and isinstance(value, Mapping):
+        return f"holds keys; write each as one with a dot, as in {knob}.{next(iter(value), '…')}"
+    if knob not in KNOBS:
+        return f"is not a knob of a run; {nearest(knob, list(KNOBS))}"
+    if knob in TRAINED_RUNS and place != "vary":
+        return "is compared by vary, and no number to search"
+    if knob.startswith("masking."):
+        of_training = f"{TRAINING_MASKS}{knob.removeprefix('masking.')} changes those of training alone"
+        return f"changes the masks of validation too, so that losses could not be compared; {of_training}"
+    if field in LARGEST and place != "search.space":
+        return "is what shapes give; list its values there"
+    return None
+
+
+def _problems_of_varied(vary: Mapping[Any, Any], tune: object, base: object) -> Iterator[Problem]:
+    """What is wrong with knobs that are varied and have another place."""
+    elsewhere = flatten(base) if isinstance(base, Mapping) else {}
+    for knob in vary:
+        if isinstance(tune, Mapping) and knob in tune:
+            yield Problem(f"vary.{knob}", "is tuned too; leave it out of one of the two")
+        elif knob in elsewhere:
+            yield Problem(f"vary.{knob}", "has a value in base too; leave it out there")
+
+
+def _problems_of_base(base: Mapping[Any, Any], has_shapes: bool) -> Iterator[Problem]:
+    """What is wrong with what all runs share."""
+    for key in [key for key in base if key not in PARTS]:
+        if key in SweepBase.known_keys():
+            yield Problem(f"base.{key}", "stands beside base, not under it")
+        else:
+            inside = [knob for knob in KNOBS if knob.startswith(PARTS) and knob.partition(".")[2] == key]
+            unknown = f"is not a known key; {nearest(str(key), inside or [*PARTS])}"
+            yield Problem(f"base.{key}", _BESIDE_BASE.get(key, unknown))
+    if isinstance(architecture := base.get("architecture"), Mapping):
+        yield from _problems_of_architecture(architecture, has_shapes)
+    if isinstance(recipe := base.get("recipe"), Mapping):
+        yield from _problems_of_recipe(recipe)
+
+
+def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Iterator[Problem]:
+    place = "base.architecture"
+    for size in [size for size in LARGEST if size in given]:
+        if has_shapes:
+            yield Problem(f"{place}.{size}", "is what shapes give; leave it out here")
+        elif isinstance(value := number_in(given[size]), int | float) and (why := why_beyond(size, value)):
+            yield Problem(f"{place}.{size}", f"{value:g} is {why}")
+    for key, value in given.items():
+        yield from _problems_of_words(f"{place}.{key}", str(key), [value])
+    sensible = {key: value for key, value in given.items() if key not in LARGEST and key not in COUNTED_ALONE}
+    try:
+        Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
+    except InputError as error:
+        yield from error.problems
+
+
+def _problems_of_words(place: str, field: str, asked: list[Any]) -> Iterator[Problem]:
+    """Which values cannot be trained, of a field of the architecture that can be counted at more than can."""
+    built = built_words(field)
+    for value in asked if field in COUNTED_ALONE else ():
+        if value not in built:
+            yield Problem(place, f"{shown(value)} cannot be trained; {' or '.join(built)} can")
+
+
+def _problems_of_recipe(recipe: Mapping[Any, Any]) -> Iterator[Problem]:
+    if "budget" in recipe:
+        yield Problem("base.recipe.budget", "stands under budgets, beside base")
+    beside_base = {key: message for key, message in _BESIDE_BASE.items() if key in recipe}
+    yield from (Problem(f"base.recipe.{key}", message) for key, message in beside_base.items())
+    given = {key: value for key, value in recipe.items() if key not in beside_base}
+    try:
+        Recipe.parse({**given, "budget": {"steps": 1}}, "base.recipe")
+    except InputError as error:
+        yield from error.problems
+
+
+def _problems_of_budgets(values: Mapping[str, Any], base: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Budgets in tokens below one batch, where the file fixes the batch; other budgets depend on the shapes."""
+    recipe, knobs = base.get("recipe"), [values.get("tune"), values.get("vary")]
+    varies = values.get("search") is not None or any(
+        "recipe.batch_tokens" in each for each in knobs if isinstance(each, Mapping)
+    )
+    given = {key: recipe[key] for key in ("batch_tokens",) if isinstance(recipe, Mapping) and key in recipe}
+    try:
+        batch = Recipe.parse({**given, "budget": {"steps": 1}}).batch_tokens
+        budgets = Budgets.parse(values.get("budgets"))
+    except InputError:
+        return  # told already
+    for tokens in budgets.tokens:
+        if tokens < batch and not varies:
+            yield Problem("budgets.tokens", f"{whole(tokens):,} tokens are less than one batch of {batch:,}")

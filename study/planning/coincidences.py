@@ -1,0 +1,105 @@
+"""Cells that a sweep asks for under two names: what they train is the same, so it is planned and trained once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from study.base.errors import Problem
+from study.base.schema import deep_merge, set_path
+from study.config.effects import IN_STEPS, MASKED_SHARE, MAY_COINCIDE, training_key, without_effect
+from study.config.run_config import RunConfig, setting_words
+from study.config.sweep import CellSweep
+
+_BUDGETS = "budgets"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A cell as the sweep file asks for it: its run at the lowest tuned values, and its values of what is varied."""
+
+    config: RunConfig
+    setting: Mapping[str, Any]
+
+    @cached_property
+    def axes(self) -> dict[str, object]:
+        """What tells it from others of its shape, by its place in the file."""
+        varied = {f"vary.{knob}": value for knob, value in self.setting.items()}
+        budget = self.config.recipe.budget
+        return {_BUDGETS: f"{budget.amount:,.15g} {budget.unit}", **varied}
+
+    def differs_from(self, other: Asked) -> list[str]:
+        """The places in the file by which it is told from another."""
+        return [place for place, value in self.axes.items() if other.axes[place] != value]
+
+    def name(self, with_budget: bool) -> str:
+        """Its setting in words, and its budget."""
+        return " ".join(filter(None, (setting_words(self.setting), str(self.axes[_BUDGETS]) if with_budget else "")))
+
+
+def cell_key(config: RunConfig, spec: CellSweep) -> tuple[str, ...]:
+    """What cells share that train the same runs, at the lowest tuned values and at the highest of each knob."""
+    values = config.to_dict() if spec.tune else {}
+    return training_key(config), *(training_key(_at(values, knob, tuned.high)) for knob, tuned in spec.tune.items())
+
+
+def _at(values: Mapping[str, Any], knob: str, value: float) -> RunConfig:
+    changes: dict[str, Any] = {}
+    set_path(changes, knob, value)
+    return RunConfig.parse(deep_merge(values, changes))
+
+
+def other_names(group: Sequence[Asked]) -> tuple[str, ...]:
+    """The names that the cell of a group has beside that of the first, each with the reason why it trains the same."""
+    first, *others = group
+    return tuple(
+        f"{one.name(_BUDGETS in places)} is {first.name(_BUDGETS in places)}: {_why(one, places)}"
+        for one in others
+        if one.config.key != first.config.key and (places := one.differs_from(first))
+    )
+
+
+def redundant(groups: Iterable[Sequence[Asked]]) -> Iterator[Problem]:
+    """The values of a sweep file that train nothing of their own at any shape, each with the one that it repeats."""
+    asked: Counter[tuple[str, object]] = Counter()
+    again: dict[tuple[str, object], list[tuple[Asked, Asked]]] = {}
+    for group in groups:
+        first, *others = group
+        asked.update(axis for one in group for axis in one.axes.items())
+        for one in others:
+            places = one.differs_from(first)
+            if len(places) == 1 and one.config.key != first.config.key:
+                again.setdefault((places[0], one.axes[places[0]]), []).append((first, one))
+    for (place, value), pairs in again.items():
+        if len(pairs) == asked[place, value]:
+            first, one = pairs[0]
+            why = f"train the same runs: {_why(one, [place])}; give one of them"
+            yield Problem(place, f"{first.axes[place]} and {value} {why}")
+
+
+def alike_when_tuned(spec: CellSweep, runs: Iterable[tuple[Mapping[str, float], RunConfig]]) -> Iterator[Problem]:
+    """The tuned values of a cell that train what others do, by the runs at its points."""
+    if MAY_COINCIDE.isdisjoint(spec.tune):
+        return
+    trained: dict[str, Mapping[str, float]] = {}
+    for point, run in runs:
+        first = trained.setdefault(training_key(run), point)
+        for knob in [knob for knob, value in point.items() if first[knob] != value]:
+            if (why := without_effect(run).get(knob)) is not None:
+                yield Problem(f"tune.{knob}", f"has no effect in {run.architecture.shape_name}: {why}; leave it out")
+            else:
+                both = f"{first[knob]:g} and {point[knob]:g} train the same run of {run.architecture.shape_name}"
+                yield Problem(f"tune.{knob}", f"{both}, of {run.steps:,} steps; ask for fewer trials, or a wider range")
+
+
+def _why(one: Asked, places: Sequence[str]) -> str:
+    """Why it makes no difference that cells differ at these places."""
+    rounded = {
+        _BUDGETS: f"both are {one.config.steps:,} steps",
+        f"vary.{MASKED_SHARE}": f"both mask {one.config.predictions} positions of a sequence",
+    } | {f"vary.{knob}": "every step has the same learning rate at both" for knob in IN_STEPS}
+    reasons = rounded | {f"vary.{knob}": why for knob, why in without_effect(one.config).items()}
+    return "; ".join(dict.fromkeys(reasons.get(place, "both come to the same") for place in places))

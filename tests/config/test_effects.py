@@ -1,0 +1,126 @@
+"""Knobs without effect: runs that are said to train alike end in the same weights, bit for bit, and others do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.config.effects import MAY_COINCIDE, RULES, training_key, without_effect
+from study.config.run_config import RunConfig
+from study.config.sweep_knobs import KNOBS
+from study.store.run_folder import RunFolder
+from tests.small import config, trained, write_corpus
+
+STEPS = 10
+ALIBI = {"position_encoding": "none", "distance_bias": "alibi"}
+LEARNED_BIAS = {"position_encoding": "none", "distance_bias": "learned"}
+NARROW = {"architecture": {"embedding_width": 8}}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt")
+
+
+@pytest.fixture(scope="module")
+def donor(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return trained(tmp_path_factory.mktemp("donor"), config(corpus, recipe={"budget": {"steps": STEPS}}, **NARROW))
+
+
+def of(
+    corpus: Path, budget: dict[str, Any] | None = None, architecture: dict[str, Any] | None = None, **recipe: Any
+) -> RunConfig:
+    """A run of a few steps with another budget, architecture or recipe."""
+    lasting = {"steps": None} | (budget or {"steps": STEPS})
+    return config(corpus, architecture=architecture or {}, recipe={**recipe, "budget": lasting})
+
+
+def weights(root: Path, run: RunConfig) -> str:
+    """The hash of what a run ends with."""
+    record = trained(root, run).record()
+    assert record is not None
+    assert record.weights_sha256 is not None
+    return record.weights_sha256
+
+
+ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"decay_fraction": 0.5}),
+    ({"schedule": "cosine"}, {"schedule": "cosine", "decay_fraction": 0.5}),
+    ({"warmup_fraction": 1.0}, {"warmup_fraction": 1.0, "final_learning_rate_fraction": 0.5}),
+    ({"warmup_fraction": 0.9}, {"warmup_fraction": 0.9, "schedule": "cosine"}),
+    ({}, {"schedule": "wsd", "decay_fraction": 0.9}),
+    ({}, {"warmup_tokens": 128}),
+    ({}, {"warmup_fraction": 0.12}),
+    ({"schedule": "wsd", "decay_fraction": 0.3}, {"schedule": "wsd", "decay_fraction": 0.31}),
+    ({}, {"budget": {"tokens": 128 * STEPS + 100}}),
+    ({}, {"initialisation": "unit_stream"}),
+    ({}, {"muon_rate_ratio": 2.0}),
+    ({"masking": {"rate": 0.18}}, {"masking": {"rate": 0.2}}),
+    ({"architecture": ALIBI}, {"architecture": ALIBI | {"positions": 32}}),
+    (
+        {"architecture": {"position_encoding": "rotary"}},
+        {"architecture": {"position_encoding": "rotary", "positions": 32}},
+    ),
+]
+
+APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"schedule": "wsd"}, {"schedule": "wsd", "decay_fraction": 0.5}),
+    ({}, {"schedule": "cosine"}),
+    ({}, {"final_learning_rate_fraction": 0.5}),
+    ({}, {"warmup_tokens": 256}),
+    ({}, {"budget": {"steps": STEPS + 1}}),
+    (NARROW, {**NARROW, "initialisation": "unit_stream"}),
+    ({"optimizer": "muon"}, {"optimizer": "muon", "muon_rate_ratio": 2.0}),
+    ({}, {"masking": {"rate": 0.2}}),
+    ({}, {"residual_initialisation": "zero"}),
+    ({"architecture": LEARNED_BIAS}, {"architecture": LEARNED_BIAS | {"positions": 32}}),
+    ({}, {"architecture": {"positions": 32}}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE, ids=str)
+def test_runs_that_are_said_to_train_alike_do(one: dict[str, Any], other: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
+    first, second = of(corpus, **one), of(corpus, **other)
+    assert first.key != second.key, "they have two names"
+    assert training_key(first) == training_key(second)
+    assert weights(tmp_path, first) == weights(tmp_path, second)
+
+
+@pytest.mark.parametrize(("one", "other"), APART, ids=str)
+def test_runs_that_train_unlike_are_said_to(one: dict[str, Any], other: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
+    first, second = of(corpus, **one), of(corpus, **other)
+    assert training_key(first) != training_key(second)
+    assert weights(tmp_path, first) != weights(tmp_path, second)
+
+
+def test_a_run_that_begins_with_trained_weights_has_no_initialisation(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
+    given: dict[str, Any] = {**NARROW, "start": str(donor.path)}
+    first, second = of(corpus, **given), of(corpus, **given, initialisation="unit_stream", residual_initialisation="zero")
+    assert without_effect(second)["recipe.initialisation"] == "all weights are those of the run that recipe.start names"
+    assert training_key(first) == training_key(second)
+    assert weights(tmp_path, first) == weights(tmp_path, second)
+
+
+def test_where_no_step_is_trained_the_recipe_has_no_effect_but_for_the_start(
+    corpus: Path, donor: RunFolder, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {**NARROW, "start": str(donor.path), "budget": {"steps": 0}}
+    first, second = (
+        of(corpus, **given),
+        of(corpus, **given, learning_rate=1e-2, dropout=0.5, optimizer="muon", masking={"rate": 0.5}),
+    )
+    assert training_key(first) == training_key(second)
+    assert weights(tmp_path, first) == weights(tmp_path, second)
+    assert {"recipe.start", "recipe.batch_tokens", "recipe.precision"}.isdisjoint(without_effect(first))
+
+
+def test_rules_name_knobs_of_a_run_and_how_they_are_found_out_goes_by_them() -> None:
+    assert {knob for rule in RULES for knob in rule.knobs} <= {*KNOBS}
+    assert {*KNOBS} >= MAY_COINCIDE
+
+
+def test_seeds_and_learning_rates_always_tell_runs_apart(corpus: Path) -> None:
+    keys = {training_key(config(corpus, seed=seed, recipe={"learning_rate": rate})) for seed in (0, 1) for rate in (1e-3, 2e-3)}
+    assert len(keys) == 4
