@@ -318,6 +318,7 @@ def _laid_out(figure: Figure, kind: str) -> Iterator[None]:
     figure.set_layout_engine(None)
     for axes in figure.axes:
         place = axes.get_position(original=True)
-        axes.set_position([rounded(edge) for edge in place.bounds])  # SVG names clips by all of their digits
+        left, bottom, width, height = map(rounded, place.bounds)
+        axes.set_position((left, bottom, width, height))  # SVG names clips by all of their digits
     yield
     figure.set_layout_engine(engine)

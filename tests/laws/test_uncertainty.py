@@ -92,8 +92,8 @@ def test_a_fit_that_did_not_converge_has_failed_whatever_else_it_is(monkeypatch:
     best = estimation._best
 
     def unfinished(*of: Any) -> tuple[Minima, float, Floats]:
-        found, *more = best(*of)
-        return replace(found, converged=~found.converged), *more
+        found, regained, flat = best(*of)
+        return replace(found, converged=~found.converged), regained, flat
 
     monkeypatch.setattr(estimation, "_best", unfinished)
     found = fit(LAW, points, settings)

@@ -19,7 +19,7 @@ from study.data.prepared import prepare
 from study.model.masked_language_model import MaskedLanguageModel
 from study.store.run_folder import RunFolder
 from study.training.execution import Execution
-from study.training.trainer import Training, masker_of
+from study.training.trainer import Training, validation_masker
 from tests.small import config, trained, write_corpus
 from tests.sweeps import write_topics
 
@@ -48,7 +48,7 @@ def reading(corpus: Path, **changes: Any) -> RunConfig:
 def permuted_losses(run: RunConfig, weights: dict[str, torch.Tensor]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The losses of each validation sequence as it stands and with its visible tokens permuted, one token at a time."""
     prepared = prepare(run.data)
-    masker, special = masker_of(run, prepared), prepared.special.all
+    masker, special = validation_masker(run, prepared), prepared.special.all
     masks, order = (
         torch.Generator().manual_seed(stream_seed(stream)) for stream in (Stream.VALIDATION_MASKS, Stream.VALIDATION_ORDER)
     )
