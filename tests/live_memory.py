@@ -94,7 +94,8 @@ def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architect
     vocabulary, size = config.architecture.vocabulary, (config.batch_sequences, config.data.sequence_length)
     batches = [torch.randint(5, vocabulary, size, generator=draw) for _ in range(3)]
     rows = torch.arange(2 * size[0])
-    validation = [(rows, validating(torch.randint(5, vocabulary, (2 * size[0], size[1]), generator=draw), draw))]
+    masked = validating(torch.randint(5, vocabulary, (2 * size[0], size[1]), generator=draw), draw)
+    validation = [(rows, masked, validating.permuted(masked, draw))]
     trainer = pl.Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
         devices=1,

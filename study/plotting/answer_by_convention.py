@@ -52,7 +52,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 def save_multiverse(found: Multiverse, into: Path, png: bool = False) -> None:
     """Write the figure, where any universe has an answer, and `multiverse.json` into a folder."""
-    text = json.dumps(rounded_all(found.to_dict(), DIGITS), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(rounded_all(found.to_dict()), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "multiverse.json", text.encode() + b"\n")
     if not (data := frame(found)).empty:
         save_in(draw(drawable(data)), into, "answer_by_convention", png)

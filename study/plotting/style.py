@@ -290,7 +290,7 @@ def save_in(figure: Figure, folder: Path, name: str, png: bool = False) -> list[
 
     Without `png`, an earlier `<name>.png` is removed: beside the new SVG it would show another state of the data.
     """
-    metadata: dict[str, dict[str, str | None]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    metadata: dict[str, dict[str, str | None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
     if not png:
         del metadata["png"]
         (folder / f"{name}.png").unlink(missing_ok=True)
@@ -304,7 +304,7 @@ def save_in(figure: Figure, folder: Path, name: str, png: bool = False) -> list[
             figure.savefig(buffer, format=kind, metadata=blank)
         written.append(folder / f"{name}.{kind}")
         write_atomically(written[-1], buffer.getvalue())
-    return written
+    return written[::-1]
 
 
 @contextmanager
@@ -316,9 +316,8 @@ def _laid_out(figure: Figure, kind: str) -> Iterator[None]:
     _CANVASES[kind](figure)
     engine.execute(figure)
     figure.set_layout_engine(None)
-    for axes in figure.axes:
-        place = axes.get_position(original=True)
-        left, bottom, width, height = map(rounded, place.bounds)
+    for axes in figure.axes if kind == "svg" else ():
+        left, bottom, width, height = map(rounded, axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height))  # SVG names clips by all of their digits
     yield
     figure.set_layout_engine(engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -20,6 +21,8 @@ from study.base.quantities import (
     read_range,
     read_seconds,
     read_whole_numbers,
+    rounded,
+    rounded_all,
     seconds_text,
 )
 
@@ -110,3 +113,29 @@ def test_what_rounds_to_a_thousand_has_the_next_prefix_as_in_matplotlib(exponent
         for places, form in ((None, "g"), (1, ".1f")):
             number = digits * 10.0**exponent
             assert engineering(number, form) == EngFormatter(places=places, sep="")(number)
+
+
+def test_numbers_are_rounded_to_six_digits_of_their_own_or_of_their_interval_and_to_nine_at_most() -> None:
+    assert rounded(2.427662913684521) == 2.42766
+    assert rounded(-0.000123456789) == -0.000123457
+    assert rounded(285.6052934, width=1234.5) == 285.61
+    assert rounded(2.427662913684521, width=0.031) == 2.4276629
+    assert rounded(2.427662913684521, width=1e-12) == 2.42766291
+    assert (rounded(0.0), rounded(0.0, width=2.0)) == (0.0, 0.0)
+    assert math.isnan(rounded(math.nan))
+    assert rounded(math.inf, width=1.0) == math.inf
+    assert rounded(2.427662913684521, width=math.nan) == 2.42766
+
+
+@given(st.floats(1e-12, 1e12), st.floats(-1, 1))
+def test_what_processors_differ_by_is_rounded_away_but_at_boundaries(number: float, sign: float) -> None:
+    other = number * (1 + 1e-14 * sign)
+    apart = abs(rounded(number) - rounded(other))
+    assert apart == 0 or abs(number / rounded(number) - 1) > 1e-7, "one of them lies on a boundary"
+    assert rounded(rounded(number)) == rounded(number)
+
+
+def test_nested_values_are_rounded_to_nine_digits_and_whole_numbers_are_left_alone() -> None:
+    values = {"flops": 1538973499392.0, "rows": [{"loss": 5.070295678674119, "seeds": 3}], "ends": (0.1234567891234, None, "a")}
+    expected = {"flops": 1538973499392.0, "rows": [{"loss": 5.07029568, "seeds": 3}], "ends": [0.123456789, None, "a"]}
+    assert rounded_all(values) == expected

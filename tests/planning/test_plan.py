@@ -483,7 +483,7 @@ def test_a_bill_says_which_runs_it_does_not_count() -> None:
     slots = [Slot("cpu", (0,), 1)]
     told = "Not counted: the {} more that each cell takes whose best tuned value is an end of its range."
     for seeds, runs in ((1, "run"), (3, "run"), (4, "2 runs"), (7, "3 runs")):
-        assert bill_summary(bill(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()[-1] == told.format(runs)
+        assert told.format(runs) in bill_summary(bill(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()
     assert "Not counted" not in bill_summary(bill(Plan(sweep()), slots))
 
 
@@ -647,7 +647,7 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
 )
 def test_a_bill_names_the_scores_that_it_does_not_count(runs: dict[str, Any]) -> None:
     told = bill_summary(bill(Plan(parsed(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
-    assert told.splitlines()[-1] == "Not counted: the scores on 2 tasks, which are made when the runs have ended."
+    assert "Not counted: the scores on 2 tasks, which are made when the runs have ended." in told.splitlines()
 
 
 def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() -> None:

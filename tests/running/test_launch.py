@@ -103,10 +103,11 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     done = again.study(*LAUNCH, "--json")
     assert times(again.folder) == before
     assert written(again.folder.path, DERIVED) == drawn
-    cost, left, passes, there = done.stderr.splitlines()[:4]
+    cost, left, passes, overlap, there = done.stderr.splitlines()[:5]
     assert cost.startswith("6 runs, 384,000 tokens, ")
     assert left == "Nothing of it is left to do: its runs have ended."
     assert passes == "the text has 21.6k tokens to train on; the longest run passes 3.0 times over it"
+    assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
     assert there == "8 runs are there already"
     assert "COMPLETED" not in done.stderr
     launched = json.loads(done.stdout)

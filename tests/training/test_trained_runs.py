@@ -551,7 +551,7 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     assert len(pairs) == 2
     for pair in pairs:
         found = pair["difference"]
-        half = stats.t.isf(0.025, found["n_sequences"] - 1) * found["standard_error_sequences_nats"]
+        half = stats.t.isf(0.025, found["n_documents"] - 1) * found["standard_error_sequences_nats"]
         assert found["high_nats"] - found["estimate_nats"] == pytest.approx(half, rel=1e-5)
     losses = {f"{cell['shape']} ({cell['setting']})": cell["loss_nats"] for cell in answer["cells"]}
     name = f"L4-H16-A2-F32 (start={donor.run_id}:first)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 
 from study.base.randomness import Stream, stream_seed
 from study.base.schema import deep_merge
+from study.base.statistics import variance_of_mean
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
 from study.model.masked_language_model import MaskedLanguageModel
@@ -77,7 +77,7 @@ def test_a_run_on_ordered_text_reads_order_and_says_what_it_is_worth(reader: Run
     assert record.order_gain_nats == pytest.approx((permuted - straight).mean(), abs=1e-4)
     assert record.order_gain_nats is not None
     assert record.order_gain_nats > 0.5
-    paired = np.std(permuted - straight, ddof=1) / math.sqrt(len(straight))
+    paired = variance_of_mean(permuted - straight, reader.validation_documents()) ** 0.5
     assert record.order_gain_standard_error_nats == pytest.approx(paired, rel=1e-3)
     assert record.reads_order is True
 
