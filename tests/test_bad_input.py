@@ -19,7 +19,7 @@ from study.base.errors import InputError
 from study.cli import MOST_TOLD, main
 from study.config.sweep_files import read_sweep
 from study.data.corpora import check_corpus
-from study.data.text_files import read_file
+from study.data.text_readers import read_file
 from study.planning.plan import Plan
 from tests.full_disk import files_of_at_most
 from tests.small import write_corpus
@@ -492,9 +492,9 @@ def vocabulary(path: Path) -> None:
     [
         (None, "data.corpus=gone.txt", "data.corpus: 'gone.txt' does not exist; give docstrings, a path, or hub:NAME"),
         (
-            lambda: Path("x.csv").write_text("a,b"),
-            "data.corpus=x.csv",
-            "data.corpus: 'x.csv' has an unknown suffix; known: .parquet",
+            lambda: Path("x.pdf").write_text("a,b"),
+            "data.corpus=x.pdf",
+            "data.corpus: 'x.pdf' has an unknown suffix; known: .parquet",
         ),
         (lambda: Path("x.txt").touch(), "data.corpus=x.txt", "data.corpus: 'x.txt' is empty; remove it or fill it"),
         (
@@ -518,7 +518,7 @@ def vocabulary(path: Path) -> None:
         (
             lambda: Path("folder").mkdir(),
             "data.corpus=folder",
-            "data.corpus: the folder 'folder' holds no .parquet, .jsonl, .txt file",
+            "data.corpus: the folder 'folder' holds no file that is read; known: .parquet",
         ),
         (lambda: Path("x.txt").write_text("one two three"), "data.corpus=x.txt", "data."),
         (None, "data.corpus=hub:nobody/nothing", "data.corpus: 'hub:nobody/nothing' cannot be loaded: "),

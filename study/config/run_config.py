@@ -89,9 +89,10 @@ class TokenizerConfig(Strict):
 class DataConfig(Strict):
     """Which text a run reads: a corpus, its tokeniser, the sequence length, and how much of it validates.
 
-    `corpus` is `docstrings`, a file (.parquet, .jsonl, .txt) or a folder of them, or `hub:NAME[:CONFIG]`; `text_column` is
-    the column that holds the text. `dedupe` drops repeated paragraphs and puts documents that nearly repeat others into one
-    split (study.data.deduplication). `sequence_length` counts tokens, [CLS] included.
+    `corpus` is `docstrings`, a file (.parquet, .arrow, .jsonl, .csv, .tsv or .txt, text also as .gz or .zst), a folder of them
+    or one that `save_to_disk` of datasets wrote, or `hub:NAME[:CONFIG]`; `text_column` is the column that holds the text,
+    dotted where it is a field of nested values. `dedupe` drops repeated paragraphs and puts documents that nearly repeat others
+    into one split (study.data.deduplication). `sequence_length` counts tokens, [CLS] included.
     """
 
     corpus: Text = "docstrings"

@@ -14,7 +14,8 @@ from study.data.cache import known_sha256_of
 from study.data.docstrings import docstrings_identity, read_docstrings
 from study.data.hub_corpus import PREFIX, hub_identity, hub_name, read_hub
 from study.data.surrogates import without_lone_surrogates
-from study.data.text_files import corpus_files, pieces, read_file
+from study.data.text_files import corpus_files, passed_over
+from study.data.text_readers import kind_of, pieces, read_file
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -64,6 +65,11 @@ def lies_in_files(corpus: str) -> bool:
     return corpus != _DOCSTRINGS and not corpus.startswith(PREFIX)
 
 
+def files_passed_over(data: DataConfig) -> str | None:
+    """Which files of a corpus's folder are not read, in words, None where all are, or it is no folder."""
+    return passed_over(data.corpus) if lies_in_files(data.corpus) else None
+
+
 def check_corpus(data: DataConfig) -> None:
     """Raise InputError where a local corpus is missing or of no known kind, or a file does not begin as it should.
 
@@ -73,7 +79,7 @@ def check_corpus(data: DataConfig) -> None:
     if data.corpus.startswith(PREFIX):
         hub_name(data.corpus)
     elif lies_in_files(data.corpus):
-        for file in corpus_files(data.corpus)[1:]:
+        for file in corpus_files(data.corpus).read[1:]:
             next(read_file(file, data.text_column), None)
         _check_splits(data)  # which begins with the first
 
@@ -102,12 +108,12 @@ def corpus_identity(data: DataConfig) -> object:
         return {"docstrings": docstrings_identity()}
     if data.corpus.startswith(PREFIX):
         return {"hub": hub_identity(data.corpus), "text_column": data.text_column}
-    files = corpus_files(data.corpus)
+    files = corpus_files(data.corpus).read
     try:
-        identity: dict[str, object] = {"files": [[path.suffix.lower(), known_sha256_of(path)] for path in files]}
+        identity: dict[str, object] = {"files": [[kind_of(path), known_sha256_of(path)] for path in files]}
     except OSError as error:
         raise InputError.at("data.corpus", f"{str(error.filename)!r} cannot be read: {error.strerror}") from error
-    if any(path.suffix.lower() != ".txt" for path in files):
+    if any(not str(kind_of(path)).startswith(".txt") for path in files):
         identity["text_column"] = data.text_column
     return identity
 
@@ -146,7 +152,7 @@ def _texts(data: DataConfig, progress: bool) -> Iterator[tuple[str, str]]:
     elif data.corpus.startswith(PREFIX):
         yield from ((data.corpus, text) for text in read_hub(data.corpus, data.text_column))
     else:
-        for path in corpus_files(data.corpus):
+        for path in corpus_files(data.corpus).read:
             yield from ((path.name, text) for text in read_file(path, data.text_column))
 
 

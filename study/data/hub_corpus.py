@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from study.base.errors import InputError
-from study.data.text_files import check_text_column
+from study.data.text_readers import text_field, texts_in
 
 PREFIX = "hub:"
 
@@ -36,10 +36,9 @@ def read_hub(corpus: str, text_column: str) -> Iterator[str]:
     disable_progress_bars()
     with _loading(corpus):
         dataset = load_dataset(name, config, split="train")
-    columns = {column: getattr(kind, "dtype", "") in ("string", "large_string") for column, kind in dataset.features.items()}
-    check_text_column(corpus, text_column, columns)
-    for batch in dataset.select_columns([text_column]).iter(batch_size=256):
-        yield from (text or "" for text in batch[text_column])
+    field = text_field(corpus, text_column, dataset.features.arrow_schema)
+    for table in dataset.select_columns([field[0]]).with_format("arrow").iter(batch_size=256):
+        yield from texts_in(table, field)
 
 
 def hub_name(corpus: str) -> tuple[str, str | None]:

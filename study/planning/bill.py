@@ -58,8 +58,9 @@ class Bill:
     """What a sweep will cost, cell by cell, but for what tuning adds to its combinations; `at_most` where it may need less.
 
     Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. The rows
-    are those of the plan's cells; a search has one, that of the largest run it may try. `unread` tells where the tokeniser
-    does not know much of the text; `validation_overlap_share` is None until the text has been prepared.
+    are those of the plan's cells; a search has one, that of the largest run it may try. `unread` tells where the tokeniser does
+    not know much of the text, `passed_over` which files of its folder are not read; `validation_overlap_share` is None until
+    the text has been prepared.
     """
 
     plan: Plan
@@ -69,6 +70,7 @@ class Bill:
     sharing: Sharing | None = None
     at_most: bool = False
     unread: str | None = None
+    passed_over: str | None = None
     validation_overlap_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class Bill:
         sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
         return (
             {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
-            | {"unread": self.unread, "validation_overlap_share": self.validation_overlap_share}
+            | {name: getattr(self, name) for name in ("unread", "passed_over", "validation_overlap_share")}
             | {"without_effect": self.plan.idle_base}
             | totals
             | sharing

@@ -21,6 +21,7 @@ from study.config.run_config import RunConfig
 from study.config.sweep import SearchSweep, Sweep
 from study.config.sweep_knobs import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
+from study.data.corpora import files_passed_over
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, known_overlap_share, prepare, unread_at_first
 from study.data.tokenizing import continuing_pieces, load_tokenizer
@@ -54,8 +55,12 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> Bill:
     """
     folder = folder_of(spec, results)
     billed = _bill(Plan(spec, folder.records()), folder, resources, slots_of(resources))
-    overlap = None if spec.data.corpus.startswith(PREFIX) else known_overlap_share(spec.data)  # a bill asks no hub
-    return replace(billed, unread=unread_at_first(spec.data), validation_overlap_share=overlap)
+    return replace(
+        billed,
+        unread=unread_at_first(spec.data),
+        passed_over=files_passed_over(spec.data),
+        validation_overlap_share=None if spec.data.corpus.startswith(PREFIX) else known_overlap_share(spec.data),
+    )
 
 
 @garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
@@ -119,8 +124,11 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
         dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
         joined = f"{plural(facts.near_duplicate_documents, 'document')} put into the split of another that they nearly repeat"
         yield f"deduplicated: {dropped}, {joined}"
+    if facts.empty_documents or facts.duplicate_documents:
+        empty, again = plural(facts.empty_documents, "row"), plural(facts.duplicate_documents, "repeated document")
+        yield f"{empty} without text and {again} are left out"
     notes = (_passes(planned, data), asked.tokenizer.unread(facts.unknown_share), asked.overlap(data.validation_overlap_share))
-    yield from filter(None, notes)
+    yield from filter(None, (files_passed_over(asked), *notes))
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:

@@ -45,6 +45,7 @@ def bill_summary(bill: Bill) -> str:
             *_extension_line(bill),
             *_scores_line(bill),
             *_unread_line(bill),
+            *_passed_over_line(bill),
             _overlap_line(bill),
         ]
     )
@@ -150,6 +151,12 @@ def _unread_line(bill: Bill) -> Iterator[str]:
     """How much of the text its tokeniser does not know."""
     if bill.unread is not None:
         yield f"As far as the text begins, {bill.unread}."
+
+
+def _passed_over_line(bill: Bill) -> Iterator[str]:
+    """Which files of the text's folder are not read."""
+    if bill.passed_over is not None:
+        yield f"{bill.passed_over}."
 
 
 def _overlap_line(bill: Bill) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from study.base.errors import InputError, nearest, shown
-from study.data.text_files import MAX_ROW_BYTES, first_bad_byte, json_rows
+from study.data.text_readers import MAX_ROW_BYTES, first_bad_byte, json_rows
 
 SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv", ".conll")
 

@@ -1,7 +1,7 @@
 """The docstring corpus as the embedded tasks see it: documents in the corpus's own splits, their prose, and its sentences.
 
 `dev` and `test` are the documents that no encoder is pre-trained on (study.data.corpora.split_of), so that what a task
-measures was not read before.
+measures was not read before; with `data.dedupe` near-duplicates of training documents train, of which half was read anyhow.
 """
 
 from __future__ import annotations

@@ -1,24 +1,38 @@
 """A user's files are read in bounded memory, and refused with the place of what is wrong."""
 
+import csv
+import gzip
+import io
 import json
 import tracemalloc
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset, DatasetDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from study.base.errors import InputError
-from study.data.text_files import MAX_CHARACTERS, corpus_files, pieces, read_file
+from study.config.run_config import DataConfig
+from study.data.corpora import Tally, corpus_identity, read_corpus, split_documents
+from study.data.text_files import corpus_files, passed_over
+from study.data.text_readers import COMPRESSIONS, MAX_CHARACTERS, pieces, read_file
 
 
 def read(path: Path, column: str = "text") -> list[str]:
     return list(read_file(path, column))
 
 
+def names(files: Iterable[Path], folder: Path) -> list[str]:
+    return [file.relative_to(folder).as_posix() for file in files]
+
+
 def written(path: Path, content: bytes | str) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
@@ -82,6 +96,11 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
         ("a.jsonl", b'{"text": 3, "body": "a"}', r"'text' does not hold text in .*; known: body"),
         ("a.jsonl", b"[" * 100_000, r"a.jsonl:1: is nested too deeply"),
         ("a.parquet", b"PAR1 but not really", r"is not a Parquet file"),
+        ("a.csv", b"id,text\n1,one\n2,two,three\n", r"a.csv:3: has 3 fields where the header has 2; quote the fields"),
+        ("a.csv", b'id,text\n1,"one" two\n', r"a.csv:2: .*expected after.*; write the file again as RFC 4180 has it"),
+        ("a.csv", b"id,body\n1,one\n", r"'text' is not a column of .*a.csv; known: body, id"),
+        ("a.csv", b"id,text\n1,caf\xe9\n", r"is not UTF-8 text \(byte 13\)"),
+        ("a.tsv", b'id\ttext\n1\t"one\n2\n', r"a.tsv:3: has 1 fields where the header has 2"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -106,20 +125,149 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name in ("c.txt", "b/[1].txt", "a.TXT", "README.md"):
         written(tmp_path / name, name)
-    assert [file.relative_to(tmp_path).as_posix() for file in corpus_files(str(tmp_path))] == ["a.TXT", "b/[1].txt", "c.txt"]
+    files = corpus_files(str(tmp_path))
+    assert names(files.read, tmp_path) == ["a.TXT", "b/[1].txt", "c.txt"]
+    assert names(files.passed_over, tmp_path) == ["README.md"]
+
+
+def test_a_folder_says_what_it_passes_over_and_hidden_files_are_no_part_of_it(tmp_path: Path) -> None:
+    for name in (".hidden.txt", ".git/a.txt", "b/._a.txt", "a.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        written(tmp_path / name, name)
+    assert passed_over(str(tmp_path)) is None
+    assert names(corpus_files(str(tmp_path)).read, tmp_path) == ["a.txt"]
+    written(tmp_path / "b.pdf", "x")
+    assert passed_over(str(tmp_path)) == f"1 file of {tmp_path} is passed over: {tmp_path / 'b.pdf'}"
+    for number in range(4):
+        written(tmp_path / f"c{number}.parquet.gz", "x")
+    assert str(passed_over(str(tmp_path))).startswith(f"5 files of {tmp_path} are passed over: ")
+    assert str(passed_over(str(tmp_path))).endswith("c1.parquet.gz, …")
+    assert passed_over(str(tmp_path / "a.txt")) is None
+
+
+TEXTS = ['one, "two"\nthree', "", "ünï\u2028code", "four"]
+
+
+def content_of(suffix: str) -> bytes:
+    """TEXTS as a text file; none is in several lines in a .tsv."""
+    if suffix == ".jsonl":
+        return "".join(json.dumps({"id": at, "text": text or None}) + "\n" for at, text in enumerate(TEXTS)).encode()
+    if suffix == ".txt":
+        return "\n\n".join(TEXTS).encode()
+    buffer = io.StringIO()
+    if suffix == ".csv":
+        csv.writer(buffer).writerows([("id", "text"), *enumerate(TEXTS)])
+    else:
+        buffer.writelines(
+            f"{at}\t{text}\n".replace("\n", " ", text.count("\n")) for at, text in [("id", "text"), *enumerate(TEXTS)]
+        )
+    return buffer.getvalue().encode("utf-8-sig")
+
+
+def compressed(content: bytes, compression: str) -> bytes:
+    """Two members of one file, as tools write them that append."""
+    compress = gzip.compress if compression == ".gz" else partial(pa.compress, codec="zstd", asbytes=True)
+    half = len(content) // 2
+    return compress(content[:half]) + compress(content[half:])
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".txt"])
+def test_compressed_text_is_read_as_the_text_in_it(tmp_path: Path, suffix: str) -> None:
+    content = content_of(suffix)
+    plain = read(written(tmp_path / f"a{suffix}", content))
+    assert [text.split() for text in plain if text] == [text.split() for text in TEXTS if text]
+    for compression in COMPRESSIONS:
+        assert read(written(tmp_path / f"b.c{suffix}{compression.upper()}", compressed(content, compression))) == plain
+
+
+@pytest.mark.parametrize("compression", list(COMPRESSIONS))
+def test_compressed_text_that_is_damaged_is_refused(tmp_path: Path, compression: str) -> None:
+    content = compressed(b"word " * 100_000, compression)
+    for damaged in (content[:-10], b"not compressed at all"):
+        with pytest.raises(InputError, match=rf"a\.txt\{compression}: cannot be read: "):
+            read(written(tmp_path / f"a.txt{compression}", damaged))
+    with pytest.raises(InputError, match=r"is not UTF-8 text \(byte 3\)"):
+        read(written(tmp_path / f"a.txt{compression}", compressed(b"caf\xe9 and more of it", compression)))
+
+
+@pytest.mark.parametrize("what", ["stream", "file"])
+def test_arrow_is_read_as_a_stream_and_as_a_file(tmp_path: Path, what: str) -> None:
+    table = pa.table({"id": range(4), "text": [text or None for text in TEXTS]})
+    path = tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as sink, getattr(pa.ipc, f"new_{what}")(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+    assert read(path) == TEXTS
+    with pytest.raises(InputError, match=r"'texts' is not a column of .*a\.arrow; did you mean 'text'"):
+        read(path, "texts")
+    for damaged in (b"not arrow", path.read_bytes()[:400]):
+        with pytest.raises(InputError, match=r"a\.arrow: (is not an Arrow file, or damaged behind row \d|cannot be read: )"):
+            read(written(tmp_path / "b" / "a.arrow", damaged))
+
+
+def test_what_save_to_disk_wrote_is_read_of_train_alone_and_without_its_caches(tmp_path: Path) -> None:
+    dataset = Dataset.from_dict({"text": TEXTS})
+    dataset.save_to_disk(tmp_path / "one", num_shards=2)
+    assert [document.text for document in read_corpus(DataConfig(corpus=str(tmp_path / "one")))] == TEXTS
+    assert passed_over(str(tmp_path / "one")) is None
+    DatasetDict(train=dataset, test=dataset).save_to_disk(tmp_path / "several")
+    written(tmp_path / "several" / "train" / "cache-1234.arrow", "of a map")
+    files = corpus_files(str(tmp_path / "several"))
+    assert names(files.read, tmp_path / "several") == ["train/data-00000-of-00001.arrow"]
+    assert names(files.passed_over, tmp_path / "several") == ["test/data-00000-of-00001.arrow", "train/cache-1234.arrow"]
+    DatasetDict(left=dataset, right=dataset).save_to_disk(tmp_path / "others")
+    assert len(corpus_files(str(tmp_path / "others")).read) == 2
+
+
+def test_a_dotted_column_is_a_field_of_nested_values_in_every_kind(tmp_path: Path) -> None:
+    """Unless a column has just that name."""
+    rows = [{"doc": {"text": "one", "of": {"body": "two"}}}, {"doc": {"text": None, "of": None}}, {"doc": None}]
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    written(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("a.parquet", "a.arrow", "a.jsonl"):
+        assert read(tmp_path / name, "doc.text") == ["one", "", ""]
+        assert read(tmp_path / name, "doc.of.body") == ["two", "", ""]
+        with pytest.raises(InputError, match=r"'doc.txt' is not a column of .*; did you mean 'doc.text'"):
+            read(tmp_path / name, "doc.txt")
+        with pytest.raises(InputError, match=r"'doc' does not hold text"):
+            read(tmp_path / name, "doc")
+    named = {"doc.text": "its name", "doc": {"text": "nested"}}
+    pq.write_table(pa.Table.from_pylist([named]), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", "doc.text") == ["its name"]
+    assert read(written(tmp_path / "a.jsonl", json.dumps(named)), "doc.text") == ["its name"]
+    assert read(written(tmp_path / "a.csv", "doc.text,id\none,2\n"), "doc.text") == ["one"]
+
+
+def test_rows_without_text_are_counted_and_no_column_is_guessed(tmp_path: Path) -> None:
+    rows = [{"text": "one"}, {"id": 2}, {"text": None}, {"text": " "}, {"text": "two"}]
+    path = written(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    tally = Tally()
+    assert len(list(split_documents(read_corpus(DataConfig(corpus=str(path))), tally))) == 2
+    assert (tally.documents, tally.empty) == (2, 3)
+    with pytest.raises(InputError, match=r"'text' does not hold text in .*a\.jsonl:2"):
+        read(written(path, '{"text": "one"}\n{"text": 2}'))
+
+
+def test_what_a_file_is_read_as_is_part_of_the_identity_of_a_corpus(tmp_path: Path) -> None:
+    names = ("a.jsonl.gz", "a.csv.gz", "a.txt.gz", "a.txt")
+    identities = [corpus_identity(DataConfig(corpus=str(written(tmp_path / name, "same")))) for name in names]
+    assert len({json.dumps(identity) for identity in identities}) == 4
+    assert ["text_column" in dict(identity) for identity in identities] == [True, True, False, False]  # type: ignore[call-overload]
 
 
 def test_a_corpus_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for name, message in {
         "none.txt": "does not exist",
-        "a.csv": "unknown suffix; known: .parquet, .jsonl, .txt",
+        "a.pdf": "unknown suffix; known: .parquet, .arrow, .jsonl, .csv, .tsv, .txt, the last 4 also as .gz or .zst",
         "empty.txt": "is empty",
-        "folder": "holds no .parquet, .jsonl, .txt file",
+        "folder": "holds no file that is read; known: .parquet",
         "a" * 300 + ".txt": "cannot be read: .*File name too long",
     }.items():
         if name == "folder":
             (tmp_path / name).mkdir()
-        elif name in ("a.csv", "empty.txt"):
-            written(tmp_path / name, "x" if name == "a.csv" else "")
+        elif name in ("a.pdf", "empty.txt"):
+            written(tmp_path / name, "x" if name == "a.pdf" else "")
         with pytest.raises(InputError, match=message):
             corpus_files(str(tmp_path / name))

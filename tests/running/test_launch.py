@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -253,6 +254,25 @@ def test_a_plan_tells_how_much_validation_text_trains_once_the_text_is_prepared(
     words = " ".join(study(*planned)[1].split())
     assert f"{share:.1%} of the validation tokens stand in 13-token windows that occur in the training text" in words
     assert ("data.dedupe: true leaves out what repeats." in words) is not dedupe
+
+
+def test_a_plan_and_a_launch_say_what_of_a_folder_is_not_read(tmp_path: Path, study: Any) -> None:
+    documents = write_topics(tmp_path / "text.txt").read_text().split("\n\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    rows = [*documents, documents[0], None, None]
+    (folder / "text.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps({"text": row}) + "\n" for row in rows).encode()))
+    (folder / "notes.pdf").write_text("not read")
+    one = {"grid": {"depth": [1], "width": [16], "heads": [2], "ffn": [32]}}
+    data = {"corpus": str(folder), "dedupe": True, "validation_sequences": 16}
+    sweep = write_sweep(tmp_path / "toy.yaml", folder, shapes=one, budgets={"steps": [10]}, data=data)
+    passed_over = f"1 file of {folder} is passed over: {folder / 'notes.pdf'}"
+    planned = study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:], "--json")[1]
+    assert json.loads(planned)["passed_over"] == passed_over
+    told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])[1]
+    words = "".join(told.split())
+    for note in (passed_over, "2 rows without text and 1 repeated document are left out", "deduplicated: 0 repeated"):
+        assert "".join(note.split()) in words
 
 
 def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refused_before_anything_is_trained(
