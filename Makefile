@@ -18,10 +18,10 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow fuzz faults lint dashboard docs replicate bench reference constraints
+.PHONY: help install study test slow fuzz faults lint dashboard docs replicate bench reference reference-check constraints
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
 
 install: .venv/.installed ## make .venv with the pinned versions of what running needs
 
@@ -56,6 +56,9 @@ reference: .venv/.installed ## write the committed answers and figures anew from
 	for sweep in results/reference/*/sweep.yaml; do .venv/bin/study report $$(dirname $$sweep) > /dev/null || exit 1; done
 	.venv/bin/python -c 'import sys, pathlib, study.plotting.parameters_against_latency as figure; \
 	  [figure.write(pathlib.Path(table)) for table in sys.argv[1:]]' results/reference/latency/*/table.csv
+
+reference-check: reference ## write them anew, and fail where they differ from what is committed
+	git diff --exit-code --stat -- results/reference
 
 lint: .venv/.installed-dev ## check style, format and types
 	.venv/bin/ruff check

@@ -220,11 +220,14 @@ def engineering(number: float, form: str = "g") -> str:
 
 
 def rounded(number: float, width: float = 0.0, digits: int = DIGITS) -> float:
-    """A computed number to so many digits of itself, or of the `width` of its interval, but to no more than MOST_DIGITS."""
+    """A computed number to so many digits of itself, or of the `width` of its interval, but to no more than MOST_DIGITS.
+
+    There is one zero: −0.0 is taken as it.
+    """
     scale = max(width, abs(number) * 10.0 ** (digits - MOST_DIGITS)) if width > 0 else abs(number)
     if not math.isfinite(number) or not math.isfinite(scale) or scale == 0:
-        return number
-    return round(number, digits - 1 - math.floor(math.log10(scale)))
+        return number + 0.0
+    return round(number, digits - 1 - math.floor(math.log10(scale))) + 0.0
 
 
 def rounded_all(values: Any, digits: int = MOST_DIGITS) -> Any:

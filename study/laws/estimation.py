@@ -131,6 +131,7 @@ class Fit:
     def to_dict(self) -> dict[str, Any]:
         """The fit as plain values that JSON can hold, rounded to what they mean: what is infinite or missing is None."""
         noise = float(np.sqrt(np.mean(self.residuals**2)))
+        errors = np.sqrt(np.diag(self.covariance))
         widths = {name: high - low for name, (low, high) in self.intervals.items()}
         far = np.argsort(-np.abs(np.round(self.residuals, _DECIMALS)), kind="stable")[:5]
         used = (*self.law.variables, self.law.predicts)
@@ -152,7 +153,10 @@ class Fit:
             "space": self.settings.space,
             "estimates": {name: _finite(value, widths.get(name, 0.0)) for name, value in self.estimates.items()},
             "intervals": {name: [_finite(end, widths[name]) for end in ends] for name, ends in self.intervals.items()},
-            "covariance": [[_finite(value) for value in row] for row in self.covariance],
+            "covariance": [
+                [_finite(value, one * other) for value, other in zip(row, errors, strict=True)]
+                for row, one in zip(self.covariance, errors, strict=True)
+            ],
             "condition_number": _finite(self.condition_number),
             "bootstrap": {
                 "method": self.resamples.method,
@@ -306,7 +310,11 @@ def _tail(law: Law, observations: Observations) -> float:
 
 def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:
     """Covariance of the parameters: that of the resamples of θ, or the sandwich without them, by the delta method."""
-    inner = np.cov(resamples.theta.T) if len(resamples.theta) > 1 else covariance(objective, observations, theta)
+    inner = (
+        np.cov(_on_bounds(objective, resamples.theta).T)
+        if len(resamples.theta) > 1
+        else covariance(objective, observations, theta)
+    )
     slopes = objective.surface.natural_slopes(theta)
     return np.asarray(slopes @ np.atleast_2d(inner) @ slopes.T)
 

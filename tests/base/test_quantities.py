@@ -122,6 +122,7 @@ def test_numbers_are_rounded_to_six_digits_of_their_own_or_of_their_interval_and
     assert rounded(2.427662913684521, width=0.031) == 2.4276629
     assert rounded(2.427662913684521, width=1e-12) == 2.42766291
     assert (rounded(0.0), rounded(0.0, width=2.0)) == (0.0, 0.0)
+    assert str(rounded(-3e-16, width=1e-6)) == str(rounded(-0.0)) == "0.0"
     assert math.isnan(rounded(math.nan))
     assert rounded(math.inf, width=1.0) == math.inf
     assert rounded(2.427662913684521, width=math.nan) == 2.42766
