@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
 from study.cli import commands
-from study.config.recipe import Recipe
+from study.config.recipe import Recipe, TrainingMasking
 from study.config.run_config import DataConfig, Masking
 from study.config.sweep import CellSweep, SearchSweep
 from study.counting.architecture import Architecture
@@ -55,7 +55,13 @@ def sweep_file_page() -> str:
     lines = ["# Sweep file", "", "The keys of a sweep file. How they work together: [Sweep files](../sweep-files.md).", ""]
     lines += [part for name, model in models_of(CellSweep, SearchSweep) for part in section(name, model)]
     lines += ["## Keys of a run", "", "`base` sets them for all runs, `vary` and `tune` for some.", ""]
-    runs = {"architecture.": Architecture, "recipe.": Recipe, "data.": DataConfig, "masking.": Masking}
+    runs = {
+        "architecture.": Architecture,
+        "recipe.": Recipe,
+        "recipe.masking.": TrainingMasking,
+        "data.": DataConfig,
+        "masking.": Masking,
+    }
     lines += [part for prefix, model in runs.items() for part in section(f"`{prefix}`", model, prefix)]
     return "\n".join(lines)
 

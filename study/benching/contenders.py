@@ -23,8 +23,8 @@ from study.counting.memory import Device, Precision
 from study.data.batches import DataOrder
 from study.model.autocast import autocast
 from study.model.linear import multiply_through_onednn, onednn_product
-from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import clip_gradients, optimizer_of, schedule
+from study.model.parametrization import fresh_model
 from study.store.run_folder import RunFolder
 from study.training.allocation import keep_freed_memory
 from study.training.execution import Execution, resolve_kernels
@@ -122,7 +122,7 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
     sequences = prepared.split("train")
     order = DataOrder(len(sequences), case.batch, config.seed)
     masker, generator = training_masker(config, prepared), torch.Generator()
-    model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed).train()
+    model = fresh_model(config.architecture, config.recipe, config.seed).train()
     if resolve_kernels(Execution(case.device), case.dtype) == "onednn":
         multiply_through_onednn(model)
     optimizer = optimizer_of(model, config.recipe)

@@ -55,6 +55,16 @@ RULES = (
         lambda run: run.recipe.optimizer != "muon",
     ),
     Rule(
+        ("recipe.base_width", "recipe.base_depth"),
+        "they are for parametrization completep alone",
+        lambda run: run.recipe.parametrization != "completep",
+    ),
+    Rule(
+        ("recipe.parametrization", "recipe.base_width", "recipe.base_depth"),
+        "the encoder has the sizes of the base, at which nothing is scaled",
+        lambda run: run.at_base_sizes,
+    ),
+    Rule(
         ("recipe.initialisation", "recipe.residual_initialisation"),
         "all weights are those of the run that recipe.start names",
         lambda run: run.recipe.donor is not None,

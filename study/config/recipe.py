@@ -14,6 +14,14 @@ from study.counting.memory import AskedPrecision
 Initialisation = Literal["bert", "unit_stream"]
 ResidualInitialisation = Literal["bert", "zero"]
 OptimiserName = Literal["adamw", "muon"]
+ParametrizationName = Literal["standard", "completep"]
+
+
+BASE_HEAD_WIDTH = 64
+"""The head width of the encoder from which completep scales, at any width of it."""
+
+BASE_FFN_RATIO = 4
+"""The inner size of that encoder's FFN over its width."""
 
 
 class Budget(Strict):
@@ -54,12 +62,13 @@ class Budget(Strict):
 
 
 class TrainingMasking(Strict):
-    """How training corrupts text; a rate or share that is left out is that of the run's `masking`, which validates.
+    """How training corrupts text; a rate or share that is not given is that of the run's `masking`, which validation uses.
 
-    The number of positions is round(rate · sequence length) in every sequence. `whole_words` chooses words in place of pieces:
-    words in random order, each with all its pieces, until there are enough, the last word cut where it has more (Devlin et al.
-    skip such a word). The masks of a step are new ones where `static_copies` is 0; with k copies a sequence has k masks, of
-    which each visit draws one. BERT wrote each sequence 10 times before it trained (Liu et al. 2019, arXiv:1907.11692, §4.1).
+    The number of positions is round(rate · sequence length) in every sequence. `whole_words` masks whole words: words in
+    random order, each with all its pieces, until the number is reached; the last word is cut if it has more (Devlin et al.
+    skip such a word). `static_copies` is 0 for masks that are drawn anew at every step. With k copies each sequence has k
+    fixed masks, one of which is drawn at every visit; BERT wrote each sequence 10 times before training (Liu et al. 2019,
+    arXiv:1907.11692, §4.1).
     """
 
     rate: Annotated[Positive, Field(le=0.9)] | None = None
@@ -73,7 +82,7 @@ class Recipe(Strict):
     """How a run trains: optimiser, learning rate, schedule, batch, regularisation, precision and budget.
 
     `optimizer` is AdamW, without weight decay on norms and biases, or `muon`: then the matrices of the blocks are Muon's (see
-    study.model.muon), whose rate is `muon_rate_ratio` times `learning_rate`, so that who tunes one tunes both. `linear` and
+    study.model.muon), whose rate is `muon_rate_ratio` times `learning_rate`, so that tuning one tunes both. `linear` and
     `cosine` rise over `warmup_fraction` of the steps and fall to `final_learning_rate_fraction` of the peak at the end; `wsd`
     (warmup-stable-decay) stays at the peak and falls linearly over the last `decay_fraction`. `warmup_tokens` takes the place
     of `warmup_fraction` where it is given: then the warmup is that of every budget, and a wsd run's way to its decay is part of
@@ -86,7 +95,9 @@ class Recipe(Strict):
     (see study.model.embeddings): as BERT's, or with `unit_stream` but for the projection of narrower tables.
     `residual_initialisation` says how each block's last products begin, of attention and FFN: as BERT's, or at `zero`, so that
     every block begins as the identity, in post-norm but for its norms (Goyal et al. 2017, arXiv:1706.02677, section 5.1; Zhang
-    et al. 2019, arXiv:1901.09321). `masking` is what training masks (see TrainingMasking).
+    et al. 2019, arXiv:1901.09321). `masking` is what training masks (see TrainingMasking). `parametrization` is `standard`, the
+    same learning rate, weight decay and initial deviation at every size, or `completep`: these are those of an encoder of
+    `base_width` and `base_depth`, and scale with the size (see study.model.parametrization).
     """
 
     learning_rate: Positive = 1e-3
@@ -110,6 +121,9 @@ class Recipe(Strict):
     masking: TrainingMasking = TrainingMasking()
     optimizer: OptimiserName = "adamw"
     muon_rate_ratio: Positive = 4.0
+    parametrization: ParametrizationName = "standard"
+    base_width: Count = 128
+    base_depth: Count = 2
     budget: Budget
 
     @field_validator("start")
@@ -145,6 +159,13 @@ class Recipe(Strict):
                 raise ValueError(f"warmup_tokens take the place of warmup_fraction {self.warmup_fraction}; give one of them")
         elif self.warmup_fraction + decay > 1 + 1e-9:
             raise ValueError(f"warmup_fraction {self.warmup_fraction} and decay_fraction {decay} add up to more than 1")
+        return self
+
+    @model_validator(mode="after")
+    def _first_values_follow_one_rule(self) -> Self:
+        if self.parametrization == "completep" and self.initialisation != "bert":
+            both = f"initialisation {self.initialisation} and parametrization completep"
+            raise ValueError(f"{both} both say how the projection of narrower tables begins; leave out one")
         return self
 
     @property

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.base.yaml_files import read_yaml
 from study.config.named_runs import NO_RUN, donor_of, teacher_of
-from study.config.recipe import Recipe
+from study.config.recipe import BASE_FFN_RATIO, BASE_HEAD_WIDTH, Recipe
 from study.counting.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_values, unbuildable, unlike_bert
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
 
@@ -23,7 +23,11 @@ NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
 
 _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
-    include={*NO_RUN, "initialisation", "residual_initialisation", "masking", "optimizer", "muon_rate_ratio"}, exclude_none=True
+    include={
+        *(*NO_RUN, "initialisation", "residual_initialisation", "masking", "optimizer", "muon_rate_ratio"),
+        *("parametrization", "base_width", "base_depth"),
+    },
+    exclude_none=True,
 )
 """The knobs of a recipe that configurations leave out at their defaults, with these."""
 
@@ -198,6 +202,13 @@ class RunConfig(Strict):
             raise ValueError("recipe.budget.steps 0 trains nothing; let recipe.start name the run whose weights it takes")
         if self.recipe.taught_by is not None:
             raise ValueError(f"recipe.budget.steps 0 trains nothing, so nothing is learnt from {self.recipe.teacher}")
+
+    @property
+    def at_base_sizes(self) -> bool:
+        """Whether the encoder has the sizes from which completep scales, so that nothing is scaled."""
+        a, width = self.architecture, self.recipe.base_width
+        sizes = (a.depth, a.width, a.table_width, a.ffn, a.head_width)
+        return sizes == (self.recipe.base_depth, width, width, BASE_FFN_RATIO * width, BASE_HEAD_WIDTH)
 
     @property
     def batch_sequences(self) -> int:

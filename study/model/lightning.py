@@ -27,8 +27,8 @@ from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.model.dropout import seed_dropout
 from study.model.encoder import is_written_out
 from study.model.linear import multiply_through_onednn
-from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import clip_gradients, learning_rate_factor, optimizer_of, schedule
+from study.model.parametrization import fresh_model
 from study.model.step_graph import StepGraph
 from study.model.tutor import Tutor
 
@@ -140,9 +140,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         teacher = None if tutor is None else tutor.model.architecture
         self.train_flops_per_token = config.flops_per_token_with(teacher)["train_flops"]
         self._spared_flops_per_token = config.spared_flops_per_token_with(teacher)
-        recipe = config.recipe
-        initialised = (config.seed, recipe.initialisation, recipe.residual_initialisation)
-        self.model = MaskedLanguageModel(config.architecture, recipe.dropout, *initialised)
+        self.model = fresh_model(config.architecture, config.recipe, config.seed)
         self.validation: ValidationResult | None = None
         self.validation_documents = validation_documents
         self.gradient_norm = torch.zeros(())

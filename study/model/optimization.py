@@ -16,6 +16,7 @@ from study.model.autocast import multiplies_in_bf16
 from study.model.linear import Linear
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.muon import Muon
+from study.model.parametrization import Scale, scale_of
 
 CLIP_EPSILON = 1e-6
 """What torch adds to the norm that it divides the limit by."""
@@ -38,25 +39,31 @@ def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Opti
     Muon steps the matrices of the blocks, at `muon_rate_ratio` times the learning rate. Tables, norms, biases and the head,
     whose inputs or outputs are no hidden features, are AdamW's.
     """
-    if recipe.optimizer == "adamw":
+    muon = recipe.optimizer == "muon"
+    if not muon and recipe.parametrization == "standard":
         return adamw(model, recipe)
-    held = {layer.weight: layer.matrices for layer in model.encoder.blocks.modules() if isinstance(layer, Linear)}
+    layers = [layer for layer in model.encoder.blocks.modules() if isinstance(layer, Linear)] if muon else []
+    matrices = {layer.weight: layer.matrices for layer in layers}
 
-    def kind(parameter: nn.Parameter) -> tuple[int, bool]:
-        return held.get(parameter, 0), parameter.ndim >= 2
+    def kind(named: tuple[str, nn.Parameter]) -> tuple[int, bool, Scale]:
+        name, parameter = named
+        return matrices.get(parameter, 0), parameter.ndim >= 2, scale_of(model, recipe, name, parameter in matrices)
 
     groups = [
         {
-            "params": parameters,
-            "matrices": matrices,
-            "lr": recipe.learning_rate * (recipe.muon_rate_ratio if matrices else 1),
-            "weight_decay": recipe.weight_decay if decays else 0.0,
-            "eps": recipe.epsilon,
+            "params": [parameter for _, parameter in alike],
+            "lr": recipe.learning_rate * (recipe.muon_rate_ratio if held else 1) * scale.rate,
+            "weight_decay": recipe.weight_decay * scale.decay if decays else 0.0,
+            "eps": recipe.epsilon * scale.epsilon,
         }
-        for (matrices, decays), parameters in grouped(model.parameters(), kind).items()
+        | ({"matrices": held} if muon else {})
+        for (held, decays, scale), alike in grouped(model.named_parameters(), kind).items()
     ]
+    betas = (recipe.beta1, recipe.beta2)
+    if not muon:
+        return torch.optim.AdamW(groups, betas=betas, fused=True)
     device: Device = "cuda" if next(model.parameters()).device.type == "cuda" else "cpu"
-    return Muon(groups, (recipe.beta1, recipe.beta2), bf16=multiplies_in_bf16(device))
+    return Muon(groups, betas, bf16=multiplies_in_bf16(device))
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:

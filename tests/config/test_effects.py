@@ -14,6 +14,8 @@ from study.store.run_folder import RunFolder
 from tests.small import config, trained, write_corpus
 
 STEPS = 10
+BASE = {"architecture": {"width": 64, "heads": 1, "ffn": 256, "depth": 1}}
+SCALED = {"parametrization": "completep", "base_width": 64, "base_depth": 1}
 ALIBI = {"position_encoding": "none", "distance_bias": "alibi"}
 LEARNED_BIAS = {"position_encoding": "none", "distance_bias": "learned"}
 NARROW = {"architecture": {"embedding_width": 8}}
@@ -57,6 +59,8 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"budget": {"tokens": 128 * STEPS + 100}}),
     ({}, {"initialisation": "unit_stream"}),
     ({}, {"muon_rate_ratio": 2.0}),
+    ({}, {"base_width": 64}),
+    ({**BASE, **SCALED, "parametrization": "standard"}, {**BASE, **SCALED}),
     ({"masking": {"rate": 0.18}}, {"masking": {"rate": 0.2}}),
     ({"architecture": ALIBI}, {"architecture": ALIBI | {"positions": 32}}),
     (
@@ -72,6 +76,8 @@ APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"warmup_tokens": 256}),
     ({}, {"budget": {"steps": STEPS + 1}}),
     (NARROW, {**NARROW, "initialisation": "unit_stream"}),
+    ({}, SCALED),
+    ({**BASE, **SCALED}, {**BASE, **SCALED, "base_depth": 2}),
     ({"optimizer": "muon"}, {"optimizer": "muon", "muon_rate_ratio": 2.0}),
     ({}, {"masking": {"rate": 0.2}}),
     ({}, {"residual_initialisation": "zero"}),

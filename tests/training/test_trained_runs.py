@@ -425,10 +425,14 @@ def test_a_teacher_of_longer_sequences_teaches_shorter_ones(corpus: Path, donor:
     assert record.state == "COMPLETED", record.reason
 
 
+@pytest.mark.parametrize("all_else", [False, True], ids=["as BERT", "every knob of the recipe"])
 def test_a_taught_run_that_was_stopped_goes_on_to_the_same_bits(
-    corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    all_else: bool, corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = taught(corpus, donor.path, budget={"steps": 30}, dropout=0.1)
+    masking = {"rate": 0.3, "whole_words": True, "static_copies": 2}
+    knobs = {"optimizer": "muon", "parametrization": "completep", "masking": masking, "start": str(donor.path)}
+    shared: dict[str, Any] = {"teacher": str(donor.path), "budget": {"steps": 30}, "dropout": 0.1}
+    wanted = toy(corpus, 1, 16 if all_else else 8, **shared, **(knobs if all_else else {}))
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
         assert trained(tmp_path / "stopped", wanted, stop_after(13, patch)).record() is None

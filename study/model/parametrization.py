@@ -1,0 +1,132 @@
+"""Parametrisations: how initial weights, learning rates, weight decay and epsilon scale with the size of an encoder.
+
+The forward pass has no factors. A residual branch divided by the depth, logits divided by the width and attention scores
+divided by the width of a head are folded into the weights: a weight that a factor is folded into begins that much smaller and
+moves that much slower. The steps of AdamW and Muon do not depend on the scale of the gradient, so both forms train alike (Yang
+and Hu 2021, arXiv:2011.14522, section 3.2), and a trained encoder is an ordinary one to whatever scores, cuts, exports or
+learns from it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from study.config.recipe import BASE_FFN_RATIO, BASE_HEAD_WIDTH, Recipe
+from study.counting.architecture import Architecture
+from study.model.masked_language_model import MaskedLanguageModel
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the initial values, learning rate, weight decay and AdamW's epsilon of a parameter are multiplied by."""
+
+    initial: float = 1.0
+    rate: float = 1.0
+    decay: float = 1.0
+    epsilon: float = 1.0
+
+    def folded(self, factor: float) -> Scale:
+        """The scale of a parameter with a factor of the forward pass folded into it."""
+        return Scale(self.initial * factor, self.rate * factor, self.decay / factor, self.epsilon / factor)
+
+
+@dataclass(frozen=True)
+class CompleteP:
+    """CompleteP with α = 1 (Dey et al. 2025, arXiv:2505.01618, table 1), which is µP over the width.
+
+    Ratios to the base encoder: m of the width, l of the depth, n of the inputs of a matrix, h = head width ÷ BASE_HEAD_WIDTH.
+    Where all are 1, every scale is. With learning rate η, weight decay λ and epsilon ε:
+
+    - tables, norms and biases have η and ε/m, in a residual branch ε/(m·l); the bias of the logits has ε;
+    - matrices under AdamW have deviation 0.02/√n, η/n, λ·n and the same ε; an untied decoder is scaled like a table;
+    - matrices under Muon have deviation 0.02/√n, η and λ: a step of spectral norm √(outputs ÷ inputs) changes a layer's output
+      equally at any width (Yang et al. 2023, arXiv:2310.17813; Large et al. 2024, arXiv:2405.14813). Where a matrix is wider
+      than tall, Muon's factor √max(1, outputs ÷ inputs) lacks part of that, which is made up relative to the base;
+    - residual branches are divided by l, folded into attention's output and the FFN's outer product; attention scores by √h
+      beside the root of the head width, h^(−1/4) folded into query, key and value each, and its inverse for the value into
+      attention's output; logits by n of the decoder, folded into the norm before it.
+
+    Dey et al. use pre-norm. In post-norm the norms of a block act on the stream itself, and l times as many move it: η/l and
+    ε/m.
+    """
+
+    architecture: Architecture
+    base_width: int
+    base_depth: int
+
+    @cached_property
+    def width(self) -> float:
+        """The width relative to the base."""
+        return self.architecture.width / self.base_width
+
+    @cached_property
+    def depth(self) -> float:
+        """The depth relative to the base."""
+        return self.architecture.depth / self.base_depth
+
+    def scale(self, name: str, muon: bool = False) -> Scale:
+        """The scale of a parameter of a MaskedLanguageModel by its name; `muon` where it is a matrix that Muon steps."""
+        *way, layer, kind = name.split(".")
+        if layer == "head":
+            return Scale()  # the bias of the logits
+        if layer in ("attention_norm", "feed_forward_norm") and self.architecture.norm == "post":
+            return Scale(rate=1 / self.depth, epsilon=1 / self.width)
+        scale = Scale(epsilon=1 / (self.width * (self.depth if "blocks" in way else 1)))
+        if kind == "weight" and (inputs := self._inputs.get(layer)) is not None:
+            rate, decay = (self._spectral(layer), 1.0) if muon else (1 / inputs, inputs)
+            scale = replace(scale, initial=inputs**-0.5, rate=rate, decay=decay)
+        return scale.folded(self._factor(layer, kind, way))
+
+    @cached_property
+    def _inputs(self) -> dict[str, float]:
+        """The inputs of each matrix but the decoder relative to the base, by its layer."""
+        inner = self.architecture.ffn / (BASE_FFN_RATIO * self.base_width)
+        whole = dict.fromkeys(("query_key_value", "output", "inner", "transform"), self.width)
+        return whole | {"outer": inner, "projection": self._table}
+
+    @cached_property
+    def _table(self) -> float:
+        """The width of the tables relative to the base."""
+        return self.architecture.table_width / self.base_width
+
+    def _spectral(self, layer: str) -> float:
+        """What Muon's factor √max(1, outputs ÷ inputs) lacks of √(outputs ÷ inputs), relative to the base."""
+        a = self.architecture
+        outputs, base = {"inner": (a.ffn / a.width, 1.0), "outer": (a.width / a.ffn, 1 / BASE_FFN_RATIO)}.get(layer, (1.0, 1.0))
+        return math.sqrt(min(1.0, outputs) / base)
+
+    def _factor(self, layer: str, kind: str, way: list[str]) -> float:
+        """The factor of the forward pass that is folded into a parameter."""
+        of_scores = math.pow(self.architecture.head_width / BASE_HEAD_WIDTH, -0.25)
+        match layer:
+            case "query_key_value" | "query_norm" | "key_norm":
+                return of_scores
+            case "output":
+                return 1 / (self.depth * (of_scores if kind == "weight" else 1))
+            case "outer":
+                return 1 / self.depth
+            case "norm" if way == ["head"]:
+                return 1 / self._table
+            case _:
+                return 1.0
+
+
+def scale_of(model: MaskedLanguageModel, recipe: Recipe, name: str, muon: bool = False) -> Scale:
+    """The scale of a parameter of a model, by its name, under the parametrisation of a recipe."""
+    if recipe.parametrization == "standard":
+        return Scale()
+    return CompleteP(model.architecture, recipe.base_width, recipe.base_depth).scale(name, muon)
+
+
+def fresh_model(architecture: Architecture, recipe: Recipe, seed: int) -> MaskedLanguageModel:
+    """A model with the initial weights of a recipe that does not start from another run."""
+    model = MaskedLanguageModel(architecture, recipe.dropout, seed, recipe.initialisation, recipe.residual_initialisation)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if (scale := scale_of(model, recipe, name)) != Scale():
+                parameter.mul_(scale.initial)
+    return model

@@ -1,0 +1,191 @@
+"""CompleteP is what its paper writes out, though no factor stands in the forward pass, and steps move every size as far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from study.config.recipe import Recipe
+from study.counting.architecture import Architecture
+from study.model.encoder import Block
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.muon import Muon
+from study.model.optimization import optimizer_of
+from study.model.parametrization import CompleteP, Scale, fresh_model
+
+WIDTH, DEPTH = 16, 2
+"""The base of the encoders here."""
+
+MODERN: dict[str, Any] = {
+    "norm": "pre",
+    "norm_kind": "rms",
+    "norm_bias": False,
+    "activation": "swiglu",
+    "embedding_width": 24,
+    "tied_decoder": False,
+    "query_key_norm": True,
+    "distance_bias": "learned",
+    "position_encoding": "rotary",
+}
+KINDS = {"post": {}, "pre": {"norm": "pre"}, "modern": MODERN, "narrow FFN": {"ffn": 40}}
+
+
+def architecture(**changes: Any) -> Architecture:
+    sizes = {"depth": 6, "width": 48, "heads": 4, "ffn": 240, "vocabulary": 64, "positions": 8}
+    return Architecture.parse(sizes | changes)
+
+
+def recipe(**changes: Any) -> Recipe:
+    values = {"budget": {"steps": 10}, "learning_rate": 1e-2, "weight_decay": 0.5, "epsilon": 1e-3, "optimizer": "adamw"}
+    return Recipe.parse(values | {"parametrization": "completep", "base_width": WIDTH, "base_depth": DEPTH} | changes)
+
+
+def times(factor: float | Tensor) -> Callable[..., Tensor]:
+    return lambda _, __, output: output * factor
+
+
+def written_out(a: Architecture, asked: Recipe) -> tuple[MaskedLanguageModel, torch.optim.Optimizer]:
+    """A model whose forward pass has the factors of the paper, and its optimiser by the rows of the paper's table.
+
+    Muon itself multiplies a step by √max(1, outputs ÷ inputs), which for the base's outer product is twice what it should be.
+    """
+    model = MaskedLanguageModel(a).double()
+    m, depth, table = a.width / WIDTH, a.depth / DEPTH, a.table_width / WIDTH
+    inputs = {"query_key_value": m, "output": m, "inner": m, "outer": a.ffn / (4 * WIDTH), "transform": m, "projection": table}
+    scores = (a.head_width / 64) ** -0.5
+    for block in model.encoder.blocks:
+        assert isinstance(block, Block)
+        for branch in (block.attention.output, block.feed_forward.outer):
+            branch.register_forward_hook(times(1 / depth))
+        if block.attention.query_norm is not None:
+            block.attention.query_norm.register_forward_hook(times(scores))
+        else:
+            of_query = torch.cat([torch.full((a.width,), scores), torch.ones(2 * a.width)]).double()
+            block.attention.query_key_value.register_forward_hook(times(of_query))
+    model.head.norm.register_forward_hook(times(1 / table))
+    groups = []
+    for name, parameter in model.named_parameters():
+        *way, layer, kind = name.split(".")
+        inside, rate, decay = "blocks" in way, 1.0, 1.0
+        epsilon = 1 / (m * depth) if inside else 1 / m
+        matrices = 0
+        if kind == "weight" and layer in inputs:
+            parameter.data.mul_(inputs[layer] ** -0.5)
+            if inside and asked.optimizer == "muon":
+                matrices = {"query_key_value": 3, "inner": 2 if a.gated else 1}.get(layer, 1)
+                outputs = {"inner": a.ffn / a.width, "outer": a.width / a.ffn}.get(layer, 1.0)
+                rate = asked.muon_rate_ratio * min(1.0, outputs) ** 0.5 * (2 if layer == "outer" else 1)
+            else:
+                rate, decay = 1 / inputs[layer], inputs[layer]
+        elif layer in ("attention_norm", "feed_forward_norm") and a.norm == "post":
+            rate, epsilon = 1 / depth, 1 / m
+        elif name == "head.bias":
+            epsilon = 1.0
+        group = {"params": [parameter], "lr": asked.learning_rate * rate, "eps": asked.epsilon * epsilon}
+        group["weight_decay"] = asked.weight_decay * decay if parameter.ndim == 2 else 0.0
+        groups.append(group | ({"matrices": matrices} if asked.optimizer == "muon" else {}))
+    betas = (asked.beta1, asked.beta2)
+    if asked.optimizer == "muon":
+        return model, Muon(groups, betas, bf16=False)
+    return model, torch.optim.AdamW(groups, betas=betas)
+
+
+def losses(model: MaskedLanguageModel, optimizer: torch.optim.Optimizer, steps: int = 6) -> list[float]:
+    draw = torch.Generator().manual_seed(1)
+    found = []
+    for _ in range(steps):
+        tokens, labels = torch.randint(0, 64, (2, 4, 8), generator=draw)
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_folded_factors_train_as_those_that_the_paper_writes_out(
+    kind: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far from the base in width, depth, head and FFN, with an epsilon and a decay that tell."""
+    monkeypatch.setattr("study.model.optimization.multiplies_in_bf16", lambda _: False)
+    a, asked = architecture(**KINDS[kind]), recipe(optimizer=optimizer)
+    model = fresh_model(a, asked, 0).double()
+    folded = losses(model, optimizer_of(model, asked))
+    assert folded == pytest.approx(losses(*written_out(a, asked)), rel=1e-5)
+    assert abs(folded[-1] - folded[0]) > 1e-3
+
+
+def test_a_base_encoder_is_as_every_encoder_under_the_standard() -> None:
+    """Every scale is exactly one, so a recipe tuned at the base stays valid."""
+    base = architecture(width=128, depth=2, heads=2, ffn=512)
+    for norm in ("post", "pre"):
+        found = CompleteP(base.model_copy(update={"norm": norm}), base_width=128, base_depth=2)
+        for name, _ in MaskedLanguageModel(base).named_parameters():
+            assert {found.scale(name, muon) for muon in (True, False)} == {Scale()}, name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_without_a_parametrisation_all_begins_and_steps_as_ever(optimizer: str) -> None:
+    a, asked = architecture(), recipe(optimizer=optimizer, parametrization="standard")
+    model, plain = fresh_model(a, asked, 3), MaskedLanguageModel(a, seed=3)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), plain.parameters(), strict=True))
+    groups = optimizer_of(model, asked).param_groups
+    assert {group["lr"] for group in groups} == {1e-2} | ({4e-2} if optimizer == "muon" else set())
+    assert {(group["weight_decay"], group["eps"]) for group in groups} == {(0.5, 1e-3), (0.0, 1e-3)}
+
+
+def moved(a: Architecture, asked: Recipe) -> tuple[float, float]:
+    """How far three steps move what the last block and the decoder give, as root mean squares."""
+    model = fresh_model(a, asked, 0)
+    optimizer = optimizer_of(model, asked)
+    stream: list[Tensor] = []
+    model.encoder.blocks[-1].register_forward_hook(lambda _, __, output: stream.append(output.detach()))
+    tokens = torch.randint(0, 64, (4, 8, 8), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = model(tokens[0])
+    for batch in tokens[1:]:
+        loss = F.cross_entropy(model(batch).flatten(0, 1), batch.roll(1, 1).flatten())
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        after = model(tokens[0])
+    return (stream[-1] - stream[0]).square().mean().sqrt().item(), (after - before).square().mean().sqrt().item()
+
+
+def widths(*given: int, **asked: Any) -> list[float]:
+    """How far logits move in encoders of two layers and such widths, of heads of one width."""
+    norm = asked.pop("norm")
+    shapes = [architecture(depth=2, width=width, heads=width // 32, ffn=4 * width, norm=norm) for width in given]
+    return [moved(shape, recipe(base_width=64, learning_rate=1e-3, **asked))[1] for shape in shapes]
+
+
+def depths(*given: int, **asked: Any) -> list[float]:
+    """How far the stream moves in encoders of width 64 and so many layers."""
+    norm = asked.pop("norm")
+    shapes = [architecture(depth=depth, width=64, heads=2, ffn=256, norm=norm) for depth in given]
+    return [moved(shape, recipe(base_width=64, learning_rate=1e-3, **asked))[0] for shape in shapes]
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_steps_move_encoders_of_every_width_and_depth_as_far(optimizer: str, norm: str) -> None:
+    """A coordinate check (Yang et al. 2022, arXiv:2203.03466, appendix D.1): under the standard large ones move farther.
+
+    Muon moves the matrices of standard encoders as far at every width; there tables and head move, which are AdamW's.
+    """
+    asked = {"optimizer": optimizer, "norm": norm}
+    by_width, by_depth = widths(64, 256, 1024, **asked), depths(2, 8, 32, **asked)
+    assert max(by_width) < 2 * min(by_width), by_width
+    assert max(by_depth) < 2 * min(by_depth), by_depth
+    standard = {"parametrization": "standard", **asked}
+    (narrow, wide), (shallow, deep) = widths(64, 512, **standard), depths(2, 32, **standard)
+    assert wide > 3 * narrow
+    assert deep > 3 * shallow
