@@ -68,11 +68,16 @@ class Tuned(Strict):
     Up to three values are tried at once. Of more, a cell tries the three around the best of the nearest cheaper cell (of the
     range, where there is none), and goes on downhill until worse ones lie on both sides. Several knobs are tried in all
     combinations, and then the values on both sides of the best in each, until they have all been tried.
+
+    `at: smallest` tunes the cheapest cell of each setting and budget alone. The others train with its best values, and the most
+    expensive cell of the setting also tries the values on both sides of them, to check that they transfer; under
+    `recipe.parametrization: completep` they should.
     """
 
     low: Positive
     high: Positive
     trials: Annotated[Count, Field(ge=2, le=1000)]
+    at: Literal["every", "smallest"] = "every"
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -179,6 +184,11 @@ class SweepBase(Strict):
         return ()
 
     @property
+    def transfers(self) -> bool:
+        """Whether the smallest cells alone are tuned, and the others take over their best values."""
+        return False
+
+    @property
     def iso_parameters(self) -> tuple[float, ...]:
         """The numbers of non-embedding parameters at which shapes of equal size are asked for."""
         return ()
@@ -208,6 +218,8 @@ class CellSweep(SweepBase):
     def _tuned_values_are_sensible(cls, tune: dict[str, Tuned]) -> dict[str, Tuned]:
         if (count := math.prod(tuned.trials for tuned in tune.values())) > MOST_COMBINATIONS:
             raise ValueError(f"asks for {count:,} combinations a cell, more than {MOST_COMBINATIONS:,}")
+        if len({tuned.at for tuned in tune.values()}) > 1:
+            raise ValueError("tunes some knobs at every cell and others at: smallest; give all of them one of the two")
         return tune
 
     @model_validator(mode="after")
@@ -225,6 +237,11 @@ class CellSweep(SweepBase):
     def tuned(self) -> tuple[str, ...]:
         """The knobs that are tuned for each cell."""
         return tuple(self.tune)
+
+    @property
+    def transfers(self) -> bool:
+        """Whether the smallest cells alone are tuned, and the others take over their best values."""
+        return any(tuned.at == "smallest" for tuned in self.tune.values())
 
     @property
     def settings(self) -> list[dict[str, Any]]:

@@ -160,6 +160,8 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     varied = setting_columns(folder, ledger)
     chosen = searches(ledger, folder.sweep().choosing_seeds)
     found = [_cell(folder, name, ledger.iloc[search.at_best], search, varied) for name, search in chosen.items()]
+    if folder.sweep().transfers:
+        found = _with_transfers(found)
 
     def order(cell: Cell) -> tuple[object, ...]:
         settings = (place_of(value, listed.get(column, ())) for column, value in cell.settings.items())
@@ -167,6 +169,30 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
         return cell.parameters_non_embedding, *cell.architecture.sizes, *budget, *settings, cell.name
 
     return tuple(sorted(found, key=order))
+
+
+def _with_transfers(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells, with a rate marked as transferred where it is that of the smallest cell and the largest one confirms it.
+
+    The smallest cell is the cheapest of the setting and budget, the largest the most expensive of the setting, as in the plan
+    of the sweep (study.planning.neighbours.with_sources). Both rates must be bracketed, and the largest cell's must be that of
+    its source.
+    """
+
+    def order(cell: Cell) -> tuple[float, tuple[int, ...]]:
+        return cell.train_flops, cell.architecture.sizes
+
+    found = []
+    for alike in grouped(cells, lambda cell: cell.setting).values():
+        sources = {budget: min(group, key=order) for budget, group in by_budget(alike).items()}
+        largest = max(alike, key=order)
+        holds = largest.rates.bracketed and largest.rates.chosen == sources[largest.budget].rates.chosen
+        for cell in alike:
+            source = sources[cell.budget].rates
+            if holds and source.bracketed and cell.rates.status == "only_tried" and cell.rates.chosen == source.chosen:
+                cell = replace(cell, rates=replace(cell.rates, status="transferred"))
+            found.append(cell)
+    return found
 
 
 def listed_values(sweep: Sweep) -> dict[str, list[object]]:

@@ -19,8 +19,10 @@ from study.store.records import TELLING
 
 RATE = "recipe.learning_rate"
 
-RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried", "none_usable", "untrained"]
+RateStatus = Literal["bracketed", "transferred", "lowest_tried", "highest_tried", "only_tried", "none_usable", "untrained"]
 """`bracketed` where worse rates were tried on both sides; else at which edge of the tried range the chosen rate lies.
+
+`transferred` where it is the bracketed best of the smallest cell, and the largest cell confirms it.
 
 `untrained` where the budget is of no steps, so that losses do not hang on it.
 """
@@ -85,8 +87,8 @@ class RateSearch:
 
     @property
     def bracketed(self) -> bool:
-        """Whether worse rates were tried on both sides of the chosen one, or none was needed."""
-        return self.status in ("bracketed", "untrained")
+        """Whether worse rates were tried on both sides of the chosen one, here or where it comes from, or none was needed."""
+        return self.status in ("bracketed", "transferred", "untrained")
 
     @property
     def next_best(self) -> TriedRate | None:

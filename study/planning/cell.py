@@ -44,7 +44,8 @@ class Cell:
 
     `tried` are the combinations of tuned values that the cell has runs of, those of other launches' ranges among them.
     `other_names` say what else the sweep asks for that trains the same. `neighbour` is the nearest cheaper cell, whose best
-    value is where the search of this one begins.
+    value is where the search of this one begins. A cell that `takes` has no search: it trains with the best values of its
+    neighbour. One that `checks` tries the values on both sides of them, too.
     """
 
     config: RunConfig
@@ -52,6 +53,8 @@ class Cell:
     tried: tuple[Values, ...] = field(default=(), repr=False, compare=False)
     other_names: tuple[str, ...] = field(default=(), repr=False, compare=False)
     neighbour: Cell | None = field(default=None, repr=False, compare=False)
+    takes: bool = False
+    checks: bool = False
 
     @property
     def family(self) -> str:
@@ -95,6 +98,8 @@ class Cell:
         """
         if not self.spec.tune:
             return Tuning(_without_record(self.trials(), records), None, over=True)
+        if self.takes:
+            return self._taken(records, before)
         if len(self.spec.tune) > 1:
             return self._grid(records)
         around = None
@@ -110,6 +115,22 @@ class Cell:
         missing = [run for place in asked for run in _without_record(trials[place], records)]
         best = self._best(records)
         return Tuning(missing, best, not missing, line.values[line.start] if best is None else self._values_at(best)[0])
+
+    def _taken(self, records: Mapping[str, RunRecord], before: Tuning | None) -> Tuning:
+        """The neighbour's best values, once its search is over; a cell that checks them tries those on both sides as well.
+
+        The best of a cell that checks is that of all values tried, so that a failed check shows in what it chose.
+        """
+        assert self.neighbour is not None
+        before = before or self.neighbour.tuning(records)
+        if not before.over or before.best is None:
+            return Tuning([], None, before.over)
+        values = self.neighbour._values_at(before.best)
+        taken = self._reach.get(values) or self._trial(values)
+        tried = (taken, *self._beside(taken)) if self.checks else (taken,)
+        missing = [run for trial in tried for run in _without_record(trial, records)]
+        best = self._best(records) if self.checks and not missing else taken
+        return Tuning(missing, best, not missing, values[0])
 
     @cached_property
     def _line(self) -> list[tuple[float | None, Trial]]:
@@ -130,10 +151,14 @@ class Cell:
         """Every combination of the tuned values and one beyond each end, and what was tried; none that no run can have."""
         found: dict[Values, Trial] = {}
         for values in dict.fromkeys((*product(*(tuned.line() for tuned in self.spec.tune.values())), *self.tried)):
-            tuned = dict(zip(self.spec.tune, values, strict=True))
             with contextlib.suppress(InputError):  # such as a share above 1
-                found[values] = tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
+                found[values] = self._trial(values)
         return found if MAY_COINCIDE.isdisjoint(self.spec.tune) else self._each_once(found)
+
+    def _trial(self, values: Values) -> Trial:
+        """The runs of a combination of tuned values."""
+        tuned = dict(zip(self.spec.tune, values, strict=True))
+        return tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
 
     def _each_once(self, trials: dict[Values, Trial]) -> dict[Values, Trial]:
         """The trials without those beyond the range that train what another value does, too."""
@@ -161,10 +186,14 @@ class Cell:
         tuning = tuning or self.tuning(records)
         if tuning.over:
             return len(self.wanted(records, tuning))
+        if self.takes:
+            return self.planned_runs()
         return max(len(untried), len(tuning.missing)) + len(self.spec.repeat_seeds)
 
     def planned_runs(self) -> int:
         """How many runs the cell takes at most, extensions not counted."""
+        if self.takes:
+            return (1 + 2 * len(self.spec.tune) * self.checks) * len(self.spec.trial_seeds) + len(self.spec.repeat_seeds)
         return len(self.points()) * len(self.spec.trial_seeds) + len(self.spec.repeat_seeds)
 
     def points(self) -> list[dict[str, float]]:

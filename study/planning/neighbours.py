@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from study.base.grouping import grouped
 from study.config.run_config import RunConfig
 from study.counting.parameters import parameters
 from study.planning.cell import Cell
@@ -43,6 +44,25 @@ def with_neighbours(planned: list[Cell]) -> list[Cell]:
         begins[name] if cell is longest[name] else replace(cell, neighbour=begins[name].neighbour)
         for name, cell in zip(names, planned, strict=True)
     ]
+
+
+def with_sources(planned: list[Cell]) -> list[Cell]:
+    """The cells of a setting: the cheapest of each budget is tuned, the others take its best values, the dearest checks them.
+
+    Of cells of equal cost the one of smaller sizes comes first.
+    """
+    order = {
+        cell.config.key: (expected_flops(cell.config, cell.config.steps), cell.config.architecture.sizes) for cell in planned
+    }
+    at_budgets = grouped(planned, lambda cell: cell.config.recipe.budget)
+    sources = {budget: min(cells, key=lambda cell: order[cell.config.key]) for budget, cells in at_budgets.items()}
+    dearest = max(planned, key=lambda cell: order[cell.config.key], default=None)
+
+    def taking(cell: Cell) -> Cell:
+        source = sources[cell.config.recipe.budget]
+        return cell if cell is source else replace(cell, neighbour=source, takes=True, checks=cell is dearest)
+
+    return [taking(cell) for cell in planned]
 
 
 def _sizes(config: RunConfig) -> tuple[int, int, int]:

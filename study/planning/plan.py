@@ -26,7 +26,7 @@ from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
 from study.planning.cell import Cell, Values
 from study.planning.coincidences import Asked, alike_when_tuned, cell_key, other_names, redundant
-from study.planning.neighbours import with_neighbours
+from study.planning.neighbours import with_neighbours, with_sources
 from study.store.named_records import donor_depth
 from study.store.records import RunRecord
 
@@ -120,7 +120,8 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
         raise InputError(problems.values())
     tried = _tried(spec, records)
     by_setting = grouped(asked.values(), lambda group: tuple(group[0].setting.items()))
-    return [cell for groups in by_setting.values() for cell in with_neighbours([_cell(group, spec, tried) for group in groups])]
+    linked = with_sources if spec.transfers else with_neighbours
+    return [cell for groups in by_setting.values() for cell in linked([_cell(group, spec, tried) for group in groups])]
 
 
 def _cell(group: Sequence[Asked], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:

@@ -16,7 +16,7 @@ from study.counting.architecture import Architecture
 from study.evidence.cells import Cell, cells_of, difference_between
 from study.evidence.families import families_of
 from study.evidence.learning_rates import RateSearch
-from tests.synthetic import SEQUENCES, depth_or_width
+from tests.synthetic import SEQUENCES, SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
 
 
 def cell(depth: int, size: int) -> Cell:
@@ -60,6 +60,34 @@ def test_cells_of_as_many_tokens_to_the_nearest_doubling_are_one_pool() -> None:
 def test_cells_of_no_two_equal_sizes_are_one_family_a_budget() -> None:
     (family,) = families_of((cell(1, 950_000), cell(2, 1_050_001)))
     assert (len(family.cells), family.equal_parameters) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("largest", "statuses"),
+    [
+        (2e-3, ["bracketed", "transferred", "bracketed"]),
+        (1e-3, ["bracketed", "only_tried", "lowest_tried"]),
+        (None, ["bracketed", "only_tried", "only_tried"]),
+    ],
+)
+def test_a_rate_of_the_smallest_cell_is_transferred_where_the_largest_bears_it_out(
+    largest: float | None, statuses: list[str], tmp_path: Path
+) -> None:
+    """Two seeds at two budgets, of which the first budget has no check of its own; without one nothing is transferred."""
+    tune = {"recipe.learning_rate": {"low": 1e-3, "high": 8e-3, "trials": 4, "at": "smallest"}}
+    folder = sweep_folder(tmp_path / "sweep", SWEEP | {"tune": tune})
+    around = {2e-3: (1e-3, 2e-3, 4e-3), 1e-3: (1e-3, 2e-3, 4e-3), None: (2e-3,)}[largest]
+    for tokens in (1e6, 2e6):
+        for width, rates in ((64, (1e-3, 2e-3, 4e-3)), (96, (2e-3,)), (128, around if tokens == 2e6 else (2e-3,))):
+            best = largest if largest and (width, tokens) == (128, 2e6) else 2e-3
+            for rate in rates:
+                add_run(folder, run_config(1, width, rate, tokens=tokens), Law(best_rate=best))
+            add_run(folder, run_config(1, width, best, 1, tokens), Law(best_rate=best))
+    found = cells_of(folder, folder.write_ledger())
+    at_largest = [cell.rates.status for cell in found if cell.tokens > 1.5e6]
+    assert at_largest == statuses
+    assert [cell.rates.bracketed for cell in found] == [cell.rates.status in ("bracketed", "transferred") for cell in found]
+    assert [cell.rates.status for cell in found if cell.tokens < 1.5e6] == ["bracketed", statuses[1], statuses[1]]
 
 
 def test_errors_cluster_by_the_documents_that_any_run_keeps(tmp_path: Path) -> None:

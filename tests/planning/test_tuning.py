@@ -206,6 +206,76 @@ def test_a_sweep_finds_the_bracketed_best_of_every_cell_with_three_or_four_trial
     assert len(records) == len(trials) + 4
 
 
+SMALLEST = {"recipe.learning_rate": SEVEN["recipe.learning_rate"] | {"at": "smallest"}}
+
+
+def ended(planned: list[Cell], best: Callable[[RunConfig], float]) -> dict[str, RunRecord]:
+    """The records of a sweep that ended, whose losses are those of `loss_of`."""
+    proposer, records = CellProposer(planned), dict[str, RunRecord]()
+    while asked := proposer.wanted(records, (), 100):
+        for config in asked:
+            records[config.key] = record(config, loss_of(config, best))
+            proposer.tell(config.key, records[config.key])
+    return records
+
+
+def rates_by_depth(records: Mapping[str, RunRecord], seed: int) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for config in sorted((one.config for one in records.values()), key=lambda config: config.recipe.learning_rate):
+        if config.seed == seed:
+            found.setdefault(config.architecture.depth, []).append(config.recipe.learning_rate)
+    return found
+
+
+def test_the_smallest_cell_alone_is_tuned_the_largest_checks_and_the_others_take_its_best() -> None:
+    planned = deep(tune=SMALLEST)
+    records = ended(planned, lambda _: 0.016)
+    tried = rates_by_depth(records, seed=0)
+    assert {depth: tried[depth] for depth in (2, 4, 8)} == {2: [0.016], 4: [0.016], 8: [0.008, 0.016, 0.032]}
+    assert {0.008, 0.016, 0.032} <= set(tried[1])
+    assert rates_by_depth(records, seed=1) == {depth: [0.016] for depth in (1, 2, 4, 8)}
+    assert all(cell.wanted(records) == [] for cell in planned)
+    assert [cell.runs_left(records) for cell in planned] == [0, 0, 0, 0]
+    assert [cell.planned_runs() for cell in planned] == [8, 2, 2, 4]
+
+
+def test_a_check_that_fails_leaves_the_largest_its_own_best() -> None:
+    """It is repeated there, beside the best of the smallest."""
+    records = ended(deep(tune=SMALLEST), lambda config: 0.008 if config.architecture.depth == 8 else 0.016)
+    assert rates_by_depth(records, seed=1) == {1: [0.016], 2: [0.016], 4: [0.016], 8: [0.008]}
+
+
+def test_each_budget_and_setting_has_a_smallest_cell_of_its_own() -> None:
+    vary = {"architecture.norm": ["post", "pre"]}
+    planned = deep(tune=SMALLEST, budgets={"steps": [100, 400]}, vary=vary)
+    told = [(cell.config.architecture.norm, cell.config.architecture.depth, cell.config.steps) for cell in planned]
+    sources = [None if cell.neighbour is None else cell.neighbour.config for cell in planned]
+    for (norm, depth, steps), source, cell in zip(told, sources, planned, strict=True):
+        expected = None if depth == 1 else (norm, 1, steps)
+        assert (source and (source.architecture.norm, source.architecture.depth, source.steps)) == expected
+        assert cell.checks == ((depth, steps) == (8, 400))
+
+
+def test_where_the_smallest_cell_learned_nothing_the_others_train_nothing() -> None:
+    planned = deep(tune=SMALLEST, shapes={"grid": {"depth": [1, 2, 4]}})
+    records: dict[str, RunRecord] = {}
+    while wanted := [config for cell in planned for config in cell.wanted(records)]:
+        records |= {config.key: record(config, None, "DIVERGED", reason="nan") for config in wanted}
+    assert {one.config.architecture.depth for one in records.values()} == {1}
+
+
+def test_tuning_at_the_smallest_costs_at_most_two_fifths_of_tuning_everywhere() -> None:
+    """Of the FLOPs that tuning every cell takes at least, where each is begun at its best."""
+    flops = {}
+    for tune in (SEVEN, SMALLEST):
+        records = ended(deep(tune=tune, seeds=1, shapes={"grid": {"depth": [1, 2, 4, 8, 16]}}), lambda _: 0.008)
+        flops[tune["recipe.learning_rate"].get("at")] = sum(one.train_flops for one in records.values())
+    assert flops["smallest"] < 0.75 * flops[None]
+    specs = [sweep(tune=tune, shapes={"grid": {"depth": [1, 2, 4, 8, 16]}}) for tune in (SEVEN, SMALLEST)]
+    planned = [bill(Plan(spec), [Slot("cpu", (0,), threads=1)]) for spec in specs]
+    assert planned[1].train_flops < 0.4 * planned[0].train_flops
+
+
 def test_a_cell_whose_neighbour_learned_nothing_begins_where_that_one_began() -> None:
     shallow, deeper = deep(shapes={"grid": {"depth": [1, 2]}})
     records: dict[str, RunRecord] = {}
