@@ -37,7 +37,7 @@ def _():
     from study.base.quantities import plural
     from study.running.overview import STATES, overview, runs_table
     from study.running.status import status
-    from study.running.status_tables import duration
+    from study.base.quantities import duration
     from study.base.text import escape
 
     results = Path(os.environ.get("STUDY_RESULTS") or Path(__file__).resolve().parents[1] / "results")

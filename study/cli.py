@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -42,26 +45,45 @@ def main() -> None:
     warnings.filterwarnings("ignore", "flock not supported")  # study.store.locks tells what of it matters
     try:
         commands(prog_name="study", standalone_mode=False)
+        click.echo(nl=False)  # what is left in the buffer
     except InputError as error:
         from study.base.text import printable
 
-        for problem in error.problems[:MOST_TOLD]:
-            click.echo(printable(f"error: {problem}"), err=True)
+        told = [printable(f"error: {problem}") for problem in error.problems[:MOST_TOLD]]
         if (more := len(error.problems) - MOST_TOLD) > 0:
-            click.echo(f"error: and {more:,} more; these are the first", err=True)
-        sys.exit(2)
+            told.append(f"error: and {more:,} more; these are the first")
+        _end(2, *told)
     except OSError as error:
+        if (lost := _lost_words()) is not None:
+            _end(1, *([] if lost.errno == errno.EPIPE else [f"error: standard output: {lost.strerror}"]))
         if error.errno not in FOLDER_ERRORS or error.filename is None:
             raise
-        click.echo(f"error: {error.filename}: {error.strerror}", err=True)
-        sys.exit(2)
+        _end(2, f"error: {error.filename}: {error.strerror}")
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        with suppress(OSError):
+            error.show()
+        _end(error.exit_code)
     except (click.Abort, KeyboardInterrupt) as stopped:
-        told = (stopped.__cause__ or stopped).args  # click turns an interrupt into an Abort
-        click.echo("; ".join(["stopped", *map(str, told)]), err=True)
-        sys.exit(INTERRUPTED_EXIT)
+        why = (stopped.__cause__ or stopped).args  # click turns an interrupt into an Abort
+        _end(INTERRUPTED_EXIT, "; ".join(["stopped", *map(str, why)]))
+
+
+def _end(status: int, *told: str) -> NoReturn:
+    """Say why on standard error, as far as anybody listens, and exit."""
+    with suppress(OSError):
+        for line in told:
+            click.echo(line, err=True)
+    sys.exit(status)
+
+
+def _lost_words() -> OSError | None:
+    """Why standard output takes no more, None where it takes a line; what is left for it then goes nowhere."""
+    try:
+        click.echo()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
 
 
 class Commands(click.Group):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from study.base.schema import deep_merge
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, SearchSweep, Sweep
 from study.config.sweep_files import parse_sweep
+from study.executing.job import Job
+from study.planning.plan import Plan
+from study.running.coordinator import Coordinator
+from study.running.run_job import RunJob
+from study.running.run_proposer import RunProposer
 from study.store.records import RunRecord, State, counts_of
+from study.store.sweep_folder import SweepFolder
 
 RATES = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
 
@@ -70,6 +77,21 @@ def write_sweep(path: Path, corpus: Path, **changes: Any) -> Path:
     """`sweep_values` as a file."""
     path.write_text(yaml.safe_dump(sweep_values(corpus, **changes), sort_keys=False))
     return path
+
+
+def coordinator_of(
+    folder: SweepFolder, corpus: Path = Path("corpus.txt"), fingerprint: str = "data", **changes: Any
+) -> Coordinator[RunJob, RunRecord]:
+    """What drives the runs of a sweep."""
+    plan = Plan(parsed(corpus, **changes))
+    return Coordinator(folder, RunProposer(plan, sweep_values(corpus, **changes), folder, fingerprint))
+
+
+def run_in(jobs: Sequence[Job]) -> RunJob:
+    """The run that a batch of jobs is: each is submitted alone."""
+    (job,) = jobs
+    assert isinstance(job, RunJob)
+    return job
 
 
 def record(

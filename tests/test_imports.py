@@ -27,8 +27,8 @@ TRAINING = (
     "executing",
     "tracking",
     "planning",
-    "running",
     "scoring",
+    "running",
     "benching",
     "commands",
     "cli",
@@ -119,7 +119,7 @@ def test_packages_hold_nothing_but_a_docstring() -> None:
     [
         "import study.report.answer",
         "import study.cli",
-        "import study.scoring.score_launch",
+        "import study.running.score_launch",
         "import sys; from study.cli import main; sys.argv[1:] = ['params', 'bert-base']; main()",
     ],
 )

@@ -17,7 +17,7 @@ from study.report.notebooks import gather_scored
 from study.running.overview import overview
 from study.running.status import status
 from study.running.steering import exclude, include, retry
-from study.scoring.score_launch import one_run
+from study.scoring.targets import one_run
 from study.shapes.naming import subject
 from study.store.packing import pack, unpack
 from study.store.run_folder import RunFolder

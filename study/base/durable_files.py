@@ -209,10 +209,34 @@ def _durable_sibling(path: Path, content: bytes) -> Iterator[Path]:
 
 def takes_files(folder: Path) -> bool:
     """Whether files can be put into a folder, or it can be made where it is not there yet."""
-    there = folder.absolute()
-    nearest = next(each for each in (there, *there.parents) if os.path.exists(each))
     try:
-        with tempfile.TemporaryFile(dir=nearest):  # to be asked does not do: of /proc a file system says that it may be written
+        with tempfile.TemporaryFile(dir=_nearest(folder)):  # to be asked does not do: /proc says that it may be written
             return True
     except OSError:
         return False
+
+
+def require_links(folder: Path, remedy: str) -> None:
+    """Raise InputError with the remedy where a folder takes no files, or its file system has no hard or no symbolic links.
+
+    A file of results is put into place by a hard link, which one process alone can make, and sweeps find the runs that they
+    share by symbolic links. File systems of memory cards, and some that reach a server or an object store, have neither.
+    """
+    try:
+        with tempfile.TemporaryDirectory(dir=_nearest(folder), prefix=".links-") as place:
+            file = Path(place, "file")
+            file.touch()
+            for what, link in (("hard", os.link), ("symbolic", os.symlink)):
+                try:
+                    link(file, Path(place, what))
+                except OSError as error:
+                    lacks = f"lies on a file system that makes no {what} links ({error.strerror})"
+                    raise InputError.at(str(folder), f"{lacks}, which results need; {remedy}") from None
+    except OSError:
+        raise InputError.at(str(folder), f"cannot be written; {remedy}") from None
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that is there."""
+    there = folder.absolute()
+    return next(each for each in (there, *there.parents) if os.path.exists(each))

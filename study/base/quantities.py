@@ -150,6 +150,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def duration(seconds: float) -> str:
+    """A time as people read it: 45 s, 12 min, 3.4 h, 2.1 d."""
+    for size, unit in ((86400, "d"), (3600, "h")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
 def compact(number: float) -> str:
     """A count to one decimal with its prefix, 85.1M for 85,054,464, beyond T as 1.0e18; 250 stays 250."""
     return in_billions(compact_flops(number))

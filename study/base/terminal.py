@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -53,6 +55,38 @@ def narrow_table(
             for part in textwrap.wrap(printable(note), NARROW, initial_indent="  ", subsequent_indent="  "):
                 table.add_row(Text(part))
     return table
+
+
+class _Outlived:
+    """A stream that loses its words where nothing takes them any more."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, as far as that can be done."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, as far as that can be done."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def outlived() -> Iterator[None]:
+    """Let the block go on without its words where no terminal, file or pipe takes them any more."""
+    kept = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Outlived(sys.stdout), _Outlived(sys.stderr)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = kept
 
 
 def say(console: Console, text: str) -> None:

@@ -150,9 +150,10 @@ def cells_of(section: str, rows: Sequence[Row]) -> list[list[str]]:
     return [names, *([cells[name] for name in names] for cells in shown)]
 
 
-def as_text(section: str, rows: Sequence[Row]) -> str:
+def as_text(section: str, rows: Sequence[Row], busy: Sequence[float | None] = ()) -> str:
     """A section for a terminal."""
-    return "\n".join([TITLES[section], *aligned(cells_of(section, rows), left=1), *_sentences(rows), *_errors(rows)])
+    table = aligned(cells_of(section, rows), left=1)
+    return "\n".join([TITLES[section], *table, *_sentences(rows), *_errors(rows), *_busy(busy)])
 
 
 def as_line(section: str, row: Row) -> str:
@@ -174,9 +175,18 @@ def as_markdown(hardware: str, sections: Mapping[str, Any]) -> str:
         lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head), *(f"| {' | '.join(line)} |" for line in body)]
         versions = ", ".join(f"{package} {number}" for package, number in place["versions"].items() if number)
         where = f"{place['device']}, {place['processor']}, {place['threads']} threads of {place['cores']} cores, {versions}"
+        where = "; ".join([where, *_busy(place.get("busy", ()))])
         parts += [f"## {TITLES[name]}\n", *([LEGENDS[name] + "\n"] if name in LEGENDS else []), *lines]
         parts += ["", *(f"- {line}" for line in [*_sentences(rows), *_errors(rows)]), "", f"*{where}*\n"]
     return "\n".join(parts)
+
+
+def _busy(before_and_after: Sequence[float | None]) -> list[str]:
+    """How busy other programs kept the machine, in words; nothing where that was not measured, as of older rows."""
+    times = zip(before_and_after, ("before", "after"), strict=False)
+    shares = [(_percent(share), when) for share, when in times if share is not None]
+    told = " and ".join(f"{share} {when}" for share, when in shares)
+    return [f"other programs used {told} of the processors' time"] if shares else []
 
 
 def _sentences(rows: Sequence[Row]) -> list[str]:

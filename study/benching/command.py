@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from study.base.errors import InputError
-from study.base.machine import cores
+from study.base.machine import busy_share, cores
 from study.benching.apart import measure_apart
 from study.benching.cases import (
     BATCH,
@@ -117,12 +117,16 @@ def run(
     results = Results(output, device, threads)
     rows: dict[str, list[dict[str, Any]]] = {}
     for name in only or [name for name in BY_DEVICE[device] if name in sections]:
-        found = rows[name] = []
+        found, busy = rows.setdefault(name, []), [busy_share()]
 
-        def tell(row: dict[str, Any], name: str = name, found: list[dict[str, Any]] = found) -> None:
+        def tell(
+            row: dict[str, Any], name: str = name, found: list[dict[str, Any]] = found, busy: list[float | None] = busy
+        ) -> None:
             found.append(row)
-            results.put(name, found)
+            results.put(name, found, busy)
             told(name, row)
 
         sections[name](tell)
+        busy.append(busy_share())
+        results.put(name, found, busy)
     return results, rows

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,12 +20,14 @@ from study.benching.apart import measure_apart
 from study.benching.figures import Tell, figure
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep
+from study.executing.job import Job
 from study.planning.plan import Plan
 from study.running.coordinator import Coordinator
-from study.running.display import LaunchDisplay
+from study.running.display import run_display
+from study.running.run_job import RunJob
+from study.running.run_proposer import RunProposer
 from study.store.packing import pack
 from study.store.records import RunRecord, counts_of
-from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 
 RUNS, SLOTS = 10_000, 1_000
@@ -45,7 +48,7 @@ class InstantExecutor:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._running: deque[tuple[Future[int], RunConfig, RunFolder]] = deque()
+        self._running: deque[tuple[Future[int], RunJob]] = deque()
         self._stopped = threading.Event()
         threading.Thread(target=self._end_runs, daemon=True).start()
 
@@ -54,10 +57,12 @@ class InstantExecutor:
         """How many more runs can be submitted now."""
         return self.slots - len(self._running)
 
-    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+    def submit(self, jobs: Sequence[Job]) -> Future[int]:
         """Start a run, which trains nothing."""
+        (job,) = jobs
+        assert isinstance(job, RunJob)
         future: Future[int] = Future()
-        self._running.append((future, config, RunFolder(folder)))
+        self._running.append((future, job))
         return future
 
     def interrupt(self) -> None:
@@ -72,8 +77,8 @@ class InstantExecutor:
         quiet_since = time.monotonic()
         while not self._stopped.is_set():
             if self._running and (not self.free or time.monotonic() - quiet_since > LINGER_SECONDS):
-                future, config, folder = self._running.popleft()
-                folder.file_record(simulated_record(config, folder.run_id))
+                future, job = self._running.popleft()
+                job.folder.file_record(simulated_record(job.config, job.key))
                 future.set_result(0)
                 if not self.free:
                     quiet_since = time.monotonic()
@@ -137,16 +142,16 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
     values = simulated_values(runs)
     began = time.perf_counter()
     spec = CellSweep.parse(values)
-    coordinator = Coordinator(Plan(spec), values, folder, DATA)
+    coordinator = Coordinator(folder, RunProposer(Plan(spec), values, folder, DATA))
     planned, cpu = time.perf_counter(), time.process_time()
-    display = LaunchDisplay(Console(quiet=True), folder, DATA, runs)
+    display = run_display(Console(quiet=True), folder, runs)
     executor = InstantExecutor(slots)
-    with display.progress:
+    with display.bars:
         coordinator.run(executor, display.refresh)
     executor.kill()
     ended, cpu, cpu_again = time.perf_counter(), time.process_time() - cpu, time.process_time()
-    again = Coordinator(Plan(spec), values, folder, DATA)
-    wanted = again.proposer.wanted(again.progress.ended, (), slots)
+    again = Coordinator(folder, RunProposer(Plan(spec), values, folder, DATA))
+    wanted = again.proposer.wanted((), slots)
     restarted, cpu_again = time.perf_counter(), time.process_time() - cpu_again
     done = len(coordinator.progress.ended)
     assert done == len(again.progress.ended)

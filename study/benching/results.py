@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,9 @@ class Results:
         self.file = folder / f"{hardware_name(self.environment)}.json"
         self.sections: dict[str, Any] = read_sections(self.file) if is_there(self.file) else {}
 
-    def put(self, section: str, rows: list[dict[str, Any]]) -> None:
-        """Write a section's rows so far, in this environment."""
-        self.sections[section] = {"environment": self.environment, "rows": rows}
+    def put(self, section: str, rows: list[dict[str, Any]], busy: Sequence[float | None] = ()) -> None:
+        """Write a section's rows so far, in this environment; `busy` is what others used of the processors before and after."""
+        self.sections[section] = {"environment": self.environment | {"busy": [*busy]}, "rows": rows}
         content = {"format": FORMAT, "hardware": self.file.stem, "sections": self.sections}
         write_atomically(self.file, json.dumps(content, indent=1).encode() + b"\n")
         write_atomically(self.file.with_suffix(".md"), as_markdown(self.file.stem, self.sections).encode())

@@ -100,15 +100,16 @@ def _starts(config: Any, folder: Path) -> list[float]:
     from study.data.prepared import prepare
     from study.executing.local import LocalExecutor
     from study.executing.slots import Slot
+    from study.running.run_job import RunJob
     from study.store.run_folder import RunFolder
 
     run_id = config.fingerprint(prepare(config.data).fingerprint)
     cores = machine.cores()
-    executor, seconds = LocalExecutor([Slot("cpu", (0,), cores)], "bench"), []
+    executor, seconds = LocalExecutor([Slot("cpu", (0,), cores)]), []
     for number in range(RUNS):
         run = RunFolder(folder / str(number) / run_id)
         started = perf_counter()
-        future = executor.submit(config, run.path)
+        future = executor.submit([RunJob(run, config, "bench")])
         while not (is_there(run.metrics_file) and run.metrics_file.stat().st_size) and not future.done():
             sleep(0.001)
         seconds.append(perf_counter() - started)

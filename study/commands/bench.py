@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from study.base.machine import rest_at_barriers
 from study.benching.bench_tables import TITLES, as_line, as_text
 from study.commands.options import CountRange, FiniteRange, as_json, device_option, output_folder, threads_option
 
@@ -34,6 +35,7 @@ def bench(
     The usual peer and the machine's own limits stand beside it. Every row is printed and written to OUTPUT/<hardware>.json as
     it is finished; a table and a figure lie beside it. With --json the rows are printed, by section where there are several.
     """
+    rest_at_barriers()
     from study.base.quantities import read_whole_numbers
     from study.benching.command import Choice, run
     from study.plotting import roofline, training_speed
@@ -46,7 +48,8 @@ def bench(
     if as_json:
         click.echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
     else:
-        click.echo("\n\n".join(as_text(section, found) for section, found in rows.items()) + f"\n\nKept in {results.file}")
+        tables = [as_text(section, found, results.sections[section]["environment"]["busy"]) for section, found in rows.items()]
+        click.echo("\n\n".join([*tables, f"Kept in {results.file}"]))
 
 
 def _laws(tell: Callable[[dict[str, Any]], None]) -> None:

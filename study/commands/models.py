@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.errors import InputError
+from study.base.machine import rest_at_barriers
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option, results_option, threads_option
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
 
     The times go into the table that `study shapes` and the plots read.
     """
+    rest_at_barriers()
     from rich.console import Console
     from rich.progress import Progress, TimeRemainingColumn
 

@@ -63,3 +63,29 @@ png_option = click.option("--png", is_flag=True, help="Write each figure as PNG 
 results_option = click.option(
     "--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Folder of all results."
 )
+
+
+PLACES = ("on", "device", "slots_per_device", "partition", "time", "array")
+"""The parameters of `place_options`."""
+
+
+def place_options(command: Any) -> Any:
+    """The options that say where runs or scores execute, and how many at a time."""
+    for option in (
+        click.option("--array", type=CountRange(1), help="Slurm jobs in the queue at most at a time.  [default: 64]"),
+        click.option("--time", help="Time limit of each Slurm job, as in 30m or 4h; what reaches it goes on in another."),
+        click.option("--partition", help="Partition of the Slurm jobs."),
+        click.option(
+            "--slots-per-device",
+            type=CountRange(1),
+            help="At a time on each device.  [default: 1 a GPU, one a core on a CPU]",
+        ),
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
+        click.option(
+            "--on",
+            type=click.Choice(["local", "slurm", "ray"]),
+            help="Where they execute; slurm and ray are extras.  [default: local]",
+        ),
+    ):
+        command = option(command)
+    return command

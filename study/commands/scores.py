@@ -13,7 +13,16 @@ import click
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem, of_each, option_name
-from study.commands.options import CountRange, as_json, device_option, output_folder, results_option
+from study.base.machine import rest_at_barriers
+from study.commands.options import (
+    PLACES,
+    CountRange,
+    as_json,
+    device_option,
+    output_folder,
+    place_options,
+    results_option,
+)
 
 if TYPE_CHECKING:
     from study.config.score_config import Downstream
@@ -39,26 +48,33 @@ precision_option = click.option(
 @click.option("--max-evaluation-examples", type=CountRange(), help="Choose and report on so many at most.")
 @precision_option
 @click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Score untrained weights too.")
-@device_option
-@click.option("--slots-per-device", type=CountRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
+@place_options
 @as_json
-def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool, **asked: Any) -> None:
+def score(folder: Path, as_json: bool, **asked: Any) -> None:
     """Score runs on downstream tasks.
 
     Of a sweep those that its answer uses, each cell's best knobs at every seed. Scores that are there are not made again;
-    Ctrl-C lets those being made save, and the same command goes on from there.
+    Ctrl-C lets those being made save, and the same command goes on from there. On Slurm and Ray, what else a job asks for is
+    that of the sweep's own runs.
     """
     from rich.console import Console
 
     from study.base.paths import pasted
-    from study.base.terminal import show
-    from study.config.resources import Resources
+    from study.base.terminal import outlived, say, show
+    from study.running.score_launch import make_scores
     from study.scoring.report import score_table, score_values
-    from study.scoring.score_launch import score_all
+    from study.scoring.targets import target
 
-    resources = Resources().overridden(device=device, slots_per_device=slots_per_device)
-    with _named_as_options():
-        scored = score_all(folder, _downstream(asked), resources, Console(stderr=as_json))
+    flags = {name: asked.pop(name) for name in PLACES}
+    with outlived(), _named_as_options():
+        downstream, scored_runs = _downstream(asked), target(folder)
+        resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)
+        if resources.executed:
+            from study.running.status_tables import executed_lines
+
+            for line in executed_lines(resources):
+                say(console, line)
+        scored = make_scores(scored_runs, downstream, resources, console)
     if as_json:
         click.echo(json.dumps(score_values(scored), indent=1))
     else:
@@ -83,10 +99,11 @@ def features(
 
     RUN is the folder of a completed run, its id or the start of it.
     """
+    rest_at_barriers()
     from study.base.quantities import plural
     from study.executing.slots import local_slots
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
-    from study.scoring.score_launch import one_run
+    from study.scoring.targets import one_run
 
     given: list[Callable[[], Any]] = [
         partial(read_texts, texts),
@@ -115,7 +132,7 @@ def export(folder: Path, into: Path, results: Path) -> None:
     refused, with what each has in another way.
     """
     from study.scoring.exporting import export as write
-    from study.scoring.score_launch import one_run
+    from study.scoring.targets import one_run
 
     exported = write(one_run(_folder(folder, results)), into)
     opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
@@ -144,6 +161,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     \b
     study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet
     """  # noqa: D301
+    rest_at_barriers()
     from study.config.run_config import DataConfig
     from study.executing.slots import local_slots
     from study.store.sweep_folder import SweepFolder

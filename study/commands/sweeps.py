@@ -14,10 +14,11 @@ import click
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, told_together
-from study.commands.options import CountRange, as_json, png_option, results_option
+from study.commands.options import CountRange, as_json, place_options, png_option, results_option
 
 if TYPE_CHECKING:
     from study.config.sweep import Sweep
+    from study.report.answer import Answer
     from study.store.sweep_folder import SweepFolder
 
 WATCH_SECONDS = 2.0
@@ -74,33 +75,19 @@ def _folder_meant(path: Path) -> str:
 
 
 def resource_options(command: Any) -> Any:
-    """The options that say where a sweep runs and on how much; each goes over the sweep file's `resources`."""
+    """The options that say where the runs of a sweep execute and on how much; each goes over the file's `resources`."""
     for option in (
-        click.option("--array", type=CountRange(1), help="Slurm jobs in the queue at most at a time.  [default: 64]"),
-        click.option("--time", help="Time limit of each Slurm job, as in 30m or 4h; a run that reaches it goes on in another."),
-        click.option("--partition", help="Partition of the Slurm jobs."),
         click.option("--nodes", type=CountRange(1), help="Slurm nodes of each run, which share its devices.  [default: 1]"),
         click.option("--devices", type=CountRange(1), help="Devices for each run (DDP).  [default: 1]"),
-        click.option(
-            "--slots-per-device",
-            type=CountRange(1),
-            help="Runs at a time on each device.  [default: 1 a GPU, one a core on a CPU]",
-        ),
         click.option(
             "--kernels",
             type=click.Choice(["auto", "eager", "onednn", "compiled", "graphed"]),
             help="fp32 products of a CPU by oneDNN; fused by torch.compile, and one CUDA graph a step.  "
             "[default: auto, graphed on a GPU, onednn in fp32 on a CPU that is not Intel's]",
         ),
-        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
-        click.option(
-            "--on",
-            type=click.Choice(["local", "slurm", "ray"]),
-            help="Where the runs execute; slurm and ray are extras.  [default: local]",
-        ),
     ):
         command = option(command)
-    return command
+    return place_options(command)
 
 
 @click.command()
@@ -157,7 +144,7 @@ def launch(
 
     from study.base.paths import pasted
     from study.base.quantities import plural, read_seconds
-    from study.base.terminal import say, show
+    from study.base.terminal import outlived, say, show
     from study.base.text import printable
     from study.config.sweep_files import read_sweep
     from study.running.launch import folder_of, launched
@@ -167,21 +154,22 @@ def launch(
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
     asked, folder = spec.resources.overridden(**resources), folder_of(spec, results)
-    with launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored:
+    with outlived(), launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored:
         if unmirrored:
             are = "is" if unmirrored == 1 else "are"
             say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {pasted(folder.path)}")
         if spec.downstream is not None:
-            from study.report.answer import report as write_report
-            from study.scoring.report import score_launched
+            from study.running.score_launch import score_launched
+            from study.scoring.report import score_table
 
             tasks = printable(", ".join(spec.downstream.tasks))
-            next_steps = f"the runs have ended; next comes an answer without scores, and then the scores on {tasks}"
-            say(console, next_steps)
-            write_report(folder)  # of what is trained there is an answer, whatever becomes of the scores
-            table = score_launched(folder.path, spec.downstream, asked, console)
-            show(*(() if as_json else table))
-        _report(folder, as_json)
+            say(console, f"the runs have ended; next comes an answer without scores, and then the scores on {tasks}")
+            _write_answer(folder)  # of what is trained there is an answer, whatever becomes of the scores
+            scored = score_launched(folder, spec.downstream, asked, console)
+            unscored = f"Not scored on {tasks}: the answer uses no run."
+            show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
+        answer = _write_answer(folder)
+    _tell(folder, answer, as_json)
 
 
 @click.command()
@@ -196,13 +184,17 @@ def report(folder: Path, include_unbracketed: bool, png: bool, as_json: bool) ->
 
     From the records in FOLDER alone; needs no GPU, no account and no torch.
     """
-    _report(sweep_folder(folder), as_json, include_unbracketed, png)
+    sweep = sweep_folder(folder)
+    _tell(sweep, _write_answer(sweep, include_unbracketed, png), as_json)
 
 
-def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = False, png: bool = False) -> None:
+def _write_answer(folder: SweepFolder, include_unbracketed: bool = False, png: bool = False) -> Answer:
     from study.report.answer import report as report_on
 
-    answer = report_on(folder, include_unbracketed, png)
+    return report_on(folder, include_unbracketed, png)
+
+
+def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer.to_dict(), indent=1))
     else:
@@ -212,7 +204,7 @@ def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = Fals
 def _check_tasks(spec: Sweep) -> None:
     """Raise InputError with all that is wrong with the tasks of a sweep; where it has none, nothing heavy is imported."""
     if spec.downstream is not None:
-        from study.scoring.score_launch import load_tasks
+        from study.scoring.targets import load_tasks
 
         load_tasks(spec.downstream)
 

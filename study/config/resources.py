@@ -170,6 +170,12 @@ class Resources(Strict):
         """The lines of shell that a sweep file has every job execute; none where runs are no Slurm jobs."""
         return tuple(line for part in self.slurm.setup for line in part.splitlines()) if self.on == "slurm" else ()
 
+    @property
+    def for_scores(self) -> Resources:
+        """The same place for downstream scores: each has one device, and torch's own kernels."""
+        slurm = self.slurm.model_copy(update={"nodes": 1})
+        return self.model_copy(update={"devices": 1, "kernels": "eager", "slurm": slurm})
+
     def overridden(self, **flags: Any) -> Resources:
         """These resources with the command line's flags put over them, None where a flag was not given."""
         given = {name: value for name, value in flags.items() if value is not None}

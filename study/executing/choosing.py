@@ -1,4 +1,4 @@
-"""The executor that a sweep's resources ask for, and the slots that it has."""
+"""The executor that resources ask for, and the slots that it has."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from dataclasses import replace
 
 from study.base.errors import InputError
 from study.config.resources import Resources
-from study.executing.executor import Executor
+from study.executing.job import Executor
 from study.executing.slots import Slot, local_slots
 from study.store.sweep_folder import SweepFolder
 
 
-def slots_of(resources: Resources) -> list[Slot]:
-    """The slots that the resources make where they are; raises InputError where that has not enough."""
-    slots = [replace(slot, kernels=resources.kernels) for slot in _slots_where(resources)]
+def slots_of(resources: Resources, jobs: int | None = None) -> list[Slot]:
+    """The slots that the resources make where they are; raises InputError where that has not enough.
+
+    Of this machine's CPU there are no more than `jobs`, where that is known: one that is made alone has all cores.
+    """
+    slots = [replace(slot, kernels=resources.kernels) for slot in _slots_where(resources, jobs)]
     if resources.kernels == "graphed" and any(slot.device == "cpu" or len(slot.indices) > 1 for slot in slots):
         raise InputError.at("--kernels graphed", "runs on a single CUDA device; use compiled, eager or auto")
     if resources.kernels == "onednn" and any(slot.device != "cpu" for slot in slots):
@@ -21,7 +24,7 @@ def slots_of(resources: Resources) -> list[Slot]:
     return slots
 
 
-def _slots_where(resources: Resources) -> list[Slot]:
+def _slots_where(resources: Resources, jobs: int | None) -> list[Slot]:
     if resources.on == "slurm":
         from study.executing.slurm import slurm_slots
 
@@ -30,11 +33,14 @@ def _slots_where(resources: Resources) -> list[Slot]:
         from study.executing.ray import ray_slots
 
         return ray_slots(resources)
-    return local_slots(resources.device, resources.slots_per_device, resources.devices)
+    slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
+    if jobs is None or slots[0].device == "cuda" or resources.slots_per_device is not None:
+        return slots
+    return local_slots(resources.device, max(1, min(jobs, len(slots))), resources.devices)
 
 
 def executor_of(resources: Resources, slots: list[Slot], sweep: SweepFolder) -> Executor:
-    """What runs a sweep on these slots; raises InputError where an extra or a cluster's commands are missing."""
+    """What executes a sweep's jobs on these slots; raises InputError where an extra or a cluster's commands are missing."""
     if resources.on == "slurm":
         from study.executing.slurm import SlurmExecutor
 
@@ -42,7 +48,7 @@ def executor_of(resources: Resources, slots: list[Slot], sweep: SweepFolder) -> 
     if resources.on == "ray":
         from study.executing.ray import RayExecutor
 
-        return RayExecutor(slots, resources, sweep.name)
+        return RayExecutor(slots, resources)
     from study.executing.local import LocalExecutor
 
-    return LocalExecutor(slots, sweep.name)
+    return LocalExecutor(slots)

@@ -1,4 +1,4 @@
-"""The processes of one run on this machine, one a rank, from a forkserver that has torch and Lightning loaded."""
+"""The processes of a batch of jobs on this machine, one a rank, from a forkserver that has torch and Lightning loaded."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from study.base.durable_files import patiently
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT
-from study.config.run_config import RunConfig
+from study.base.machine import rest_at_barriers
+from study.executing.job import Job
 
 if TYPE_CHECKING:
     from study.training.execution import Execution
     from study.training.stopping import StopSignal
 
 RANK_SECONDS = 60.0
-"""How long the ranks of a run that has lost one, or whose first has ended, may take to save and stop before they are killed."""
+"""How long the ranks of a job that has lost one, or whose first has ended, may take to save and stop before they are killed."""
 
-PRELOADED = ["__main__", "study.training.run", "study.executing.processes"]
-"""What the forkserver imports once for all runs; each would import the main script again without its name here."""
+PRELOADED = ("__main__", "study.training.run", "study.scoring.making", "study.executing.processes")
+"""What the forkserver imports once for all jobs; each would import the main script again without its name here."""
 
 _DYING_LOOKS, _DYING_SECONDS = 100, 0.05
 """How often, and how far apart, a forkserver that answers nobody is looked at before that is told."""
 
 
-class RunProcesses:
-    """The ranks of one run, started on construction, each in a session of its own."""
+class JobProcesses:
+    """The ranks of a batch of jobs, started on construction, each in a session of its own."""
 
-    def __init__(
-        self, config: RunConfig, folder: Path, sweep: str, execution: Execution, environments: Sequence[dict[str, str]]
-    ) -> None:
+    def __init__(self, jobs: Sequence[Job], execution: Execution, environments: Sequence[dict[str, str]]) -> None:
         context = start_forkserver()
         self._processes = []
         self._memory_kills = memory_kills()
         for environment in environments:
-            arguments = (config, folder, sweep, execution, environment)
-            self._processes.append(context.Process(target=run_process, args=arguments))
+            self._processes.append(context.Process(target=live, args=(tuple(jobs), execution, environment)))
             start(self._processes[-1])
 
     @property
@@ -61,7 +60,7 @@ class RunProcesses:
     def wait(self) -> int:
         """The exit status, negative where a signal killed it.
 
-        OOM_EXIT stands for SIGKILL where the kernel has killed for want of memory since the run was started.
+        OOM_EXIT stands for SIGKILL where the kernel has killed for want of memory since the processes were started.
         Where one rank dies the others, which wait for it, are ended; so are those that the first one leaves behind.
         """
         waiting, failed = list(self._processes), 0
@@ -76,10 +75,10 @@ class RunProcesses:
         return OOM_EXIT if failed == -signal.SIGKILL and memory_kills() > self._memory_kills else failed
 
 
-def start_forkserver(preloaded: Sequence[str] = PRELOADED) -> multiprocessing.context.ForkServerContext:
-    """Start the forkserver that every run or score of this process comes from, unless it runs already."""
+def start_forkserver() -> multiprocessing.context.ForkServerContext:
+    """Start the forkserver that every job of this process comes from, unless it runs already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preloaded))
+    context.set_forkserver_preload(list(PRELOADED))
     _ensure_forkserver()
     return context
 
@@ -91,10 +90,11 @@ def _ensure_forkserver() -> None:
 
 
 def _run_forkserver() -> None:
-    """Start the forkserver with SIGINT blocked, which lasts there until StopSignal lets it through in a run.
+    """Start the forkserver with SIGINT blocked, which lasts there until StopSignal lets it through in a job.
 
     While it imports it has no handler yet, and Ctrl-C would end it.
     """
+    rest_at_barriers()
     resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     forkserver.ensure_running()
@@ -115,7 +115,7 @@ def start(process: BaseProcess) -> None:
     process.start()
 
 
-def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution, environment: dict[str, str]) -> None:
+def live(jobs: Sequence[Job], execution: Execution, environment: dict[str, str]) -> None:
     """The life of one rank's process: its own session, stopping when told or orphaned."""
     from study.training.stopping import StopSignal
 
@@ -124,23 +124,23 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     stop = StopSignal()
     stop.install()
     threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
-    sys.exit(train_here(config, path, sweep, execution, stop))
+    sys.exit(execute_here(jobs, execution, stop))
 
 
-def train_here(config: RunConfig, path: Path, sweep: str, execution: Execution, stop: StopSignal) -> int:
-    """Train a run in this process, all that it prints in the run's log; its exit status."""
-    from study.base.durable_files import patiently
-    from study.store.run_folder import RunFolder
-    from study.training.run import train
+def execute_here(jobs: Sequence[Job], execution: Execution, stop: StopSignal) -> int:
+    """Make jobs one after another in this process, each with its output in its log; the exit status."""
     from study.training.trainer import rank
 
-    folder = RunFolder(path)
-    patiently(lambda: log_into(folder.log_file))
-    state = train(config, folder, sweep, execution, stop)
-    if state == "PREEMPTED":
-        return PREEMPTED_EXIT
-    ended_well = rank() == 0 or state in ("COMPLETED", "PRUNED")  # the leader's record says what happened, another rank's exit
-    return 0 if ended_well else 1
+    for job in jobs:
+        if stop.received:
+            return PREEMPTED_EXIT
+        patiently(lambda job=job: log_into(job.folder.log_file))  # type: ignore[misc]
+        state = job.execute(execution, stop)
+        if state == "PREEMPTED":
+            return PREEMPTED_EXIT
+        if rank() and state not in ("COMPLETED", "PRUNED"):  # what happened stands in the leader's record
+            return 1
+    return 0
 
 
 def log_into(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Ray executor: a task for each run, with its CPUs or GPUs as resources, on a running cluster or one started here."""
+"""The Ray executor: a task for each batch of jobs, with its CPUs or GPUs, on a running cluster or one started here."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ import secrets
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
+from study.base.machine import WAITING
 from study.config.resources import Resources
-from study.config.run_config import RunConfig
-from study.executing.processes import RunProcesses
+from study.executing.job import Job
+from study.executing.processes import JobProcesses
 from study.executing.slots import MPS_PORTION, Slot, rank_environments
 from study.store.ownership import HUNG_AFTER
 
-FORWARDED = ("STUDY_CACHE", HUNG_AFTER, "OMP_NUM_THREADS", MPS_PORTION, "HF_HUB_OFFLINE", "HF_HOME")
-"""Variables of the launcher that its runs need on whatever node they run."""
+FORWARDED = ("STUDY_CACHE", HUNG_AFTER, "OMP_NUM_THREADS", *WAITING, MPS_PORTION, "HF_HUB_OFFLINE", "HF_HOME")
+"""Variables of the launcher that its jobs need on whatever node they run."""
 
 ANSWER_SECONDS = 10.0
 """How long the address of a cluster may take to answer."""
 
 POLL_SECONDS = 0.5
-"""How long a worker waits for its run before it looks whether it was cancelled."""
+"""How long a worker waits for its jobs before it looks whether it was cancelled."""
 
 
 def connect(address: str | None) -> Any:
@@ -70,7 +72,7 @@ def _check_that_one_answers(address: str) -> None:
 
 
 def needs(resources: Resources, device: str) -> dict[str, float]:
-    """What one run takes of a node, by Ray's names; several runs that share a GPU take a fraction each."""
+    """What one job takes of a node, by Ray's names; several that share a GPU take a fraction each."""
     ranks = resources.devices
     if device == "cpu":
         return {"CPU": float(ranks * resources.ray.cpus)}
@@ -81,7 +83,7 @@ def needs(resources: Resources, device: str) -> dict[str, float]:
 def ray_slots(resources: Resources) -> list[Slot]:
     """As many slots as the nodes have room for, or as `runs` says; `auto` is CUDA where a node has GPUs.
 
-    Raises InputError where no node has room for one run.
+    Raises InputError where no node has room for one job.
     """
     options, ray = resources.ray, connect(resources.ray.address)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -100,13 +102,13 @@ def ray_slots(resources: Resources) -> list[Slot]:
 
 
 class RayExecutor:
-    """Runs as Ray tasks that are never retried by Ray; the coordinator decides what is tried again."""
+    """Jobs as Ray tasks that are never retried by Ray; the coordinator decides what is tried again."""
 
-    def __init__(self, slots: list[Slot], resources: Resources, sweep: str) -> None:
-        self.slot, self.slots, self.sweep = slots[0], len(slots), sweep
+    def __init__(self, slots: list[Slot], resources: Resources) -> None:
+        self.slot, self.slots = slots[0], len(slots)
         self._ray = connect(resources.ray.address)
         needed = needs(resources, self.slot.device)
-        self._task = self._ray.remote(train_on_ray).options(
+        self._task = self._ray.remote(execute_on_ray).options(
             num_cpus=needed["CPU"], num_gpus=needed.get("GPU", 0), max_retries=0
         )
         self._running: dict[Future[int], Any] = {}
@@ -114,25 +116,25 @@ class RayExecutor:
 
     @property
     def free(self) -> int:
-        """How many more runs can be submitted now."""
+        """How many more batches can be submitted now."""
         return self.slots - len(self._running)
 
-    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
-        """Queue a run; the future resolves to its exit status."""
+    def submit(self, jobs: Sequence[Job]) -> Future[int]:
+        """Queue a batch; the future resolves to its exit status."""
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
-        task = self._task.remote(config, folder.resolve(), self.sweep, self.slot, Path.cwd(), self._variables)
+        task = self._task.remote(tuple(jobs), self.slot, Path.cwd(), self._variables)
         self._running[future] = task
         threading.Thread(target=self._wait, args=(future, task), daemon=True).start()
         return future
 
     def interrupt(self) -> None:
-        """Tell every run to save and stop; one that waits for room is taken back."""
+        """Tell every job to save and stop; one that waits for room is taken back."""
         for task in list(self._running.values()):
             self._ray.cancel(task)
 
     def kill(self) -> None:
-        """End the worker of every run; the run finds itself orphaned, saves and stops."""
+        """End the worker of every job; the job finds itself orphaned, saves and stops."""
         for task in list(self._running.values()):
             self._ray.cancel(task, force=True)
 
@@ -153,11 +155,11 @@ class RayExecutor:
         future.set_result(status)
 
 
-def train_on_ray(config: RunConfig, folder: Path, sweep: str, slot: Slot, directory: Path, variables: dict[str, str]) -> int:
-    """A run in processes of its own below a Ray worker, which passes a cancellation on; the exit status."""
+def execute_on_ray(jobs: Sequence[Job], slot: Slot, directory: Path, variables: dict[str, str]) -> int:
+    """A batch of jobs in processes of its own below a Ray worker, which passes a cancellation on; the exit status."""
     os.chdir(directory)
     os.environ.update(variables)
-    processes = RunProcesses(config, folder, sweep, slot.execution(), rank_environments(slot))
+    processes = JobProcesses(jobs, slot.execution(), rank_environments(slot))
     with ThreadPoolExecutor(1) as waiter:
         status = waiter.submit(processes.wait)
         while True:

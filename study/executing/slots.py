@@ -1,4 +1,4 @@
-"""Room for runs on this machine: which devices each may use, how many share one, and what each of its ranks is told."""
+"""Room for jobs on this machine: which devices each may use, how many share one, and what each of its ranks is told."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 ALONE = {"RANK": "0", "LOCAL_RANK": "0"}
-"""The rank of a run on one device, whatever its process inherits."""
+"""The rank of a job on one device, whatever its process inherits."""
 
 MPS_PORTION = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 """The variable by which CUDA's Multi-Process Service gives a process a portion of a GPU's multiprocessors."""
@@ -27,9 +27,9 @@ MPS_PORTION = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for one run at a time: the devices it may use, the CPU threads of each of its processes, and who else is there.
+    """Room for one job at a time: the devices it may use, the CPU threads of each of its processes, and who else is there.
 
-    `sharing` is how many runs at most have each device of the slot, a CPU's threads being its devices; 1 means it is exclusive.
+    `sharing` is how many jobs at most have each device of the slot, a CPU's threads being its devices; 1 means it is exclusive.
     """
 
     device: Device
@@ -39,7 +39,7 @@ class Slot:
     kernels: AskedKernels = "auto"
 
     def execution(self, **changes: Any) -> Execution:
-        """How a run executes on this slot, with these fields of Execution changed."""
+        """How a job executes on this slot, with these fields of Execution changed."""
         from study.training.execution import Execution
 
         own = Execution(self.device, len(self.indices), self.threads, self.kernels, sharing=self.sharing)

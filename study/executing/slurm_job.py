@@ -1,26 +1,28 @@
-"""One rank of one run inside a Slurm job: what srun tells it, and what it leaves for the launcher."""
+"""One rank of a batch of jobs inside a Slurm job: what srun tells it, and what it leaves for the launcher."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from study.base.durable_files import patiently, write_atomically
 from study.base.errors import PREEMPTED_EXIT
-from study.config.run_config import RunConfig
-from study.executing.processes import train_here
+from study.base.machine import rest_at_barriers
+from study.executing.job import Job
+from study.executing.processes import execute_here
 from study.executing.slots import ALONE, Slot
 
 FIRST_PORT, PORTS = 20_000, 30_000
 
 
-def run_job(config: RunConfig, folder: Path, sweep: str, jobs: Path, slot: Slot, nodes: int) -> int:
-    """Train a run as srun started it, or its rank of it; its exit status, which the first rank leaves in `jobs` too.
+def execute_in_slurm(jobs: Sequence[Job], folder: Path, slot: Slot, nodes: int) -> int:
+    """Make a batch of jobs as srun started it, or its rank of them; the exit status, which the first rank leaves in `folder`.
 
-    Told of the time limit it saves and puts its job back into the queue; told to stop it only saves.
+    Told of the time limit it saves and puts its Slurm job back into the queue; told to stop it only saves.
     """
     from study.training.stopping import StopSignal
 
@@ -32,26 +34,27 @@ def run_job(config: RunConfig, folder: Path, sweep: str, jobs: Path, slot: Slot,
 
     stop.install()  # before anything that takes time, such as torch: until then submitit ignores who says stop
     signal.signal(signal.SIGUSR2, at_limit)
-    file = exit_file(jobs, job_id())
+    file = exit_file(folder, job_id())
     leads = os.environ["SLURM_PROCID"] == "0"
     if leads:
         patiently(lambda: file.unlink(missing_ok=True))
     os.environ.update(rank_variables(len(slot.indices)))
-    status = train_here(config, folder, sweep, slot.execution(nodes=nodes), stop)
+    rest_at_barriers()
+    status = execute_here(jobs, slot.execution(nodes=nodes), stop)
     if leads:
         patiently(lambda: write_atomically(file, str(status).encode()))
-        if status == PREEMPTED_EXIT and limits:  # where requeueing is not allowed, the launcher submits the run anew
+        if status == PREEMPTED_EXIT and limits:  # where requeueing is not allowed, the launcher submits the batch anew
             subprocess.run(["scontrol", "requeue", job_id()], timeout=60)
     return status
 
 
 def exit_file(folder: Path, job: str) -> Path:
-    """Where the first rank of a job leaves the run's exit status."""
+    """Where the first rank of a Slurm job leaves the exit status."""
     return folder / f"{job}.exit"
 
 
 def job_id() -> str:
-    """The id of this job, `1234_5` in an array."""
+    """The id of this Slurm job, `1234_5` in an array."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
 

@@ -1,1 +1,1 @@
-"""One coordinator runs a sweep: launch, deaths and retries, shared runs, status, and what a person tells it from outside."""
+"""One coordinator drives the runs of a sweep, and its scores: launch, deaths and retries, status, and what people order."""

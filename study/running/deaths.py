@@ -1,45 +1,50 @@
-"""When to stop trying a run whose process keeps dying: one that gets on is tried for ever, one that does not is given up."""
+"""When to stop trying a job whose process keeps dying: one that gets on is tried for ever, one that does not is given up."""
 
 from __future__ import annotations
 
 import signal
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
+from study.base.durable_files import content_of
 from study.base.errors import OOM_EXIT
+from study.executing.job import Job
 from study.store.metric_rows import newest_values
 from study.store.records import State
-from study.store.run_folder import RunFolder
 
 CRASHES = 3
-"""How often a run may crash, or be killed for want of memory, in one launch without having got further."""
+"""How often a job may crash, or be killed for want of memory, in one launch without having got further."""
 
 KILLS = 30
-"""How often it may be killed by whoever else kills, which is mostly no fault of the run's."""
+"""How often it may be killed by whoever else kills, which is mostly no fault of the job's."""
 
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends processes from outside; a shell or a scheduler tells it as 128 and the number."""
 
+MOST_SAID = 500
+"""Characters of a log's last line that a reason quotes at most."""
+
 
 @dataclass(frozen=True)
-class GivenUp:
-    """How a run is filed that is not tried again."""
+class Ended:
+    """How a job ended that has no record of its own, and why."""
 
     state: State
-    reason: str
+    reason: str | None = None
 
 
 class Deaths:
-    """The deaths of the runs of one launch since each last got further than ever before."""
+    """The deaths of the jobs of one launch since each last got further than ever before."""
 
     def __init__(self) -> None:
         self._crashes: Counter[str] = Counter()
         self._kills: Counter[str] = Counter()
         self._furthest: dict[str, int] = {}
 
-    def count(self, run: RunFolder, exit_status: int) -> GivenUp | None:
-        """Note that a process has died without a record; None where the run is to be tried again."""
-        step, name = int(newest_values(run.newest_rows()).get("trainer/step", 0)), run.run_id
+    def count(self, job: Job, exit_status: int) -> Ended | None:
+        """Note that a process has died without a record; None where the job is to be tried again."""
+        step, name = steps_of(job), job.key
         if step > self._furthest.get(name, 0):
             self._furthest[name] = step
             del self._crashes[name], self._kills[name]
@@ -50,15 +55,33 @@ class Deaths:
         if tally[name] < limit:
             return None
         what = "was killed" if killed or starved else "ended without a record"
-        where = f"without getting past step {self._furthest.get(name, 0)}"
-        why = "for want of memory" if starved else f"with {how_ended(exit_status)}"
-        how = f"{what} {limit} times {where}, the last time {why}"
-        return GivenUp("OOM" if starved else "FAILED", f"its process {how}; see {run.log_file.name}")
+        past = f"without getting past step {self._furthest.get(name, 0)}"
+        why = "for want of memory" if starved else f"with {how_ended(exit_status, job.folder.log_file)}"
+        how = f"{what} {limit} times {past}, the last time {why}"
+        log = job.folder.log_file
+        where = log.name if log.parent == job.folder.path else log  # beside the record the name is enough
+        return Ended("OOM" if starved else "FAILED", f"its process {how}; see {where}")
 
 
-def how_ended(exit_status: int) -> str:
-    """How a process ended, by its exit status, negative where a signal killed it; those of real time have numbers alone."""
+def steps_of(job: Job) -> int:
+    """The newest step that a job has logged, 0 where it has logged none."""
+    return int(newest_values(job.folder.newest_rows()).get("trainer/step", 0))
+
+
+def how_ended(exit_status: int, log: Path) -> str:
+    """How a process ended, by its exit status, negative where a signal killed it; those of real time have numbers alone.
+
+    Of Python's own status for an error, the error is told, which the log ends with.
+    """
+    if exit_status == 1 and (why := _last_line(log)):
+        return f"exit status 1 ({why})"
     if exit_status >= 0:
         return f"exit status {exit_status}"
     names = {number.value: number.name for number in signal.Signals}
     return f"signal {names.get(-exit_status, -exit_status)}"
+
+
+def _last_line(log: Path) -> str:
+    """The last line of a log that says something, empty where there is none."""
+    lines = (content_of(log) or b"").decode(errors="replace").splitlines()
+    return next((line.strip()[:MOST_SAID] for line in reversed(lines) if line.strip()), "")

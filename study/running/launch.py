@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from study.base import garbage
-from study.base.durable_files import takes_files
+from study.base.durable_files import require_links
 from study.base.errors import InputError, told_together
 from study.base.quantities import count_text, plural
 from study.base.schema import flatten
@@ -31,7 +31,8 @@ from study.planning.bill import Bill, bill
 from study.planning.plan import Plan
 from study.planning.room import refuse_too_large, room_of
 from study.running.coordinator import Coordinator
-from study.running.display import LaunchDisplay
+from study.running.display import run_display
+from study.running.run_proposer import RunProposer
 from study.running.shutdown import preparing
 from study.running.status_tables import cost_lines
 from study.store.locks import held
@@ -69,7 +70,7 @@ def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[
     told_together(
         planned.check,
         lambda: check_files(data),
-        lambda: _check_results(folder),
+        lambda: require_links(folder.path, "give another folder with --results"),
         lambda: _check_trained_runs(planned, folder),
         lambda: _check_words(planned),
         lambda: _check_batches(planned, len(slots[0].indices)),
@@ -82,12 +83,6 @@ def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[
     far = data.corpus.startswith(PREFIX)  # a bill asks no hub
     text = data_fingerprint(data) if others and not far else None
     return bill(planned, slots, precision, others, text)
-
-
-def _check_results(folder: SweepFolder) -> None:
-    """Raise InputError where the sweep's results cannot be written."""
-    if not takes_files(folder.path):
-        raise InputError.at(str(folder.path), "cannot be written; give another folder with --results")
 
 
 def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
@@ -208,14 +203,14 @@ def launched(
             _check_trained_runs(planned, folder, data)
         for note in _notes_on_text(planned, data):
             say(console, note)
-        coordinator = Coordinator(planned, values, folder, data.fingerprint)
+        runs = RunProposer(planned, values, folder, data.fingerprint)
         mirror = MirrorProcess(folder)
         if track:
             mirror.start()
-        display = LaunchDisplay(console, folder, data.fingerprint, billed.runs)
+        display = run_display(console, folder, billed.runs)
         try:
-            with display.progress:
-                coordinator.run(executor_of(resources, slots, folder), display.refresh)
+            with display.bars:
+                Coordinator(folder, runs).run(executor_of(resources, slots, folder), display.refresh)
         finally:
             unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
         yield unmirrored

@@ -8,8 +8,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from study.base.quantities import duration
 from study.store.ownership import LEASE_SECONDS, seconds_since_beat, seconds_since_write
-from study.store.run_folder import RunFolder
+from study.store.work_folder import WorkFolder
 
 SILENT_SECONDS = 60.0
 """How long a run may log nothing before it is called silent: a start, a compilation or a validation takes as long."""
@@ -41,7 +42,7 @@ class Signs:
         return self.silent and self.seconds_since_beat is not None and self.seconds_since_beat > LEASE_SECONDS
 
 
-def signs_of(run: RunFolder, rows: Sequence[Mapping[str, Any]]) -> Signs:
+def signs_of(run: WorkFolder, rows: Sequence[Mapping[str, Any]]) -> Signs:
     """The signs of life of a run whose newest rows these are."""
     ages = map(seconds_since_write, (run.metrics_file, run.attempt_file(run.attempts())))
     since_row = min((age for age in ages if age is not None), default=None)
@@ -56,3 +57,12 @@ def seconds_per_row(rows: Sequence[Mapping[str, Any]]) -> float | None:
         for earlier, later in pairwise(timed)
     ]
     return median(spans) if spans else None
+
+
+def silence(signs: Signs | None) -> str | None:
+    """What is odd about a running run, None where nothing is: no row for how long, how often one is usual, and no heartbeat."""
+    if signs is None or signs.seconds_since_row is None or not signs.silent:
+        return None
+    usual = "" if signs.seconds_per_row is None else f", usually one every {max(1.0, signs.seconds_per_row):.0f} s"
+    beat = f"; no sign of its process for {duration(signs.seconds_since_beat or 0)}" if signs.lifeless else ""
+    return f"no row for {duration(signs.seconds_since_row)}{usual}{beat}"

@@ -16,7 +16,6 @@ from pathlib import Path
 from filelock import FileLock
 
 from study.base.durable_files import is_there, patiently, write_once
-from study.store.ownership import Watch
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -29,7 +28,6 @@ class SharedRuns:
         self.folder = folder
         folder.homes.mkdir(exist_ok=True)
         self._siblings = folder.siblings()
-        self._watches: dict[str, Watch] = {}
 
     def home(self, run_id: str) -> RunFolder:
         """Where a run is trained: in this sweep's folder, which is there already, unless another sweep began it first."""
@@ -55,17 +53,6 @@ class SharedRuns:
         """Whether a run is trained there still: not where its sweep was deleted, nor where another's search pruned it."""
         mine = home.path == self.folder.run(home.run_id).path
         return (is_there(home.path) or home.is_run) and (mine or not _is_pruned(home))
-
-    def holder(self, run_id: str) -> str | None:
-        """Which process trains a run now, None where none does."""
-        if (watch := self._watches.get(run_id)) is None:
-            watch = self._watches[run_id] = Watch(self.home(run_id))
-        if (who := watch.holder()) is None:
-            if not watch.silent:  # of one that fell silent it is remembered
-                del self._watches[run_id]
-            return None
-        home = SweepFolder.of(watch.folder).name
-        return who if home == self.folder.name else f"the sweep {home!r}, {who}"
 
     def record(self, run_id: str) -> RunRecord | None:
         """The record of a run, taken over where another sweep has it; None where no sweep has."""

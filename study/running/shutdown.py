@@ -1,4 +1,4 @@
-"""How whoever drives runs or scores stops: what they have done is saved first."""
+"""How whoever drives jobs stops: what they have done is saved first."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 
 from study.base.durable_files import is_there, patiently
 from study.base.errors import GOES_ON, InputError
-from study.executing.executor import Stoppable
+from study.executing.job import Executor
 
 SAVE_SECONDS = 60.0
-"""How long runs, or scores, may take to save where they are stopped."""
+"""How long jobs may take to save where they are stopped."""
 
 LOOK_SECONDS = 0.2
-"""How often it is asked, before there are runs or scores, whether a person wants all of it stopped."""
+"""How often it is asked, before there are jobs, whether a person wants all of it stopped."""
 
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Within, SIGTERM stops what is done as Ctrl-C does."""
+    """Let SIGTERM stop the block as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -34,7 +34,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def preparing(order: Path) -> Iterator[None]:
-    """Within, before there is anything to save, SIGTERM and the file by which a person orders to stop do what Ctrl-C does."""
+    """Let SIGTERM, and the file by which a person orders to stop, end the block as Ctrl-C does: nothing is to be saved yet."""
     over = threading.Event()
 
     def look() -> None:
@@ -65,7 +65,7 @@ def see(folder: Path, file: Path) -> None:
         raise InputError.at(str(folder), message) from None
 
 
-def save_and_stop(executor: Stoppable, futures: Collection[Future[int]]) -> None:
+def save_and_stop(executor: Executor, futures: Collection[Future[int]]) -> None:
     """Let all that an executor has in hand save and end; end those that take too long, or all once Ctrl-C comes again."""
     unsaved = set(futures)
     if unsaved:

@@ -7,13 +7,13 @@ from itertools import islice
 
 from rich.table import Table
 
-from study.base.quantities import count_text, plural
+from study.base.quantities import count_text, duration, plural
 from study.base.terminal import narrow_table
 from study.config.resources import Resources
 from study.config.run_config import run_words
 from study.config.sweep import CellSweep
 from study.planning.bill import Bill, BillRow
-from study.running.liveness import Signs
+from study.running.liveness import silence
 from study.running.status import RunStatus, SweepStatus
 from study.store.records import FOREIGN, READS_ORDER_NATS
 
@@ -251,20 +251,3 @@ def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
 def note_on(run: RunStatus) -> str:
     """What is to be known of a run beside its numbers: why fits leave it out, that it fell silent, or that its loss spiked."""
     return run.reason or silence(run.signs) or run.spiked or ""
-
-
-def silence(signs: Signs | None) -> str | None:
-    """What is odd about a running run, None where nothing is: no row for how long, how often one is usual, and no heartbeat."""
-    if signs is None or signs.seconds_since_row is None or not signs.silent:
-        return None
-    usual = "" if signs.seconds_per_row is None else f", usually one every {max(1.0, signs.seconds_per_row):.0f} s"
-    beat = f"; no sign of its process for {duration(signs.seconds_since_beat or 0)}" if signs.lifeless else ""
-    return f"no row for {duration(signs.seconds_since_row)}{usual}{beat}"
-
-
-def duration(seconds: float) -> str:
-    """A time as people read it: 45 s, 12 min, 3.4 h, 2.1 d."""
-    for size, unit in ((86400, "d"), (3600, "h")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from study.base.durable_files import is_there, write_atomically
+from study.base.durable_files import is_there, require_links, write_atomically
 from study.base.errors import InputError, of_each
 from study.running.shutdown import SAVE_SECONDS
 from study.store.locks import held, is_held
@@ -66,6 +66,7 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
     sweep is being run or scored, or another one that would give a record back, a record is packed, or a named run has no record
     of a failure.
     """
+    require_links(folder.path, "copy the sweep to another folder, and retry there")
     siblings = folder.siblings()
     sharing = _sharing(siblings, _failed(folder, run_ids))
     with ExitStack() as locks:

@@ -1,1 +1,1 @@
-"""Downstream scores: examples as tokens, fine-tuning, probes, zero-shot, and the workers that run them."""
+"""Downstream scores: which are wanted, examples as tokens, fine-tuning, probes, zero-shot. Nothing is started here."""

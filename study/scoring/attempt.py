@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +12,16 @@ from study.scoring.pretrained import Pretrained
 from study.store.score_records import ScoreFolder
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
+from study.training.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What an attempt scores: a run, its folder, how it executes, the checkpoint that it goes on from, and what may stop it."""
+    """What an attempt scores: a run, its folder, how it executes, the checkpoint that it goes on from, and what may stop it.
+
+    `check` is asked before every write, and raises where the score is no longer this process's to make; `watchdog` sees that a
+    training takes steps.
+    """
 
     config: ScoreConfig
     run: Pretrained
@@ -24,3 +30,5 @@ class Scoring:
     precision: Precision
     checkpoint: Path | None
     stop: StopSignal
+    check: Callable[[], None]
+    watchdog: Watchdog

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from study.config.score_config import ScoreConfig
 from study.model.task_model import TaskModel
@@ -44,25 +45,26 @@ def fine_tune(scoring: Scoring, data: TaskInputs) -> Tuned:
     module = FineTuning(config, data, task_model(config, scoring.run, data))
     module.log_every_steps = max(1, min(50, module.steps // ROWS))
     clock = Clock(config.fingerprint())
-    metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
+    metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), scoring.check)
     trainer = lightning_trainer(
         execution.device,
         scoring.precision,
         folder.path,
-        plugins=[DurableCheckpointIO()],
+        plugins=[DurableCheckpointIO(scoring.check)],
         devices=1,
         max_steps=module.steps,
         val_check_interval=module.steps_per_epoch,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics,
-        callbacks=[Checkpointer(folder.checkpoints, scoring.stop, execution.checkpoint_seconds), clock],
+        callbacks=[Checkpointer(folder.checkpoints, scoring.stop, execution.checkpoint_seconds), clock, scoring.watchdog],
     )
     batches = TaskBatches(module)
     try:
-        trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
-        if module.validated_step != trainer.global_step:
-            trainer.validate(module, batches, verbose=False)
+        with scoring.watchdog.watching():
+            trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
+            if module.validated_step != trainer.global_step:
+                trainer.validate(module, batches, verbose=False)
     finally:
         metrics.close()
     module.to("cuda" if execution.device == "cuda" else "cpu")
@@ -83,4 +85,5 @@ def prepare_process(threads: int) -> None:
     """Set what holds for all scores of a process."""
     quiet()
     torch.set_num_threads(threads)
+    threadpool_limits(threads, user_api="blas")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")

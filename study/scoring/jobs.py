@@ -1,63 +1,61 @@
-"""Scores and baselines that are to be made, as the coordinator hands them to its workers."""
+"""Scores and baselines as jobs: what an executor takes along to where they are made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from study.config.score_config import Knobs, ScoreConfig
+from study.config.score_config import ScoreConfig
+from study.executing.job import Job
+from study.scoring.subsets import PlannedTask
+from study.store.records import Ending
 from study.store.run_folder import RunFolder
-from study.store.score_records import ScoreFolder, score_folder
-from study.store.sweep_folder import SweepFolder
-from study.tasks.task_spec import Kind
+from study.store.score_records import BaselineFolder, ScoreFolder
+
+if TYPE_CHECKING:
+    from study.training.execution import Execution
+    from study.training.stopping import StopSignal
 
 
 @dataclass(frozen=True)
-class Job:
-    """A score to make: which, of the run in which folder, on the task of which kind and name or file, read from which data."""
+class ScoreJob(Job):
+    """A score to make, for the sweep of this name."""
 
+    folder: ScoreFolder
     config: ScoreConfig
-    run: Path
+    task: PlannedTask
     sweep: str
-    kind: Kind
-    task: str
-    data: Path | None
 
-    @cached_property
-    def score_id(self) -> str:
-        """The score's id."""
-        return self.config.fingerprint()
+    def execute(self, execution: Execution, stop: StopSignal) -> Ending:
+        """Make the score."""
+        from study.scoring.making import score
 
-    @property
-    def folder(self) -> ScoreFolder:
-        """Where the score lies."""
-        return score_folder(RunFolder(self.run), self.score_id)
-
-    @property
-    def log_file(self) -> Path:
-        """Where its output goes."""
-        return self.folder.log_file
+        return score(self.config, self.task, self.folder, self.sweep, execution, stop)
 
 
 @dataclass(frozen=True)
-class BaselineJob:
-    """What a task gives without an encoder, to be made; word counts of minimal pairs are of the text that the run has read."""
+class BaselineJob(Job):
+    """What a task gives without an encoder by a metric, to be made.
 
-    sweep: Path
+    Words of minimal pairs are counted in the text that the run has read, which has this fingerprint; other kinds need none.
+    """
+
+    folder: BaselineFolder
+    task: PlannedTask
+    metric: str
     run: Path
-    task: str
-    name: str
-    fingerprint: str
-    data: Path | None
-    knobs: Knobs
+    text: str | None
 
     @property
-    def score_id(self) -> str:
-        """What tells the job from others."""
-        return f"baselines of {self.name} {self.fingerprint}"
+    def words(self) -> str:
+        """What is made, in words."""
+        return f"baselines of {self.task.name} {self.task.fingerprint}"
 
-    @property
-    def log_file(self) -> Path:
-        """Where its output goes."""
-        return SweepFolder(self.sweep).baselines / f"{self.name}-{self.fingerprint}.txt"
+    def execute(self, execution: Execution, stop: StopSignal) -> Ending:
+        """Make the baselines."""
+        from study.scoring.making import make_baselines
+
+        del stop
+        make_baselines(self.task, RunFolder(self.run), self.folder.sweep, execution.threads)
+        return "COMPLETED"

@@ -3,53 +3,54 @@
 from __future__ import annotations
 
 import os
-import platform
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from study.base.durable_files import patiently
 from study.base.errors import InputError
-from study.config.score_config import Knobs
+from study.config.score_config import ScoreConfig
 from study.scoring.attempt import Scoring
 from study.scoring.baselines import baselines
 from study.scoring.fine_tuning_trainer import fine_tune, prepare_process
-from study.scoring.jobs import BaselineJob, Job
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import pretrained, train_text
 from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
-from study.scoring.subsets import loaded_task, subset
+from study.scoring.subsets import PlannedTask
 from study.scoring.task_batches import padding_share
 from study.scoring.task_inputs import task_inputs
-from study.store.records import Ending, timestamp
-from study.store.score_records import BaselineRecord, ScoreRecord, baseline, file_baseline
+from study.store.ownership import Attempt, Fenced, Held, turn
+from study.store.records import Ending, State, timestamp
+from study.store.run_folder import RunFolder
+from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline
 from study.store.sweep_folder import SweepFolder
-from study.tasks.examples import TaskData
+from study.training.allocation import release_models
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
 from study.training.execution import Execution, environment, peak_memory_bytes
 from study.training.filing import failure_of, tidy
 from study.training.stopping import Preempted, StopSignal
+from study.training.watchdog import Watchdog
 
 Facts = dict[str, Any]
 
 
-def make_baselines(job: BaselineJob) -> None:
+def make_baselines(planned: PlannedTask, run: RunFolder, sweep: SweepFolder, threads: int) -> None:
     """Make the baselines of a task and file them, beside other metrics of the same examples and text that were measured before.
 
-    Raises InputError where the examples, or the text that words of minimal pairs are counted in, are others by now.
+    Raises InputError where the examples, or the text of the run that words of minimal pairs are counted in, are others by now.
     """
-    sweep, task = SweepFolder(job.sweep), _planned_task(job.task, job.data, job.knobs, job.fingerprint)
-    run = pretrained(job.run)
-    text = run.prepared.fingerprint if task.spec.kind == "minimal_pairs" else None
-    found = baselines(task, lambda: train_text(run))
-    before = baseline(sweep, job.name, job.fingerprint)
+    prepare_process(threads)
+    task, encoder = planned.read(), pretrained(run.path)
+    text = encoder.prepared.fingerprint if task.spec.kind == "minimal_pairs" else None
+    found = baselines(task, lambda: train_text(encoder))
+    before = baseline(sweep, planned.name, planned.fingerprint)
     known = before.scores if before is not None and before.data_fingerprint == text else {}
     record = BaselineRecord(
-        task=job.name,
-        task_fingerprint=job.fingerprint,
+        task=planned.name,
+        task_fingerprint=planned.fingerprint,
         data_fingerprint=text,
         metric=task.spec.headline,
         reported_on="test",
@@ -58,62 +59,90 @@ def make_baselines(job: BaselineJob) -> None:
     file_baseline(sweep, record)
 
 
-def _planned_task(name: str, data: Path | None, knobs: Knobs, fingerprint: str) -> TaskData:
-    """A task with the examples that a score was planned on; raises InputError where they are others by now."""
-    task = subset(loaded_task(name, data), knobs)
-    if task.fingerprint != fingerprint:
-        raise InputError.at(name, "has other examples than when it was planned; bring them back, or score what is there anew")
-    return task
-
-
-def score(job: Job, execution: Execution, stop: StopSignal) -> Ending:
+def score(
+    config: ScoreConfig, planned: PlannedTask, folder: ScoreFolder, sweep: str, execution: Execution, stop: StopSignal
+) -> Ending:
     """Make a score and file its record; returns how it ended.
 
     A score that has its record is not made again, a half-done fine-tuning resumes. Whatever goes wrong, also with reading the
-    task or the encoder, ends in a record with the reason, but for PREEMPTED, which leaves none.
+    task or the encoder, ends in a record with the reason, but for PREEMPTED, which leaves none: the score was told to stop,
+    another process is making it, or a later attempt has taken it over.
     """
-    folder, run = job.folder, pretrained(job.run)
-    if (record := folder.score()) is not None:
-        return record.state
-    prepare_process(execution.threads)
-    if execution.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    folder.write_settings(job.config)
-    started = timestamp()
-    attempt = folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
+    try:
+        with turn(folder) as locked:
+            if (record := folder.score()) is not None:
+                return record.state
+            prepare_process(execution.threads)
+            if execution.device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            folder.write_settings(config)
+            attempt = Attempt.begin(folder, locked)
+            with attempt.renewed():
+                folder.remove_leftovers()
+                return _attempted(config, planned, folder, sweep, execution, stop, attempt)
+    except (Held, Fenced) as error:
+        sys.stderr.write(f"{error}\n")
+        return "PREEMPTED"
+    finally:
+        release_models(execution.device)
+
+
+def _attempted(
+    config: ScoreConfig,
+    planned: PlannedTask,
+    folder: ScoreFolder,
+    sweep: str,
+    execution: Execution,
+    stop: StopSignal,
+    attempt: Attempt,
+) -> Ending:
+    """An attempt at a score, up to its record; raises Fenced where the score is another's by then."""
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
-    precision = precision_of(job.config.knobs.precision, checkpoint, execution.device)
-    scoring = Scoring(job.config, run, folder, execution, precision, checkpoint, stop)
-    state, reason, facts = _attempt(lambda: _found(job, scoring))
-    if state == "PREEMPTED":
-        return state
-    made = ScoreRecord(
-        score_id=job.score_id,
-        run_id=run.run_id,
-        sweep=job.sweep,
-        config=job.config,
-        kind=job.kind,
-        state=state,
-        reason=reason,
-        reported_on="test",
-        attempts=attempt,
-        started_at=started,
-        finished_at=timestamp(),
-        environment=environment(execution, precision),
-        peak_memory_bytes=peak_memory_bytes(execution),
-        **facts,
-    )
-    patiently(lambda: folder.file_score(made), check=folder.attempt_file(attempt).stat)  # a write would make the folder anew
-    tidy(folder, state)
+    precision = precision_of(config.knobs.precision, checkpoint, execution.device)
+
+    def file(state: State, reason: str | None, facts: Facts) -> None:
+        record = ScoreRecord(
+            score_id=folder.path.name,
+            run_id=folder.run.run_id,
+            sweep=sweep,
+            config=config,
+            kind=planned.kind,
+            state=state,
+            reason=reason,
+            reported_on="test",
+            attempts=attempt.number,
+            started_at=attempt.started_at,
+            finished_at=timestamp(),
+            environment=environment(execution, precision),
+            peak_memory_bytes=peak_memory_bytes(execution),
+            **facts,
+        )
+        patiently(lambda: folder.file_score(record), check=attempt.check)
+        tidy(folder, state)
+
+    def give_up(reason: str) -> None:
+        """From the watchdog's thread: the main one does not come back."""
+        try:
+            file("HUNG", reason, {})
+        finally:
+            os._exit(1)
+
+    watchdog, encoder = Watchdog(execution.hang_seconds, give_up), pretrained(folder.run.path)
+    scoring = Scoring(config, encoder, folder, execution, precision, checkpoint, stop, attempt.check, watchdog)
+    state, reason, facts = _ending(lambda: _found(planned, scoring))
+    if state != "PREEMPTED":
+        file(state, reason, facts)
     return state
 
 
-def _attempt(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
+def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
     """How an attempt ended, why where it failed, and what it found."""
     try:
         return "COMPLETED", None, found()
     except Preempted:
         return "PREEMPTED", None, {}
+    except Fenced:
+        raise
     except InputError as error:
         return "FAILED", str(error), {}
     except Exception as error:
@@ -121,10 +150,9 @@ def _attempt(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
         return outcome.state, outcome.reason, {}
 
 
-def _found(job: Job, scoring: Scoring) -> Facts:
+def _found(planned: PlannedTask, scoring: Scoring) -> Facts:
     """What the protocol of a score finds, and what it finds it on."""
-    config = job.config
-    task = _planned_task(job.task, job.data, config.knobs, config.task_fingerprint)
+    config, task = scoring.config, planned.read()
     shared: Facts = {f"{split}_examples": len(examples) for split, examples in task.splits.items()}
     shared |= {"chosen_on": "dev" if "dev" in task.splits else None}
     if config.update == "none":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from study.base.grouping import grouped
 from study.config.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
 from study.config.tuned_values import trial_seeds
-from study.scoring.jobs import BaselineJob, Job
+from study.scoring.jobs import BaselineJob, ScoreJob
 from study.scoring.pretrained import Pretrained
-from study.store.score_records import ScoreRecord, baseline, chosen
+from study.scoring.subsets import PlannedTask
+from study.store.score_records import BaselineFolder, ScoreRecord, baseline, chosen, score_folder, scores_of
 from study.store.sweep_folder import SweepFolder
 from study.tasks.examples import TaskData
 
@@ -27,15 +30,15 @@ class Subject:
     task: TaskData
     random: bool
     asked: Downstream
-    _made: dict[tuple[Knobs, int], Job] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _made: dict[tuple[Knobs, int], ScoreJob] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def jobs(self, records: Mapping[str, ScoreRecord]) -> list[Job]:
+    def jobs(self, records: Mapping[str, ScoreRecord]) -> list[ScoreJob]:
         """The scores that can be made now, given those there are; those made already are among them."""
         grid = self.asked.grid() if self.trained else [self.asked.knobs]
         seeds = range(self.asked.seeds if self._varies else 1)
         trials = seeds[: trial_seeds(len(seeds))] if len(grid) > 1 else seeds
         first = [self._job(knobs, seed) for seed in trials for knobs in grid]
-        done = [record for job in first if (record := records.get(job.score_id)) is not None]
+        done = [record for job in first if (record := records.get(job.key)) is not None]
         best = chosen(done)
         if len(done) < len(first) or not best:
             return first
@@ -71,8 +74,14 @@ class Subject:
         """Whether seeds give different scores: not where fixed features or fixed weights meet no chance."""
         return self.random or self.trained
 
-    def _job(self, knobs: Knobs, seed: int) -> Job:
-        """One score, made once: each time that a worker is free all are asked for."""
+    @cached_property
+    def planned_task(self) -> PlannedTask:
+        """The task as its jobs take it along."""
+        kind = self.task.spec.kind
+        return PlannedTask(self.name, self.asked.data_folder, self.asked.knobs, kind, *self.task_key)
+
+    def _job(self, knobs: Knobs, seed: int) -> ScoreJob:
+        """One score, worked out once: each time that a slot is free all are asked for."""
         if (knobs, seed) not in self._made:
             config = ScoreConfig(
                 encoder=self.run.random_id if self.random else self.run.run_id,
@@ -84,12 +93,12 @@ class Subject:
                 knobs=knobs,
                 seed=seed,
             )
-            job = Job(config, self.run.folder.path, self.sweep, self.task.spec.kind, self.name, self.asked.data_folder)
-            self._made[knobs, seed] = job
+            folder = score_folder(self.run.folder, config.fingerprint())
+            self._made[knobs, seed] = ScoreJob(folder, config, self.planned_task, self.sweep)
         return self._made[knobs, seed]
 
 
-def missing_baselines(sweep: SweepFolder, found: list[Subject]) -> list[BaselineJob]:
+def missing_baselines(sweep: SweepFolder, found: Sequence[Subject]) -> list[BaselineJob]:
     """The baselines of each task that nobody has made yet, or not by its main metric, or of text that none of its runs read."""
     texts: dict[tuple[str, str], set[str | None]] = {}
     for subject in found:
@@ -98,9 +107,9 @@ def missing_baselines(sweep: SweepFolder, found: list[Subject]) -> list[Baseline
     for subject in found:
         known = baseline(sweep, *subject.task_key)
         if known is None or known.data_fingerprint not in texts[subject.task_key] or not known.by(subject.task.spec.headline):
-            run, asked = subject.run.folder.path, subject.asked
-            job = BaselineJob(sweep.path, run, subject.name, *subject.task_key, asked.data_folder, asked.knobs)
-            jobs[subject.task_key] = job
+            folder, metric = BaselineFolder(sweep.baselines / "-".join(subject.task_key)), subject.task.spec.headline
+            run = subject.run.folder.path
+            jobs[subject.task_key] = BaselineJob(folder, subject.planned_task, metric, run, subject.counted_text)
     return list(jobs.values())
 
 
@@ -113,16 +122,31 @@ def subjects(runs: Sequence[Pretrained], sweep: str, tasks: Mapping[str, TaskDat
     return found
 
 
-def wanted(found: list[Subject], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[Job]:
+def scores_there(found: Sequence[Subject]) -> dict[str, ScoreRecord]:
+    """The records of all scores of the runs of some subjects, by their ids."""
+    runs = {subject.run.run_id: subject.run for subject in found}.values()
+    return {record.score_id: record for run in runs for record in scores_of(run.folder)}
+
+
+def wanted(found: Sequence[Subject], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[ScoreJob]:
     """The scores to make next, neither there nor being made, the longest first."""
-    jobs = {job.score_id: (job, subject) for subject in found for job in subject.jobs(records)}
-    missing = [
-        (job, subject) for score_id, (job, subject) in jobs.items() if score_id not in records and score_id not in running
-    ]
+    jobs = {job.key: (job, subject) for subject in found for job in subject.jobs(records)}
+    missing = [(job, subject) for key, (job, subject) in jobs.items() if key not in records and key not in running]
     return [job for job, subject in sorted(missing, key=lambda pair: -cost(pair[1], pair[0]))]
 
 
-def cost(subject: Subject, job: Job) -> float:
+def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
+    """Scores in batches that a process makes one after another, in order of the first of each.
+
+    Those of one run on one task are together, whose encoder and inputs are then read once, but no more of them than leave
+    something for every free slot.
+    """
+    most = max(1, -(-len(jobs) // free))
+    together = grouped(jobs, lambda job: (job.folder.run.path, job.task.asked)).values()
+    return [group[begin : begin + most] for group in together for begin in range(0, len(group), most)]
+
+
+def cost(subject: Subject, job: ScoreJob) -> float:
     """About how much work a score is, in example times layer parameters; only its order matters."""
     a = subject.run.config.architecture
     size = a.depth * a.width * (4 * a.width + 2 * a.ffn)

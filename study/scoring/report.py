@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
 
-from rich.console import Console
 from rich.table import Table
 
 from study.base.grouping import grouped
@@ -17,10 +15,8 @@ from study.base.quantities import plural
 from study.base.statistics import noise_of_seeds, pooled_variance
 from study.base.terminal import narrow_table
 from study.base.text import printable
-from study.config.resources import Resources
-from study.config.score_config import Downstream
 from study.scoring.planning import Subject
-from study.scoring.score_launch import Scored, at_best_knobs, names_of, score_all
+from study.scoring.targets import Scored, names_of
 from study.store.records import RETRIED
 from study.store.score_records import ScoreRecord, baseline, chosen, scores_of
 from study.store.sweep_folder import SweepFolder
@@ -137,7 +133,7 @@ def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
     records = _records(scored)
     at_best: dict[tuple[bool, str], dict[str, list[ScoreRecord]]] = {}
     for subject in scored.subjects:
-        ids = [job.score_id for job in subject.jobs(records)]
+        ids = [job.key for job in subject.jobs(records)]
         if best := chosen([records[score_id] for score_id in ids if score_id in records]):
             encoder = subject.run.random_id if subject.random else subject.run.run_id
             at_best.setdefault((subject.random, subject.name), {})[encoder] = best
@@ -189,7 +185,7 @@ def _cut(ended: Sequence[ScoreRecord]) -> list[str]:
 def _ended(scored: Scored) -> list[ScoreRecord]:
     """The scores that were asked for and have a record."""
     records = _records(scored)
-    asked = dict.fromkeys(job.score_id for subject in scored.subjects for job in subject.jobs(records))
+    asked = dict.fromkeys(job.key for subject in scored.subjects for job in subject.jobs(records))
     return [records[score_id] for score_id in asked if score_id in records]
 
 
@@ -203,11 +199,3 @@ def _shown(found: Measured | None) -> tuple[str, str]:
     if found is None:
         return "", ""
     return f"{found.score:.4f}", "" if found.interval is None else f"{(found.interval[1] - found.interval[0]) / 2:.4f}"
-
-
-def score_launched(folder: Path, downstream: Downstream, resources: Resources, console: Console) -> tuple[Table | str, ...]:
-    """Score the runs of a sweep that was just launched, on this machine; their table, or that its answer uses none."""
-    if not at_best_knobs(SweepFolder(folder)):
-        return (f"Not scored on {', '.join(downstream.tasks)}: the answer uses no run.",)
-    here = Resources(device=resources.device, slots_per_device=resources.slots_per_device)
-    return score_table(score_all(folder, downstream, here, console))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from study.base.errors import InputError, shown
 from study.config.score_config import Knobs
 from study.tasks.examples import Example, TaskData, TextExample, TokensExample
 from study.tasks.loading import load_task
+from study.tasks.task_spec import Kind
 
 _SUBSET_SEED = 0
 
@@ -21,6 +22,26 @@ _SUBSET_SEED = 0
 def loaded_task(name: str, data: Path | None) -> TaskData:
     """A task with its examples, kept for the next score of this process."""
     return load_task(name, data)
+
+
+@dataclass(frozen=True)
+class PlannedTask:
+    """A task that scores were planned on: asked for by a name or a file, read from `data`, with examples of a fingerprint."""
+
+    asked: str
+    data: Path | None
+    knobs: Knobs
+    kind: Kind
+    name: str
+    fingerprint: str
+
+    def read(self) -> TaskData:
+        """The task; raises InputError where its examples are others by now."""
+        task = subset(loaded_task(self.asked, self.data), self.knobs)
+        if task.fingerprint != self.fingerprint:
+            remedy = "bring them back, or score what is there anew"
+            raise InputError.at(self.asked, f"has other examples than when it was planned; {remedy}")
+        return task
 
 
 def subset(task: TaskData, knobs: Knobs) -> TaskData:

@@ -1,7 +1,7 @@
-"""Who trains a run: its lock on one machine, its lease across machines, and the fence before whoever has lost it.
+"""Who works on a run or a score: a lock on one machine, a lease across machines, and a fence before whoever has lost it.
 
-An attempt owns its run until a later attempt exists. On one machine the kernel's lock decides who may begin the next one: it is
-let go when its process dies. A process that is stopped keeps its lock, and not every network file system has locks, so every
+An attempt owns its work until a later attempt exists. On one machine the kernel's lock decides who may begin the next one: it
+is let go when its process dies. A process that is stopped keeps its lock, and not every network file system has locks, so every
 owner also renews a lease: it writes a number that grows. Whoever waits watches that number by a clock of its own (clocks of
 two machines are never compared); once it has stood still for LEASE_SECONDS the owner counts as gone, and the next attempt
 begins. If it wakes after all, it finds that attempt before its next write, and writes nothing more.
@@ -23,7 +23,7 @@ from study.base.durable_files import content_of, is_there, patiently
 from study.base.errors import InputError
 from study.base.quantities import read_seconds
 from study.store.records import timestamp
-from study.store.run_folder import RunFolder
+from study.store.work_folder import WorkFolder
 
 BEAT_SECONDS = 4.0
 """How often an owner renews its lease."""
@@ -35,7 +35,7 @@ HUNG_AFTER = "STUDY_HUNG_AFTER"
 """The variable that says how long a run may take no step, as in 10min; wherever its process runs, it inherits it."""
 
 HANG_SECONDS = 600.0
-"""How long a run may take no step, unless STUDY_HUNG_AFTER says so: longer than compiling, or the slowest step, takes."""
+"""How long training may take no step, unless STUDY_HUNG_AFTER says so: longer than compiling, or the slowest step, takes."""
 
 POLL_SECONDS = 0.1
 
@@ -44,16 +44,16 @@ UNLOCKED = "has no lock"
 
 
 class Fenced(Exception):
-    """A later attempt has taken the run over; this one may write nothing any more."""
+    """A later attempt has taken the work over; this one may write nothing any more."""
 
 
 class Held(InputError):
-    """Another process is training the run."""
+    """Another process is working on it."""
 
 
 @dataclass(frozen=True)
 class Pulse:
-    """The latest attempt of a run, who it is, and how often it has renewed its lease (`ended` where it gave it back)."""
+    """The latest attempt, who it is, and how often it has renewed its lease (`ended` where it gave it back)."""
 
     attempt: int
     beats: str
@@ -62,40 +62,40 @@ class Pulse:
 
     @property
     def ended(self) -> bool:
-        """Whether the attempt gave the run back itself."""
+        """Whether the attempt gave the work back itself."""
         return self.beats == ENDED
 
 
 class Attempt:
-    """One start of a run's process, and its right to write into the run's folder."""
+    """One start of the process of a run or a score, and its right to write into the folder."""
 
-    def __init__(self, folder: RunFolder, number: int, started_at: str) -> None:
+    def __init__(self, folder: WorkFolder, number: int, started_at: str) -> None:
         self.folder, self.number, self.started_at = folder, number, started_at
         self._done = threading.Event()
 
     @classmethod
-    def begin(cls, folder: RunFolder, locked: bool = True) -> Attempt:
-        """The next attempt at a run: from now on every earlier one is fenced.
+    def begin(cls, folder: WorkFolder, locked: bool = True) -> Attempt:
+        """The next attempt: from now on every earlier one is fenced.
 
         One that could not get the lock names no machine, so that nobody takes a free lock for a dead owner.
         """
         started_at = timestamp()
         place = {"hostname": platform.node(), "machine": machine() if locked else UNLOCKED}
-        details = {"pid": os.getpid(), "started_at": started_at} | place
+        details = {"pid": os.getpid(), "started_at": started_at} | place | _scheduled()
         return cls(folder, patiently(lambda: folder.claim_attempt(details)), started_at)
 
     def check(self) -> None:
-        """Raise Fenced where a later attempt owns the run; to be asked before every write.
+        """Raise Fenced where a later attempt owns the work; to be asked before every write.
 
-        Raises FileNotFoundError where the run's folder was moved or removed, which a write would make anew.
+        Raises FileNotFoundError where the folder was moved or removed, which a write would make anew.
         """
         if is_there(self.folder.attempt_file(self.number + 1)):
-            raise Fenced(f"attempt {self.number + 1} has taken the run over from attempt {self.number}")
+            raise Fenced(f"attempt {self.number + 1} has taken the {self.folder.work} over from attempt {self.number}")
         self.folder.attempt_file(self.number).stat()
 
     @contextlib.contextmanager
     def renewed(self) -> Iterator[None]:
-        """Within, the lease is renewed by a thread; afterwards it is given back."""
+        """Renew the lease from a thread while the block runs, and give it back afterwards."""
         thread = threading.Thread(target=self._renew, daemon=True, name="lease")
         thread.start()
         try:
@@ -121,10 +121,10 @@ class Attempt:
 
 
 @contextlib.contextmanager
-def turn(folder: RunFolder) -> Iterator[bool]:
-    """Wait until nobody trains the run, and hold its lock, if it can be had; says whether it could.
+def turn(folder: WorkFolder) -> Iterator[bool]:
+    """Wait until nobody works on it, and hold its lock, if it can be had; says whether it could.
 
-    Raises Held where another process goes on training the run.
+    Raises Held where another process goes on.
     """
     patiently(lambda: folder.path.mkdir(parents=True, exist_ok=True))
     lock = patiently(lambda: os.open(folder.lock_file, os.O_RDWR | os.O_CREAT, 0o644))
@@ -134,7 +134,7 @@ def turn(folder: RunFolder) -> Iterator[bool]:
         os.close(lock)
 
 
-def _await(folder: RunFolder, lock: int) -> bool:
+def _await(folder: WorkFolder, lock: int) -> bool:
     watch, begun = Watch(folder), time.monotonic()
     while True:
         locked, pulse = _try_lock(lock), watch.look()
@@ -146,7 +146,7 @@ def _await(folder: RunFolder, lock: int) -> bool:
             return locked is True
         if time.monotonic() - begun > LEASE_SECONDS:
             who = pulse.who if pulse else "another process"
-            raise Held.at(str(folder.path), f"is being trained by {who}; wait for it or stop it")
+            raise Held.at(str(folder.path), f"is being {folder.done} by {who}; wait for it or stop it")
         time.sleep(POLL_SECONDS)
 
 
@@ -175,9 +175,9 @@ def is_locked(path: Path) -> bool | None:
 
 
 class Watch:
-    """A run seen from outside, by the watcher's own clock."""
+    """A run or a score seen from outside, by the watcher's own clock."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: WorkFolder) -> None:
         self.folder, self._pulse, self._changed = folder, pulse_of(folder), time.monotonic()
 
     def look(self) -> Pulse | None:
@@ -192,15 +192,32 @@ class Watch:
         return time.monotonic() - self._changed > LEASE_SECONDS
 
     def holder(self) -> str | None:
-        """Who trains the run now, None where nobody does or whoever did is silent."""
+        """Who works on it now, None where nobody does or whoever did is silent."""
         pulse = self.look()
         if pulse is None or pulse.ended or self.silent:
             return None
         return pulse.who if pulse.machine != machine() or is_locked(self.folder.lock_file) else None
 
 
-def is_trained(folder: RunFolder) -> bool:
-    """Whether a process trains the run now: one on this machine holds its lock, or one elsewhere renews its lease."""
+class Watches:
+    """The work of which it is asked again and again who does it; of what fell silent that is remembered."""
+
+    def __init__(self) -> None:
+        self._watches: dict[Path, Watch] = {}
+
+    def holder(self, folder: WorkFolder) -> str | None:
+        """Which process works on it now, None where none does."""
+        watch = self._watches.get(folder.path) or Watch(folder)
+        who = watch.holder()
+        if who is not None or watch.silent:
+            self._watches[folder.path] = watch
+        else:
+            self._watches.pop(folder.path, None)
+        return who
+
+
+def is_trained(folder: WorkFolder) -> bool:
+    """Whether a process works on it now: one on this machine holds its lock, or one elsewhere renews its lease."""
     if is_locked(folder.lock_file):
         return True
     pulse, since = pulse_of(folder), seconds_since_beat(folder)
@@ -208,7 +225,7 @@ def is_trained(folder: RunFolder) -> bool:
     return elsewhere and since is not None and since < LEASE_SECONDS
 
 
-def seconds_since_beat(folder: RunFolder) -> float | None:
+def seconds_since_beat(folder: WorkFolder) -> float | None:
     """How old the latest attempt's lease is by the files' times and this machine's clock, None where there is no attempt.
 
     For people to read; who may begin the next attempt is decided by a Watch, which compares no clocks.
@@ -226,8 +243,8 @@ def seconds_since_write(file: Path) -> float | None:
         return None
 
 
-def pulse_of(folder: RunFolder) -> Pulse | None:
-    """The pulse of the latest attempt, None where the run was never started."""
+def pulse_of(folder: WorkFolder) -> Pulse | None:
+    """The pulse of the latest attempt, None where there was none."""
     number = folder.attempts()
     if not number:
         return None
@@ -238,7 +255,7 @@ def pulse_of(folder: RunFolder) -> Pulse | None:
 
 
 def hang_seconds() -> float:
-    """How long a run may take no step before its owner gives it up as HUNG."""
+    """How long training may take no step before its owner gives it up as HUNG."""
     asked = os.environ.get(HUNG_AFTER)
     return HANG_SECONDS if asked is None else read_seconds(HUNG_AFTER, asked)
 
@@ -251,5 +268,11 @@ def machine() -> str:
         return platform.node()
 
 
-def _beat_file(folder: RunFolder, number: int) -> Path:
+def _scheduled() -> dict[str, str]:
+    """The job and the node that a scheduler gave this process, nothing where none did."""
+    names = {"slurm_job": "SLURM_JOB_ID", "slurm_node": "SLURMD_NODENAME"}
+    return {name: os.environ[variable] for name, variable in names.items() if variable in os.environ}
+
+
+def _beat_file(folder: WorkFolder, number: int) -> Path:
     return folder.attempt_file(number).with_suffix(".beat")

@@ -20,7 +20,7 @@ from study.base.schema import Count, Strict
 from study.config.run_config import RunConfig
 from study.store.named_files import Inside, file_once, reason_in
 from study.store.records import RunRecord
-from study.store.work_folder import WorkFolder, written_in
+from study.store.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class Trunk(Strict):
 class RunFolder(WorkFolder):
     """The files of one run, by name."""
 
-    depth = 1
+    work, done, depth = "run", "trained", 1
 
     config_file = Inside("config.yaml")
     """The resolved configuration."""
@@ -63,8 +63,6 @@ class RunFolder(WorkFolder):
     """Which run trained the first steps of this one."""
     scores = Inside("scores")
     """The folder of the downstream scores."""
-    lock_file = Inside(".lock")
-    """The lock that the process training this run holds."""
 
     @property
     def run_id(self) -> str:
@@ -143,9 +141,9 @@ class RunFolder(WorkFolder):
         return {"spent_tokens": max(0, tokens - trunk.step * batch_tokens), "trunk": trunk.run_id, "trunk_step": trunk.step}
 
     def remove_leftovers(self) -> None:
-        """Remove what killed attempts had not finished writing; only the owner of the run may."""
-        half_written = [file for file in written_in(self.checkpoints) if file.suffix == ".tmp"]
-        for file in (*self.path.glob(".*.tmp"), *half_written, *self.rank_files()):
+        """As for all work, and what ranks have left that do not lead."""
+        super().remove_leftovers()
+        for file in self.rank_files():
             file.unlink(missing_ok=True)
 
     def rank_file(self, rank: int) -> Path:
@@ -155,10 +153,6 @@ class RunFolder(WorkFolder):
     def rank_files(self) -> Iterator[Path]:
         """The files of all ranks that left one."""
         return self.path.glob("rank-*.json")
-
-    def attempt(self, number: int) -> dict[str, Any]:
-        """What the file of an attempt says."""
-        return self.read_values(self.attempt_file(number), "remove it once nobody trains the run") or {}
 
     def file_record(self, record: RunRecord) -> bool:
         """Link the record into place; False where the run already had one, which then stands."""

@@ -128,10 +128,15 @@ class BaselineRecord(Strict):
 class ScoreFolder(WorkFolder):
     """The files of one score, by name."""
 
-    depth = 3
+    work, done, depth = "score", "made", 3
 
     settings_file = Inside("config.json")
     """What the score is."""
+
+    @property
+    def run(self) -> RunFolder:
+        """The run that is scored."""
+        return RunFolder(self.path.parent.parent)
 
     def write_settings(self, config: ScoreConfig) -> None:
         """Write the configuration once."""
@@ -145,6 +150,22 @@ class ScoreFolder(WorkFolder):
     def score(self) -> ScoreRecord | None:
         """The record, None while the score has not ended."""
         return self.read_as(self.record_file, ScoreRecord, _SCORE_AGAIN)
+
+
+class BaselineFolder(WorkFolder):
+    """What the making of a task's baselines leaves beside their file, which is a log."""
+
+    work, done, depth = "baselines", "made", 1
+
+    @property
+    def log_file(self) -> Path:  # type: ignore[override]
+        """What its processes printed."""
+        return self.path.with_name(f"{self.path.name}.txt")
+
+    @property
+    def sweep(self) -> SweepFolder:
+        """The sweep of whose tasks it is one."""
+        return SweepFolder(self.path.parent.parent)
 
 
 def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:

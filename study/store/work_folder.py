@@ -26,6 +26,11 @@ from study.store.packed import Packed, pack_of
 class WorkFolder(Folder):
     """The files of what is done in attempts, a run or a score, by name."""
 
+    work: ClassVar[str]
+    """What is done, as messages call it."""
+    done: ClassVar[str]
+    """What is being done to it, as messages say it."""
+
     metrics_file = Inside("metrics.jsonl")
     """The logged metrics, one JSON object a line."""
     record_file = Inside("record.json")
@@ -34,6 +39,8 @@ class WorkFolder(Folder):
     """The folder of the checkpoints."""
     log_file = Inside("log.txt")
     """What its processes printed."""
+    lock_file = Inside(".lock")
+    """The lock that the process working on it holds."""
 
     depth: ClassVar[int]
     """How many folders below `runs/` it lies."""
@@ -109,6 +116,16 @@ class WorkFolder(Folder):
     def attempt_file(self, number: int) -> Path:
         """What an attempt says of itself: its process, where it runs, and since when."""
         return self.path / "attempts" / f"{number:04d}.json"
+
+    def attempt(self, number: int) -> dict[str, Any]:
+        """What the file of an attempt says."""
+        return self.read_values(self.attempt_file(number), f"remove it once nobody works on the {self.work}") or {}
+
+    def remove_leftovers(self) -> None:
+        """Remove what killed attempts had not finished writing; only the owner may."""
+        half_written = [file for file in written_in(self.checkpoints) if file.suffix == ".tmp"]
+        for file in (*self.path.glob(".*.tmp"), *half_written):
+            file.unlink(missing_ok=True)
 
     def attempts(self) -> int:
         """How many processes have started it: the number of its latest attempt."""

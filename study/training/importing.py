@@ -11,7 +11,7 @@ import safetensors.torch
 import yaml
 from torch import Tensor
 
-from study.base.durable_files import is_there, json_value, write_atomically
+from study.base.durable_files import is_there, json_value, require_links, write_atomically
 from study.base.errors import InputError
 from study.base.paths import path_from
 from study.config.recipe import Budget, Recipe
@@ -57,6 +57,7 @@ def import_encoder(
     Raises InputError where files are missing, nothing that is built here computes the same, the text cannot be used, or the
     sweep folder has another tokeniser.
     """
+    require_links(into.path, "give another folder with --into")
     folder = _folder_of(source)
     settings, place = _json(folder / "config.json"), str(folder / "config.json")
     architecture, kin = our_architecture(settings, place), kin_in(settings, place)

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from study.base.durable_files import content_of, is_there, names_in
+from study.base.durable_files import content_of, is_there, names_in, require_links
+from study.base.errors import InputError
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoint_name, checkpoints_in
 
@@ -54,3 +55,19 @@ def test_of_a_file_server_that_fails_no_checkpoint_and_no_run_is_taken_for_gone(
     for ask in (lambda: checkpoints_in(tmp_path), folder.runs, lambda: folder.home(run.run_id), lambda: run.is_run):
         with pytest.raises(OSError, match="Input/output error"):
             ask()
+
+
+@pytest.mark.parametrize(("call", "what"), [("link", "hard"), ("symlink", "symbolic")])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_links_is_told(
+    call: str, what: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    place = tmp_path / "results" / "toy"
+    require_links(place, "give another")
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(InputError, match=rf"toy: lies on a file system that makes no {what} links \(.*\), .*; give another"):
+        require_links(place, "give another")
+    assert list(tmp_path.iterdir()) == []

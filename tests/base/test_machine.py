@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from study.base import machine
-from study.base.machine import cores, peak_resident_bytes
+from study.base.machine import WAITING, busy_share, cores, peak_resident_bytes, rest_at_barriers
 from study.training.execution import Execution, peak_flops_per_second, processor
 
 
@@ -19,6 +19,31 @@ def test_cores_are_those_of_the_affinity_or_all_where_none_is_kept(monkeypatch: 
     assert cores() == len(os.sched_getaffinity(0))
     monkeypatch.delattr(os, "sched_getaffinity")
     assert cores() == os.cpu_count()
+
+
+@pytest.mark.parametrize("asked", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}, {"KMP_BLOCKTIME": "0"}, {}])
+def test_threads_rest_at_barriers_unless_the_user_says_how_they_wait(
+    asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in WAITING:
+        monkeypatch.setenv(name, "")  # so that it is as before in the end
+        monkeypatch.delenv(name)
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    rest_at_barriers()
+    found = {name: os.environ[name] for name in WAITING if name in os.environ}
+    assert found == (asked or {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"})
+
+
+def test_a_machine_is_busy_by_what_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ticks of proc_stat(5), of which those for guests stand among the user's, too."""
+    counted = tmp_path / "stat"
+    monkeypatch.setattr(machine, "CPU_TIMES", str(counted))
+    assert busy_share(0.0) is None
+    counted.write_text("cpu  100 20 30 800 50 0 0 0 7 7\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    ticks = "cpu  130 20 40 840 60 0 0 10 9 9\n"
+    monkeypatch.setattr("time.sleep", lambda _: counted.write_text(ticks))
+    assert busy_share() == pytest.approx(0.5)
 
 
 def test_the_peak_is_in_bytes_whatever_the_system_counts_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import sys
 
 import pytest
 from rich.console import Console
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
-from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show
+from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, outlived, say, show
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -67,3 +70,21 @@ def test_a_line_is_wrapped_at_words_on_a_terminal_and_stays_one_in_a_log(is_term
     lines = out.getvalue().splitlines()
     assert " ".join(each.strip() for each in lines) == line
     assert len(lines) == (2 if is_terminal else 1)
+
+
+def test_work_outlives_who_listens_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    streams = Full(), Full()
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    with outlived(), bars(Console(stderr=True)) as shown:
+        shown.add_task("a task", note="")
+        say(Console(), "a word")
+        sys.stderr.write("another")
+        show("and more")
+    assert (sys.stdout, sys.stderr) == streams
+    with pytest.raises(OSError, match="No space left"):
+        say(Console(), "a word")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,14 @@ from hypothesis import strategies as st
 
 from study.base.errors import InputError
 from study.config.resources import Resources, minutes_of
-from study.config.run_config import RunConfig
 from study.executing import local, slots
+from study.executing.job import Job
 from study.executing.local import LocalExecutor
 from study.executing.slots import MPS_PORTION, Slot, local_slots, mps_is_running, rank_environments, sharing_note
-from study.planning.plan import Plan
-from study.running.coordinator import Coordinator
-from study.store.run_folder import RunFolder
+from study.running.run_job import RunJob
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
-from tests.sweeps import record, sweep, sweep_values
+from tests.sweeps import coordinator_of, record, run_in, sweep
 
 machines = st.fixed_dictionaries(
     {"cores": st.integers(1, 64), "gpus": st.integers(0, 8), "sharing": st.integers(1, 4), "devices": st.integers(1, 8)}
@@ -77,9 +76,7 @@ class FakeRuns:
         self.running, self.largest = 0, 0
         self.changed = threading.Condition()
 
-    def __call__(
-        self, config: RunConfig, folder: Path, sweep: str, execution: Execution, environments: list[dict[str, str]]
-    ) -> FakeRun:
+    def __call__(self, jobs: Sequence[Job], execution: Execution, environments: list[dict[str, str]]) -> FakeRun:
         gpus = environments[0]["CUDA_VISIBLE_DEVICES"].split(",")
         assert len(gpus) == len(environments) == execution.devices
         with self.changed:
@@ -90,20 +87,20 @@ class FakeRuns:
             for gpu in gpus:
                 self.most[gpu] = max(self.most[gpu], self.now[gpu])
             self.changed.notify_all()
-        return FakeRun(self, config, folder, gpus)
+        return FakeRun(self, run_in(jobs), gpus)
 
 
 class FakeRun:
     """Stands for the processes of one run."""
 
-    def __init__(self, of: FakeRuns, config: RunConfig, folder: Path, gpus: list[str]) -> None:
-        self.of, self.config, self.folder, self.gpus = of, config, RunFolder(folder), gpus
+    def __init__(self, of: FakeRuns, job: RunJob, gpus: list[str]) -> None:
+        self.of, self.job, self.gpus = of, job, gpus
 
     def wait(self) -> int:
         with self.of.changed:
             full = self.of.changed.wait_for(lambda: self.of.largest == self.of.capacity or not self.of.left, timeout=20)
             assert full, "a slot stayed empty"
-            self.folder.file_record(record(self.config, run_id=self.folder.run_id))
+            self.job.folder.file_record(record(self.job.config, run_id=self.job.key))
             self.of.now.subtract(self.gpus)
             self.of.running -= 1
         return 0
@@ -120,12 +117,11 @@ def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
     fake = FakeRuns(len(found), runs=24)
     folder = SweepFolder(tmp_path_factory.mktemp("packing") / "results" / "toy")
     changes: dict[str, Any] = {"shapes": {"grid": {"depth": list(range(1, 13))}}, "seeds": 2}
-    corpus = Path("corpus.txt")
-    coordinator = Coordinator(Plan(sweep(corpus, **changes)), sweep_values(corpus, **changes), folder, "data")
+    coordinator = coordinator_of(folder, **changes)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        patch.setattr(local, "RunProcesses", fake)
-        coordinator.run(LocalExecutor(found, "toy"), lambda _: None, refresh_seconds=0.01)
+        patch.setattr(local, "JobProcesses", fake)
+        coordinator.run(LocalExecutor(found), lambda _: None, refresh_seconds=0.01)
     assert len(coordinator.progress.ended) == 24
     assert fake.largest == len(found)
     assert set(fake.most.values()) == {sharing}

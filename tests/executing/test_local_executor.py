@@ -19,12 +19,13 @@ import pytest
 import torch
 
 from study.base.errors import OOM_EXIT, InputError
+from study.base.machine import WAITING
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
 from study.executing import processes
 from study.executing.local import LocalExecutor
 from study.executing.slots import Slot, local_slots
-from study.scoring.workers import Workers
+from study.running.run_job import RunJob
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.work_folder import checkpoints_in
@@ -50,7 +51,7 @@ def toy(corpus: Path, steps: int = 30, seed: int = 0) -> RunConfig:
 
 def started(executor: LocalExecutor, wanted: RunConfig, root: Path) -> tuple[Future[int], RunFolder]:
     folder = run_folder(root, wanted)
-    return executor.submit(wanted, folder.path), folder
+    return executor.submit([RunJob(folder, wanted, "toy")]), folder
 
 
 def pid_of(folder: RunFolder) -> int:
@@ -65,7 +66,7 @@ def recorded(folder: RunFolder) -> RunRecord:
 
 
 def test_a_run_trains_in_a_session_of_its_own_and_frees_its_slot(corpus: Path, tmp_path: Path) -> None:
-    executor = LocalExecutor([ONE], "toy")
+    executor = LocalExecutor([ONE])
     assert executor.free == 1
     future, folder = started(executor, toy(corpus, 600), tmp_path)
     assert executor.free == 0
@@ -77,7 +78,7 @@ def test_a_run_trains_in_a_session_of_its_own_and_frees_its_slot(corpus: Path, t
 
 
 def test_a_killed_run_ends_with_its_signal_and_harms_no_other(corpus: Path, tmp_path: Path) -> None:
-    executor = LocalExecutor([ONE, ONE], "toy")
+    executor = LocalExecutor([ONE, ONE])
     killed, folder = started(executor, toy(corpus, 3000), tmp_path)
     other, other_folder = started(executor, toy(corpus, 30, seed=1), tmp_path)
     until(lambda: has_rows(folder))
@@ -94,7 +95,7 @@ def test_runs_that_the_kernel_kills_together_for_want_of_memory_say_so(
 ) -> None:
     kills = 5
     monkeypatch.setattr(processes, "memory_kills", lambda: kills)
-    executor = LocalExecutor([ONE, ONE], "toy")
+    executor = LocalExecutor([ONE, ONE])
     runs = [started(executor, toy(corpus, 3000, seed), tmp_path) for seed in (0, 1)]
     until(lambda: all(has_rows(folder) for _, folder in runs))
     kills += 2
@@ -108,7 +109,7 @@ def test_runs_that_the_kernel_kills_together_for_want_of_memory_say_so(
 
 
 def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path: Path) -> None:
-    executor, wanted = LocalExecutor([ONE], "toy"), toy(corpus, 1000)
+    executor, wanted = LocalExecutor([ONE]), toy(corpus, 1000)
     future, folder = started(executor, wanted, tmp_path)
     until(lambda: has_rows(folder))
     executor.interrupt()
@@ -117,13 +118,13 @@ def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path:
     (checkpoint,) = checkpoints_in(folder.checkpoints)
     saved = int(checkpoint.name.split("-")[1])
     assert 0 < saved < 1000
-    again, _ = started(LocalExecutor([ONE], "toy"), wanted, tmp_path)
+    again, _ = started(LocalExecutor([ONE]), wanted, tmp_path)
     assert again.result(60) == 0
     assert (recorded(folder).attempts, recorded(folder).steps) == (2, 1000)
 
 
 def test_kill_ends_every_run_at_once(corpus: Path, tmp_path: Path) -> None:
-    executor = LocalExecutor([ONE, ONE], "toy")
+    executor = LocalExecutor([ONE, ONE])
     runs = [started(executor, toy(corpus, 3000, seed), tmp_path) for seed in (0, 1)]
     until(lambda: all(has_rows(folder) for _, folder in runs))
     executor.kill()
@@ -132,19 +133,19 @@ def test_kill_ends_every_run_at_once(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_run_prints_is_in_its_log_and_what_it_raises_is_its_exit_status(corpus: Path, tmp_path: Path) -> None:
-    executor, wanted = LocalExecutor([ONE], "toy"), toy(corpus)
+    executor, wanted = LocalExecutor([ONE]), toy(corpus)
     folder = run_folder(tmp_path, wanted)
     folder.path.mkdir(parents=True)
     folder.checkpoints.write_text("a file where the folder should be")
     folder.record_file.mkdir()
-    assert executor.submit(wanted, folder.path).result(60) == 1
+    assert executor.submit([RunJob(folder, wanted, "toy")]).result(60) == 1
     assert "IsADirectoryError" in folder.log_file.read_text()
 
 
 def test_two_ranks_train_one_run_to_the_losses_of_one_device(corpus: Path, tmp_path: Path) -> None:
     wanted = toy(corpus, 60)
-    alone, folder = started(LocalExecutor([ONE], "toy"), wanted, tmp_path / "alone")
-    together, pair = started(LocalExecutor([Slot("cpu", (0, 1), 1)], "toy"), wanted, tmp_path / "together")
+    alone, folder = started(LocalExecutor([ONE]), wanted, tmp_path / "alone")
+    together, pair = started(LocalExecutor([Slot("cpu", (0, 1), 1)]), wanted, tmp_path / "together")
     assert (alone.result(60), together.result(120)) == (0, 0)
     one, two = recorded(folder), recorded(pair)
     assert two.environment is not None
@@ -164,7 +165,7 @@ def test_a_rank_that_waits_for_one_that_has_ended_is_ended_too(status: int, monk
     """As one does that is within an exchange between GPUs, which does not tell it that nobody answers any more."""
     monkeypatch.setattr(processes, "RANK_SECONDS", 0.5)
     context = processes.start_forkserver()
-    ranks = object.__new__(processes.RunProcesses)
+    ranks = object.__new__(processes.JobProcesses)
     ranks._memory_kills = processes.memory_kills()
     ranks._processes = [context.Process(target=sys.exit, args=(status,)), context.Process(target=wait_deaf)]
     for process in ranks._processes:
@@ -213,10 +214,28 @@ def test_ctrl_c_while_the_forkserver_is_being_started_leaves_a_whole_one(monkeyp
     assert (run.exitcode, forkserver._forkserver._forkserver_pid) == (7, started)  # type: ignore[attr-defined]
 
 
-def test_torch_is_loaded_for_the_first_run_or_score_and_not_where_all_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("asked", "used"), [(None, b"passive"), ("active", b"active")])
+def test_jobs_come_from_a_forkserver_whose_threads_rest_at_barriers(
+    asked: str | None, used: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is there before the forkserver loads torch, which reads it once."""
+    for name in WAITING:
+        monkeypatch.setenv(name, "")  # so that it is as before in the end
+        monkeypatch.delenv(name)
+    if asked is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", asked)
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    processes.start_forkserver()
+    pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    variables = Path(f"/proc/{pid}/environ")
+    until(lambda: variables.read_bytes() != b"")  # it has not begun yet
+    assert b"OMP_WAIT_POLICY=" + used in variables.read_bytes().split(b"\0")
+
+
+def test_torch_is_loaded_for_the_first_job_and_not_where_all_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Mock()
     monkeypatch.setattr(processes, "_ensure_forkserver", started)
-    assert (LocalExecutor([ONE], "toy").free, Workers([ONE]).free) == (1, 1)
+    assert LocalExecutor([ONE]).free == 1
     assert not started.called
 
 
@@ -233,13 +252,13 @@ def test_a_run_starts_though_the_killed_forkserver_takes_its_time_to_die(monkeyp
 
 def test_an_interrupted_run_of_two_ranks_saves_once_and_resumes(corpus: Path, tmp_path: Path) -> None:
     wanted, pair = toy(corpus, 400), Slot("cpu", (0, 1), 1)
-    executor = LocalExecutor([pair], "toy")
+    executor = LocalExecutor([pair])
     future, folder = started(executor, wanted, tmp_path)
     until(lambda: has_rows(folder))
     executor.interrupt()
     assert future.result(30) == 75
     assert len(checkpoints_in(folder.checkpoints)) == 1
-    again, _ = started(LocalExecutor([pair], "toy"), wanted, tmp_path)
+    again, _ = started(LocalExecutor([pair]), wanted, tmp_path)
     assert again.result(120) == 0
     assert (recorded(folder).state, recorded(folder).steps) == ("COMPLETED", 400)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import time
@@ -15,8 +17,10 @@ import pytest
 
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.executing.ray import ANSWER_SECONDS, RayExecutor, connect
+from study.store.score_records import scores_of
 from study.store.work_folder import checkpoints_in
 from tests.launching import Place, has_rows, until_in
+from tests.scoring.test_scoring import write_tasks
 from tests.sweeps import write_sweep, write_topics
 from tests.waiting import until
 
@@ -26,6 +30,13 @@ PATIENCE = 400.0
 """Seconds to wait for what takes ten on an idle machine."""
 
 LAUNCH = ("launch", "toy.yaml", "--on", "ray", "--no-wandb")
+
+LEARNS: dict[str, Any] = {
+    "shapes": {"grid": {"depth": [1]}},
+    "base": {"architecture": {"norm": "pre"}, "recipe": {"learning_rate": 0.01}},
+    "budgets": {"steps": [250]},
+}
+"""A sweep of one run that learns enough for its answer to use it."""
 
 
 @pytest.fixture(scope="module")
@@ -118,4 +129,35 @@ def test_a_node_that_dies_costs_no_run(cluster: Any, corpus: Path, tmp_path: Pat
     assert [record.state for record in records] == ["COMPLETED"] * 4
     assert sorted(record.attempts for record in records) == [1, 1, 2, 2]
     assert output.count("COMPLETED L") == 4
+    until(lambda: made.processes() == [])
+
+
+def workers(made: Place) -> set[bool]:
+    """Of each process that makes a score now, whether it is one of a node of the cluster."""
+    found = set()
+    for attempt in made.folder.path.glob("runs/*/scores/*/attempts/*.json"):
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{json.loads(attempt.read_text())['pid']}/environ").read_bytes()
+            found.add(b"RAY_RAYLET_PID=" in variables)
+    return found
+
+
+@pytest.mark.slow
+def test_a_sweep_that_asks_for_scores_is_scored_on_the_cluster(cluster: Any, corpus: Path, tmp_path: Path) -> None:
+    """And so is what `study score` adds."""
+    write_tasks(tmp_path / "tasks", corpus.read_text().split("\n\n"))
+    asked = {"tasks": ["tasks/first.yaml"], "seeds": 1, "learning_rates": [1e-3], "epochs": [300], "knobs": {"max_length": 8}}
+    made = place(tmp_path, corpus, cluster, **LEARNS, downstream=asked)
+    launcher = made.start(*LAUNCH)
+    until_in(launcher, lambda: workers(made) == {True}, PATIENCE)
+    output, errors = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, output + errors
+    assert "COMPLETED first" in output
+    options = ("--learning-rates", "1e-3", "--epochs", 299, "--max-length", 8, "--seeds", 1, "--no-random-weights")
+    scorer = made.start("score", "results/toy", "--tasks", "tasks/first.yaml", *options, "--on", "ray")
+    until_in(scorer, lambda: True in workers(made), PATIENCE)
+    output, errors = scorer.communicate(timeout=PATIENCE)
+    assert scorer.returncode == 0, output + errors
+    scores = [score for run in made.folder.runs() for score in scores_of(run)]
+    assert [(score.state, score.attempts) for score in scores] == [("COMPLETED", 1)] * 3
     until(lambda: made.processes() == [])

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from study.store.metric_rows import newest_values
+from study.store.score_records import scores_of
 from study.store.work_folder import checkpoints_in, step_of
 from tests.conftest import Figure
 from tests.launching import Place, has_rows, until_in
+from tests.scoring.test_scoring import write_tasks
 from tests.slurm_cluster import SlurmCluster, why_not
 from tests.sweeps import write_sweep, write_topics
 from tests.waiting import until
@@ -27,6 +32,13 @@ PATIENCE = 400.0
 """Seconds to wait for what takes ten on an idle machine: each job imports torch anew."""
 
 LAUNCH = ("launch", "toy.yaml", "--on", "slurm", "--no-wandb", "--device", "cpu")
+
+LEARNS: dict[str, Any] = {
+    "shapes": {"grid": {"depth": [1]}},
+    "base": {"architecture": {"norm": "pre"}, "recipe": {"learning_rate": 0.01}},
+    "budgets": {"steps": [250]},
+}
+"""A sweep of one run that learns enough for its answer to use it."""
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +165,69 @@ def test_a_node_that_dies_costs_no_run(cluster: SlurmCluster, corpus: Path, tmp_
     assert output.count("COMPLETED L") == 4
 
 
+def places(made: Place) -> list[str | None]:
+    """The node that each attempt at a score was on, None where no job of Slurm made it."""
+    attempts = [path for path in made.folder.path.glob("runs/*/scores/*/attempts/*.json") if path.stem.isdigit()]
+    details = [json.loads(path.read_text()) for path in attempts]
+    return [each["slurm_node"] if each.get("slurm_job") else None for each in details]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_asks_for_scores_is_scored_on_the_nodes_beside_jobs_of_any_name(
+    cluster: SlurmCluster, corpus: Path, tmp_path: Path, figure: Figure
+) -> None:
+    """And so is what `study score` adds; the options of the sweep's jobs are those of its scores, but for ranks."""
+    write_tasks(tmp_path / "tasks", corpus.read_text().split("\n\n"))
+    knobs = {"learning_rates": [1e-3], "epochs": [1], "knobs": {"max_length": 8, "precision": "fp32"}}
+    asked = {"tasks": ["tasks/first.yaml", "tasks/order.yaml"], "seeds": 2, **knobs}
+    resources = {"devices": 2, "slurm": {"nodes": 2, "time": "10m", "options": {"comment": "of toy"}}}
+    made = place(tmp_path, corpus, cluster, **LEARNS, downstream=asked, resources=resources)
+    others = [cluster.command("sbatch", "--hold", f"--job-name={name}", "--wrap", "true") for name in ("a|b|c", "two\n|lines")]
+    output = made.study(*LAUNCH, seconds=2 * PATIENCE).stdout
+    (run,) = made.folder.records()
+    assert run.environment is not None
+    assert (run.state, run.environment.nodes) == ("COMPLETED", 2)
+    scores = [score for one in made.folder.runs() for score in scores_of(one)]
+    assert {score.config.task for score in scores} == {"first", "order"}
+    assert {(score.state, score.attempts) for score in scores} == {("COMPLETED", 1)}
+    assert {score.environment.nodes for score in scores if score.environment} == {1}
+    found = places(made)
+    assert len(found) == len(scores)
+    assert set(found) <= {"n1", "n2"}
+    assert "next comes an answer without scores, and then the scores on tasks/first.yaml, tasks/order.yaml" in output
+    assert len(list(made.folder.baselines.glob("*.json"))) == 2
+    options = ("--learning-rates", "1e-3", "--epochs", 1, "--max-length", 8, "--precision", "fp32", "--seeds", 3)
+    more = ("score", "results/toy", "--tasks", "tasks/first.yaml", *options, "--on", "slurm", "--device", "cpu")
+    made.study(*more, seconds=PATIENCE)
+    assert len(places(made)) == len(scores) + 2, "the third seed of the encoder, and of random weights"
+    assert None not in places(made)
+    for other in others:
+        cluster.command("scancel", other.split()[-1])
+    figure(f"downstream of a sweep on Slurm: {len(scores)} scores, all on nodes: {dict(Counter(found))}")
+
+
+@pytest.mark.slow
+def test_scores_in_the_queue_outlive_their_launcher_and_are_found_again(
+    cluster: SlurmCluster, corpus: Path, tmp_path: Path
+) -> None:
+    write_tasks(tmp_path / "tasks", corpus.read_text().split("\n\n"))
+    made = place(tmp_path, corpus, cluster, **LEARNS)
+    made.study("launch", "toy.yaml", "--no-wandb", "--device", "cpu", seconds=PATIENCE)
+    options = ("--learning-rates", "1e-3", "--epochs", 300, "--max-length", 8, "--seeds", 1, "--no-random-weights")
+    score = ("score", "results/toy", "--tasks", "tasks/first.yaml", *options, "--on", "slurm", "--device", "cpu")
+    launcher = made.start(*score)
+    logged = made.folder.path.glob
+    until_in(launcher, lambda: any(path.stat().st_size for path in logged("runs/*/scores/*/metrics.jsonl")), PATIENCE)
+    launcher.kill()
+    launcher.communicate()
+    made.study(*score, seconds=PATIENCE)
+    ((ended,),) = [scores_of(run) for run in made.folder.runs()]
+    assert (ended.state, ended.attempts) == ("COMPLETED", 1)
+    assert places(made) in (["n1"], ["n2"])
+
+
 def test_what_slurm_refuses_is_bad_input(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, cluster)
     refused = made.study(*LAUNCH, "--partition", "nowhere", status=2).stderr
-    assert "error: --on slurm: sbatch refused the runs" in refused
+    assert "error: --on slurm: sbatch refused the jobs" in refused
     assert "invalid partition specified: nowhere" in refused

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import functools
 import itertools
+import json
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,15 +19,17 @@ import pytest
 
 from study.base.durable_files import patiently, write_atomically
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
+from study.base.machine import WAITING
 from study.config.resources import SlurmOptions
 from study.executing import slurm, slurm_job
 from study.executing.slots import Slot
 from study.executing.slurm import SlurmExecutor
 from study.executing.slurm_job import exit_file
-from study.planning.plan import Plan, cells
-from study.running.coordinator import Coordinator
+from study.planning.plan import cells
+from study.running.run_job import RunJob
+from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
-from tests.sweeps import sweep, sweep_values
+from tests.sweeps import coordinator_of, sweep
 from tests.waiting import until
 
 
@@ -57,7 +60,7 @@ class FakeSlurm:
         if command == "scancel":
             self.cancelled.append(arguments)
         jobs = [(number, index, name) for number, (name, runs) in enumerate(self.arrays, 1) for index in range(runs)]
-        return "\n".join(f"{number}|{index}|{name}|{self.state}" for number, index, name in jobs)
+        return "\n".join(f"{number}|{index}|{self.state}|{name}" for number, index, name in jobs)
 
 
 @pytest.fixture
@@ -68,11 +71,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return made
 
 
-def submitted(path: Path, runs: int = 2) -> list[Future[int]]:
+def submitted(path: Path, batches: Sequence[Sequence[int]] = ((0,), (1,))) -> list[Future[int]]:
     folder = SweepFolder(path / "toy")
     executor = SlurmExecutor(Slot("cpu", (0,), 1), SlurmOptions(), folder)
-    planned = [cell.config for cell in cells(sweep())]
-    return [executor.submit(config, folder.run(f"run-{number}").path) for number, config in enumerate(planned[:runs])]
+    config = cells(sweep())[0].config
+    return [executor.submit([RunJob(folder.run(f"run-{number}"), config, "toy") for number in batch]) for batch in batches]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +130,8 @@ def test_an_error_that_lasts_ends_the_launch_and_says_what_it_is(
     monkeypatch.setattr(slurm, "patiently", functools.partial(patiently, seconds=0.5))
     monkeypatch.setattr(slurm, "write_atomically", failing(write_atomically, number, math.inf))
     folder = SweepFolder(tmp_path / "toy")
-    launched = Coordinator(Plan(sweep()), sweep_values(Path("corpus.txt")), folder, "data")
-    said = f"--on slurm: runs cannot be submitted or followed: .*{os.strerror(number)}.* the same command takes it up"
+    launched = coordinator_of(folder)
+    said = f"--on slurm: jobs cannot be submitted or followed: .*{os.strerror(number)}.* the same command takes it up"
     with pytest.raises(InputError, match=said):
         launched.run(SlurmExecutor(Slot("cpu", (0,), 1), SlurmOptions(), folder), lambda _: None)
 
@@ -156,11 +159,45 @@ def test_a_command_that_cannot_be_started_has_not_answered() -> None:
 
 def test_a_job_waits_for_its_folder_to_leave_its_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(slurm_job, "train_here", lambda *_: PREEMPTED_EXIT)
+    monkeypatch.setattr(slurm_job, "execute_here", lambda *_: PREEMPTED_EXIT)
     monkeypatch.setattr(slurm_job, "write_atomically", failing(write_atomically, errno.ESTALE, 2))
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_PROCID", "0")
-    config = cells(sweep())[0].config
-    assert slurm_job.run_job(config, tmp_path / "run", "toy", tmp_path, Slot("cpu", (0,), 1), nodes=1) == PREEMPTED_EXIT
+    for name in WAITING:
+        monkeypatch.setenv(name, "")  # so that it is as before in the end
+        monkeypatch.delenv(name)
+    assert slurm_job.execute_in_slurm([], tmp_path, Slot("cpu", (0,), 1), nodes=1) == PREEMPTED_EXIT
     assert exit_file(tmp_path, "7").read_text() == str(PREEMPTED_EXIT)
+    assert os.environ["OMP_WAIT_POLICY"] == "passive", "sbatch may be told to take no variables along"
+
+
+def test_other_jobs_of_the_user_may_have_any_name(cluster: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = cluster.output
+    others = "7|N/A|RUNNING|a|b|c\n8|3|PENDING|two\nlines | long\n9|N/A|RUNNING|%j|study-toy-\n"
+    monkeypatch.setattr(slurm, "_output", lambda *asked: others + listed(*asked) + "\n")
+    futures = submitted(tmp_path)
+    until(lambda: cluster.arrays != [])
+    cluster.state = "OUT_OF_MEMORY"
+    assert [future.result(10) for future in futures] == [OOM_EXIT] * 2
+
+
+def test_a_batch_of_which_a_job_is_in_the_queue_already_is_not_submitted(cluster: FakeSlurm, tmp_path: Path) -> None:
+    """A launch that was killed left a job that makes more than what is asked for now, and the job goes on."""
+    submitted(tmp_path, batches=[[0, 1, 2]])
+    until(lambda: cluster.arrays != [])
+    first, second = submitted(tmp_path, batches=[[1], [2, 3]])
+    exit_file(tmp_path / "toy" / "slurm", "1_0").write_text("75")
+    cluster.state = "COMPLETED"
+    assert (first.result(10), second.result(10)) == (PREEMPTED_EXIT, PREEMPTED_EXIT)
+    assert [count for _, count in cluster.arrays] == [1]
+    (listed,) = (tmp_path / "toy" / "slurm").glob("*.json")
+    assert json.loads(listed.read_text()) == [["run-0", "run-1", "run-2"]]
+
+
+def test_a_sweep_whose_name_a_script_would_part_has_jobs_all_the_same(cluster: FakeSlurm, tmp_path: Path) -> None:
+    executor = SlurmExecutor(Slot("cpu", (0,), 1), SlurmOptions(), SweepFolder(tmp_path / "my bert | v2"))
+    executor.submit([RunJob(RunFolder(tmp_path / "run"), cells(sweep())[0].config, "toy")])
+    until(lambda: cluster.arrays != [])
+    ((name, _),) = cluster.arrays
+    assert name.startswith("study-my_bert___v2-")

@@ -18,6 +18,7 @@ from study.data.prepared import prepare
 from study.executing.local import LocalExecutor
 from study.executing.slots import Slot
 from study.planning.search import OptunaSearch
+from study.running.run_job import RunJob
 from study.store.sweep_folder import SweepFolder
 from tests.conftest import Figure
 from tests.faults.lives import obey_permissions, recorded
@@ -81,8 +82,9 @@ def test_a_run_whose_peer_is_killed_is_tried_again(corpus: Path, tmp_path: Path,
     wanted = config(corpus, recipe={"budget": {"steps": 500}}, **vocabulary)
     prepare(wanted.data)
     folder, pair = run_folder(tmp_path, wanted), Slot("cpu", (0, 1), 1)
-    executor = LocalExecutor([pair], "toy")
-    future = executor.submit(wanted, folder.path)
+    executor = LocalExecutor([pair])
+    job = RunJob(folder, wanted, "toy")
+    future = executor.submit([job])
     until(lambda: has_rows(folder), seconds=600)
     leader = int(folder.attempt(1)["pid"])
     (peer,) = [pid for pid in executor._running[future].pids if pid != leader]
@@ -90,7 +92,7 @@ def test_a_run_whose_peer_is_killed_is_tried_again(corpus: Path, tmp_path: Path,
     status = future.result(300)
     assert status == -signal.SIGKILL
     assert folder.record() is None
-    again = LocalExecutor([pair], "toy").submit(wanted, folder.path)
+    again = LocalExecutor([pair]).submit([job])
     assert again.result(600) == 0
     assert (recorded(folder).state, recorded(folder).attempts) == ("COMPLETED", 2)
     figure(f"a gloo peer killed: exit {status}, no record, completed at the second attempt")

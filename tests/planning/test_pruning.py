@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 from optuna.trial import TrialState
 
@@ -16,19 +18,22 @@ from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.config.search_spec import Prune
 from study.data.prepared import data_fingerprint
+from study.executing.job import Job
 from study.executing.local import LocalExecutor
 from study.executing.slots import Slot
 from study.planning import plan
-from study.planning.plan import Plan
 from study.planning.search import OptunaSearch
 from study.planning.search_pruning import Pruning, checks_in
 from study.running.coordinator import Coordinator, Progress
+from study.running.run_job import RunJob
+from study.running.run_proposer import RunProposer
 from study.store.ownership import Attempt
+from study.store.records import RunRecord
 from study.store.run_folder import Orders, RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.ranks import ranks_said
 from tests.small import config, run_folder, trained, write_corpus
-from tests.sweeps import parsed, record, search_sweep, sweep, sweep_values, write_topics
+from tests.sweeps import coordinator_of, parsed, record, run_in, search_sweep, sweep, write_topics
 
 FIXED = {"architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32}}
 SPACE = {"recipe.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
@@ -65,14 +70,13 @@ class Reporting:
     def free(self) -> int:
         return 3 - len(self._running)
 
-    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
-        run = RunFolder(folder)
-        assert run.orders() == Orders(validations=self.prune.checks)
-        future = Future[int]()
-        self._running.append((future, config, run, 0))
+    def submit(self, jobs: Sequence[Job]) -> Future[int]:
+        job, future = run_in(jobs), Future[int]()
+        assert job.folder.orders() == Orders(validations=self.prune.checks)
+        self._running.append((future, job.config, job.folder, 0))
         return future
 
-    def tick(self, progress: Progress) -> None:
+    def tick(self, progress: Progress[RunJob, RunRecord]) -> None:
         """Let every run get on to its next check, or end."""
         del progress
         going, self._running = self._running, []
@@ -101,6 +105,13 @@ class Reporting:
         self._running.clear()
 
 
+def study_of(coordinator: Coordinator[RunJob, RunRecord]) -> optuna.Study:
+    """The Optuna study of a search."""
+    assert isinstance(coordinator.proposer, RunProposer)
+    assert isinstance(coordinator.proposer.configs, OptunaSearch)
+    return coordinator.proposer.configs.study
+
+
 def loss_at(config: RunConfig, step: int) -> float:
     """A valley at 0.01 that deepens with the steps."""
     return 6 - step / 100 * (2 - abs(config.recipe.learning_rate - 0.01) * 20)
@@ -113,7 +124,7 @@ def test_worse_runs_are_stopped_and_leave_a_record_that_fits_leave_out(by: str, 
     assert spec.search.prune is not None
     executor = Reporting(spec.search.prune)
     folder = SweepFolder(tmp_path / "toy")
-    Coordinator(Plan(spec), sweep_values(Path("corpus.txt"), **changes), folder, "data").run(executor, executor.tick, 0.0)
+    coordinator_of(folder, **changes).run(executor, executor.tick, 0.0)
     records = folder.records()
     assert len(records) == 24
     pruned = [ended for ended in records if ended.state == "PRUNED"]
@@ -126,9 +137,8 @@ def test_worse_runs_are_stopped_and_leave_a_record_that_fits_leave_out(by: str, 
     assert best.state == "COMPLETED"
     table = folder.write_ledger()
     assert table["exclusion"].notna().sum() == len(pruned)
-    again = Coordinator(Plan(spec), sweep_values(Path("corpus.txt"), **changes), folder, "data")
-    assert isinstance(again.proposer, OptunaSearch)
-    trials = again.proposer.study.get_trials()
+    again = coordinator_of(folder, **changes)
+    trials = study_of(again).get_trials()
     assert [trial.state for trial in trials].count(TrialState.PRUNED) == len(pruned)
     assert all(trial.intermediate_values for trial in trials)
     again.run(Reporting(spec.search.prune), lambda _: None, 0.0)
@@ -152,12 +162,12 @@ def test_runs_left_on_the_plateau_count_towards_the_median() -> None:
 
 def test_a_restarted_search_prunes_what_runs_by_what_it_knew(tmp_path: Path) -> None:
     changes = searching(trials=12, prune={"spared": 3})
-    spec, values = search_sweep(**changes), sweep_values(Path("corpus.txt"), **changes)
+    spec = search_sweep(**changes)
     assert spec.search.prune is not None
     folder, ticks = SweepFolder(tmp_path / "toy"), 0
     executor = Reporting(spec.search.prune)
 
-    def interrupted(progress: Progress) -> None:
+    def interrupted(progress: Progress[RunJob, RunRecord]) -> None:
         nonlocal ticks
         ticks += 1
         executor.tick(progress)
@@ -165,12 +175,11 @@ def test_a_restarted_search_prunes_what_runs_by_what_it_knew(tmp_path: Path) -> 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Coordinator(Plan(spec), values, folder, "data").run(executor, interrupted, 0.0)
+        coordinator_of(folder, **changes).run(executor, interrupted, 0.0)
     known = len(folder.records())
     assert 3 <= known < 12
-    again = Coordinator(Plan(spec), values, folder, "data")
-    assert isinstance(again.proposer, OptunaSearch)
-    before = again.proposer.study.get_trials(states=(TrialState.COMPLETE,))
+    again = coordinator_of(folder, **changes)
+    before = study_of(again).get_trials(states=(TrialState.COMPLETE,))
     assert all(len(trial.intermediate_values) == 7 for trial in before)
 
 
@@ -190,9 +199,7 @@ def test_a_pruned_run_is_trained_whole_where_a_comparison_wants_it(tmp_path: Pat
         if name == "other":
             os.symlink(os.path.join("..", name, "runs", run.run_id), homes / run.run_id)
     folder, executor = SweepFolder(tmp_path / "toy"), FakeExecutor()
-    Coordinator(Plan(sweep(**cells)), sweep_values(Path("corpus.txt"), **cells), folder, "data").run(
-        executor, lambda _: None, 0.01
-    )
+    coordinator_of(folder, **cells).run(executor, lambda _: None, 0.01)
     assert len(executor.submitted) == 1
     assert [ended.state for ended in folder.records()] == ["COMPLETED"]
     assert [ended.state for ended in SweepFolder(tmp_path / "other").records()] == ["PRUNED"]
@@ -265,8 +272,8 @@ def real_search(root: Path, rates: list[float], trials: int) -> SweepFolder:
     search = {"trials": trials, "space": space, "prune": prune}
     changes: dict[str, Any] = {"shapes": None, "search": search, "base": FIXED, "budgets": {"steps": [600]}}
     spec, folder = parsed(corpus, **changes), SweepFolder(root / "results" / "toy")
-    coordinator = Coordinator(Plan(spec), sweep_values(corpus, **changes), folder, data_fingerprint(spec.data))
-    coordinator.run(LocalExecutor([Slot("cpu", (0,), 1)], "toy"), lambda _: None, 0.05)
+    coordinator = coordinator_of(folder, corpus, data_fingerprint(spec.data), **changes)
+    coordinator.run(LocalExecutor([Slot("cpu", (0,), 1)]), lambda _: None, 0.05)
     return folder
 
 

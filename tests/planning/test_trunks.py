@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,11 +16,11 @@ import yaml
 
 from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
+from study.executing.job import Job
 from study.executing.slots import Slot
 from study.planning.bill import bill
 from study.planning.plan import Plan, cells
 from study.planning.trunks import Trunks, adopt, families
-from study.running.coordinator import Coordinator
 from study.running.status import status
 from study.store.locks import held
 from study.store.ownership import Attempt, turn
@@ -30,7 +30,7 @@ from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.run import train
 from study.training.stopping import StopSignal
-from tests.sweeps import RATES, record, sweep, sweep_values, write_topics
+from tests.sweeps import RATES, coordinator_of, record, run_in, sweep, sweep_values, write_topics
 
 CORPUS = Path("corpus.txt")
 WSD: dict[str, Any] = {
@@ -52,8 +52,9 @@ class OneAfterAnother:
         self.submitted: list[RunConfig] = []
         self.adopted: Counter[int] = Counter()
 
-    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
-        run, future = RunFolder(folder), Future[int]()
+    def submit(self, jobs: Sequence[Job]) -> Future[int]:
+        job, future = run_in(jobs), Future[int]()
+        config, run = job.config, job.folder
         self.submitted.append(config)
         self.adopted[config.steps] += any(run.checkpoints.glob("*.ckpt"))
         if self.real:
@@ -76,8 +77,7 @@ def launched(
     root: Path, executor: OneAfterAnother, fingerprint: str = "data", corpus: Path = CORPUS, **changes: Any
 ) -> SweepFolder:
     folder = SweepFolder(root / "toy")
-    spec, values = sweep(corpus, **WSD | changes), sweep_values(corpus, **WSD | changes)
-    Coordinator(Plan(spec), values, folder, fingerprint).run(executor, lambda _: None, refresh_seconds=0.01)
+    coordinator_of(folder, corpus, fingerprint, **WSD | changes).run(executor, lambda _: None, refresh_seconds=0.01)
     return folder
 
 

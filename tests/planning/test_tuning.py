@@ -25,7 +25,7 @@ from study.planning.cell import Cell
 from study.planning.plan import Plan, cells
 from study.planning.proposing import CellProposer
 from study.planning.tuning import Bracketing, Line, sought, start_near
-from study.scoring.score_launch import _at_best_knobs
+from study.scoring.targets import _at_best_knobs
 from study.store.records import RunRecord, ledger
 from study.store.sweep_folder import SweepFolder
 from tests.sweeps import record, sweep

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,23 @@ import pytest
 from study.base import durable_files
 from study.base.errors import OOM_EXIT, InputError
 from study.config.run_config import RunConfig
-from study.planning.plan import Plan
+from study.executing.job import Job
 from study.running.coordinator import Coordinator, Progress
 from study.running.deaths import CRASHES, KILLS
+from study.running.run_job import RunJob
 from study.running.shutdown import SAVE_SECONDS
 from study.store.metric_rows import newest_values
-from study.store.records import counts_of
+from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
-from tests.sweeps import RATES, parsed, record, sweep, sweep_values
+from tests.sweeps import RATES, coordinator_of, record, run_in
 from tests.synthetic import add_run, run_config, sweep_folder
 from tests.waiting import ImpatientClock
 
 Life = Callable[[RunConfig, RunFolder], int]
 """What becomes of a run: it may file a record, and gives an exit status."""
+
+RunProgress = Progress[RunJob, RunRecord]
 
 CORPUS = Path("corpus.txt")
 TWELVE_CELLS: dict[str, Any] = {"shapes": {"grid": {"depth": list(range(1, 13))}}, "tune": RATES, "seeds": 3}
@@ -55,12 +58,13 @@ class FakeExecutor:
     def free(self) -> int:
         return self.slots - len(self._running)
 
-    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+    def submit(self, jobs: Sequence[Job]) -> Future[int]:
         assert self.free > 0
-        assert (folder / "config.yaml").exists()
-        self.submitted.append(folder.name)
+        job = run_in(jobs)
+        assert job.folder.config_file.exists()
+        self.submitted.append(job.key)
         future: Future[int] = Future()
-        self._running.append((future, config, RunFolder(folder)))
+        self._running.append((future, job.config, job.folder))
         if not self.lingering:
             self._end()
         return future
@@ -89,12 +93,11 @@ class Stubborn(FakeExecutor):
         self._end()
 
 
-def coordinator(tmp_path: Path, **changes: Any) -> Coordinator:
-    folder = SweepFolder(tmp_path / "results" / "toy")
-    return Coordinator(Plan(parsed(CORPUS, **changes)), sweep_values(CORPUS, **changes), folder, "data")
+def coordinator(tmp_path: Path, **changes: Any) -> Coordinator[RunJob, RunRecord]:
+    return coordinator_of(SweepFolder(tmp_path / "results" / "toy"), CORPUS, **changes)
 
 
-def run(tmp_path: Path, executor: FakeExecutor, **changes: Any) -> Progress:
+def run(tmp_path: Path, executor: FakeExecutor, **changes: Any) -> RunProgress:
     started = coordinator(tmp_path, **changes)
     started.run(executor, lambda _: None, refresh_seconds=0.01)
     return started.progress
@@ -132,7 +135,7 @@ def test_more_seeds_run_only_what_is_new(tmp_path: Path) -> None:
 def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor())
     folder = SweepFolder(tmp_path / "results" / "toy")
-    other = Coordinator(Plan(sweep(CORPUS)), sweep_values(CORPUS), folder, "other data")
+    other = coordinator_of(folder, CORPUS, "other data")
     executor = FakeExecutor()
     other.run(executor, lambda _: None)
     assert len(executor.submitted) == 2
@@ -241,7 +244,7 @@ def test_ctrl_c_lets_the_runs_save_and_a_restart_goes_on(tmp_path: Path) -> None
     def life(config: RunConfig, run: RunFolder) -> int:
         return 75
 
-    def press(progress: Progress) -> None:
+    def press(progress: RunProgress) -> None:
         if len(progress.running) == 4:
             raise KeyboardInterrupt
 
@@ -261,7 +264,7 @@ def test_runs_that_do_not_save_in_time_are_killed_and_not_filed(tmp_path: Path, 
     monkeypatch.setattr("study.running.shutdown.SAVE_SECONDS", 0.1)
     executor = Stubborn(lambda *_: -9, lingering=True)
 
-    def press(progress: Progress) -> None:
+    def press(progress: RunProgress) -> None:
         raise KeyboardInterrupt
 
     for _ in range(CRASHES):
@@ -279,7 +282,7 @@ def test_who_presses_ctrl_c_twice_does_not_wait_for_the_runs_to_save(
             super().interrupt()
             raise KeyboardInterrupt
 
-    def press(progress: Progress) -> None:
+    def press(progress: RunProgress) -> None:
         raise KeyboardInterrupt
 
     executor, started = PressedAgain(lambda *_: -9, lingering=True), coordinator(tmp_path)
@@ -302,7 +305,7 @@ def test_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
 
 def test_an_error_of_the_system_stops_a_sweep_and_is_told_as_what_it_is(tmp_path: Path) -> None:
     class Exhausted(FakeExecutor):
-        def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+        def submit(self, jobs: Sequence[Job]) -> Future[int]:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     executor = Exhausted()
@@ -319,8 +322,8 @@ def test_a_sweep_whose_folder_is_moved_stops_and_makes_none_anew(tmp_path: Path,
     monkeypatch.setattr(durable_files, "time", ImpatientClock())
 
     class Moving(FakeExecutor):
-        def submit(self, config: RunConfig, folder: Path) -> Future[int]:
-            future = super().submit(config, folder)
+        def submit(self, jobs: Sequence[Job]) -> Future[int]:
+            future = super().submit(jobs)
             results.rename(elsewhere)
             return future
 

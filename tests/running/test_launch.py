@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -23,7 +25,7 @@ from study.data.tokenizing import SPECIAL_PIECES
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoints_in
-from tests.launching import Place, has_rows, numbers, until_in, written
+from tests.launching import STUDY, Place, has_rows, numbers, until_in, written
 from tests.scoring.test_scoring import write_tasks
 from tests.sweeps import write_sweep, write_topics
 from tests.synthetic import SWEEP, add_run, run_config, sweep_folder
@@ -310,6 +312,67 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     assert "longer than what an encoder reads, and cut" in told
     assert len([*made.folder.path.rglob("scores/*/record.json")]) >= 4
     assert set(pd.read_parquet(made.folder.scores_file)["task"]) == {"first"}
+
+
+def test_a_launch_whose_words_nobody_takes_writes_its_answer_all_the_same(corpus: Path, tmp_path: Path) -> None:
+    """Neither its own words nor those of what it calls, on a disk that is full, keep it from training and scoring."""
+    write_tasks(tmp_path / "tasks", corpus.read_text().split("\n\n"))
+    asked = {"tasks": ["tasks/order.yaml"], "seeds": 1, "knobs": {"max_length": 8}}
+    base = {"architecture": {"norm": "pre"}, "recipe": {"learning_rate": 0.01}}
+    made = place(tmp_path, corpus, shapes={"grid": {"depth": [1]}}, base=base, budgets={"steps": [250]}, downstream=asked)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([STUDY, *LAUNCH], cwd=made.path, env=made.environment, stdout=full, stderr=full, timeout=150)
+    assert done.returncode == 1, "what it was to say in the end is lost, and whoever reads that has to know"
+    assert [record.state for record in made.folder.records()] == ["COMPLETED"]
+    assert "order" in made.folder.answer_file.read_text()
+    with open("/dev/full", "wb") as full:
+        lost = subprocess.run(
+            [STUDY, "params", "bert-tiny"], env=made.environment, stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert (lost.returncode, lost.stderr) == (1, b"error: standard output: No space left on device\n")
+
+
+def test_a_launch_whose_terminal_is_gone_writes_its_answer(corpus: Path, tmp_path: Path) -> None:
+    """As one that nohup started on a connection that then broke."""
+    made = place(tmp_path, corpus, budgets={"steps": [600]})
+    terminal, theirs = pty.openpty()
+
+    def survive_hanging_up() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    launcher = subprocess.Popen(
+        [STUDY, *LAUNCH],
+        cwd=made.path,
+        env=made.environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=survive_hanging_up,
+    )
+    os.close(theirs)
+    until(made.is_training)
+    os.close(terminal)
+    assert launcher.wait(timeout=150) == 1
+    assert {record.state for record in made.folder.records()} == {"COMPLETED"}
+    assert made.folder.answer_file.exists()
+
+
+@pytest.mark.parametrize("call", ["link", "symlink"])
+def test_results_on_a_file_system_without_links_are_refused_before_anything_is_trained(
+    call: str, corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, call, refuse)
+    sweep = write_sweep(tmp_path / "toy.yaml", corpus)
+    for command in (("plan", sweep, *LAUNCH[3:]), ("launch", sweep, *LAUNCH[2:])):
+        status, _, refused = study(*command, "--results", tmp_path / "results")
+        assert status == 2
+        assert "toy: lies on a file system that makes no" in refused
+        assert refused.endswith(", which results need; give another folder with --results\n")
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.slow

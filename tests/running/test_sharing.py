@@ -14,8 +14,8 @@ from filelock import FileLock
 
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
-from study.planning.plan import Plan
-from study.running.coordinator import Coordinator, Progress
+from study.running.coordinator import Coordinator
+from study.running.run_job import RunJob
 from study.running.sharing import SharedRuns
 from study.running.status import status
 from study.running.steering import _failed, exclude, retry
@@ -23,19 +23,18 @@ from study.store.ownership import Attempt, turn
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
-from tests.running.test_coordinator import CORPUS, FakeExecutor, completes
-from tests.sweeps import record, sweep, sweep_values
+from tests.running.test_coordinator import CORPUS, FakeExecutor, RunProgress, completes
+from tests.sweeps import coordinator_of, record, run_in
 
 THREE: dict[str, Any] = {"shapes": {"grid": {"depth": [1, 2, 3]}}}
 FOUR: dict[str, Any] = {"shapes": {"grid": {"depth": [2, 3, 4, 5]}}}
 
 
-def coordinator(tmp_path: Path, name: str, **changes: Any) -> Coordinator:
-    folder = SweepFolder(tmp_path / "results" / name)
-    return Coordinator(Plan(sweep(CORPUS, name=name, **changes)), sweep_values(CORPUS, name=name, **changes), folder, "data")
+def coordinator(tmp_path: Path, name: str, **changes: Any) -> Coordinator[RunJob, RunRecord]:
+    return coordinator_of(SweepFolder(tmp_path / "results" / name), CORPUS, name=name, **changes)
 
 
-def launched(tmp_path: Path, name: str, executor: FakeExecutor, **changes: Any) -> Progress:
+def launched(tmp_path: Path, name: str, executor: FakeExecutor, **changes: Any) -> RunProgress:
     started = coordinator(tmp_path, name, **changes)
     started.run(executor, lambda _: None, refresh_seconds=0.01)
     return started.progress
@@ -83,10 +82,8 @@ def test_a_run_that_another_sweep_trains_is_waited_for_and_who_trains_it_is_said
 ) -> None:
     monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
     planned = coordinator(tmp_path, "one", shapes={"grid": {"depth": [3]}})
-    (config,) = planned.proposer.wanted({}, (), 1)
-    held = planned.folder.run(config.fingerprint("data"))
-    held.write_config(config)
-    SharedRuns(planned.folder).home(held.run_id)
+    job = run_in(planned.proposer.wanted((), 1)[0])
+    config, held = job.config, job.folder
     training, go_on = threading.Event(), threading.Event()
 
     def train_slowly() -> None:
@@ -100,7 +97,7 @@ def test_a_run_that_another_sweep_trains_is_waited_for_and_who_trains_it_is_said
     assert training.wait(20)
     said: list[str] = []
 
-    def refresh(progress: Progress) -> None:
+    def refresh(progress: RunProgress) -> None:
         said.extend(who for _, who in progress.held.values())
         if len(progress.ended) == 3:
             go_on.set()
@@ -128,7 +125,7 @@ def test_a_run_that_another_sweep_left_half_done_goes_on_where_it_is(tmp_path: P
     assert {run.state for run in status(SweepFolder(tmp_path / "results" / "two")).runs} == {"COMPLETED"}
 
 
-def _press(progress: Progress) -> None:
+def _press(progress: RunProgress) -> None:
     if len(progress.running) == 3:
         raise KeyboardInterrupt
 
@@ -288,9 +285,7 @@ def test_a_run_that_died_on_another_machine_is_taken_up_once_its_lease_is_over(
     monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
     monkeypatch.setattr("study.store.ownership.LEASE_SECONDS", 0.5)
     planned = coordinator(tmp_path, "one", **THREE)
-    (config,) = planned.proposer.wanted({}, (), 1)
-    run = planned.folder.run(config.fingerprint("data"))
-    run.write_config(config)
+    run = run_in(planned.proposer.wanted((), 1)[0]).folder
     run.claim_attempt({"pid": 1, "hostname": "elsewhere", "machine": "another", "started_at": "2026-01-01"})
     said: list[str] = []
     executor = FakeExecutor()

@@ -19,16 +19,16 @@ import yaml
 from rich.table import Table
 
 from study.base.errors import InputError
+from study.base.quantities import duration
 from study.base.terminal import show
 from study.config.run_config import RunConfig
 from study.planning.plan import cells
-from study.running.coordinator import Progress
 from study.running.display import ended_line
 from study.running.liveness import Signs, seconds_per_row, signs_of
 from study.running.status import RunStatus, SweepStatus, status
-from study.running.status_tables import MOST_LISTED, duration, status_summary, status_table, watched
+from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
 from study.running.steering import exclude, include, retry, stop
-from study.scoring.score_launch import one_run
+from study.scoring.targets import one_run
 from study.shapes.naming import subject
 from study.store.locks import held
 from study.store.ownership import Attempt, turn
@@ -36,7 +36,7 @@ from study.store.records import FOREIGN, ledger
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.fake_runs import FakeRun, empty_sweep
-from tests.running.test_coordinator import CORPUS, FakeExecutor, completes, coordinator, run
+from tests.running.test_coordinator import CORPUS, FakeExecutor, RunProgress, completes, coordinator, run
 from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import add_run, depth_or_width, run_config
 
@@ -108,7 +108,7 @@ def test_stop_lets_the_runs_save_wherever_the_coordinator_is(tmp_path: Path) -> 
     told: list[bool] = []
     teller = threading.Thread(target=lambda: told.append(stop(folder)))
 
-    def refresh(progress: Progress) -> None:
+    def refresh(progress: RunProgress) -> None:
         if len(progress.running) == 2 and not teller.is_alive():
             teller.start()
 

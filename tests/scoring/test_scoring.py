@@ -10,11 +10,10 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import product
-from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -27,43 +26,51 @@ from filelock import Timeout
 from rich.console import Console
 
 from study.base import durable_files
-from study.base.errors import PREEMPTED_EXIT, InputError
+from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.statistics import noise_of_seeds
 from study.config.resources import Resources
 from study.config.score_config import Downstream, ScoreConfig
 from study.evidence.cells import cells_of
 from study.evidence.ledgers import open_ledger, usable
+from study.executing import processes
+from study.executing.choosing import slots_of
+from study.executing.local import LocalExecutor
 from study.executing.slots import Slot
 from study.report.exploring import with_reasons
+from study.running.coordinator import Coordinator, Progress
+from study.running.deaths import CRASHES, KILLS
+from study.running.display import score_display
+from study.running.score_proposer import AnyScoreJob, AnyScoreRecord, ScoreProposer
 from study.running.status import status
 from study.running.status_tables import status_table
 from study.running.steering import exclude, include, retry, stop
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.fine_tuning_trainer import task_model
-from study.scoring.jobs import BaselineJob, Job
-from study.scoring.making import make_baselines, score
-from study.scoring.planning import Subject, missing_baselines, subjects
+from study.scoring.jobs import ScoreJob
+from study.scoring.making import make_baselines
+from study.scoring.planning import Subject, batches, missing_baselines, subjects, wanted
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.report import _baselines, _failures, rows
-from study.scoring.score_coordinator import ATTEMPTS, Coordinator, Progress
-from study.scoring.score_display import ScoreDisplay
-from study.scoring.score_launch import Scored, Target, at_best_knobs, names_of, slots_for, target
-from study.scoring.subsets import loaded_task
+from study.scoring.subsets import PlannedTask, loaded_task
+from study.scoring.targets import Scored, Target, at_best_knobs, names_of, target
 from study.scoring.task_inputs import TaskInputs, task_inputs
-from study.scoring.workers import Workers, work
 from study.store.locks import held
+from study.store.ownership import Attempt, turn
 from study.store.packing import pack
 from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
 from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import checkpoints_in
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
 from tests.small import ORDERED, SHARED, config, losses, trained, write_corpus
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import ScoreLaw, add_score
-from tests.waiting import ImpatientClock
+from tests.waiting import ImpatientClock, until
+
+ScoreProgress = Progress[AnyScoreJob, AnyScoreRecord]
 
 TASKS: dict[str, dict[str, Any]] = {
     "first": {"kind": "single", "metrics": ["accuracy"]},
@@ -113,18 +120,20 @@ def data_of(run: RunFolder) -> Path:
     return run.path.parents[3] / "tasks"
 
 
-def job(run: RunFolder, task: str = "first", **changes: Any) -> Job:
+def job(run: RunFolder, task: str = "first", **changes: Any) -> ScoreJob:
     name = str(data_of(run) / f"{task}.yaml")
     loaded = loaded_task(name, None)
     update = "none" if task == "order" else "all"
     values = {"encoder": run.run_id, "task": task, "task_fingerprint": loaded.fingerprint, "metric": loaded.spec.headline}
     protocol = {"protocol": "zero_shot" if task == "order" else "fine_tune", "update": update}
     knobs = {"learning_rate": 1e-3, "batch_examples": 8, "precision": "fp32"}
-    return Job(ScoreConfig.parse(values | protocol | {"knobs": knobs} | changes), run.path, "toy", loaded.spec.kind, name, None)
+    wanted = ScoreConfig.parse(values | protocol | {"knobs": knobs} | changes)
+    planned = PlannedTask(name, None, wanted.knobs, loaded.spec.kind, task, wanted.task_fingerprint)
+    return ScoreJob(score_folder(run, wanted.fingerprint()), wanted, planned, "toy")
 
 
-def made(asked: Job, stop: StopSignal | None = None) -> ScoreRecord:
-    score(asked, Execution(checkpoint_seconds=1e9), stop or StopSignal())
+def made(asked: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
+    asked.execute(Execution(checkpoint_seconds=1e9), stop or StopSignal())
     record = asked.folder.score()
     assert record is not None
     assert record.state == "COMPLETED", record.reason
@@ -178,7 +187,7 @@ def test_encoders_of_other_kinds_are_scored_by_each_protocol(run: RunFolder, kin
 
 def test_the_strength_of_a_probe_is_the_one_that_dev_likes_best(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = job(run, "alike", protocol="frozen", update="head")
-    data = task_inputs(loaded_task(asked.task, None), pretrained(run.path), asked.config.knobs)
+    data = task_inputs(loaded_task(asked.task.asked, None), pretrained(run.path), asked.config.knobs)
     on_dev = dict(zip(STRENGTHS, (0.2, 0.9, 0.5), strict=True))
     monkeypatch.setattr("study.scoring.probes._fitted", lambda *of: of[3])
     monkeypatch.setattr("study.scoring.probes._predicted", lambda *of: [of[2]])
@@ -191,7 +200,7 @@ def test_features_are_standardised_as_those_of_train_and_a_constant_one_says_not
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = job(run, "alike", protocol="frozen", update="head")
-    data = task_inputs(loaded_task(asked.task, None), pretrained(run.path), asked.config.knobs)
+    data = task_inputs(loaded_task(asked.task.asked, None), pretrained(run.path), asked.config.knobs)
     seen: dict[str, Any] = {}
     monkeypatch.setattr("study.scoring.probes._fitted", lambda *of: seen.update(train=of[1]))
     monkeypatch.setattr("study.scoring.probes._predicted", lambda *of: [seen.update({of[1]: of[3]})])
@@ -209,7 +218,7 @@ def test_strengths_of_probes_are_inverse_penalties(run: RunFolder) -> None:
     features = np.eye(4, dtype=np.float32)
     for task, name, penalty in (("alike", "alpha", 100.0), ("first", "C", 0.01)):
         asked = job(run, task, protocol="frozen", update="head")
-        data = task_inputs(loaded_task(asked.task, None), pretrained(run.path), asked.config.knobs)
+        data = task_inputs(loaded_task(asked.task.asked, None), pretrained(run.path), asked.config.knobs)
         assert getattr(_fitted(data, features, np.array([0, 1, 0, 1]), 0.01), name) == penalty
 
 
@@ -236,7 +245,7 @@ def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder) -> None:
     whole = made(job(run, "tags", seed=1))
     again = job(run, "tags", seed=1, knobs={"learning_rate": 1e-3, "batch_examples": 8, "precision": "fp32", "patience": 9})
     for after in (3, 9):
-        assert score(again, Execution(checkpoint_seconds=1e9), StopAfter(after)) == "PREEMPTED"
+        assert again.execute(Execution(checkpoint_seconds=1e9), StopAfter(after)) == "PREEMPTED"
         assert again.folder.score() is None
     resumed = made(again)
     assert resumed.attempts == 3
@@ -258,7 +267,7 @@ def test_a_score_resumed_on_another_processor_keeps_its_precision(
 
     on(first)
     straight = made(whole)
-    assert score(stopped, Execution(checkpoint_seconds=1e9), StopAfter(5)) == "PREEMPTED"
+    assert stopped.execute(Execution(checkpoint_seconds=1e9), StopAfter(5)) == "PREEMPTED"
     on(not first)
     resumed = made(stopped)
     assert resumed.environment is not None
@@ -267,14 +276,14 @@ def test_a_score_resumed_on_another_processor_keeps_its_precision(
     assert resumed.test_scores == straight.test_scores
 
 
-def dev_logged(asked: Job) -> list[float]:
+def dev_logged(asked: ScoreJob) -> list[float]:
     name = f"downstream/{asked.config.task}/{asked.config.metric}"
     return [row[name] for row in asked.folder.metrics() if name in row]
 
 
 def test_test_is_predicted_with_the_weights_that_dev_chose(run: RunFolder) -> None:
     asked, encoder = job(run), pretrained(run.path)
-    data = task_inputs(loaded_task(asked.task, None), encoder, asked.config.knobs)
+    data = task_inputs(loaded_task(asked.task.asked, None), encoder, asked.config.knobs)
     module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
     last = {name: value.clone() for name, value in module.model.state_dict().items()}
     for label, bias in enumerate(100 * torch.eye(2)):
@@ -303,9 +312,9 @@ def test_a_score_whose_folder_is_away_when_it_ends_is_filed_once_that_is_back(
         folder.path.rename(tmp_path / "elsewhere")
         return "FAILED", "the disk is gone", {}
 
-    monkeypatch.setattr("study.scoring.making._attempt", ends_elsewhere)
+    monkeypatch.setattr("study.scoring.making._ending", ends_elsewhere)
     monkeypatch.setattr(durable_files, "time", ImpatientClock(lambda: (tmp_path / "elsewhere").rename(folder.path)))
-    assert score(asked, Execution(), StopSignal()) == "FAILED"
+    assert asked.execute(Execution(), StopSignal()) == "FAILED"
     record = folder.score()
     assert record is not None
     assert (record.reason, record.attempts, folder.attempts()) == ("the disk is gone", 1, 1)
@@ -313,7 +322,7 @@ def test_a_score_whose_folder_is_away_when_it_ends_is_filed_once_that_is_back(
 
 def test_numbers_are_those_of_the_whole_vocabulary(run: RunFolder) -> None:
     asked, encoder = job(run, "first", knobs={"dropout": 0.0, "precision": "fp32"}), pretrained(run.path)
-    data = task_inputs(loaded_task(asked.task, None), encoder, asked.config.knobs)
+    data = task_inputs(loaded_task(asked.task.asked, None), encoder, asked.config.knobs)
     every = torch.arange(encoder.config.architecture.vocabulary)
     assert len(data.pieces) < len(every)
     whole = replace(data, pieces=every, splits={name: renumbered(inputs, data.pieces) for name, inputs in data.splits.items()})
@@ -324,7 +333,7 @@ def renumbered(inputs: Any, pieces: torch.Tensor) -> Any:
     return replace(inputs, tokens=replace(inputs.tokens, values=pieces.numpy()[inputs.tokens.values]))
 
 
-def losses_of(asked: Job, encoder: Pretrained, data: TaskInputs) -> list[float]:
+def losses_of(asked: ScoreJob, encoder: Pretrained, data: TaskInputs) -> list[float]:
     """The losses of five steps."""
     module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
     optimizer: Any = module.configure_optimizers()["optimizer"]
@@ -342,7 +351,7 @@ def losses_of(asked: Job, encoder: Pretrained, data: TaskInputs) -> list[float]:
 
 def test_a_head_leaves_the_encoder_as_it_is(run: RunFolder) -> None:
     asked, encoder = job(run, "found", protocol="frozen", update="head"), pretrained(run.path)
-    data = task_inputs(loaded_task(asked.task, None), encoder, asked.config.knobs)
+    data = task_inputs(loaded_task(asked.task.asked, None), encoder, asked.config.knobs)
     module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
     learned = {name for name, parameter in module.model.named_parameters() if parameter.requires_grad}
     assert learned == {"head.output.weight", "head.output.bias"}
@@ -419,7 +428,7 @@ class _ScoredSubject:
 
     def jobs(self, records: dict[str, ScoreRecord]) -> list[SimpleNamespace]:
         of_run = [record for record in records.values() if record.run_id == self.run.run_id]
-        return [SimpleNamespace(score_id=record.score_id) for record in of_run]
+        return [SimpleNamespace(key=record.score_id) for record in of_run]
 
 
 def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -> None:
@@ -498,7 +507,7 @@ def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with
 ) -> None:
     tasks = Path(shutil.copytree(data_of(run), tmp_path / "tasks"))
     planned = job(run, seed=900 + len(change))
-    asked = replace(planned, task=str(tasks / "first.yaml"))
+    asked = replace(planned, task=replace(planned.task, asked=str(tasks / "first.yaml")))
     train = tasks / "first-train.jsonl"
     match change:
         case "other":
@@ -507,7 +516,7 @@ def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with
             (tasks / "first.yaml").unlink()
         case _:
             train.write_text("".join(line for line in train.read_text().splitlines(keepends=True) if "late" in line))
-    assert score(asked, Execution(), StopSignal()) == "FAILED"
+    assert asked.execute(Execution(), StopSignal()) == "FAILED"
     record = asked.folder.score()
     assert record is not None
     assert (record.state, record.kind, record.test) == ("FAILED", "single", None)
@@ -516,9 +525,9 @@ def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with
 
 def test_baselines_are_of_the_examples_that_were_planned_or_not_made(run: RunFolder) -> None:
     asked, sweep = job(run), SweepFolder(run.path.parents[1])
-    other = BaselineJob(sweep.path, run.path, asked.task, "first", "0" * 16, None, asked.config.knobs)
+    other = replace(asked.task, fingerprint="0" * 16)
     with pytest.raises(InputError, match="has other examples than when it was planned"):
-        make_baselines(other)
+        make_baselines(other, run, sweep, threads=1)
     assert baseline(sweep, "first", "0" * 16) is None
 
 
@@ -536,19 +545,19 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
         name = str(tmp_path / "pairs.yaml")
         found.append(Subject(Pretrained(run), "toy", name, loaded_task(name, None), random=False, asked=asked))
         (missing,) = missing_baselines(sweep, found[-1:])
-        make_baselines(missing)
+        missing.execute(Execution(), StopSignal())
         kept = baseline(sweep, "pairs", found[-1].task.fingerprint)
         assert kept is not None
         assert kept.by("paradigm_accuracy")["bag_of_words"] == right
         file_baseline(sweep, kept.model_copy(update={"data_fingerprint": None}))  # as records of before are
-        assert missing_baselines(sweep, found[-1:]) == [missing]
+        assert [one.key for one in missing_baselines(sweep, found[-1:])] == [missing.key]
         file_baseline(sweep, kept)
         assert missing_baselines(sweep, found) == []
     assert [_baselines(sweep, subject) != {} for subject in found] == [False, True]
     (again,) = missing_baselines(sweep, found[:1])
     pretrained.cache_clear()  # as in the process of another launch
     with pytest.raises(InputError, match="is other text than run"):
-        make_baselines(again)
+        again.execute(Execution(), StopSignal())
 
 
 def test_pairs_with_a_sentence_that_is_cut_are_counted(run: RunFolder, tmp_path: Path) -> None:
@@ -559,7 +568,8 @@ def test_pairs_with_a_sentence_that_is_cut_are_counted(run: RunFolder, tmp_path:
     (tmp_path / "order.yaml").write_text(json.dumps(task))
     name = str(tmp_path / "order.yaml")
     fingerprint = loaded_task(name, None).fingerprint
-    record = made(replace(job(run, "order", task_fingerprint=fingerprint, metric="accuracy"), task=name))
+    asked = job(run, "order", task_fingerprint=fingerprint, metric="accuracy")
+    record = made(replace(asked, task=replace(asked.task, asked=name)))
     assert record.truncated_examples == 3
 
 
@@ -585,24 +595,20 @@ def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
 
 
 class Fake:
-    """An executor whose scores are what a function says; a status for each attempt where they die."""
+    """An executor whose scores are what a function says; a status for each batch where its process dies over the first."""
 
     def __init__(self, dev: Any, statuses: Iterator[int] | None = None) -> None:
         self.dev, self.statuses = dev, statuses
         self.submitted: list[Any] = []
         self.free = 2
 
-    def submit(self, asked: Any) -> Future[int]:
+    def submit(self, jobs: Sequence[Any]) -> Future[int]:
         future: Future[int] = Future()
-        self.submitted.append(asked)
+        self.submitted += jobs
         status = next(self.statuses) if self.statuses else 0
         if status == 0:
-            score_of = {asked.config.metric: self.dev(asked.config)}
-            times = {"started_at": "now", "finished_at": "now", "reported_on": "test", "state": "COMPLETED"}
-            names = {"score_id": asked.score_id, "run_id": asked.run.name, "sweep": "toy", "kind": "single", "seconds": 1.0}
-            asked.folder.file_score(
-                ScoreRecord(config=asked.config, dev_scores=score_of, test_scores=score_of, **names, **times)
-            )
+            for asked in jobs:
+                file_faked(asked, self.dev(asked.config))
         future.set_result(status)
         return future
 
@@ -610,7 +616,15 @@ class Fake:
 
     def kill(self) -> None: ...
 
-    def close(self) -> None: ...
+
+def file_faked(asked: ScoreJob, dev: float) -> None:
+    """File a score that nobody has made."""
+    score_of = {asked.config.metric: dev}
+    times = {"started_at": "now", "finished_at": "now", "reported_on": "test", "state": "COMPLETED"}
+    names = {"score_id": asked.key, "run_id": asked.folder.run.run_id, "sweep": "toy", "kind": "single", "seconds": 1.0}
+    asked.folder.file_score(
+        ScoreRecord.parse({"config": asked.config, "dev_scores": score_of, "test_scores": score_of} | names | times)
+    )
 
 
 @pytest.fixture
@@ -623,8 +637,9 @@ def subject(run: RunFolder, tmp_path: Path) -> Subject:
     return Subject(Pretrained(copy), "toy", name, loaded_task(name, None), random=False, asked=asked)
 
 
-def coordinator_of(subject: Subject, asked: Downstream) -> Coordinator:
-    return Coordinator(SweepFolder.of(subject.run.folder), [replace(subject, asked=asked)], [])
+def coordinator_of(subject: Subject, asked: Downstream) -> Coordinator[AnyScoreJob, AnyScoreRecord]:
+    sweep = SweepFolder.of(subject.run.folder)
+    return Coordinator(sweep, ScoreProposer(sweep, [replace(subject, asked=asked)], []))
 
 
 def test_the_scores_of_a_subject_are_worked_out_once_for_what_is_asked(subject: Subject) -> None:
@@ -642,7 +657,7 @@ def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, m
     monkeypatch.setattr(Fake, "interrupt", lambda _: made.append("interrupt"))
     teller = threading.Thread(target=lambda: told.append(stop(folder)))
 
-    def refresh(_: Progress) -> None:
+    def refresh(_: ScoreProgress) -> None:
         if not teller.is_alive():
             teller.start()
         end = time.monotonic() + 60
@@ -687,7 +702,7 @@ def test_scores_that_are_there_are_those_asked_for(subject: Subject) -> None:
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 2, "learning_rates": [1e-4]})
     coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     others = asked.model_copy(update={"learning_rates": (2e-4,)})
-    assert [coordinator_of(subject, one).progress.there for one in (asked, others)] == [2, 0]
+    assert [len(coordinator_of(subject, one).progress.ended) for one in (asked, others)] == [2, 0]
 
 
 def test_an_order_to_a_launch_is_one_to_its_scores(subject: Subject) -> None:
@@ -757,7 +772,7 @@ def test_rates_are_tried_where_training_goes_step_by_step_and_seeds_where_they_d
     assert (len({config.knobs for config in configs}), len({config.seed for config in configs})) == (rates, seeds)
 
 
-def test_workers_are_stopped_where_a_score_cannot_be_filed(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_stopped_where_one_cannot_be_filed(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
     told: list[str] = []
 
@@ -765,27 +780,91 @@ def test_workers_are_stopped_where_a_score_cannot_be_filed(subject: Subject, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Coordinator, "_ended", full)
-    for order in ("interrupt", "kill", "close"):
+    for order in ("interrupt", "kill"):
         monkeypatch.setattr(Fake, order, lambda _, order=order: told.append(order))
-    with pytest.raises(InputError, match=r"study score: scoring had to stop: .*No space left.*the same command goes on"):
+    with pytest.raises(InputError, match=r": the sweep had to stop: .*No space left.*the same command goes on"):
         coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
-    assert told == ["interrupt", "kill", "close"]
+    assert told == ["interrupt", "kill"]
 
 
-def test_a_score_whose_worker_dies_again_and_again_is_filed_as_failed(subject: Subject) -> None:
+@pytest.mark.parametrize(
+    ("status", "times", "state", "why"),
+    [
+        (-11, CRASHES, "FAILED", "the last time with signal SIGSEGV"),
+        (-9, KILLS, "FAILED", "the last time with signal SIGKILL"),
+        (OOM_EXIT, CRASHES, "OOM", "the last time for want of memory"),
+    ],
+)
+def test_a_score_whose_process_keeps_dying_is_filed_as_a_run_is(
+    subject: Subject, status: int, times: int, state: str, why: str
+) -> None:
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
-    shown: list[Progress] = []
-    coordinator_of(subject, asked).run(Fake(None, iter([-9] * 9)), shown.append, 0.01)
+    fake = Fake(None, iter([status] * times))
+    coordinator_of(subject, asked).run(fake, lambda _: None, 0.01)
     (record,) = scores_of(subject.run.folder)
-    assert record.state == "FAILED"
-    assert record.reason is not None
-    assert f"{ATTEMPTS} times, the last time with signal SIGKILL" in record.reason
+    assert (record.state, len(fake.submitted)) == (state, times)
+    assert f"{times} times without getting past step 0, {why}; see log.txt" in str(record.reason)
+
+
+def test_a_batch_goes_on_where_its_process_died_over_a_score(subject: Subject, capsys: Any) -> None:
+    """What was made before is kept and told at once, and the death is that of the score that was being made."""
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4, 4e-4]})
+    coordinator, display, told = coordinator_of(subject, asked), score_display(Console(), {}), list[tuple[int, int, int]]()
+
+    class OneProcess(Fake):
+        """It makes the first score of a batch, and dies over the next one."""
+
+        batch: tuple[Sequence[Any], Future[int]] | None = None
+
+        @property
+        def free(self) -> int:
+            return int(self.batch is None)
+
+        @free.setter
+        def free(self, value: int) -> None: ...
+
+        def submit(self, jobs: Sequence[Any]) -> Future[int]:
+            self.submitted.append([one.config.knobs.learning_rate for one in jobs])
+            self.batch = jobs, Future()
+            return self.batch[1]
+
+    def refresh(progress: ScoreProgress) -> None:
+        display.refresh(progress)
+        if fake.batch is None:
+            return
+        jobs, future = fake.batch
+        if jobs[0].folder.score() is None:
+            file_faked(jobs[0], 0.5)
+        else:
+            told.append((capsys.readouterr().out.count("COMPLETED"), len(progress.running), progress.waiting))
+            fake.batch = None
+            future.set_result(-11)
+
+    fake = OneProcess(None)
+    coordinator.run(fake, refresh, 0.0)
+    rates = [1e-4, 2e-4, 3e-4, 4e-4]
+    assert fake.submitted == [rates[begin:] for begin in range(4)]
+    assert told == [(1, 1, 2), (1, 1, 1), (1, 1, 0), (0, 1, 0)]
+    assert capsys.readouterr().out.count("COMPLETED") == 1
+    assert {record.state for record in scores_of(subject.run.folder)} == {"COMPLETED"}
+
+
+def test_scores_of_one_run_and_task_are_one_batch_where_no_slot_goes_without(subject: Subject) -> None:
+    rates = [1e-4, 2e-4, 3e-4]
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": rates})
+    first = replace(subject, asked=asked)
+    other = replace(first, name="other", task=replace(first.task, spec=first.task.spec.model_copy(update={"name": "other"})))
+    due = wanted([first, replace(first, random=True), other], {}, ())
+    sizes = {free: sorted(map(len, batches(due, free))) for free in (1, 2, 3, 100)}
+    assert sizes == {1: [3, 6], 2: [1, 3, 5], 3: [3, 3, 3], 100: [1] * 9}
+    for batch in batches(due, 2):
+        assert len({(one.folder.run.path, one.task.asked) for one in batch}) == 1
 
 
 def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(subject: Subject, capsys: Any) -> None:
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4]})
-    display = ScoreDisplay(Console(), {subject.run.run_id: "it"})
-    coordinator_of(subject, asked).run(Fake(None, iter([-9] * 9)), display.refresh, 0.01)
+    display = score_display(Console(), {subject.run.run_id: "it"})
+    coordinator_of(subject, asked).run(Fake(None, iter([-11] * 9)), display.refresh, 0.01)
     assert capsys.readouterr().out.count("FAILED") == 1
     failed = scores_of(subject.run.folder)
     line, _ = _failures(failed, SweepFolder.of(subject.run.folder))
@@ -799,7 +878,7 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(subject: Subject, stud
     """Also of an encoder that was imported, whose folder has no sweep.yaml; what diverged waits until its run is named."""
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4]})
     folder, run = SweepFolder.of(subject.run.folder), subject.run.folder
-    coordinator_of(subject, asked).run(Fake(None, iter([-9] * 9)), lambda _: None, 0.01)
+    coordinator_of(subject, asked).run(Fake(None, iter([-11] * 9)), lambda _: None, 0.01)
     (_, diverged), dead = scores_of(run), {score.score_id for score in scores_of(run)}
     score_folder(run, diverged.score_id).record_file.unlink()
     score_folder(run, diverged.score_id).file_score(diverged.model_copy(update={"state": "DIVERGED"}))
@@ -809,13 +888,13 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(subject: Subject, stud
     code, out, _ = study("retry", folder.path)
     (told, then), (again,) = out.splitlines(), dead - {diverged.score_id}
     assert code == 0
-    assert told.startswith(f"first of {run.run_id} was FAILED: its worker ended without a record")
+    assert told.startswith(f"first of {run.run_id} was FAILED: its process ended without a record")
     assert then == f"1 score will be tried again by the next study score, or launch that scores, of {folder.name}"
     assert [score.score_id for score in scores_of(run)] == [diverged.score_id]
     assert len([*score_folder(run, again).path.glob("attempts/*.record.json")]) == 1
     made = Fake(lambda _: 0.5)
     coordinator_of(subject, asked).run(made, lambda _: None, 0.01)
-    assert [one.score_id for one in made.submitted] == [again]
+    assert [one.key for one in made.submitted] == [again]
     assert retry(folder) == []
     assert [(one.state, one.task) for one in retry(folder, [run.run_id])] == [("DIVERGED", "first")]
     with pytest.raises(InputError, match="is completed, and so are its scores; to leave it out of the answer: study exclude"):
@@ -834,47 +913,115 @@ def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, su
 def test_a_score_that_is_made_alone_has_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     for jobs, slots, threads in ((0, 1, 4), (1, 1, 4), (2, 2, 2), (9, 4, 1)):
-        found = slots_for(jobs, Resources(device="cpu"))
+        found = slots_of(Resources(device="cpu"), jobs)
         assert (len(found), found[0].threads) == (slots, threads)
-    assert len(slots_for(1, Resources(device="cpu", slots_per_device=3))) == 3
+    assert len(slots_of(Resources(device="cpu", slots_per_device=3), 1)) == 3
 
 
-def test_a_worker_lets_go_of_what_each_score_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_lets_go_of_what_each_score_leaves(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Trainer and its module hold each other: what lies on the device with them is freed before the next score."""
     left: list[weakref.ref[torch.nn.Module]] = []
 
-    def score(job: Job, execution: Execution, stop: StopSignal) -> str:
+    def attempted(*_: object) -> str:
         assert [of_before() for of_before in left] == [None] * len(left)
         module = torch.nn.Module()
         module.trainer = SimpleNamespace(module=module)  # type: ignore[assignment]
         left.append(weakref.ref(module))
-        if len(left) == 3:
-            stop.set()
         return "COMPLETED"
 
-    monkeypatch.setattr("study.scoring.making.score", score)
-    for name in ("log_into", "stop_when_orphaned", "os.setsid"):
-        monkeypatch.setattr(f"study.scoring.workers.{name}", lambda *_: None)
-    monkeypatch.setattr(StopSignal, "install", lambda _: None)
-    ours, theirs = Pipe()
-    for _ in range(3):
-        ours.send(SimpleNamespace(log_file=tmp_path))
+    monkeypatch.setattr("study.scoring.making._attempted", attempted)
+    monkeypatch.setattr(processes, "log_into", lambda _: None)
     gc.disable()
     try:
-        work(theirs, Slot("cpu", (0,), 1), {})
+        assert processes.execute_here([job(run, seed=700 + seed) for seed in range(3)], Execution(), StopSignal()) == 0
     finally:
         gc.enable()
     assert len(left) == 3
 
 
 def test_a_score_that_shares_its_device_says_so(run: RunFolder) -> None:
-    workers, asked = Workers([Slot("cpu", (0,), 1, sharing=16)]), job(run, "order", seed=16)
-    assert workers.submit(asked).result(timeout=120) == 0
-    workers.close()
+    asked = job(run, "order", seed=16)
+    assert LocalExecutor([Slot("cpu", (0,), 1, sharing=16)]).submit([asked]).result(timeout=120) == 0
     record = asked.folder.score()
     assert record is not None
     assert record.environment is not None
     assert record.environment.sharing == 16
+
+
+def test_a_batch_that_is_told_to_stop_saves_the_score_that_it_makes_and_begins_no_other(run: RunFolder) -> None:
+    knobs = {"learning_rate": 1e-3, "batch_examples": 8, "precision": "fp32"}
+    first, second, third = (
+        job(run, "tags", seed=20 + number, knobs=knobs | {"epochs": epochs, "patience": epochs})
+        for number, epochs in enumerate((1, 3000, 1))
+    )
+    executor = LocalExecutor([Slot("cpu", (0,), 1)])
+    future = executor.submit([first, second, third])
+    until(lambda: bool(second.folder.newest_rows()))
+    executor.interrupt()
+    assert future.result(60) == PREEMPTED_EXIT
+    record = first.folder.score()
+    assert record is not None
+    assert (record.state, second.folder.score(), third.folder.attempts()) == ("COMPLETED", None, 0)
+    assert checkpoints_in(second.folder.checkpoints)
+    assert "Traceback" not in second.folder.log_file.read_text()
+
+
+def test_a_score_that_another_process_makes_is_not_made_twice(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a job of Slurm does that its launcher has lost sight of: its lease is waited for, and then it writes nothing more."""
+    monkeypatch.setattr("study.store.ownership.LEASE_SECONDS", 0.5)
+    monkeypatch.setattr("study.store.ownership.BEAT_SECONDS", 0.05)
+    asked = job(run, seed=31)
+    with turn(asked.folder), Attempt.begin(asked.folder).renewed():
+        assert asked.execute(Execution(), StopSignal()) == "PREEMPTED"
+    assert asked.folder.attempts() == 1
+
+    def overtaken(*_: object) -> tuple[str, None, dict[str, Any]]:
+        Attempt.begin(asked.folder)
+        return "COMPLETED", None, {}
+
+    monkeypatch.setattr("study.scoring.making._ending", overtaken)
+    assert asked.execute(Execution(), StopSignal()) == "PREEMPTED"
+    assert (asked.folder.attempts(), asked.folder.score()) == (3, None)
+
+
+def test_a_score_that_another_process_makes_is_waited_for_and_who_makes_it_is_said(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
+    (theirs,) = replace(subject, asked=asked).jobs({})
+    coordinator, fake, display = coordinator_of(subject, asked), Fake(lambda _: 0.5), score_display(Console(width=300), {})
+
+    def refresh(progress: ScoreProgress) -> None:
+        display.refresh(progress)
+        if progress.held and theirs.folder.score() is None:
+            file_faked(theirs, 0.7)
+
+    with turn(theirs.folder), Attempt.begin(theirs.folder).renewed():
+        coordinator.run(fake, refresh, 0.01)
+    assert fake.submitted == []
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"WAITS first {subject.run.run_id}: is being made by process {os.getpid()} on ")
+    assert second.startswith("COMPLETED first ")
+
+
+def test_a_fine_tuning_that_takes_no_step_is_filed_as_hung(run: RunFolder) -> None:
+    asked = job(run, "tags", seed=40)
+    silent = processes.start_forkserver().Process(target=hang, args=(asked,))
+    silent.start()
+    silent.join(120)
+    record = asked.folder.score()
+    assert record is not None
+    assert (record.state, silent.exitcode) == ("HUNG", 1)
+    assert str(record.reason).startswith("no step for 1 s, in sleep_for_ever")
+
+
+def hang(asked: ScoreJob) -> None:
+    def sleep_for_ever(*_: object) -> None:
+        time.sleep(600)
+
+    FineTuning.training_step = sleep_for_ever  # type: ignore[method-assign, assignment]
+    asked.execute(Execution(hang_seconds=1.0), StopSignal())
 
 
 def test_weights_are_needed_for_scores_that_are_not_there(run: RunFolder, study: Any) -> None:
@@ -956,7 +1103,7 @@ def test_a_task_whose_baselines_fail_is_named_with_the_reason_and_their_log(run:
     (why,) = {line for line in log.read_text().splitlines() if "is other text than run" in line}
     for told, times in ((shown, 2), (while_scoring, 1)):
         assert told.count("FAILED: baselines of order ") == times
-        assert f"the worker ended with exit status 1 ({why}); see {log}" in told
+        assert f"the last time with exit status 1 ({why}); see {log}" in told
 
 
 def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder, study: Any) -> None:

@@ -1,4 +1,4 @@
-"""`study score` as a function: the runs of a folder, the tasks, the workers, and the table at the end."""
+"""What is scored: the runs that a folder stands for, and the tasks that are asked for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem, of_each, told_together
 from study.base.grouping import grouped
@@ -19,18 +17,11 @@ from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.config.score_config import GRID, Downstream
 from study.config.tuned_values import Tried, best_values
-from study.executing.slots import Slot, local_slots
-from study.running.shutdown import preparing
-from study.scoring.planning import Subject, missing_baselines, subjects
+from study.scoring.planning import Subject, subjects
 from study.scoring.pretrained import Pretrained
-from study.scoring.score_coordinator import Coordinator
-from study.scoring.score_display import ScoreDisplay
 from study.scoring.subsets import subset
-from study.scoring.workers import Workers
-from study.store.locks import held
 from study.store.records import RunRecord, cell_of, ledger
 from study.store.run_folder import RunFolder
-from study.store.score_records import scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
@@ -42,6 +33,13 @@ class Target:
 
     sweep: SweepFolder
     runs: tuple[Pretrained, ...]
+
+    @property
+    def resources(self) -> Resources:
+        """This machine, and for where a cluster is asked for what the sweep says of its runs' jobs there."""
+        launched = self.sweep.launched()
+        asked = (Resources() if launched is None else launched.resources).for_scores
+        return Resources(slurm=asked.slurm, ray=asked.ray)
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,11 @@ def one_run(path: Path) -> Pretrained:
         raise InputError.at(
             str(path), f"is a sweep, of which {len(runs)} runs serve; give the folder of one, as runs/{runs[0].run_id}"
         )
-    _require_weights(run.folder for run in runs)
+    require_weights(run.folder for run in runs)
     return runs[0]
 
 
-def _require_weights(runs: Iterable[RunFolder]) -> None:
+def require_weights(runs: Iterable[RunFolder]) -> None:
     """Raise InputError with a line for each run whose weights are gone."""
     problems = [
         Problem(str(run.weights_file), f"does not exist, and the weights are needed; {run.weights_remedy()}")
@@ -153,6 +151,14 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     return dict(zip(names, of_each(loaded, range(len(names))), strict=True))
 
 
+def subjects_of(asked: Target, downstream: Downstream) -> list[Subject]:
+    """Every run on every task that is asked for; raises InputError with all that is wrong with what is asked."""
+    lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
+    found = subjects(asked.runs, asked.sweep.name, told_together(partial(load_tasks, downstream), *lengths), downstream)
+    _check_grid(downstream, found)
+    return found
+
+
 def _check_grid(downstream: Downstream, found: Sequence[Subject]) -> None:
     """Raise InputError where rates, batches or epochs are given of which no task has a use: probes are fitted without them."""
     if downstream.update == "all" or any(subject.trained for subject in found):
@@ -161,48 +167,3 @@ def _check_grid(downstream: Downstream, found: Sequence[Subject]) -> None:
         raise InputError.at(
             f"downstream.{given[0]}", "has no part in fitting probes (update: head); leave it out, or update all"
         )
-
-
-def score_all(path: Path, downstream: Downstream, resources: Resources, console: Console) -> Scored:
-    """Make every score that is asked for and not there yet, showing progress, and write the table of all scores.
-
-    Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after saving.
-    """
-    asked = target(path)
-    lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
-    with held(asked.sweep.scoring):
-        with preparing(asked.sweep.scoring.stop_file):
-            tasks = told_together(partial(load_tasks, downstream), *lengths)
-            found = subjects(asked.runs, asked.sweep.name, tasks, downstream)
-            _check_grid(downstream, found)
-        failed_baselines = _make(asked, found, resources, console)
-    return Scored(asked, tuple(found), failed_baselines)
-
-
-def _make(asked: Target, found: list[Subject], resources: Resources, console: Console) -> tuple[str, ...]:
-    """Make the scores with the lock held; gives a line for each task whose baselines failed."""
-    coordinator = Coordinator(asked.sweep, found, missing_baselines(asked.sweep, found))
-    missing = coordinator.missing()
-    _require_weights(
-        RunFolder(path) for path in dict.fromkeys(job.run for job in missing if job.config.protocol != "random_init")
-    )
-    slots = slots_for(len(missing), resources)
-    display = ScoreDisplay(console, names_of(asked))
-    try:
-        with display.bars:
-            coordinator.run(Workers(slots), display.refresh)
-    finally:
-        if any(scores_of(run.folder) for run in asked.runs):
-            write_scores(asked.sweep)
-    return tuple(coordinator.progress.failed_baselines)
-
-
-def slots_for(scores: int, resources: Resources) -> list[Slot]:
-    """The slots of this machine, on a CPU no more than there are scores: one that is made alone has all cores.
-
-    Baselines count for none: they take seconds, and would halve the cores of a long score for as long as it takes.
-    """
-    slots = local_slots(resources.device, resources.slots_per_device, 1)
-    if slots[0].device == "cuda" or resources.slots_per_device is not None:
-        return slots
-    return local_slots(resources.device, max(1, min(scores, len(slots))), 1)

@@ -1,0 +1,157 @@
+"""The runs of a sweep as jobs: which come next, what each starts from, and the record that it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from study.base import garbage
+from study.base.durable_files import patiently, write_atomically
+from study.config.run_config import RunConfig
+from study.config.sweep import CellSweep, SearchSweep
+from study.planning.plan import Plan
+from study.planning.proposing import CellProposer
+from study.planning.trunks import Trunks
+from study.running.coordinator import Proposer
+from study.running.deaths import Ended, steps_of
+from study.running.run_job import RunJob
+from study.running.sharing import SharedRuns
+from study.store.named_records import teacher_architecture
+from study.store.records import RunRecord, cell_of, counts_of, timestamp
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+
+if TYPE_CHECKING:
+    from study.planning.search import OptunaSearch
+    from study.planning.search_pruning import Pruning
+
+
+class RunProposer(Proposer[RunJob, RunRecord]):
+    """The runs of one sweep on text of this fingerprint; its folder gets the sweep as launched, and the ids of its cells."""
+
+    def __init__(self, plan: Plan, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str) -> None:
+        self.spec, self.folder, self.data_fingerprint = plan.spec, folder, data_fingerprint
+        self.witness = folder.sweep_file
+        folder.path.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        write_atomically(self.witness, text.encode())
+        self._cells: set[str] = set()
+        self._name_cells(cell.config for cell in plan.cells)
+        self._shared = SharedRuns(folder)
+        self._records: dict[str, RunRecord] = {}
+        with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
+            begun = self._load(plan.holds)
+        self.there = {record.run_id: record for record in self._records.values()}
+        self.trunks = Trunks(plan.cells, self._home)
+        self.pruning: Pruning | None = None
+        self.configs: CellProposer | OptunaSearch
+        match plan.spec:
+            case CellSweep():
+                self.configs = CellProposer(plan.cells, self.trunks)
+            case SearchSweep() as spec:
+                self._name_cells([*begun, *(one.config for one in self._records.values())])
+                self.configs = self._search(spec, begun)
+
+    def wanted(self, busy: Collection[RunJob], free: int) -> Sequence[Sequence[RunJob]]:
+        """The next runs, each in a process of its own."""
+        configs = self.configs.wanted(self._records, {job.config.key for job in busy}, free)
+        if isinstance(self.spec, SearchSweep) and configs:
+            self._name_cells(configs)
+        self.waiting = self.configs.waiting
+        return [[self._job(config)] for config in configs]
+
+    def begin(self, job: RunJob) -> None:
+        """Give the run what it starts from, and say what else is asked of it."""
+        self.trunks.begin(job.config, self._records)
+        if self.pruning is not None:
+            self.pruning.begin(job.config)
+
+    def take(self, job: RunJob) -> RunRecord | None:
+        """The run's record, taken over where another sweep has it."""
+        if (record := self._shared.record(job.key)) is not None:
+            self._records[job.config.key] = record
+            self.configs.tell(job.config.key, record)
+            self.trunks.ended(record.config, self._records)
+        return record
+
+    def give_up(self, job: RunJob, ended: Ended) -> None:
+        """File a run whose process could never file a record itself."""
+        config, run, steps, now = job.config, job.folder, steps_of(job), timestamp()
+        tokens = steps * config.recipe.batch_tokens
+        record = RunRecord(
+            run_id=job.key,
+            sweep=self.spec.name,
+            state=ended.state,
+            reason=ended.reason,
+            config=config,
+            data_fingerprint=self.data_fingerprint,
+            steps=steps,
+            tokens=tokens,
+            attempts=run.attempts(),
+            started_at=now,
+            finished_at=now,
+            **counts_of(config, steps, teacher_architecture(config)) | run.spent(tokens, config.recipe.batch_tokens),
+        )
+        patiently(lambda: run.file_record(record))
+
+    def look(self, running: Collection[RunJob]) -> None:
+        """Tell the runs to stop that a search gives up."""
+        if self.pruning is not None:
+            self.pruning.look({job.config.key: job.config for job in running})
+
+    def tidy(self) -> None:
+        """Remove the states that nobody came for."""
+        self.trunks.tidy(self.folder)
+
+    def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
+        """Read the records of the sweep's runs, and return those that were begun but have none."""
+        begun = []
+        for run in self.folder.runs():
+            record = run.record()
+            config = run.config() if record is None else record.config
+            if config.fingerprint(self.data_fingerprint) != run.run_id or not belongs(config):
+                continue
+            if record is not None and record.state == "PRUNED" and isinstance(self.spec, CellSweep):
+                run.put_record_aside({"reason": "a cell has use for whole runs only"})
+                record = None
+            if record is None:
+                begun.append(config)
+            else:
+                self._records[config.key] = record
+        return begun
+
+    def _name_cells(self, configs: Iterable[RunConfig]) -> None:
+        """Have the cells of these runs among those of the sweep: all at once where it has cells, of a search as it asks."""
+        names = {cell_of(config, self.spec.tuned, self.data_fingerprint) for config in configs}
+        if not names <= self._cells or not self._cells:
+            self._cells |= names
+            text = json.dumps(sorted(self._cells), indent=1).encode()
+            patiently(lambda: write_atomically(self.folder.cells_file, text))
+
+    def _search(self, spec: SearchSweep, begun: list[RunConfig]) -> OptunaSearch:
+        from study.planning.search import OptunaSearch
+        from study.planning.search_pruning import Pruning, checked
+
+        search = OptunaSearch(spec)
+        if (prune := spec.search.prune) is None:
+            search.restore(self._records.values(), begun)
+            return search
+        self.pruning = Pruning(search, prune, self._home)
+        search.restore(self._records.values(), begun, lambda config: checked(self._run_folder(config), config, prune))
+        return search
+
+    def _job(self, config: RunConfig) -> RunJob:
+        """A run as a job, where it is trained."""
+        run = self._run_folder(config)
+        patiently(lambda: run.write_config(config))
+        return RunJob(RunFolder(self._shared.home(run.run_id).path.resolve()), config, self.spec.name)
+
+    def _home(self, config: RunConfig) -> RunFolder:
+        """Where a run is trained, which another sweep may have begun."""
+        return self._shared.home(self._run_folder(config).run_id)
+
+    def _run_folder(self, config: RunConfig) -> RunFolder:
+        return self.folder.run(config.fingerprint(self.data_fingerprint))
