@@ -61,12 +61,14 @@ def score(folder: Path, as_json: bool, **asked: Any) -> None:
 
     from study.base.paths import pasted
     from study.base.terminal import outlived, say, show
+    from study.config.resources import Resources
     from study.running.score_launch import make_scores
     from study.scoring.report import score_table, score_values
     from study.scoring.targets import target
 
     flags = {name: asked.pop(name) for name in PLACES}
     with outlived(), _named_as_options():
+        Resources().overridden(**flags)  # a mistake on the command line is reported before the folder is read
         downstream, scored_runs = _downstream(asked), target(folder)
         resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)
         if resources.executed:

@@ -225,7 +225,7 @@ def test_onednn_is_refused_where_it_cannot_be(corpus: Path, monkeypatch: pytest.
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(InputError, match="built without oneDNN"):
         asked.check(config(corpus))
-    monkeypatch.setattr(choosing, "_slots_where", lambda _: [Slot("cuda", (0,), 1)])
+    monkeypatch.setattr(choosing, "_slots_where", lambda *_: [Slot("cuda", (0,), 1)])
     with pytest.raises(InputError, match="--kernels onednn: runs on a CPU; add --device cpu, or use auto"):
         choosing.slots_of(Resources(kernels="onednn"))
 
