@@ -10,8 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from study.counting.architecture import Architecture
 from study.data.tokenizing import SpecialTokens
 from study.model.in_transformers import their_config, their_weights
-from study.model.kin import kin_of
 from study.model.masked_language_model import MaskedLanguageModel
+from study.model.transformers_classes import class_for
 
 MODERN: dict[str, Any] = {"norm": "pre", "embedding_norm": True, "position_encoding": "rotary", "segments": 0}
 MODERN |= {"activation": "geglu", "biases": "none", "norm_bias": False}
@@ -92,14 +92,14 @@ def settings(kind: str, a: Architecture) -> dict[str, Any]:
 def their_settings(architecture: Architecture, **more: Any) -> PreTrainedConfig:
     """The configuration of transformers for what is built here."""
     values = their_config(architecture, SpecialTokens(0, 1, 2, 3, 4)) | more
-    made: PreTrainedConfig = getattr(transformers, kin_of(architecture).name.replace("ForMaskedLM", "Config"))(**values)
+    made: PreTrainedConfig = getattr(transformers, class_for(architecture).name.replace("ForMaskedLM", "Config"))(**values)
     return made
 
 
 def theirs_of(ours: MaskedLanguageModel) -> PreTrainedModel:
     """The model of transformers with our weights, of which each has a place there, and none there is without its weight."""
     config = their_settings(ours.architecture)
-    theirs: PreTrainedModel = getattr(transformers, kin_of(ours.architecture).name)(config).eval()
+    theirs: PreTrainedModel = getattr(transformers, class_for(ours.architecture).name)(config).eval()
     loaded = theirs.load_state_dict(their_weights(ours.state_dict(), ours.architecture), strict=False)
     assert not loaded.unexpected_keys
     assert set(loaded.missing_keys) <= (set(theirs._tied_weights_keys) if config.tie_word_embeddings else set())

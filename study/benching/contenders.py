@@ -26,8 +26,7 @@ from study.model.linear import multiply_through_onednn, onednn_product
 from study.model.optimization import clip_gradients, optimizer_of, schedule
 from study.model.parametrization import fresh_model
 from study.store.run_folder import RunFolder
-from study.training.allocation import keep_freed_memory
-from study.training.execution import Execution, resolve_kernels
+from study.training.execution import Execution, keep_freed_memory, resolve_kernels
 from study.training.stopping import StopSignal
 from study.training.trainer import Training, training_masker
 

@@ -20,7 +20,7 @@ from study.counting.named_models import named
 from study.counting.parameters import MASKING_RATE, masked_positions
 from study.data.masking import IGNORED
 from study.model import gpu_kernels as ours
-from study.model.fused_blocks import attention_of
+from study.model.fused import attention_of
 from study.model.linear import aligned_outputs
 from study.model.norm import EPSILON
 

@@ -67,7 +67,7 @@ RULES = (
     Rule(
         ("recipe.initialisation", "recipe.residual_initialisation"),
         "all weights are those of the run that recipe.start names",
-        lambda run: run.recipe.donor is not None,
+        lambda run: run.recipe.init_from is not None,
     ),
     Rule(
         ("recipe.initialisation",),

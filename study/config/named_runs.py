@@ -41,7 +41,7 @@ _TEACHER = re.compile(_RUN + r"(?::weight=(?P<weight>[0-9.e+-]+))?(?::temperatur
 
 
 @dataclass(frozen=True)
-class Donor:
+class InitFrom:
     """The trained run whose weights another one begins with, and which of its layers are kept where it has more."""
 
     folder: Path
@@ -72,13 +72,13 @@ USUAL = {"weight": Teacher.weight, "temperature": Teacher.temperature}
 """How a teacher is followed where nothing is said of it."""
 
 
-def donor_of(start: str) -> Donor | None:
+def parse_start(start: str) -> InitFrom | None:
     """The donor that a start names, None where it names none."""
     found = _START.fullmatch(start)
-    return None if found is None else Donor(Path(found["folder"]), cast(Keep, found["keep"] or "first"))
+    return None if found is None else InitFrom(Path(found["folder"]), cast(Keep, found["keep"] or "first"))
 
 
-def teacher_of(named: str) -> Teacher | None:
+def parse_teacher(named: str) -> Teacher | None:
     """The teacher that a recipe names, None where it names none; raises ValueError where weight or temperature is no number."""
     if (found := _TEACHER.fullmatch(named)) is None:
         return None

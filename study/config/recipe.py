@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from study.base.schema import Count, Index, NonNegative, Positive, Share, Strict, Text
-from study.config.named_runs import NO_RUN, Donor, Teacher, donor_of, teacher_of
+from study.config.named_runs import NO_RUN, InitFrom, Teacher, parse_start, parse_teacher
 from study.counting.memory import AskedPrecision
 
 Initialisation = Literal["bert", "unit_stream"]
@@ -89,8 +89,8 @@ class Recipe(Strict):
     the way of every longer run. `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not
     clip. `start` says where the weights come from: `fresh`, drawn; or the folder of a completed run, of which a shallower
     encoder keeps the first layers, with `:last` or `:spread` after it the last ones or ones spread evenly (see
-    study.model.cutting). `teacher` is `none`, or the folder of a completed run whose predictions take the place of the words
-    that were masked; a share of the loss below 1, beside these words, or a temperature is written after it, as in
+    study.training.trained_runs). `teacher` is `none`, or the folder of a completed run whose predictions replace the masked
+    words; a share of the loss below 1, beside these words, or a temperature is written after it, as in
     `PATH:weight=0.5:temperature=2` (see study.model.loss.distillation_loss). `initialisation` says how fresh weights are drawn
     (see study.model.embeddings): as BERT's, or with `unit_stream` but for the projection of narrower tables.
     `residual_initialisation` says how each block's last products begin, of attention and FFN: as BERT's, or at `zero`, so that
@@ -129,7 +129,7 @@ class Recipe(Strict):
     @field_validator("start")
     @classmethod
     def _start_is_a_run(cls, start: str) -> str:
-        if start != NO_RUN["start"] and donor_of(start) is None:
+        if start != NO_RUN["start"] and parse_start(start) is None:
             raise ValueError(
                 "is neither fresh nor the folder of a run, as results/mine/runs/<run id> or the same with :last or :spread"
             )
@@ -139,7 +139,7 @@ class Recipe(Strict):
     @classmethod
     def _teacher_is_a_run(cls, named: str) -> str:
         try:
-            teacher = teacher_of(named)
+            teacher = parse_teacher(named)
         except ValueError:
             raise ValueError("has a weight or a temperature that is no number") from None
         if named != NO_RUN["teacher"] and teacher is None:
@@ -169,19 +169,19 @@ class Recipe(Strict):
         return self
 
     @property
-    def donor(self) -> Donor | None:
+    def init_from(self) -> InitFrom | None:
         """The run that the weights come from, None where they are drawn."""
-        return donor_of(self.start)
+        return parse_start(self.start)
 
     @property
-    def taught_by(self) -> Teacher | None:
+    def teacher_run(self) -> Teacher | None:
         """The run from whose predictions this one learns too, None where it learns from text alone."""
-        return teacher_of(self.teacher)
+        return parse_teacher(self.teacher)
 
     @property
     def trained_runs(self) -> dict[str, str]:
         """The identities of the trained runs that the recipe names, by knob."""
-        named = {"start": self.donor, "teacher": self.taught_by}
+        named = {"start": self.init_from, "teacher": self.teacher_run}
         return {knob: run.identity for knob, run in named.items() if run is not None}
 
     def warmup_steps(self, steps: int) -> int:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.base.yaml_files import read_yaml
-from study.config.named_runs import NO_RUN, donor_of, teacher_of
+from study.config.named_runs import NO_RUN, parse_start, parse_teacher
 from study.config.recipe import BASE_FFN_RATIO, BASE_HEAD_WIDTH, Recipe
 from study.counting.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_values, unbuildable, unlike_bert
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
@@ -198,9 +198,9 @@ class RunConfig(Strict):
 
     def _check_untrained(self) -> None:
         """Raise ValueError where a run of no steps has no trained weights, or something to train them by."""
-        if self.recipe.donor is None:
+        if self.recipe.init_from is None:
             raise ValueError("recipe.budget.steps 0 trains nothing; let recipe.start name the run whose weights it takes")
-        if self.recipe.taught_by is not None:
+        if self.recipe.teacher_run is not None:
             raise ValueError(f"recipe.budget.steps 0 trains nothing, so nothing is learnt from {self.recipe.teacher}")
 
     @property
@@ -300,13 +300,13 @@ class RunConfig(Strict):
             values |= {knob: value for knob, value in training.items() if knob in values}
         return {knob: values.get(knob) for knob in knobs}
 
-    def setting(self, knobs: Collection[str]) -> str:
+    def variant(self, knobs: Collection[str]) -> str:
         """What some knobs are set to, in words."""
-        return setting_words({knob: as_told(knob, value) for knob, value in self.values_of(knobs).items()})
+        return describe_knobs({knob: ledger_value(knob, value) for knob, value in self.values_of(knobs).items()})
 
     def words(self, knobs: Collection[str]) -> str:
         """The run in a few words: its shape, what some knobs are set to, its learning rate and its seed."""
-        return run_words(self.architecture.shape_name, self.setting(knobs), self.recipe.learning_rate, self.seed)
+        return describe_run(self.architecture.shape_name, self.variant(knobs), self.recipe.learning_rate, self.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved tree as plain values, whole floats as integers.
@@ -382,7 +382,7 @@ class RunConfig(Strict):
         return fingerprint_of(values)
 
 
-def as_told(knob: str, value: object) -> object:
+def ledger_value(knob: str, value: object) -> object:
     """A knob's value as ledgers tell it: a trained run by its identity, wherever it lies; what may be NONE as a word."""
     if knob in OR_NONE:
         return NONE if value is None else str(value)
@@ -391,10 +391,10 @@ def as_told(knob: str, value: object) -> object:
     return value if found is None else found.identity
 
 
-_TRAINED_RUN_OF = {"recipe.start": donor_of, "recipe.teacher": teacher_of}
+_TRAINED_RUN_OF = {"recipe.start": parse_start, "recipe.teacher": parse_teacher}
 
 
-def setting_words(values: Mapping[str, object]) -> str:
+def describe_knobs(values: Mapping[str, object]) -> str:
     """What knobs are set to, by their last words where these tell them apart: norm=pre, dropout=0.1, masking.rate=0.3."""
     words = {
         knob: knob.removeprefix("recipe.") if knob.startswith(TRAINING_MASKS) else knob.rpartition(".")[2] for knob in values
@@ -405,7 +405,7 @@ def setting_words(values: Mapping[str, object]) -> str:
     )
 
 
-def run_words(shape: str, setting: str, learning_rate: float, seed: int) -> str:
+def describe_run(shape: str, setting: str, learning_rate: float, seed: int) -> str:
     """A run in a few words, such as `L2-H128-A2-F512 norm=pre lr=3e-3 seed=0`."""
     mantissa, exponent = f"{learning_rate:.2e}".split("e")
     return " ".join(filter(None, (shape, setting, f"lr={float(mantissa):g}e{int(exponent)} seed={seed}")))

@@ -62,7 +62,7 @@ class Budgets(Strict):
         return 0 in self.steps
 
 
-class Tuned(Strict):
+class TuneRange(Strict):
     """A knob tuned for each cell: `trials` values from low to high in equal ratios, one more where the best is at an end.
 
     Up to three values are tried at once. Of more, a cell tries the three around the best of the nearest cheaper cell (of the
@@ -173,7 +173,7 @@ class SweepBase(Strict):
         return ()
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def distinguishing_knobs(self) -> tuple[str, ...]:
         """The knobs that tell runs apart beside shape, rate and seed: those that are varied, tuned or searched."""
         knobs = (*self.varied, *self.tuned, *self.searched)
         return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))
@@ -204,7 +204,7 @@ class CellSweep(SweepBase):
 
     shapes: Shapes
     vary: dict[str, Varied] = Field(default_factory=dict)
-    tune: dict[str, Tuned] = Field(default_factory=dict)
+    tune: dict[str, TuneRange] = Field(default_factory=dict)
 
     @field_validator("vary")
     @classmethod
@@ -215,7 +215,7 @@ class CellSweep(SweepBase):
 
     @field_validator("tune")
     @classmethod
-    def _tuned_values_are_sensible(cls, tune: dict[str, Tuned]) -> dict[str, Tuned]:
+    def _tuned_values_are_sensible(cls, tune: dict[str, TuneRange]) -> dict[str, TuneRange]:
         if (count := math.prod(tuned.trials for tuned in tune.values())) > MOST_COMBINATIONS:
             raise ValueError(f"asks for {count:,} combinations a cell, more than {MOST_COMBINATIONS:,}")
         if len({tuned.at for tuned in tune.values()}) > 1:
@@ -244,7 +244,7 @@ class CellSweep(SweepBase):
         return any(tuned.at == "smallest" for tuned in self.tune.values())
 
     @property
-    def settings(self) -> list[dict[str, Any]]:
+    def variants(self) -> list[dict[str, Any]]:
         """Every combination of the values of `vary`, one of no values where it is empty."""
         return [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
 

@@ -48,7 +48,7 @@ def rank(losses: Sequence[float | None]) -> float | None:
     return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else None
 
 
-def telling_seeds(tried: Iterable[Tried[ValuesT]], asked: Collection[int] = ()) -> set[float]:
+def comparable_seeds(tried: Iterable[Tried[ValuesT]], asked: Collection[int] = ()) -> set[float]:
     """The seeds that tell values apart, of those that were tried at each: where three were or more, or as many as at any.
 
     Those that a sweep has `asked` alone, where any was tried there. At the other seeds the best was repeated, and what was so
@@ -68,7 +68,7 @@ def best_values(tried: Sequence[Tried[ValuesT]], asked: Collection[int] = ()) ->
     Those of which any run learned come before others, those tried at more of the seeds before those tried at fewer; then the
     rank decides.
     """
-    telling = telling_seeds(tried, asked)
+    telling = comparable_seeds(tried, asked)
     trials = grouped((one for one in tried if one.seed in telling), lambda one: one.values)
 
     def place(values: ValuesT) -> tuple[bool, int, float]:

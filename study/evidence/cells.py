@@ -18,7 +18,7 @@ from study.base.quantities import budget_words, signed
 from study.base.statistics import variance_of_mean
 from study.base.text import at_budget, shape_and_setting
 from study.config.recipe import Budget
-from study.config.run_config import RunConfig, as_told, setting_words
+from study.config.run_config import RunConfig, describe_knobs, ledger_value
 from study.config.sweep import CellSweep, Sweep
 from study.counting.architecture import SHAPE, Architecture
 from study.counting.parameters import TOTALS, parameters
@@ -74,11 +74,11 @@ class Cell:
     @property
     def setting(self) -> str:
         """The settings in words, empty where only shapes and budgets differ."""
-        return setting_words(self.settings)
+        return describe_knobs(self.settings)
 
     def setting_but_for(self, column: str) -> str:
         """The settings in words without that of a column."""
-        return setting_words({name: value for name, value in self.settings.items() if name != column})
+        return describe_knobs({name: value for name, value in self.settings.items() if name != column})
 
     @property
     def words(self) -> str:
@@ -198,7 +198,7 @@ def _with_transfers(cells: Sequence[Cell]) -> list[Cell]:
 def listed_values(sweep: Sweep) -> dict[str, list[object]]:
     """The values of each knob that a sweep varies, as ledgers tell them and in the order of the sweep file."""
     varied = sweep.vary if isinstance(sweep, CellSweep) else {}
-    return {knob: [as_told(knob, value) for value in values] for knob, values in varied.items()}
+    return {knob: [ledger_value(knob, value) for value in values] for knob, values in varied.items()}
 
 
 def place_of(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
@@ -289,7 +289,7 @@ def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     has no bias: what follows so is no setting where the sweep does not name it.
     """
     runs = _own(ledger)
-    follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.told_apart_by()}
+    follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.distinguishing_knobs()}
     apart_from = {*SHAPE, *folder.tuned(), "seed", *follow}
     configuration = [
         name
@@ -308,7 +308,7 @@ def _own(ledger: pd.DataFrame) -> pd.DataFrame:
 def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """What some columns are set to in each row, in words."""
     rows = table[list(columns)].itertuples(index=False)
-    return [setting_words(dict(zip(columns, values, strict=True))) for values in rows]
+    return [describe_knobs(dict(zip(columns, values, strict=True))) for values in rows]
 
 
 def budgets_in_words(ledger: pd.DataFrame) -> list[str]:

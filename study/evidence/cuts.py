@@ -8,7 +8,7 @@ from pathlib import Path
 
 from study.base.grouping import grouped
 from study.base.quantities import budget_words
-from study.config.named_runs import donor_of
+from study.config.named_runs import parse_start
 from study.config.recipe import Budget
 from study.evidence.cells import Cell, difference_between, measured
 from study.evidence.paired import Difference
@@ -65,5 +65,5 @@ def _cut(whole: Cell, cell: Cell, seeds: SeedVariances) -> Cut:
 
 def _lineage(cell: Cell) -> tuple[Path | None, str, Budget, str]:
     """What cells share that begin with layers of one donor and differ in nothing else."""
-    donor = donor_of(str(cell.settings.get(START)))
+    donor = parse_start(str(cell.settings.get(START)))
     return None if donor is None else donor.folder, cell.setting_but_for(START), cell.budget, cell.validation

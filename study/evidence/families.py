@@ -12,7 +12,7 @@ import numpy as np
 from study.base.grouping import grouped
 from study.base.quantities import EQUAL_SPAN, budget_words, compact
 from study.config.recipe import Budget
-from study.config.run_config import setting_words
+from study.config.run_config import describe_knobs
 from study.counting.architecture import Architecture
 from study.evidence.cells import Cell, by_budget, by_setting_and_budget, place_of
 
@@ -44,7 +44,9 @@ class Family:
 
     def side(self, cell: Cell) -> str:
         """What a cell of the family is compared as: its shape, or its setting."""
-        return cell.architecture.shape_name if self.column is None else setting_words({self.column: cell.settings[self.column]})
+        return (
+            cell.architecture.shape_name if self.column is None else describe_knobs({self.column: cell.settings[self.column]})
+        )
 
 
 def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from study.base.grouping import grouped
 from study.base.schema import whole
-from study.config.tuned_values import Tried, best_values, rank, telling_seeds
+from study.config.tuned_values import Tried, best_values, comparable_seeds, rank
 from study.store.records import TELLING
 
 RATE = "recipe.learning_rate"
@@ -176,7 +176,7 @@ class _Runs:
         """The search of the cell that has these rows."""
         places = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
         tried = [Tried(seed, point, self.usable[row], self.tell[row]) for row, seed, point in places]
-        telling, best = telling_seeds(tried, self.asked), best_values(tried, self.asked)
+        telling, best = comparable_seeds(tried, self.asked), best_values(tried, self.asked)
         trials = rows[[one.seed in telling for one in tried]]
         if best is None:
             return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials, None), ())

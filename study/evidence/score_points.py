@@ -8,7 +8,7 @@ import pandas as pd
 from study.base.durable_files import is_there
 from study.base.statistics import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_variance
 from study.base.text import at_budget, shape_and_setting
-from study.config.named_runs import donor_of
+from study.config.named_runs import parse_start
 from study.evidence.cells import budgets_in_words, in_words, setting_columns
 from study.evidence.cuts import START
 from study.evidence.ledgers import runs_of, usable
@@ -121,7 +121,7 @@ def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
 
 def _origins(ledger: pd.DataFrame) -> list[str]:
     """The id of the run that each run began as: of the one whose weights it began with, else of its trunk, or its own."""
-    donors = map(donor_of, ledger[START].astype(str)) if START in ledger else [None] * len(ledger)
+    donors = map(parse_start, ledger[START].astype(str)) if START in ledger else [None] * len(ledger)
     return [run if donor is None else donor.folder.name for run, donor in zip(runs_of(ledger), donors, strict=True)]
 
 

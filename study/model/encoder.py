@@ -45,15 +45,15 @@ class Attention(nn.Module):
         self,
         x_BxSxH: Float[Tensor, "B S H"],
         mask: Bool[Tensor, "B 1 1 S"] | None,
-        turns_2xSxE: Float[Tensor, "2 S E"] | None = None,
+        rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
     ) -> Float[Tensor, "B S H"]:
-        """Attend from every token to every token that `mask` allows, to all without it; `turns_2xSxE` are rotary positions."""
+        """Attend from every token to every token that `mask` allows, to all without it; `rotary_2xSxE` are rotary positions."""
         batch, length, width = x_BxSxH.shape
         joint = self.query_key_value(x_BxSxH).view(batch, length, 3, self.heads, self.head_width)
         query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
         query_BxSxAxD, key_BxSxAxD = self._normed(query_BxSxAxD, key_BxSxAxD)
-        if turns_2xSxE is not None:
-            query_BxSxAxD, key_BxSxAxD = turned(query_BxSxAxD, turns_2xSxE), turned(key_BxSxAxD, turns_2xSxE)
+        if rotary_2xSxE is not None:
+            query_BxSxAxD, key_BxSxAxD = rotated(query_BxSxAxD, rotary_2xSxE), rotated(key_BxSxAxD, rotary_2xSxE)
         bias = None if self.distance_bias is None else self.distance_bias(length)
         attended_BxSxAxD = self._attended(query_BxSxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
         mixed: Tensor = self.output(attended_BxSxAxD.reshape(batch, length, width))
@@ -65,7 +65,7 @@ class Attention(nn.Module):
         positions_BxK: Int[Tensor, "B K"],
         x_BxSxH: Float[Tensor, "B S H"],
         mask: Bool[Tensor, "B 1 1 S"] | None,
-        turns_2xSxE: Float[Tensor, "2 S E"] | None,
+        rotary_2xSxE: Float[Tensor, "2 S E"] | None,
     ) -> Float[Tensor, "B K H"]:
         """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at their positions."""
         batch, length, width = x_BxSxH.shape
@@ -74,9 +74,9 @@ class Attention(nn.Module):
         joint = self.query_key_value.multiply(x_BxSxH, *of_key_and_value)
         key_BxSxAxD, value_BxSxAxD = joint.view(batch, length, 2, self.heads, self.head_width).unbind(2)
         query_BxKxAxD, key_BxSxAxD = self._normed(query_BxKxAxD, key_BxSxAxD)
-        if turns_2xSxE is not None:
-            query_BxKxAxD = turned(query_BxKxAxD, turns_2xSxE[:, positions_BxK])
-            key_BxSxAxD = turned(key_BxSxAxD, turns_2xSxE)
+        if rotary_2xSxE is not None:
+            query_BxKxAxD = rotated(query_BxKxAxD, rotary_2xSxE[:, positions_BxK])
+            key_BxSxAxD = rotated(key_BxSxAxD, rotary_2xSxE)
         bias = None if self.distance_bias is None else self.distance_bias(length, positions_BxK)
         attended_BxKxAxD = self._attended(query_BxKxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
         mixed: Tensor = self.output(attended_BxKxAxD.flatten(2))
@@ -107,8 +107,8 @@ class Attention(nn.Module):
         return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout, bias).transpose(1, 2)
 
 
-def rotary_turns(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
-    """Cosine and sine of the angles p · 10,000^(−2i/D) by which position p turns pair i, in fp32.
+def rotary_table(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
+    """Cosine and sine of the angles p · 10,000^(−2i/D) by which position p rotates pair i, in fp32.
 
     Source: RoFormer, Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """
@@ -117,12 +117,12 @@ def rotary_turns(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
     return torch.stack((angles.cos().float(), angles.sin().float()))
 
 
-def turned(x: Float[Tensor, "B S A D"], turns: Float[Tensor, "2 *places E"]) -> Float[Tensor, "B S A D"]:
-    """Numbers i and i + D/2 of every head turned together, as a pair (GPT-NeoX and ESM-2 pair them so, RoFormer 2i and 2i + 1).
+def rotated(x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *places E"]) -> Float[Tensor, "B S A D"]:
+    """Rotate numbers i and i + D/2 of every head as a pair, as GPT-NeoX and ESM-2 do; RoFormer pairs 2i and 2i + 1.
 
-    `turns` are rotary_turns at the places of the tokens, (2, S, E) or (2, B, S, E).
+    `rotary` is rotary_table at the places of the tokens, (2, S, E) or (2, B, S, E).
     """
-    cosine, sine = turns.to(x.dtype).unsqueeze(-2)
+    cosine, sine = rotary.to(x.dtype).unsqueeze(-2)
     first, second = x.chunk(2, -1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
 
@@ -228,17 +228,17 @@ class Block(nn.Module):
         self,
         x_BxSxH: Float[Tensor, "B S H"],
         mask: Bool[Tensor, "B 1 1 S"] | None,
-        turns_2xSxE: Float[Tensor, "2 S E"] | None = None,
+        rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
         """Transform the residual stream, at every token or at some positions only, without the work for the others."""
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         if self.pre_norm:
-            at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, turns_2xSxE, positions_BxK))
+            at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK))
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
             at_BxKxH = self.attention_norm(
-                at_BxKxH, self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, turns_2xSxE, positions_BxK))
+                at_BxKxH, self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK))
             )
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
@@ -248,19 +248,19 @@ class Block(nn.Module):
         at_BxKxH: Float[Tensor, "B K H"],
         x_BxSxH: Float[Tensor, "B S H"],
         mask: Bool[Tensor, "B 1 1 S"] | None,
-        turns_2xSxE: Float[Tensor, "2 S E"] | None,
+        rotary_2xSxE: Float[Tensor, "2 S E"] | None,
         positions_BxK: Int[Tensor, "B K"] | None,
     ) -> Float[Tensor, "B K H"]:
         """What attention makes of the residual stream, normed first in pre-norm."""
         normed_BxSxH = self.attention_norm(x_BxSxH) if self.pre_norm else x_BxSxH
         if positions_BxK is None:
-            mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, turns_2xSxE)
+            mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, rotary_2xSxE)
             return mixed_BxSxH
         queries_BxKxH = self.attention_norm(at_BxKxH) if self.pre_norm else at_BxKxH
-        return self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, turns_2xSxE)
+        return self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, rotary_2xSxE)
 
 
-def is_written_out(architecture: Architecture, dropout: float) -> bool:
+def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
     """Whether `fused_blocks` make what the blocks of an architecture do: BERT's, that is, without dropout."""
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases, a.distance_bias) == ("post", "layer", "gelu", "all", "none")
@@ -286,9 +286,9 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(architecture, dropout, each) for each in normed)
         self.block_of_layer = [layer * groups // architecture.depth for layer in range(architecture.depth)]
         self.final_norm = norm(architecture, architecture.width) if architecture.norm == "pre" else nn.Identity()
-        turns = rotary_turns(architecture.positions, architecture.head_width) if architecture.rotary else None
-        self.register_buffer("turns_2xPxE", turns, persistent=False)
-        self.turns_2xPxE: Tensor | None
+        rotary = rotary_table(architecture.positions, architecture.head_width) if architecture.rotary else None
+        self.register_buffer("rotary_2xPxE", rotary, persistent=False)
+        self.rotary_2xPxE: Tensor | None
 
     def forward(
         self,
@@ -301,14 +301,14 @@ class Encoder(nn.Module):
 
         At some positions only, the last block works for those alone, since nothing reads the others.
         """
-        x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
+        x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         if self.fused is not None and self.training and mask is None:
             y_BxKxH = self.fused(self._in_order, x_BxSxH, positions_BxK)
         else:
             *earlier, last = self._in_order
             for block in earlier:
-                x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
-            y_BxKxH = last(x_BxSxH, mask, turns_2xSxE, positions_BxK)
+                x_BxSxH = block(x_BxSxH, mask, rotary_2xSxE)
+            y_BxKxH = last(x_BxSxH, mask, rotary_2xSxE, positions_BxK)
         normed_BxKxH: Tensor = self.final_norm(y_BxKxH)
         return normed_BxKxH
 
@@ -319,10 +319,10 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
         """The output of the embeddings and of every layer, L + 1 of them; in pre-norm the last norm is on the last one."""
-        x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
+        x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         outputs = [x_BxSxH]
         for block in self._in_order:
-            outputs.append(block(outputs[-1], mask, turns_2xSxE))
+            outputs.append(block(outputs[-1], mask, rotary_2xSxE))
         return [*outputs[:-1], self.final_norm(outputs[-1])]
 
     def zero_residuals(self) -> None:
@@ -342,8 +342,8 @@ class Encoder(nn.Module):
     ) -> tuple[Float[Tensor, "B S H"], Bool[Tensor, "B 1 1 S"] | None, Float[Tensor, "2 S E"] | None]:
         """The embedded tokens, the mask where some are padding, and the rotary positions where none are learned."""
         mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        turns_2xSxE = None if self.turns_2xPxE is None else self.turns_2xPxE[:, : tokens_BxS.shape[1]]
-        return self.embeddings(tokens_BxS, segments_BxS), mask, turns_2xSxE
+        rotary_2xSxE = None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, : tokens_BxS.shape[1]]
+        return self.embeddings(tokens_BxS, segments_BxS), mask, rotary_2xSxE
 
 
 def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:

@@ -15,9 +15,9 @@ from torch import Tensor
 from study.base.errors import InputError, Problem
 from study.counting.architecture import Architecture, unbuildable
 from study.data.tokenizing import SpecialTokens
-from study.model.encoder import rotary_turns
-from study.model.kin import Kin, kin_in, kin_of
+from study.model.encoder import rotary_table
 from study.model.masked_language_model import MaskedLanguageModel
+from study.model.transformers_classes import TransformersClass, class_for, class_in
 
 _JOINT, _PARTS = "query_key_value", ("query", "key", "value")
 """What is one product here, and three in most classes there."""
@@ -27,49 +27,49 @@ _TOKENS, _SEGMENTS = "encoder.embeddings.token.weight", "encoder.embeddings.segm
 
 
 def their_config(architecture: Architecture, special: SpecialTokens, dropout: float = 0.0) -> dict[str, Any]:
-    """The values of config.json for `kin_of(architecture)`."""
-    a, kin = architecture, kin_of(architecture)
-    values: dict[str, Any] = {"architectures": [kin.name], "model_type": kin.model_type}
+    """The values of config.json for `class_for(architecture)`."""
+    a, family = architecture, class_for(architecture)
+    values: dict[str, Any] = {"architectures": [family.name], "model_type": family.model_type}
     plain = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 1}
-    values |= {theirs: getattr(a, ours) or plain.get(ours, False) for theirs, ours in kin.fields.items()}
-    values |= {kin.activation: kin.activations[a.activation], "initializer_range": 0.02}
-    values |= kin.usual | dict.fromkeys(kin.dropouts, dropout)
-    if a.segments and not kin.has_segments:
+    values |= {theirs: getattr(a, ours) or plain.get(ours, False) for theirs, ours in family.fields.items()}
+    values |= {family.activation: family.activations[a.activation], "initializer_range": 0.02}
+    values |= family.usual | dict.fromkeys(family.dropouts, dropout)
+    if a.segments and not family.has_segments:
         values["tie_word_embeddings"] = False
     ids = {"pad": special.pad, "mask": special.mask, "cls": special.cls, "sep": special.sep}
     ids |= {"bos": special.cls, "eos": special.sep}
-    return values | {f"{piece}_token_id": ids[piece] for piece in kin.special}
+    return values | {f"{piece}_token_id": ids[piece] for piece in family.special}
 
 
 def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel under the names of `kin_of(architecture)`, and what else its state holds.
+    """The weights of a MaskedLanguageModel under the names of `class_for(architecture)`, and what else its state holds.
 
     Where it has no segments, the row of the first one is added to each token, and the decoder keeps the tokens without it.
     """
-    a, kin = architecture, kin_of(architecture)
+    a, family = architecture, class_for(architecture)
     ours: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        pieces = _pieces(name, kin)
+        pieces = _pieces(name, family)
         ours |= dict(zip(pieces, tensor.chunk(len(pieces)), strict=True))
-    if a.segments and not kin.has_segments:
+    if a.segments and not family.has_segments:
         tokens, segments = ours[_TOKENS], ours.pop(_SEGMENTS)
         ours = {"head.decoder.weight": tokens} | ours | {_TOKENS: tokens + segments[0]}
-    if kin.has_segments and not a.segments:
+    if family.has_segments and not a.segments:
         ours[_SEGMENTS] = torch.zeros(1, ours[_TOKENS].shape[1])
-    if not a.tied_decoder and kin.model_type != "esm":  # whose decoder has none
+    if not a.tied_decoder and family.model_type != "esm":  # whose decoder has none
         ours["head.decoder.bias"] = ours["head.bias"]
     more: dict[str, Tensor] = {}
-    match kin.model_type:
+    match family.model_type:
         case "roformer":
-            ours |= {name: _neighbours(rows, a.heads) for name, rows in ours.items() if _is_turned(name)}
-            cosine, sine = rotary_turns(a.positions, a.head_width)
+            ours |= {name: _neighbours(rows, a.heads) for name, rows in ours.items() if _is_rotated(name)}
+            cosine, sine = rotary_table(a.positions, a.head_width)
             more["roformer.encoder.embed_positions.weight"] = torch.cat((sine, cosine), -1)
         case "esm":
             more["esm.rotary_embeddings.inv_freq"] = 10_000.0 ** (-torch.arange(0, a.head_width, 2) / a.head_width)
             more["esm.contact_head.regression.weight"] = torch.zeros(1, a.depth * a.heads)
             more["esm.contact_head.regression.bias"] = torch.zeros(1)
-    ours |= _always_there(a, kin)
-    return {_their_name(name, kin): tensor for name, tensor in ours.items()} | more
+    ours |= _always_there(a, family)
+    return {_their_name(name, family): tensor for name, tensor in ours.items()} | more
 
 
 def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
@@ -77,21 +77,21 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
 
     Raises InputError, at `place`, where nothing that is built here computes the same.
     """
-    kin = kin_in(config, place)
-    told = _told(config, kin)
-    activations = {theirs: ours for ours, theirs in kin.activations.items()}
-    values: dict[str, Any] = {} if kin.has_segments else {"segments": 0}
-    values |= {ours: told[theirs] for theirs, ours in kin.fields.items() if theirs in told}
-    values |= kin.kind | {"activation": activations.get(str(told.get(kin.activation)), next(iter(kin.activations)))}
-    if _is_local(told, kin):
+    family = class_in(config, place)
+    told = _told(config, family)
+    activations = {theirs: ours for ours, theirs in family.activations.items()}
+    values: dict[str, Any] = {} if family.has_segments else {"segments": 0}
+    values |= {ours: told[theirs] for theirs, ours in family.fields.items() if theirs in told}
+    values |= family.kind | {"activation": activations.get(str(told.get(family.activation)), next(iter(family.activations)))}
+    if _is_local(told, family):
         values["attention_window"] = told.get("local_attention", 128)
     try:
         architecture = Architecture.parse(values, place=place)
     except InputError as error:
-        there = {f"{place}.{ours}": f"{place}.{theirs}" for theirs, ours in kin.fields.items()}
+        there = {f"{place}.{ours}": f"{place}.{theirs}" for theirs, ours in family.fields.items()}
         raise InputError(Problem(there.get(each.place, each.place), each.message) for each in error.problems) from None
-    unlike = {name: (getattr(architecture, name), has) for name, has in kin.unlike(architecture).items()}
-    if differ := _unusual(told, kin) | unlike:
+    unlike = {name: (getattr(architecture, name), has) for name, has in family.unlike(architecture).items()}
+    if differ := _unusual(told, family) | unlike:
         raise InputError(
             Problem(place, f"has {name} {value}; what can be built here has {has}") for name, (value, has) in differ.items()
         )
@@ -100,9 +100,9 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
     return architecture
 
 
-def _told(config: Mapping[str, Any], kin: Kin) -> dict[str, Any]:
+def _told(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any]:
     """What a config.json says, or means by leaving it out; ModernBERT's angles as its first releases called them."""
-    told = kin.left_out | {name: value for name, value in config.items() if value is not None}
+    told = family.left_out | {name: value for name, value in config.items() if value is not None}
     angles = told.get("rope_parameters")
     each = angles.get("full_attention") if isinstance(angles, dict) else told.get("rope_scaling")
     if isinstance(each, dict):
@@ -111,23 +111,25 @@ def _told(config: Mapping[str, Any], kin: Kin) -> dict[str, Any]:
     return told
 
 
-def _is_local(told: Mapping[str, Any], kin: Kin) -> bool:
+def _is_local(told: Mapping[str, Any], family: TransformersClass) -> bool:
     """Whether tokens see only their neighbours in some layers, as in all of ModernBERT's but every third."""
     if isinstance(layers := told.get("layer_types"), list):
         return any(layer != "full_attention" for layer in layers)
-    return kin.model_type == "modernbert" and told.get("global_attn_every_n_layers", 3) != 1
+    return family.model_type == "modernbert" and told.get("global_attn_every_n_layers", 3) != 1
 
 
-def _unusual(told: Mapping[str, Any], kin: Kin) -> dict[str, tuple[Any, str]]:
+def _unusual(told: Mapping[str, Any], family: TransformersClass) -> dict[str, tuple[Any, str]]:
     """What a configuration says of what is built here in another way, with how it is built."""
-    usual = {name: (value,) for name, value in kin.usual.items()} | {kin.activation: tuple(kin.activations.values())}
-    if "embedding_size" not in kin.fields:
+    usual = {name: (value,) for name, value in family.usual.items()} | {family.activation: tuple(family.activations.values())}
+    if "embedding_size" not in family.fields:
         usual["embedding_size"] = (told.get("hidden_size"),)
     found = {name: (told.get(name, values[0]), values) for name, values in usual.items()}
     return {name: (value, " or ".join(map(str, values))) for name, (value, values) in found.items() if value not in values}
 
 
-def our_weights(theirs: Mapping[str, Tensor], architecture: Architecture, kin: Kin, place: str) -> dict[str, Tensor]:
+def our_weights(
+    theirs: Mapping[str, Tensor], architecture: Architecture, family: TransformersClass, place: str
+) -> dict[str, Tensor]:
     """The weights of a MaskedLanguageModel of this architecture in fp32, from those of a class of transformers.
 
     Others, as a pooler's, are left out; norms may have the names of TensorFlow. The head's bias is that of a decoder of its own
@@ -135,49 +137,51 @@ def our_weights(theirs: Mapping[str, Tensor], architecture: Architecture, kin: K
     size, or ALBERT maps embeddings that are as wide as the blocks.
     """
     there = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor.float() for name, tensor in theirs.items()}
-    bias, decoders_bias = (_their_name(name, kin) for name in ("head.bias", "head.decoder.bias"))
+    bias, decoders_bias = (_their_name(name, family) for name in ("head.bias", "head.decoder.bias"))
     if not architecture.tied_decoder and decoders_bias in there:
         there[bias] = there[decoders_bias]
     with torch.device("meta"):
         wanted = MaskedLanguageModel(architecture).state_dict()
     found: dict[str, Tensor] = {}
     for name, meta in wanted.items():
-        pieces = _pieces(name, kin)
-        names = [_their_name(piece, kin) for piece in pieces]
+        pieces = _pieces(name, family)
+        names = [_their_name(piece, family) for piece in pieces]
         if missing := [each for each in names if each not in there]:
-            raise InputError.at(place, f"holds no {missing[0]}; an encoder with its MLM head is needed, as {kin.name} saves it")
+            raise InputError.at(
+                place, f"holds no {missing[0]}; an encoder with its MLM head is needed, as {family.name} saves it"
+            )
         tensors = [there[each] for each in names]
-        if kin.model_type == "roformer":
+        if family.model_type == "roformer":
             pairs = zip(pieces, tensors, strict=True)
-            tensors = [_halves(rows, architecture.heads) if _is_turned(piece) else rows for piece, rows in pairs]
+            tensors = [_halves(rows, architecture.heads) if _is_rotated(piece) else rows for piece, rows in pairs]
         found[name] = torch.cat(tensors)
         if found[name].shape != meta.shape:
             sizes = " x ".join(map(str, tensors[0].shape))
             raise InputError.at(place, f"holds {names[0]} of {sizes}, which is not what its config.json says")
-    for name, plain in _always_there(architecture, kin).items():
-        if not torch.equal(there.get(their := _their_name(name, kin), plain), plain):
+    for name, plain in _always_there(architecture, family).items():
+        if not torch.equal(there.get(their := _their_name(name, family), plain), plain):
             raise InputError.at(place, f"holds {their} between tables and blocks of one width; what can be built here has none")
     return found
 
 
-def _always_there(a: Architecture, kin: Kin) -> dict[str, Tensor]:
+def _always_there(a: Architecture, family: TransformersClass) -> dict[str, Tensor]:
     """ALBERT's product between tables and blocks where these are of one width, and the product is the identity."""
-    if kin.model_type != "albert" or a.embedding_width is not None:
+    if family.model_type != "albert" or a.embedding_width is not None:
         return {}
     product = "encoder.embeddings.projection"
     return {f"{product}.weight": torch.eye(a.width), f"{product}.bias": torch.zeros(a.width)}
 
 
-def _pieces(name: str, kin: Kin) -> list[str]:
+def _pieces(name: str, family: TransformersClass) -> list[str]:
     """Our name of a weight, or of each of query, key and value where their class has these apart."""
     before, joint, after = name.partition(_JOINT)
-    if not joint or f"encoder.blocks.*.attention.{_JOINT}" in kin.parts:
+    if not joint or f"encoder.blocks.*.attention.{_JOINT}" in family.parts:
         return [name]
     return [f"{before}{part}{after}" for part in _PARTS]
 
 
 def _neighbours(rows: Tensor, heads: int) -> Tensor:
-    """Rows of a query or key with those that are turned as a pair side by side: i and i + E of each head at 2i and 2i + 1."""
+    """Rows of a query or key with those that are rotated as a pair side by side: i and i + E of each head at 2i and 2i + 1."""
     return rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
@@ -186,14 +190,14 @@ def _halves(rows: Tensor, heads: int) -> Tensor:
     return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
-def _is_turned(name: str) -> bool:
-    """Whether a weight makes queries or keys, which rotary positions turn."""
+def _is_rotated(name: str) -> bool:
+    """Whether a weight makes queries or keys, which rotary positions rotate."""
     return ".query." in name or ".key." in name
 
 
-def _their_name(name: str, kin: Kin) -> str:
+def _their_name(name: str, family: TransformersClass) -> str:
     """The name there of a weight, by our name of it or of its piece."""
     stem, _, kind = name.rpartition(".")
     block = _BLOCK.search(stem)
-    part = kin.parts[_BLOCK.sub("encoder.blocks.*.", stem)]
+    part = family.parts[_BLOCK.sub("encoder.blocks.*.", stem)]
     return f"{part.replace('*', block[1]) if block else part}.{kind}"

@@ -25,12 +25,12 @@ from study.config.run_config import RunConfig
 from study.data.batches import ValidationBatch
 from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.model.dropout import seed_dropout
-from study.model.encoder import is_written_out
+from study.model.encoder import has_fused_kernels
 from study.model.linear import multiply_through_onednn
+from study.model.masked_language_model import TeacherModel
 from study.model.optimization import clip_gradients, learning_rate_factor, optimizer_of, schedule
 from study.model.parametrization import fresh_model
 from study.model.step_graph import StepGraph
-from study.model.tutor import Tutor
 
 HOOK = "_current_fx_name"
 """Where Lightning keeps the name of the hook that it is in."""
@@ -114,7 +114,7 @@ class ValidationResult:
 class MaskedLanguageModelling(pl.LightningModule):
     """One run's training: masks and dropout of step t come from (seed, t), and the loss is the mean over masked tokens only.
 
-    With a `tutor` that mean is mixed with its lesson (MaskedLanguageModel.predicted_loss), and FLOPs count its forward pass.
+    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs count its forward pass.
     A training batch is the packed tokens (B, S) of this rank. Logged every `log_every_steps`: `train/loss`, the mean since
     the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
     `trainer/flops` (convention train_flops) done so far; `perf/tokens_per_second` and, where the device's peak is known,
@@ -131,15 +131,15 @@ class MaskedLanguageModelling(pl.LightningModule):
         log_every_steps: int = 50,
         peak_flops_per_second: float | None = None,
         kernels: Kernels = "eager",
-        tutor: Tutor | None = None,
+        teacher: TeacherModel | None = None,
         validation_documents: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.config, self.masker, self.log_every_steps = config, masker, log_every_steps
-        self.peak_flops_per_second, self.kernels, self.tutor = peak_flops_per_second, kernels, tutor
-        teacher = None if tutor is None else tutor.model.architecture
-        self.train_flops_per_token = config.flops_per_token_with(teacher)["train_flops"]
-        self._spared_flops_per_token = config.spared_flops_per_token_with(teacher)
+        self.peak_flops_per_second, self.kernels, self.teacher = peak_flops_per_second, kernels, teacher
+        teachers = None if teacher is None else teacher.model.architecture
+        self.train_flops_per_token = config.flops_per_token_with(teachers)["train_flops"]
+        self._spared_flops_per_token = config.spared_flops_per_token_with(teachers)
         self.model = fresh_model(config.architecture, config.recipe, config.seed)
         self.validation: ValidationResult | None = None
         self.validation_documents = validation_documents
@@ -172,10 +172,10 @@ class MaskedLanguageModelling(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Draw masks on the training device, and choose what multiplies; fuse each block and the loss where asked to.
 
-        Blocks of one shape are compiled once, whatever the depth. All this is the tutor's too, where there is one, but for the
-        kernels that are `written_out`, which have gradients.
+        Blocks of one shape are compiled once, whatever the depth. A teacher gets the same, but for the fused kernels, which
+        have gradients.
         """
-        models = [self.model] if self.tutor is None else [self.model, self.tutor.model.to(self.device)]
+        models = [self.model] if self.teacher is None else [self.model, self.teacher.model.to(self.device)]
         self._generator, self.masker = torch.Generator(self.device), self.masker.to(self.device)
         self._graph: StepGraph | None = None
         self._predicted_loss: Callable[..., Tensor] = self.model.predicted_loss
@@ -189,21 +189,20 @@ class MaskedLanguageModelling(pl.LightningModule):
                 for block in (model.encoder.embeddings, *model.encoder.blocks):
                     block.compile(dynamic=False)
             self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)
-            if self.written_out:
+            if self.uses_fused_kernels:
                 self._write_out()
 
     @property
-    def written_out(self) -> bool:
-        """Whether BERT's blocks and the loss without a lesson take the kernels written in Triton: on a GPU in bf16."""
+    def uses_fused_kernels(self) -> bool:
+        """Whether BERT's blocks and the loss without a teacher take the kernels written in Triton: on a GPU in bf16."""
         return self.device.type == "cuda" and self.trainer.precision == "bf16-mixed"
 
     def _write_out(self) -> None:
-        from study.model.fused_blocks import fused_blocks
-        from study.model.fused_loss import fused_predicted_loss
+        from study.model.fused import fused_blocks, fused_predicted_loss
 
-        if is_written_out(self.config.architecture, self.config.recipe.dropout):
+        if has_fused_kernels(self.config.architecture, self.config.recipe.dropout):
             self.model.encoder.fused = fused_blocks
-        if self.tutor is None:
+        if self.teacher is None:
             transformed = torch.compile(self.model.head.transformed, dynamic=False)
             self._predicted_loss = functools.partial(fused_predicted_loss, self.model, transformed)
 
@@ -223,15 +222,15 @@ class MaskedLanguageModelling(pl.LightningModule):
         return loss
 
     def _loss_of(self, tokens: Tensor) -> Tensor:
-        """The mean loss over the positions that are masked in this rank's tokens, the tutor's lesson in it.
+        """The mean loss over the positions that are masked in this rank's tokens, mixed with the teacher's if there is one.
 
         Ranks' gradients are averaged as they are, so that a position of a rank that has fewer of them weighs a little more;
         ranks have equally many but in text of sequences with less than their share of ordinary tokens.
         """
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
-        lesson = () if self.tutor is None else (self.tutor.lesson(masked),)
+        predicted = () if self.teacher is None else (self.teacher.predict(masked),)
         hidden_BxKxH = self.model.encoder(masked.tokens, positions_BxK=masked.positions)
-        return self._predicted_loss(hidden_BxKxH, masked.labels, *lesson)
+        return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate the loss; the graph of a step has done it already."""

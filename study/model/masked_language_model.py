@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -13,13 +14,14 @@ from study.base.randomness import Stream, stream_seed
 from study.config.recipe import Initialisation, ResidualInitialisation
 from study.counting.architecture import Architecture, unbuildable
 from study.counting.parameters import parameters
+from study.data.masking import MaskedBatch
 from study.model.embeddings import initialise, initialise_unit_stream
 from study.model.encoder import Encoder
 from study.model.heads import MaskedLanguageModelHead
 from study.model.loss import distillation_loss, mean_cross_entropy
 
 
-class Lesson(NamedTuple):
+class TeacherLogits(NamedTuple):
     """What a teacher predicts at the masked positions, its share of the student's loss, and the temperature of both."""
 
     logits: Float[Tensor, "B K V"]
@@ -75,20 +77,40 @@ class MaskedLanguageModel(nn.Module):
         self,
         hidden_BxKxH: Float[Tensor, "B K H"],
         labels_BxK: Int[Tensor, "B K"],
-        lesson: Lesson | None = None,
+        teacher: TeacherLogits | None = None,
     ) -> Float[Tensor, ""]:
         """The mean cross-entropy in nats over the positions to predict, but for IGNORED labels.
 
-        With a lesson of weight w it is (1 − w) · cross-entropy + w · distillation_loss.
+        With a teacher of weight w it is (1 − w) · cross-entropy + w · distillation_loss.
         """
         logits_NxV = self.logits(hidden_BxKxH).flatten(0, 1).float()
         labels_N = labels_BxK.flatten()
-        if lesson is None:
+        if teacher is None:
             return mean_cross_entropy(logits_NxV, labels_N)
-        distilled = distillation_loss(logits_NxV, lesson.logits.flatten(0, 1).float(), labels_N, lesson.temperature)
-        if lesson.weight == 1:
+        distilled = distillation_loss(logits_NxV, teacher.logits.flatten(0, 1).float(), labels_N, teacher.temperature)
+        if teacher.weight == 1:
             return distilled
-        return (1 - lesson.weight) * mean_cross_entropy(logits_NxV, labels_N) + lesson.weight * distilled
+        return (1 - teacher.weight) * mean_cross_entropy(logits_NxV, labels_N) + teacher.weight * distilled
+
+
+@dataclass(frozen=True)
+class TeacherModel:
+    """A trained model, the share of its predictions in the student's loss, and their temperature.
+
+    It is no module, so that no optimiser, checkpoint or count of the student's parameters ever sees its weights.
+    """
+
+    model: MaskedLanguageModel
+    weight: float
+    temperature: float
+
+    def __post_init__(self) -> None:
+        self.model.eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def predict(self, masked: MaskedBatch) -> TeacherLogits:
+        """What the model predicts at the masked positions, which it sees masked as the student does."""
+        return TeacherLogits(self.model(masked.tokens, masked.positions), self.weight, self.temperature)
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:

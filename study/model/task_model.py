@@ -13,7 +13,7 @@ from study.base.randomness import Stream, stream_seed
 from study.counting.architecture import Architecture
 from study.model.embeddings import initialise
 from study.model.encoder import Encoder
-from study.model.task_heads import SequenceHead, SpanHead, TaskHead, TokenHead
+from study.model.heads import SequenceHead, SpanHead, TaskHead, TokenHead
 
 HeadKind = Literal["sequence", "tokens", "spans"]
 """What a head reads: the first token of an input, some of its tokens, or all of them."""

@@ -213,7 +213,7 @@ def _row(spec: Sweep, config: RunConfig, spent_steps: int, runs: tuple[int, int]
     count = parameters(config.architecture)
     return BillRow(
         shape=config.architecture.shape_name,
-        setting=config.setting(spec.varied),
+        setting=config.variant(spec.varied),
         parameters=count.parameters,
         parameters_non_embedding=count.parameters_non_embedding,
         tokens=config.tokens,

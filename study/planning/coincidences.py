@@ -11,7 +11,7 @@ from typing import Any
 from study.base.errors import Problem
 from study.base.schema import deep_merge, set_path
 from study.config.effects import IN_STEPS, MASKED_SHARE, MAY_COINCIDE, training_key, without_effect
-from study.config.run_config import RunConfig, setting_words
+from study.config.run_config import RunConfig, describe_knobs
 from study.config.sweep import CellSweep
 
 _BUDGETS = "budgets"
@@ -37,7 +37,7 @@ class Asked:
 
     def name(self, with_budget: bool) -> str:
         """Its setting in words, and its budget."""
-        return " ".join(filter(None, (setting_words(self.setting), str(self.axes[_BUDGETS]) if with_budget else "")))
+        return " ".join(filter(None, (describe_knobs(self.setting), str(self.axes[_BUDGETS]) if with_budget else "")))
 
 
 def cell_key(config: RunConfig, spec: CellSweep) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from study.base.schema import deep_merge, flatten, number_in, set_path
 from study.config.effects import MAY_COINCIDE, without_effect
 from study.config.named_runs import kept_layers
 from study.config.recipe import Budget
-from study.config.run_config import RunConfig, setting_words
+from study.config.run_config import RunConfig, describe_knobs
 from study.config.search_spec import Dimension
 from study.config.shape_spec import LARGEST
 from study.config.sweep import CellSweep, SearchSweep, Sweep
@@ -27,7 +27,7 @@ from study.counting.solving import undivided
 from study.planning.cell import Cell, Values
 from study.planning.coincidences import Asked, alike_when_tuned, cell_key, other_names, redundant
 from study.planning.neighbours import with_neighbours, with_sources
-from study.store.named_records import donor_depth
+from study.store.named_records import init_from_depth
 from study.store.records import RunRecord
 
 _OF_ARCHITECTURE = "architecture."
@@ -106,11 +106,11 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
     given: set[str] = set()
     asked: dict[tuple[str, ...], list[Asked]] = {}
     shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
-    for setting in spec.settings:
+    for setting in spec.variants:
         for shape in shapes_with(tuple(item for item in setting.items() if item[0].startswith(_OF_ARCHITECTURE))):
             for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
                 if config.key in given:
-                    told = f"{config.setting(tuple(setting))} stands twice, under two names of one run; each stands once"
+                    told = f"{config.variant(tuple(setting))} stands twice, under two names of one run; each stands once"
                     problems["vary"] = Problem("vary", told)
                 given.add(config.key)
                 begun = _by_first_layers(config)
@@ -161,12 +161,12 @@ def _configs(
 
 def _by_first_layers(config: RunConfig) -> RunConfig:
     """The run as it is named where it begins with the first layers of its donor, as far as this one is here to tell."""
-    donor, depth, kept = config.recipe.donor, donor_depth(config), config.architecture.depth
-    if donor is None or depth is None or kept > depth:
+    init_from, depth, kept = config.recipe.init_from, init_from_depth(config), config.architecture.depth
+    if init_from is None or depth is None or kept > depth:
         return config
-    if kept_layers(depth, kept, donor.keep) != kept_layers(depth, kept, "first"):
+    if kept_layers(depth, kept, init_from.keep) != kept_layers(depth, kept, "first"):
         return config
-    return RunConfig.parse(deep_merge(config.to_dict(), {"recipe": {"start": str(donor.folder)}}))
+    return RunConfig.parse(deep_merge(config.to_dict(), {"recipe": {"start": str(init_from.folder)}}))
 
 
 def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
@@ -313,7 +313,7 @@ def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Prob
     A target that no width meets is added to the problems, or else a shape that comes out twice.
     """
     given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items()}
-    shapes, unmet = spec.shapes.sizes(spec.base.get("architecture", {}) | given, setting_words(varied))
+    shapes, unmet = spec.shapes.sizes(spec.base.get("architecture", {}) | given, describe_knobs(varied))
     problems |= {problem.place: problem for problem in unmet}
     sizes = Counter(tuple(shape[size] for size in LARGEST) for shape in shapes)
     if not problems:

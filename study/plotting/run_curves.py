@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from study.base.errors import UNREADABLE
-from study.config.run_config import run_words
+from study.config.run_config import describe_run
 from study.plotting.explorer import counted, log_ticks
 from study.plotting.style import COUNTS, LOSS, ORDER_GAIN
 from study.store.sweep_folder import SweepFolder
@@ -59,7 +59,7 @@ def _curve(run: Mapping[Hashable, Any], folder: SweepFolder, loss: str) -> pd.Da
     ]
     curve = pd.DataFrame(rows, columns=[*AXES, "loss_nats"]).drop_duplicates("tokens", keep="last")
     kept = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), MOST_POINTS)).round().astype(int))
-    words = run_words(run["shape"], run.get("setting", ""), run["learning rate"], run["seed"])
+    words = describe_run(run["shape"], run.get("setting", ""), run["learning rate"], run["seed"])
     return curve.iloc[kept].assign(run=f"{run['run'][:6]} {words}")
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from study.base.grouping import grouped
 from study.base.quantities import compact
-from study.config.run_config import setting_words
+from study.config.run_config import describe_knobs
 from study.counting.architecture import Architecture, not_of_berts_kind
 from study.counting.named_models import named
 from study.counting.parameters import parameters, what_doubling_adds
@@ -46,7 +46,7 @@ def shapes_shown(evidence: Evidence) -> dict[str, Architecture]:
 
 
 def _name(ends: Sequence[str], architecture: Architecture) -> str:
-    unlike = setting_words({f"architecture.{field}": value for field, value in not_of_berts_kind(architecture).items()})
+    unlike = describe_knobs({f"architecture.{field}": value for field, value in not_of_berts_kind(architecture).items()})
     return ", ".join(filter(None, (" and ".join(ends), architecture.shape_name, unlike)))
 
 

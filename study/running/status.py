@@ -206,14 +206,14 @@ def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
 def _varied(folder: SweepFolder) -> tuple[str, ...]:
     """The knobs that tell runs of the sweep apart; none where its file cannot be read any more."""
     try:
-        return folder.told_apart_by()
+        return folder.distinguishing_knobs()
     except InputError:
         return ()
 
 
 def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...], str, int, float, int]:
     """Small shapes before large ones, setting by setting, short budgets before long ones, then by learning rate and seed."""
-    return config.architecture.sizes, config.setting(varied), config.tokens, config.recipe.learning_rate, config.seed
+    return config.architecture.sizes, config.variant(varied), config.tokens, config.recipe.learning_rate, config.seed
 
 
 def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) -> RunStatus:
@@ -227,7 +227,7 @@ def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) ->
     return RunStatus(
         run_id=seen.run_id,
         shape=config.architecture.shape_name,
-        setting=config.setting(varied),
+        setting=config.variant(varied),
         learning_rate=config.recipe.learning_rate,
         seed=config.seed,
         state=state,

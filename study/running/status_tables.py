@@ -10,7 +10,7 @@ from rich.table import Table
 from study.base.quantities import count_text, duration, plural
 from study.base.terminal import narrow_table
 from study.config.resources import Resources
-from study.config.run_config import run_words
+from study.config.run_config import describe_run
 from study.config.sweep import CellSweep
 from study.planning.bill import Bill, BillRow
 from study.running.liveness import silence
@@ -216,7 +216,7 @@ def status_summary(state: SweepStatus) -> str:
     lines = [f"{counts}{planned}.{earlier}"]
     on = f" on one of {len(state.best)} validation sets, between which losses do not compare" if len(state.best) > 1 else ""
     for best in state.best:
-        name = run_words(best.shape, best.setting, best.learning_rate, best.seed)
+        name = describe_run(best.shape, best.setting, best.learning_rate, best.seed)
         lines.append(f"Best so far{on}: {best.loss_nats:.4f} nats, {name} (run {best.run_id}).")
     if state.unread:
         read = "reads" if len(state.unread) == 1 else "read"

@@ -16,7 +16,7 @@ from study.base.errors import InputError
 from study.counting.parameters import parameters
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
 from study.model.in_transformers import their_config, their_weights
-from study.model.kin import kin_of
+from study.model.transformers_classes import class_for
 from study.scoring.pretrained import Pretrained
 
 
@@ -37,7 +37,7 @@ def export(run: Pretrained, folder: Path) -> Exported:
     """
     _check_empty(folder)
     architecture = run.config.architecture
-    kin = kin_of(architecture)
+    family = class_for(architecture)
     record = run.folder.content(run.folder.record_file)
     assert record is not None, "a completed run has a record"
     weights = {name: tensor.clone() for name, tensor in their_weights(run.state(), architecture).items()}
@@ -51,7 +51,7 @@ def export(run: Pretrained, folder: Path) -> Exported:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content)
-    return Exported(kin.name, parameters(architecture).parameters)
+    return Exported(family.name, parameters(architecture).parameters)
 
 
 def _check_empty(folder: Path) -> None:
@@ -76,7 +76,7 @@ def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
 def _tokenizer_config(run: Pretrained) -> dict[str, Any]:
     """What transformers wants to know of a tokeniser beside tokenizer.json."""
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES, strict=True))
-    segments = ["token_type_ids"] if kin_of(run.config.architecture).has_segments else []
+    segments = ["token_type_ids"] if class_for(run.config.architecture).has_segments else []
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.max_length(None),

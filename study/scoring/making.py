@@ -27,9 +27,8 @@ from study.store.records import Ending, State, timestamp
 from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline
 from study.store.sweep_folder import SweepFolder
-from study.training.allocation import release_models
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
-from study.training.execution import Execution, environment, peak_memory_bytes
+from study.training.execution import Execution, environment, peak_memory_bytes, release_models
 from study.training.filing import failure_of, tidy
 from study.training.stopping import Preempted, StopSignal
 from study.training.watchdog import Watchdog

@@ -62,12 +62,12 @@ class Row:
 def rows(scored: Scored) -> list[Row]:
     """One row a run and task, of what was asked for, at the knobs that were chosen."""
     measured = _measured(scored)
-    knobs = scored.target.sweep.told_apart_by()
+    knobs = scored.target.sweep.distinguishing_knobs()
     return [
         Row(
             run_id=subject.run.run_id,
             shape=subject.run.config.architecture.shape_name,
-            setting=subject.run.config.setting(knobs),
+            setting=subject.run.config.variant(knobs),
             tokens=subject.run.config.tokens,
             seed=subject.run.config.seed,
             task=subject.task.spec.name,

@@ -104,14 +104,14 @@ def require_weights(runs: Iterable[RunFolder]) -> None:
 def names_of(asked: Target) -> dict[str, str]:
     """Each run by its id in words: shape, setting, tokens and seed where these differ; the id where that is not enough."""
     configs = {run.run_id: run.config for run in asked.runs}
-    knobs = asked.sweep.told_apart_by()
+    knobs = asked.sweep.distinguishing_knobs()
     several_budgets = len({config.tokens for config in configs.values()}) > 1
     several_seeds = len({config.seed for config in configs.values()}) > 1
 
     def name(config: RunConfig) -> str:
         budget = f"{count_text(config.tokens)} tokens" if several_budgets else ""
         seed = f"run seed {config.seed}" if several_seeds else ""
-        return " ".join(filter(None, (config.architecture.shape_name, config.setting(knobs), budget, seed)))
+        return " ".join(filter(None, (config.architecture.shape_name, config.variant(knobs), budget, seed)))
 
     names = {run_id: name(config) for run_id, config in configs.items()}
     shared = {name for name, count in Counter(names.values()).items() if count > 1}

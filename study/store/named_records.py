@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from study.config.named_runs import Donor, Teacher
+from study.config.named_runs import InitFrom, Teacher
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.store.run_folder import RunFolder
@@ -10,16 +10,16 @@ from study.store.run_folder import RunFolder
 
 def teacher_architecture(config: RunConfig) -> Architecture | None:
     """The architecture of the run that this one learns from; None where it has no teacher, or that one's record is not here."""
-    return _architecture_of(config.recipe.taught_by)
+    return _architecture_of(config.recipe.teacher_run)
 
 
-def donor_depth(config: RunConfig) -> int | None:
+def init_from_depth(config: RunConfig) -> int | None:
     """The layers of the run whose weights this one begins with; None where there is none, or its record is not here."""
-    architecture = _architecture_of(config.recipe.donor)
+    architecture = _architecture_of(config.recipe.init_from)
     return None if architecture is None else architecture.depth
 
 
-def _architecture_of(named: Donor | Teacher | None) -> Architecture | None:
+def _architecture_of(named: InitFrom | Teacher | None) -> Architecture | None:
     record = None if named is None else RunFolder(named.folder).record()
     return None if record is None else record.config.architecture
 

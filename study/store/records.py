@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from study.base.quantities import plural
 from study.base.schema import Count, Index, Share, Strict, flatten
 from study.config.resources import Kernels
-from study.config.run_config import LEFT_OUT, TRAINING_MASKS, Masking, RunConfig, as_told, fingerprint_of
+from study.config.run_config import LEFT_OUT, TRAINING_MASKS, Masking, RunConfig, fingerprint_of, ledger_value
 from study.counting.architecture import Architecture
 from study.counting.memory import Precision
 from study.counting.parameters import parameters
@@ -84,7 +84,7 @@ class RunRecord(Strict):
     do not tell it, and say `stuck_at_unigram` where the loss was above 97% of the unigram entropy. `train_flops` and its
     namesakes are totals over the steps done, by the conventions of study.counting.parameters, the forward passes of a teacher
     among them. `train_loss_nats` is the mean of what the last steps minimised, where a teacher has its share. `loss_spikes`
-    counts the logged training losses that lie far above those before (study.training.loss_spikes); records of earlier versions
+    counts the logged training losses that lie far above those before (study.training.filing); records of earlier versions
     do not tell it. `weights_sha256` is that of the file of weights, by which damage is known. `unknown_share` is that of [UNK]
     among the tokens of the train split; records of earlier versions do not tell it. `wall_seconds` sums the attempts' training
     time, validation included, of which `start_seconds` went by until each attempt's first step had ended, kernels being built;
@@ -279,8 +279,8 @@ def with_left_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:
-    """A configuration under dotted keys, its values as ledgers tell them (see `as_told`)."""
-    return {knob: as_told(knob, value) for knob, value in flatten(config.to_dict()).items()}
+    """A configuration under dotted keys, its values as ledgers tell them (see `ledger_value`)."""
+    return {knob: ledger_value(knob, value) for knob, value in flatten(config.to_dict()).items()}
 
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:

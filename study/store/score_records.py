@@ -23,7 +23,7 @@ from pydantic import Field
 from study.base.durable_files import content_of, is_there, write_atomically
 from study.base.grouping import grouped
 from study.base.schema import Index, Strict, Text
-from study.config.run_config import setting_words
+from study.config.run_config import describe_knobs
 from study.config.score_config import TUNED, ScoreConfig
 from study.config.tuned_values import Tried, best_values
 from study.store.named_files import Inside, file_once, parsed, write_table
@@ -258,7 +258,7 @@ def _row(record: ScoreRecord) -> dict[str, Any]:
     metrics = {f"dev/{name}": value for name, value in record.dev_scores.items()}
     metrics |= {f"test/{name}": value for name, value in record.test_scores.items()}
     given = record.config.knobs.model_dump(mode="json", exclude_defaults=True, exclude=set(TUNED))
-    rest = {"knobs": setting_words(given), "precision": None if record.environment is None else record.environment.precision}
+    rest = {"knobs": describe_knobs(given), "precision": None if record.environment is None else record.environment.precision}
     return names | config | knobs | rest | metrics
 
 

@@ -195,9 +195,9 @@ class SweepFolder(Folder):
         """The knobs that the sweep varies."""
         return () if (sweep := self.launched()) is None else sweep.varied
 
-    def told_apart_by(self) -> tuple[str, ...]:
+    def distinguishing_knobs(self) -> tuple[str, ...]:
         """The knobs that tell runs apart beside shape, rate and seed."""
-        return () if (sweep := self.launched()) is None else sweep.told_apart_by
+        return () if (sweep := self.launched()) is None else sweep.distinguishing_knobs
 
     def tags(self) -> tuple[str, ...]:
         """The tags that the sweep gives its runs in W&B."""

@@ -23,7 +23,7 @@ from study.data.hub_corpus import loading
 from study.data.prepared import prepare
 from study.data.tokenizing import is_cased, load_tokenizer
 from study.model.in_transformers import our_architecture, our_weights
-from study.model.kin import Kin, kin_in
+from study.model.transformers_classes import TransformersClass, class_in
 from study.store.ownership import Attempt, turn
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
@@ -60,14 +60,14 @@ def import_encoder(
     require_links(into.path, "give another folder with --into")
     folder = _folder_of(source)
     settings, place = _json(folder / "config.json"), str(folder / "config.json")
-    architecture, kin = our_architecture(settings, place), kin_in(settings, place)
+    architecture, family = our_architecture(settings, place), class_in(settings, place)
     if architecture.vocabulary < FEWEST_PIECES:
         too_few = f"is {architecture.vocabulary}, and a vocabulary has {FEWEST_PIECES} pieces or more"
         raise InputError.at(f"{place}.vocab_size", f"{too_few}; an encoder of real text has thousands")
     if data.sequence_length > architecture.positions:
         fits = f"give {architecture.positions} or fewer"
         raise InputError.at("data.sequence_length", f"{data.sequence_length} is more than the encoder has positions; {fits}")
-    weights = _weights(folder / "model.safetensors", architecture, kin)
+    weights = _weights(folder / "model.safetensors", architecture, family)
     kept = into.path / "tokenizer.json"
     tokenizer = _tokenizer(folder, kept, architecture.vocabulary)
     digest = hashlib.sha256(safetensors.torch.save(weights)).hexdigest()
@@ -148,7 +148,7 @@ def _json(file: Path) -> dict[str, Any]:
     return values
 
 
-def _weights(file: Path, architecture: Architecture, kin: Kin) -> dict[str, Tensor]:
+def _weights(file: Path, architecture: Architecture, family: TransformersClass) -> dict[str, Tensor]:
     try:
         theirs = safetensors.torch.load_file(file)
     except FileNotFoundError:
@@ -156,7 +156,7 @@ def _weights(file: Path, architecture: Architecture, kin: Kin) -> dict[str, Tens
         raise InputError.at(str(file), f"does not exist; {remedy}") from None
     except safetensors.SafetensorError as error:
         raise InputError.at(str(file), f"is damaged: {error}") from None
-    return our_weights(theirs, architecture, kin, str(file))
+    return our_weights(theirs, architecture, family, str(file))
 
 
 def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:

@@ -14,14 +14,14 @@ import torch
 from study.base.durable_files import patiently, write_atomically
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.store.named_records import donor_depth, teacher_architecture
+from study.store.named_records import init_from_depth, teacher_architecture
 from study.store.ownership import Attempt, Fenced, Held, turn
 from study.store.records import Ending
 from study.store.run_folder import RunFolder
+from study.training.callbacks import Pruned
 from study.training.checkpoints import newest_whole_checkpoint
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
-from study.training.pruning import Pruned
 from study.training.stopping import Preempted, StopSignal
 from study.training.trained_runs import starting_weights
 from study.training.trainer import Trained, Training, rank
@@ -73,7 +73,7 @@ class _Rank:
         with attempt.renewed():
             folder.remove_leftovers()
             training = self._from_newest()
-            filing = Filing(training, sweep, attempt, teacher_architecture(config), donor_depth(config))
+            filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config))
             watchdog = Watchdog(training.execution.hang_seconds, filing.give_up)
             outcome = self._outcome(training, watchdog, attempt.check)
             if outcome.state != "PREEMPTED":

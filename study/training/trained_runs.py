@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,18 +11,18 @@ from torch import Tensor
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
-from study.config.named_runs import Donor, Keep, kept_layers
+from study.config.named_runs import InitFrom, Keep, kept_layers
 from study.config.run_config import DataConfig, RunConfig
 from study.counting.architecture import NOT_IN_MLM, Architecture
 from study.data.cache import sha256_of
 from study.data.prepared import PreparedData
 from study.data.tokenizing import tokenizer_file
-from study.model.cutting import cut
-from study.model.masked_language_model import MaskedLanguageModel
+from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
 from study.model.trained_weights import trained_weights
-from study.model.tutor import Tutor
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
+
+_BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
 
 def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
@@ -29,23 +30,23 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
 
     Raises InputError as check_trained_runs, and where the weights are damaged.
     """
-    if (donor := config.recipe.donor) is None:
+    if (init_from := config.recipe.init_from) is None:
         return None
-    _raise_all(_problems_of_donor(config, donor, prepared))
-    folder = RunFolder(donor.folder)
-    layers = kept_layers(folder.config().architecture.depth, config.architecture.depth, donor.keep)
+    _raise_all(_problems_of_start(config, init_from, prepared))
+    folder = RunFolder(init_from.folder)
+    layers = kept_layers(folder.config().architecture.depth, config.architecture.depth, init_from.keep)
     return cut(trained_weights(folder), layers)
 
 
-def tutor_of(config: RunConfig, prepared: PreparedData) -> Tutor | None:
+def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | None:
     """The trained model that a run learns from, None where it has no teacher; raises InputError as starting_weights does."""
-    if (teacher := config.recipe.taught_by) is None:
+    if (teacher := config.recipe.teacher_run) is None:
         return None
     _raise_all(_problems_of_teacher(config, teacher.folder, prepared))
     folder = RunFolder(teacher.folder)
     model = MaskedLanguageModel(folder.config().architecture)
     model.load_state_dict(trained_weights(folder))
-    return Tutor(model, teacher.weight, teacher.temperature)
+    return TeacherModel(model, teacher.weight, teacher.temperature)
 
 
 def check_trained_runs(configs: Iterable[RunConfig], begun: Container[str] = (), prepared: PreparedData | None = None) -> None:
@@ -58,9 +59,9 @@ def check_trained_runs(configs: Iterable[RunConfig], begun: Container[str] = (),
     problems: dict[str, Problem] = {}
     for config in configs:
         found: list[Problem] = []
-        if (donor := config.recipe.donor) is not None and config.key not in begun:
-            found += _problems_of_donor(config, donor, prepared)
-        if (teacher := config.recipe.taught_by) is not None:
+        if (init_from := config.recipe.init_from) is not None and config.key not in begun:
+            found += _problems_of_start(config, init_from, prepared)
+        if (teacher := config.recipe.teacher_run) is not None:
             found += _problems_of_teacher(config, teacher.folder, prepared)
         problems |= {str(problem): problem for problem in found}
     _raise_all(problems.values())
@@ -71,9 +72,9 @@ def _raise_all(problems: Iterable[Problem]) -> None:
         raise InputError(found)
 
 
-def _problems_of_donor(config: RunConfig, donor: Donor, prepared: PreparedData | None) -> Iterator[Problem]:
-    unfit = partial(_unfit_donor, wanted=config.architecture, keep=donor.keep)
-    return _problems(f"recipe.start {donor.folder}", RunFolder(donor.folder), unfit, config, prepared)
+def _problems_of_start(config: RunConfig, init_from: InitFrom, prepared: PreparedData | None) -> Iterator[Problem]:
+    unfit = partial(_unfit_start, wanted=config.architecture, keep=init_from.keep)
+    return _problems(f"recipe.start {init_from.folder}", RunFolder(init_from.folder), unfit, config, prepared)
 
 
 def _problems_of_teacher(config: RunConfig, path: Path, prepared: PreparedData | None) -> Iterator[Problem]:
@@ -110,7 +111,7 @@ def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
     return None
 
 
-def _unfit_donor(given: Architecture, wanted: Architecture, keep: Keep) -> str | None:
+def _unfit_start(given: Architecture, wanted: Architecture, keep: Keep) -> str | None:
     """Why layers of one encoder cannot be those of another."""
     sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, "depth")]
     if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
@@ -147,3 +148,15 @@ def _problems_of_tokenizer(given: RunRecord, data: DataConfig, prepared: Prepare
         return
     remedy = "give both one vocabulary, as tokenizer: {kind: file, …}"
     yield Problem(place, f"was trained on other text, with pieces of its own; {remedy}")
+
+
+def cut(weights: Mapping[str, Tensor], layers: Sequence[int]) -> dict[str, Tensor]:
+    """The weights of a MaskedLanguageModel with these layers alone, numbered anew; all else is kept."""
+    places = {layer: place for place, layer in enumerate(layers)}
+    found = {}
+    for name, tensor in weights.items():
+        if (block := _BLOCK.fullmatch(name)) is None:
+            found[name] = tensor
+        elif (place := places.get(int(block[1]))) is not None:
+            found[f"encoder.blocks.{place}.{block[2]}"] = tensor
+    return found

@@ -29,15 +29,13 @@ from study.data.tokenizing import continuing_pieces
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.store.run_folder import RunFolder
 from study.store.work_folder import step_of
-from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
-from study.training.callbacks import Checkpointer, Clock
+from study.training.callbacks import Checkpointer, Clock, PruneOrder
 from study.training.checkpoints import DurableCheckpointIO, precision_of
-from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels
+from study.training.execution import LIGHTNING_PRECISION, Execution, keep_freed_memory, peak_flops_per_second, resolve_kernels
 from study.training.metrics_log import MetricsFile
-from study.training.pruning import PruneOrder
 from study.training.stopping import StopSignal
-from study.training.trained_runs import starting_weights, tutor_of
+from study.training.trained_runs import load_teacher, starting_weights
 
 VALIDATION_SHARE = 0.05
 """What validation may cost of a run, beyond the one at its end."""
@@ -123,8 +121,8 @@ class Training:
         log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
         kernels = resolve_kernels(execution, self.precision)
         peak = peak_flops_per_second(execution, self.precision)
-        tutor = tutor_of(config, self.prepared)
-        module = MaskedLanguageModelling(config, masker, log_every, peak, kernels, tutor, self._documents)
+        teacher = load_teacher(config, self.prepared)
+        module = MaskedLanguageModelling(config, masker, log_every, peak, kernels, teacher, self._documents)
         if module.fused:
             compile_on(execution.threads)
         if self.checkpoint is None and (weights := starting_weights(config, self.prepared)) is not None:

@@ -195,7 +195,7 @@ def test_training_masks_are_those_of_validation_but_for_what_the_recipe_says() -
     knobs = ["recipe.masking.rate", "recipe.masking.mask_share"]
     assert own.values_of(knobs) == {"recipe.masking.rate": 0.4, "recipe.masking.mask_share": 0.8}
     assert both.values_of(knobs)["recipe.masking.rate"] == 0.25
-    assert own.setting(knobs[:1]) == "masking.rate=0.4"
+    assert own.variant(knobs[:1]) == "masking.rate=0.4"
 
 
 def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:

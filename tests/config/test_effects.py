@@ -27,8 +27,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def donor(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return trained(tmp_path_factory.mktemp("donor"), config(corpus, recipe={"budget": {"steps": STEPS}}, **NARROW))
+def source(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return trained(tmp_path_factory.mktemp("source"), config(corpus, recipe={"budget": {"steps": STEPS}}, **NARROW))
 
 
 def of(
@@ -101,8 +101,8 @@ def test_runs_that_train_unlike_are_said_to(one: dict[str, Any], other: dict[str
     assert weights(tmp_path, first) != weights(tmp_path, second)
 
 
-def test_a_run_that_begins_with_trained_weights_has_no_initialisation(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
-    given: dict[str, Any] = {**NARROW, "start": str(donor.path)}
+def test_a_run_that_begins_with_trained_weights_has_no_initialisation(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+    given: dict[str, Any] = {**NARROW, "start": str(source.path)}
     first, second = of(corpus, **given), of(corpus, **given, initialisation="unit_stream", residual_initialisation="zero")
     assert without_effect(second)["recipe.initialisation"] == "all weights are those of the run that recipe.start names"
     assert training_key(first) == training_key(second)
@@ -110,9 +110,9 @@ def test_a_run_that_begins_with_trained_weights_has_no_initialisation(corpus: Pa
 
 
 def test_where_no_step_is_trained_the_recipe_has_no_effect_but_for_the_start(
-    corpus: Path, donor: RunFolder, tmp_path: Path
+    corpus: Path, source: RunFolder, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = {**NARROW, "start": str(donor.path), "budget": {"steps": 0}}
+    given: dict[str, Any] = {**NARROW, "start": str(source.path), "budget": {"steps": 0}}
     first, second = (
         of(corpus, **given),
         of(corpus, **given, learning_rate=1e-2, dropout=0.5, optimizer="muon", masking={"rate": 0.5}),

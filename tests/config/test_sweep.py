@@ -11,7 +11,7 @@ import pytest
 from study.base.errors import InputError
 from study.config.search_spec import Choices, Dimension, Range, Search
 from study.config.shape_spec import Shapes
-from study.config.sweep import Budgets, Tuned
+from study.config.sweep import Budgets, TuneRange
 from study.config.sweep_files import read_sweep
 from study.planning.plan import cells
 from tests.sweeps import RATES, parsed, search_sweep, sweep, write_sweep
@@ -178,12 +178,12 @@ def test_choices_that_spell_numbers_are_numbers() -> None:
 
 
 def test_tuned_values_stand_in_equal_ratios_each_once() -> None:
-    assert Tuned.parse({"low": 1e-3, "high": 1e-2, "trials": 3}).values() == [0.001, 0.003162, 0.01]
-    assert Tuned.parse({"low": 1, "high": 1.001, "trials": 9}).values() == [1, 1.001]
+    assert TuneRange.parse({"low": 1e-3, "high": 1e-2, "trials": 3}).values() == [0.001, 0.003162, 0.01]
+    assert TuneRange.parse({"low": 1, "high": 1.001, "trials": 9}).values() == [1, 1.001]
 
 
 def test_beyond_an_end_lies_the_next_value_of_the_same_ratio() -> None:
-    tuned = Tuned.parse({"low": 1e-3, "high": 1e-2, "trials": 3})
+    tuned = TuneRange.parse({"low": 1e-3, "high": 1e-2, "trials": 3})
     assert tuned.line() == [0.0003162, *tuned.values(), 0.03162]
 
 

@@ -85,7 +85,7 @@ def test_a_knob_of_training_masks_is_one_key(tmp_path: Path) -> None:
     )
     spec, values = read_sweep(file, overrides)
     assert isinstance(spec, CellSweep)
-    assert spec.settings == [{"recipe.masking.whole_words": False}, {"recipe.masking.whole_words": True}]
+    assert spec.variants == [{"recipe.masking.whole_words": False}, {"recipe.masking.whole_words": True}]
     assert values["tune"]["recipe.masking.rate"]["trials"] == 3
     runs = [run for cell in Plan(spec).cells for run in cell.trials()]
     assert {run.training_masking.rate for run in runs} == {0.2, 0.4, 0.8}

@@ -218,7 +218,7 @@ def test_a_sweep_that_is_read_is_planned_or_refused(values: dict[str, Any], file
     assert sweep is not None
     if isinstance(sweep, CellSweep):
         tried = prod(tuned.trials for tuned in sweep.tune.values())
-        assume(len(sweep.settings) * len(sweep.shapes.sizes({})[0]) * tried < 500)
+        assume(len(sweep.variants) * len(sweep.shapes.sizes({})[0]) * tried < 500)
 
     def planned() -> Sweep:
         plan = Plan(sweep)

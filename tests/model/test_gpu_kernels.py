@@ -20,7 +20,7 @@ from study.benching.bench_tables import as_line, as_text
 from study.benching.figures import failed
 from study.counting.architecture import Architecture
 from study.data.masking import IGNORED
-from study.model.encoder import Block, is_written_out
+from study.model.encoder import Block, has_fused_kernels
 from study.model.lightning import MaskedLanguageModelling
 from tests.needs import needs_compiler, needs_gpu
 from tests.processes import apart
@@ -178,7 +178,7 @@ def drawn_positions(sequences: int, length: int) -> Tensor:
 
 def differences_of_blocks(count: int, length: int, turns: int, at_some: bool) -> list[float]:
     """How far blocks that are written out are from others, in fp32: their result and all gradients; all take several turns."""
-    fused_blocks = importlib.import_module("study.model.fused_blocks").fused_blocks
+    fused_blocks = importlib.import_module("study.model.fused").fused_blocks
     blocks, x = drawn_blocks(count), torch.randn(3, length, 48)
     positions = drawn_positions(3, length) if at_some else None
     dy = torch.randn(3, length if positions is None else positions.shape[1], 48)
@@ -190,7 +190,7 @@ def differences_of_blocks(count: int, length: int, turns: int, at_some: bool) ->
 
 def differences_of_loss(vocabulary: int) -> list[float]:
     """How far the loss that is written out, and its gradients, are from torch's in fp32; some labels are ignored."""
-    fused_cross_entropy = importlib.import_module("study.model.fused_loss").fused_cross_entropy
+    fused_cross_entropy = importlib.import_module("study.model.fused").fused_cross_entropy
     torch.manual_seed(0)
     drawn, labels = (
         (torch.randn(40, 24), torch.randn(vocabulary, 24), torch.randn(vocabulary)),
@@ -211,12 +211,12 @@ def differences_of_loss(vocabulary: int) -> list[float]:
 def losses_written_out(root: Path, corpus: Path) -> tuple[list[float], list[float], int]:
     """The losses of a short run by torch's own kernels and by those that are written out, and how often blocks were."""
     torch.compiler.set_stance("force_eager")
-    blocks = importlib.import_module("study.model.fused_blocks")
+    blocks = importlib.import_module("study.model.fused")
     short = config(corpus, architecture={"depth": 3}, recipe={"budget": {"steps": 6}})
     eager = trained(root / "eager", short, kernels="eager")
     with (
         patch.object(blocks, "fused_blocks", wraps=blocks.fused_blocks) as counted,
-        patch.object(MaskedLanguageModelling, "written_out", True),
+        patch.object(MaskedLanguageModelling, "uses_fused_kernels", True),
     ):
         fused = trained(root / "fused", short, kernels="compiled")
     return losses(eager), losses(fused), counted.call_count
@@ -330,9 +330,9 @@ def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(m
     ],
 )
 def test_only_blocks_of_berts_without_dropout_are_written_out(changes: dict[str, Any], dropout: float) -> None:
-    assert is_written_out(Architecture.parse(SHAPE), 0.0)
-    assert is_written_out(Architecture.parse(SHAPE | {"layer_groups": 1}), 0.0)
-    assert not is_written_out(Architecture.parse(SHAPE | changes), dropout)
+    assert has_fused_kernels(Architecture.parse(SHAPE), 0.0)
+    assert has_fused_kernels(Architecture.parse(SHAPE | {"layer_groups": 1}), 0.0)
+    assert not has_fused_kernels(Architecture.parse(SHAPE | changes), dropout)
 
 
 HALF, FLOAT, LONG, INT = "*bf16", "*fp32", "*i64", "i32"
@@ -386,7 +386,7 @@ def test_kernels_build_for_a_hopper_and_fit_its_registers_and_memory(tmp_path: P
 def test_on_a_gpu_blocks_that_are_written_out_are_as_exact_as_others_in_bf16(
     width: int, heads: int, length: int, at_some: bool
 ) -> None:
-    from study.model.fused_blocks import fused_blocks
+    from study.model.fused import fused_blocks
 
     blocks = drawn_blocks(2, "cuda", width=width, heads=heads, ffn=4 * width)
     x, positions = torch.randn(16, length, width, device="cuda").bfloat16(), None

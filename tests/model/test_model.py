@@ -10,7 +10,7 @@ import torch
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.model.embeddings import padding_mask
-from study.model.encoder import Attention, FeedForward, attended, rotary_turns
+from study.model.encoder import Attention, FeedForward, attended, rotary_table
 from study.model.masked_language_model import MaskedLanguageModel
 from tests.transformers_models import BERTS, theirs_of
 
@@ -99,14 +99,14 @@ def test_logits_equal_those_of_transformers(
 def test_rotary_positions_tell_distances_alone() -> None:
     """Words that lie three places further on attend to each other as before, and words in another order do not."""
     torch.manual_seed(0)
-    attention, turns = randomised(Attention(small(), 0.0)).double().eval(), rotary_turns(24, 8)
+    attention, rotary = randomised(Attention(small(), 0.0)).double().eval(), rotary_table(24, 8)
     x = torch.randn(2, 20, 32, dtype=torch.float64)
-    alone = attention(x[:, :10], None, turns[:, :10])
+    alone = attention(x[:, :10], None, rotary[:, :10])
     mask = (torch.arange(13) >= 3).expand(2, 13)[:, None, None, :]
-    later = attention(torch.cat((x[:, 10:13], x[:, :10]), 1), mask, turns[:, :13])[:, 3:]
+    later = attention(torch.cat((x[:, 10:13], x[:, :10]), 1), mask, rotary[:, :13])[:, 3:]
     torch.testing.assert_close(later, alone, atol=1e-6, rtol=0)
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
-    assert not torch.allclose(attention(x[:, :10][:, order], None, turns[:, :10]), alone[:, order], atol=1e-3)
+    assert not torch.allclose(attention(x[:, :10][:, order], None, rotary[:, :10]), alone[:, order], atol=1e-3)
     torch.testing.assert_close(attention(x[:, :10][:, order], None), attention(x[:, :10], None)[:, order])
 
 

@@ -49,7 +49,7 @@ def times(factor: float | Tensor) -> Callable[..., Tensor]:
     return lambda _, __, output: output * factor
 
 
-def written_out(a: Architecture, asked: Recipe) -> tuple[MaskedLanguageModel, torch.optim.Optimizer]:
+def uses_fused_kernels(a: Architecture, asked: Recipe) -> tuple[MaskedLanguageModel, torch.optim.Optimizer]:
     """A model whose forward pass has the factors of the paper, and its optimiser by the rows of the paper's table.
 
     Muon itself multiplies a step by √max(1, outputs ÷ inputs), which for the base's outer product is twice what it should be.
@@ -118,7 +118,7 @@ def test_folded_factors_train_as_those_that_the_paper_writes_out(
     a, asked = architecture(**KINDS[kind]), recipe(optimizer=optimizer)
     model = fresh_model(a, asked, 0).double()
     folded = losses(model, optimizer_of(model, asked))
-    assert folded == pytest.approx(losses(*written_out(a, asked)), rel=1e-5)
+    assert folded == pytest.approx(losses(*uses_fused_kernels(a, asked)), rel=1e-5)
     assert abs(folded[-1] - folded[0]) > 1e-3
 
 

@@ -33,7 +33,7 @@ def refused(**changes: Any) -> dict[str, str]:
 def settings(**changes: Any) -> list[str]:
     """What tells the cells of the first shape apart."""
     spec = sweep(**{"shapes": {"grid": {"depth": [1]}}} | changes)
-    return [cell.config.setting(spec.varied) for cell in Plan(spec).cells]
+    return [cell.config.variant(spec.varied) for cell in Plan(spec).cells]
 
 
 @pytest.mark.parametrize(

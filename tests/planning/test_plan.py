@@ -81,7 +81,7 @@ def test_each_setting_has_every_shape_and_a_search_of_its_own() -> None:
     vary = {"architecture.norm": ["post", "pre"], "recipe.dropout": ["1e-1", 0]}
     tune = {"recipe.learning_rate": {"low": 0.01, "high": 0.16, "trials": 5}}
     planned = cells(sweep(vary=vary, tune=tune))
-    settings = [cell.config.setting(tuple(vary)) for cell in planned]
+    settings = [cell.config.variant(tuple(vary)) for cell in planned]
     assert settings == [f"norm={norm}, dropout={dropout}" for norm in ("post", "pre") for dropout in (0.1, 0) for _ in (1, 2)]
     assert [cell.config.architecture.depth for cell in planned] == [1, 2] * 4
     for one, two in zip(planned[::2], planned[1::2], strict=True):

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from study.training.allocation import keep_freed_memory
+from study.training.execution import keep_freed_memory
 
 FAULTS = """
 import resource, torch
-from study.training.allocation import keep_freed_memory
+from study.training.execution import keep_freed_memory
 {first}
 def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def step(): return sum(float(torch.ones(10_000_000)[0]) for _ in range(2))

@@ -16,9 +16,9 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
 from study.base.errors import InputError
 from study.model.in_transformers import our_architecture, our_weights
-from study.model.kin import kin_in
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
+from study.model.transformers_classes import class_in
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
 from study.store.run_folder import RunFolder
@@ -116,7 +116,7 @@ def ours_of(theirs: PreTrainedModel) -> MaskedLanguageModel:
     """The model that is built here for one of transformers, with its weights."""
     settings = theirs.config.to_dict()
     ours = MaskedLanguageModel(our_architecture(settings, "theirs")).eval()
-    ours.load_state_dict(our_weights(theirs.state_dict(), ours.architecture, kin_in(settings, "theirs"), "theirs"))
+    ours.load_state_dict(our_weights(theirs.state_dict(), ours.architecture, class_in(settings, "theirs"), "theirs"))
     return ours
 
 

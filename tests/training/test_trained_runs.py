@@ -27,11 +27,9 @@ from study.counting.architecture import Architecture
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import prepare
 from study.evidence.evidence import gather
-from study.model.cutting import cut
-from study.model.masked_language_model import MaskedLanguageModel
+from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
 from study.model.optimization import adamw, schedule
 from study.model.trained_weights import trained_weights
-from study.model.tutor import Tutor
 from study.planning.plan import searched_config
 from study.plotting.loss_by_size import LossBySize
 from study.scoring.exporting import export
@@ -40,7 +38,7 @@ from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.filing import Filing
-from study.training.trained_runs import check_trained_runs
+from study.training.trained_runs import check_trained_runs, cut
 from study.training.trainer import Trained, training_masker
 from study.training.watchdog import Watchdog
 from tests.launching import Place
@@ -58,9 +56,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def donor(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> RunFolder:
+def source(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> RunFolder:
     """A trained run of four layers that has left the plateau."""
-    return trained(tmp_path_factory.mktemp("donor"), toy(corpus, depth=4, budget={"steps": 200}))
+    return trained(tmp_path_factory.mktemp("source"), toy(corpus, depth=4, budget={"steps": 200}))
 
 
 def toy(corpus: Path, depth: int = 2, width: int = 16, **recipe: Any) -> RunConfig:
@@ -97,24 +95,24 @@ def told(*runs: RunConfig) -> str:
 
 def test_one_flipped_byte_of_weights_is_noticed(corpus: Path, tmp_path: Path) -> None:
     """The file opens all the same, and the record says that it is another; a run that starts from it has the reason."""
-    donor = trained(tmp_path, toy(corpus))
-    content = bytearray(donor.weights_file.read_bytes())
+    source = trained(tmp_path, toy(corpus))
+    content = bytearray(source.weights_file.read_bytes())
     content[-5] ^= 1
-    donor.weights_file.write_bytes(content)
-    assert safetensors.torch.load_file(donor.weights_file)
+    source.weights_file.write_bytes(content)
+    assert safetensors.torch.load_file(source.weights_file)
     with pytest.raises(InputError, match=r"weights\.safetensors: is damaged, and the weights are needed; fetch it, or train"):
-        trained_weights(donor)
+        trained_weights(source)
     content[-5] ^= 1
-    donor.weights_file.write_bytes(content)
-    assert trained_weights(donor)
-    record = donor.record()
+    source.weights_file.write_bytes(content)
+    assert trained_weights(source)
+    record = source.record()
     assert record is not None
     earlier = record.model_copy(update={"weights_sha256": None})
-    donor.put_record_aside({"reason": "as of before"})
-    donor.file_record(earlier)
+    source.put_record_aside({"reason": "as of before"})
+    source.file_record(earlier)
     content[-5] ^= 1
-    donor.weights_file.write_bytes(content)
-    assert trained_weights(donor), "an older record names no hash"
+    source.weights_file.write_bytes(content)
+    assert trained_weights(source), "an older record names no hash"
 
 
 @pytest.mark.parametrize(
@@ -132,17 +130,17 @@ def test_one_flipped_byte_of_weights_is_noticed(corpus: Path, tmp_path: Path) ->
 def test_weights_of_another_architecture_are_refused_by_whoever_loads_them(
     corpus: Path, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], problem: str
 ) -> None:
-    donor = trained(tmp_path, toy(corpus))
-    record = donor.record()
+    source = trained(tmp_path, toy(corpus))
+    record = source.record()
     assert record is not None
-    donor.put_record_aside({"reason": "as of before weights had a hash"})
-    donor.file_record(record.model_copy(update={"weights_sha256": None}))
-    safetensors.torch.save_file(change(trained_weights(donor)), donor.weights_file)
-    run = Pretrained(donor)
-    for load in (lambda: trained_weights(donor), run.masked_language_model, lambda: export(run, tmp_path / "exported")):
+    source.put_record_aside({"reason": "as of before weights had a hash"})
+    source.file_record(record.model_copy(update={"weights_sha256": None}))
+    safetensors.torch.save_file(change(trained_weights(source)), source.weights_file)
+    run = Pretrained(source)
+    for load in (lambda: trained_weights(source), run.masked_language_model, lambda: export(run, tmp_path / "exported")):
         with pytest.raises(InputError, match=re.escape(problem)) as refusal:
             load()
-        assert str(donor.weights_file) in str(refusal.value)
+        assert str(source.weights_file) in str(refusal.value)
     assert not (tmp_path / "exported").exists()
 
 
@@ -185,7 +183,7 @@ def test_a_donor_is_known_by_its_run_and_layers_wherever_it_lies(corpus: Path) -
     assert ids["fresh"] == toy(corpus).fingerprint("data")
     assert other.fingerprint("data") not in ids.values()
     assert started(corpus, f"b/{run}:last").key == other.key
-    assert started(corpus, f"b/{run}/").setting(("recipe.start",)) == f"start={run}:first"
+    assert started(corpus, f"b/{run}/").variant(("recipe.start",)) == f"start={run}:first"
     assert RunConfig.parse(other.to_dict()) == other
     assert "start" not in toy(corpus).to_dict()["recipe"]
     for wrong in ("afresh", "results/mine", f"a/{run}:middle", f"{run}0"):
@@ -193,28 +191,28 @@ def test_a_donor_is_known_by_its_run_and_layers_wherever_it_lies(corpus: Path) -
             started(corpus, wrong)
 
 
-def test_a_run_goes_on_from_the_layers_of_another(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
-    """A rate of next to nothing leaves the weights as they were given, and the donor's loss where no layer is cut."""
+def test_a_run_goes_on_from_the_layers_of_another(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+    """A rate of next to nothing leaves the weights as they were given, and the source's loss where no layer is cut."""
     still: dict[str, Any] = {"learning_rate": 1e-12, "weight_decay": 0.0, "budget": {"steps": 1}, "warmup_fraction": 0.0}
-    whole = trained(tmp_path, started(corpus, donor.path, depth=4, **still))
-    given, found = trained_weights(donor), trained_weights(whole)
+    whole = trained(tmp_path, started(corpus, source.path, depth=4, **still))
+    given, found = trained_weights(source), trained_weights(whole)
     assert all(torch.allclose(found[name], given[name], atol=1e-9) for name in given)
-    losses = [record.loss_nats for folder in (donor, whole) if (record := folder.record())]
+    losses = [record.loss_nats for folder in (source, whole) if (record := folder.record())]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-    short = trained_weights(trained(tmp_path, started(corpus, f"{donor.path}:spread", **still)))
+    short = trained_weights(trained(tmp_path, started(corpus, f"{source.path}:spread", **still)))
     expected = cut(given, (0, 3))
     assert short.keys() == expected.keys()
     assert all(torch.allclose(short[name], expected[name], atol=1e-9) for name in expected)
 
 
 def test_a_run_of_no_steps_has_the_weights_of_its_donor_and_the_loss_of_these(
-    corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
     monkeypatch.setattr(Watchdog, "on_validation_batch_end", lambda self, *_, **__: seen.append(self))
-    whole = donor.record()
+    whole = source.record()
     uncut, short = (
-        trained(tmp_path / str(depth), started(corpus, f"{donor.path}{keep}", depth, budget={"steps": 0}))
+        trained(tmp_path / str(depth), started(corpus, f"{source.path}{keep}", depth, budget={"steps": 0}))
         for depth, keep in ((4, ""), (2, ":last"))
     )
     record = uncut.record()
@@ -222,7 +220,7 @@ def test_a_run_of_no_steps_has_the_weights_of_its_donor_and_the_loss_of_these(
     assert record is not None
     assert (record.state, record.tokens, record.train_flops, record.tokens_per_second) == ("COMPLETED", 0, 0, None)
     assert record.loss_nats == pytest.approx(whole.loss_nats, abs=1e-6)
-    kept = cut(trained_weights(donor), (2, 3))
+    kept = cut(trained_weights(source), (2, 3))
     assert all(torch.equal(kept[name], tensor) for name, tensor in trained_weights(short).items())
     assert len({*seen}) == 2, "the validation of each is watched"
     cut_short = short.record()
@@ -233,36 +231,36 @@ def test_a_run_of_no_steps_has_the_weights_of_its_donor_and_the_loss_of_these(
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
-    corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = started(corpus, donor.path)
+    wanted = started(corpus, source.path)
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
         assert trained(tmp_path / "stopped", wanted, stop_after(13, patch)).record() is None
-    away = donor.path.rename(tmp_path / "away")
+    away = source.path.rename(tmp_path / "away")
     try:
         resumed = trained(tmp_path / "stopped", wanted)
-        assert trained(tmp_path / "stopped", wanted).attempts() == 2, "a run that has ended asks for no donor"
+        assert trained(tmp_path / "stopped", wanted).attempts() == 2, "a run that has ended asks for no source"
     finally:
-        away.rename(donor.path)
+        away.rename(source.path)
     for name, tensor in trained_weights(straight).items():
         assert torch.equal(tensor, trained_weights(resumed)[name])
 
 
-def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
-    check_trained_runs([started(corpus, donor.path), toy(corpus)])
+def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+    check_trained_runs([started(corpus, source.path), toy(corpus)])
     missing = started(corpus, tmp_path / "0123456789abcdef")
     assert "is the folder of no run that has ended" in told(missing)
     assert told(missing, missing).count("\n") == 0, "each once"
-    wide = toy(corpus, width=32, start=str(donor.path))
+    wide = toy(corpus, width=32, start=str(source.path))
     assert "has width 16 and not 32; a run begins with the weights of one that differs from it in depth alone" in told(wide)
-    assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in told(started(corpus, donor.path, depth=5))
+    assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in told(started(corpus, source.path, depth=5))
     renamed = tmp_path / ("e" * 16)
-    renamed.symlink_to(donor.path)
-    assert f"holds run {donor.run_id}; a run's folder has its id for a name" in told(started(corpus, renamed))
-    lost = RunFolder(tmp_path / donor.run_id)
+    renamed.symlink_to(source.path)
+    assert f"holds run {source.run_id}; a run's folder has its id for a name" in told(started(corpus, renamed))
+    lost = RunFolder(tmp_path / source.run_id)
     lost.path.mkdir()
-    record = donor.record()
+    record = source.record()
     assert record is not None
     lost.file_record(record)
     assert "has no weights.safetensors" in told(started(corpus, lost.path))
@@ -310,7 +308,7 @@ def test_a_teacher_is_known_by_its_run_weight_and_temperature_wherever_it_lies(c
     others = ("none", f"{run}:weight=0.5", f"{run}:temperature=4", f"{run}:weight=0.5:temperature=4")
     assert len({taught(corpus, other).fingerprint("data") for other in (run, *others)}) == 5
     assert taught(corpus, "none").fingerprint("data") == toy(corpus, 1, 8).fingerprint("data")
-    assert taught(corpus, others[3]).setting(("recipe.teacher",)) == f"teacher={run}:weight=0.5:temperature=4"
+    assert taught(corpus, others[3]).variant(("recipe.teacher",)) == f"teacher={run}:weight=0.5:temperature=4"
     assert RunConfig.parse(usual.to_dict()) == usual
     assert taught(corpus, f"{run}:weight=0.1234567").key != taught(corpus, f"{run}:weight=0.1234568").key
 
@@ -340,16 +338,16 @@ def test_a_budget_in_flops_has_no_room_for_a_teacher(corpus: Path) -> None:
 
 @pytest.mark.parametrize(("weight", "temperature"), [(0.5, 2.0), (1.0, 1.0)])
 def test_a_taught_run_is_the_plain_loop_with_its_teachers_lesson(
-    corpus: Path, donor: RunFolder, tmp_path: Path, weight: float, temperature: float
+    corpus: Path, source: RunFolder, tmp_path: Path, weight: float, temperature: float
 ) -> None:
     """The loss of Hinton et al. at the masked positions, in float64, from the teacher's predictions on the masked tokens."""
-    teacher = f"{donor.path}:weight={weight}:temperature={temperature}"
+    teacher = f"{source.path}:weight={weight}:temperature={temperature}"
     wanted = taught(corpus, teacher, budget={"steps": 20}, gradient_clip_norm=0)
     folder = trained(tmp_path, wanted, kernels="eager")
-    prepared, whole = prepare(wanted.data), donor.record()
+    prepared, whole = prepare(wanted.data), source.record()
     assert whole is not None
     deep = MaskedLanguageModel(whole.config.architecture).eval()
-    deep.load_state_dict(trained_weights(donor))
+    deep.load_state_dict(trained_weights(source))
     student = MaskedLanguageModel(wanted.architecture, seed=0)
     optimizer = adamw(student, wanted.recipe)
     rates = schedule(optimizer, wanted.steps, wanted.recipe)
@@ -378,17 +376,17 @@ def test_a_taught_run_is_the_plain_loop_with_its_teachers_lesson(
 def test_a_teacher_that_is_the_student_has_nothing_to_teach(corpus: Path) -> None:
     model = MaskedLanguageModel(toy(corpus).architecture, seed=1)
     masked = MaskedBatch(torch.arange(32).view(2, 16), torch.tensor([[1, 5], [2, 3]]), torch.tensor([[7, IGNORED], [9, 9]]))
-    lesson = Tutor(copy.deepcopy(model), weight=1.0, temperature=3.0).lesson(masked)
-    loss = model.predicted_loss(model.encoder(masked.tokens, positions_BxK=masked.positions), masked.labels, lesson)
+    teacher = TeacherModel(copy.deepcopy(model), weight=1.0, temperature=3.0).predict(masked)
+    loss = model.predicted_loss(model.encoder(masked.tokens, positions_BxK=masked.positions), masked.labels, teacher)
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.item() == pytest.approx(0, abs=1e-6)
     assert all(parameter.grad is None or parameter.grad.abs().max() < 1e-6 for parameter in model.parameters())
 
 
 def test_the_flops_of_a_taught_run_are_its_own_and_a_third_of_its_teachers(
-    corpus: Path, donor: RunFolder, tmp_path: Path
+    corpus: Path, source: RunFolder, tmp_path: Path
 ) -> None:
-    folder = trained(tmp_path, taught(corpus, donor.path, budget={"steps": 20}))
+    folder = trained(tmp_path, taught(corpus, source.path, budget={"steps": 20}))
     own, whole = (toy(corpus, 1, 8, budget={"steps": 20}), toy(corpus, 4, 16, budget={"steps": 20}))
     record = folder.record()
     assert record is not None
@@ -400,26 +398,26 @@ def test_the_flops_of_a_taught_run_are_its_own_and_a_third_of_its_teachers(
 
 
 def test_a_teacher_that_goes_when_its_pupil_has_learned_is_counted_all_the_same(
-    corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away, write = tmp_path / "away", Filing._write_results
 
     def teacher_goes(filing: Filing, done: Trained) -> None:
-        donor.path.rename(away)
+        source.path.rename(away)
         write(filing, done)
 
     monkeypatch.setattr(Filing, "_write_results", teacher_goes)
     try:
-        folder = trained(tmp_path, taught(corpus, donor.path, budget={"steps": 20}))
+        folder = trained(tmp_path, taught(corpus, source.path, budget={"steps": 20}))
     finally:
-        away.rename(donor.path)
+        away.rename(source.path)
     record = folder.record()
     assert record is not None
     assert record.train_flops == pytest.approx(list(folder.metrics())[-1]["trainer/flops"])
 
 
-def test_a_teacher_of_longer_sequences_teaches_shorter_ones(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
-    values = deep_merge(taught(corpus, donor.path, budget={"steps": 5}).to_dict(), {"data": {"sequence_length": 8}})
+def test_a_teacher_of_longer_sequences_teaches_shorter_ones(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+    values = deep_merge(taught(corpus, source.path, budget={"steps": 5}).to_dict(), {"data": {"sequence_length": 8}})
     record = trained(tmp_path, RunConfig.parse(values)).record()
     assert record is not None
     assert record.state == "COMPLETED", record.reason
@@ -427,11 +425,11 @@ def test_a_teacher_of_longer_sequences_teaches_shorter_ones(corpus: Path, donor:
 
 @pytest.mark.parametrize("all_else", [False, True], ids=["as BERT", "every knob of the recipe"])
 def test_a_taught_run_that_was_stopped_goes_on_to_the_same_bits(
-    all_else: bool, corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    all_else: bool, corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     masking = {"rate": 0.3, "whole_words": True, "static_copies": 2}
-    knobs = {"optimizer": "muon", "parametrization": "completep", "masking": masking, "start": str(donor.path)}
-    shared: dict[str, Any] = {"teacher": str(donor.path), "budget": {"steps": 30}, "dropout": 0.1}
+    knobs = {"optimizer": "muon", "parametrization": "completep", "masking": masking, "start": str(source.path)}
+    shared: dict[str, Any] = {"teacher": str(source.path), "budget": {"steps": 30}, "dropout": 0.1}
     wanted = toy(corpus, 1, 16 if all_else else 8, **shared, **(knobs if all_else else {}))
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
@@ -442,13 +440,13 @@ def test_a_taught_run_that_was_stopped_goes_on_to_the_same_bits(
         assert torch.equal(tensor, trained_weights(resumed)[name])
 
 
-def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
-    wanted = taught(corpus, donor.path)
-    check_trained_runs([wanted, taught(corpus, donor.path, 6)], begun={wanted.key})
+def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+    wanted = taught(corpus, source.path)
+    check_trained_runs([wanted, taught(corpus, source.path, 6)], begun={wanted.key})
     missing = taught(corpus, tmp_path / "0123456789abcdef")
     assert "recipe.teacher" in told(missing)
     assert "is the folder of no run that has ended" in told(missing)
-    with pytest.raises(InputError, match="is the folder of no run"):  # unlike a donor, a teacher is needed to the end
+    with pytest.raises(InputError, match="is the folder of no run"):  # unlike a source, a teacher is needed to the end
         check_trained_runs([missing], begun={missing.key})
     both = taught(corpus, tmp_path / ("1" * 16), start=str(tmp_path / ("2" * 16)))
     assert told(both).count("\n") == 1, "all at once"
@@ -480,32 +478,32 @@ def test_a_search_that_is_over_needs_its_teacher_no_more(corpus: Path, tmp_path:
 
 @pytest.mark.parametrize("named", [started, taught])
 def test_a_trained_run_of_another_tokeniser_is_refused(
-    donor: RunFolder, tmp_path: Path, named: Callable[[Path, object], RunConfig]
+    source: RunFolder, tmp_path: Path, named: Callable[[Path, object], RunConfig]
 ) -> None:
     other = write_corpus(tmp_path / "other.txt")
-    record = trained(tmp_path, named(other, donor.path)).record()
+    record = trained(tmp_path, named(other, source.path)).record()
     assert record is not None
     assert record.state == "FAILED"
     assert "was trained on other text, with pieces of its own" in str(record.reason)
 
 
 def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
-    donor: RunFolder, corpus: Path, tmp_path: Path, study: Any
+    source: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:
     vary = {
-        "recipe.start": ["fresh", str(donor.path), f"{donor.path}:last"],
-        "recipe.teacher": ["none", f"{donor.path}:weight=0.5"],
+        "recipe.start": ["fresh", str(source.path), f"{source.path}:last"],
+        "recipe.teacher": ["none", f"{source.path}:weight=0.5"],
     }
     sweep = sweep_of(corpus, depths=[2], steps=150, vary=vary, seeds=1, first_seed=1)
     file = tmp_path / "toy.yaml"
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
     refused = study("plan", file, "vary.recipe.start=[fresh, old]")
     assert refused[2].startswith("error: vary.recipe.start: 'old' is neither fresh nor the folder of a run")
-    assert f"recipe.start {donor.path}: has 4 of the 5 layers" in study("plan", file, "shapes.grid.depth=[5]")[2]
-    assert f"start={donor.run_id}:last" in study("plan", file)[1]
+    assert f"recipe.start {source.path}: has 4 of the 5 layers" in study("plan", file, "shapes.grid.depth=[5]")[2]
+    assert f"start={source.run_id}:last" in study("plan", file)[1]
     tuned = "tune.recipe.learning_rate={low: 0.001, high: 0.1, trials: 4}"
     later = study("plan", file, "shapes.grid.depth=[1, 5]", tuned)
-    assert f"recipe.start {donor.path}: has 4 of the 5 layers" in later[2], "of shapes that wait for a rate too"
+    assert f"recipe.start {source.path}: has 4 of the 5 layers" in later[2], "of shapes that wait for a rate too"
     gone = study("plan", file, f"vary.recipe.start=[runs/{'0' * 16}]")
     assert (gone[0], "is the folder of no run that has ended" in gone[2]) == (2, True)
     Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
@@ -514,35 +512,35 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
         [p for p in answer["comparisons"]["pairs"] if knob in p["first"]] for knob in ("start", "teacher")
     )
     pairs = [pair for pair in of_starts if "teacher=none" in pair["family"]]
-    first, last = f"start={donor.run_id}:first", f"start={donor.run_id}:last"
+    first, last = f"start={source.run_id}:first", f"start={source.run_id}:last"
     assert [(pair["first"], pair["second"]) for pair in pairs] == [(first, "start=fresh"), (last, "start=fresh"), (last, first)]
     assert pairs[0]["difference"]["estimate_nats"] < -0.1
     lessons = [p for p in of_teachers if "start=fresh" in p["family"]]
-    assert [(p["first"], p["second"]) for p in lessons] == [(f"teacher={donor.run_id}:weight=0.5", "teacher=none")]
+    assert [(p["first"], p["second"]) for p in lessons] == [(f"teacher={source.run_id}:weight=0.5", "teacher=none")]
     (line,) = (line for line in answer["findings"]["undecided"] if line.startswith("What another donor would do"))
-    assert f"4 runs began with weights of {donor.run_id}, whose luck" in line
+    assert f"4 runs began with weights of {source.run_id}, whose luck" in line
     (line,) = (line for line in answer["findings"]["undecided"] if line.startswith("What another teacher would do"))
-    assert f"3 runs learned from {donor.run_id}, whose luck" in line
+    assert f"3 runs learned from {source.run_id}, whose luck" in line
     flops = {cell["setting"]: cell["train_flops"] for cell in answer["cells"]}
-    assert flops[f"start=fresh, teacher={donor.run_id}:weight=0.5"] > 1.2 * flops["start=fresh, teacher=none"]
-    away = donor.path.rename(tmp_path / "away")
+    assert flops[f"start=fresh, teacher={source.run_id}:weight=0.5"] > 1.2 * flops["start=fresh, teacher=none"]
+    away = source.path.rename(tmp_path / "away")
     try:
-        assert study("plan", file, "--results", tmp_path / "results")[0] == 0, "what is trained asks for no donor"
+        assert study("plan", file, "--results", tmp_path / "results")[0] == 0, "what is trained asks for no source"
         assert study("plan", file, "--results", tmp_path / "results", "name=other")[0] == 0, "nor what another sweep trained"
     finally:
-        away.rename(donor.path)
+        away.rename(source.path)
 
 
 def test_a_sweep_tells_which_layers_to_keep_without_training(
-    donor: RunFolder, corpus: Path, tmp_path: Path, study: Any
+    source: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:
-    vary = {"recipe.start": [f"{donor.path}", f"{donor.path}:last"]}
+    vary = {"recipe.start": [f"{source.path}", f"{source.path}:last"]}
     sweep = sweep_of(corpus, depths=[2, 3, 4], steps=0, vary=vary)
     file, folder = tmp_path / "toy.yaml", tmp_path / "results" / "toy"
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
     assert "steps 0 trains nothing; let recipe.start name the run" in study("plan", file, "vary.recipe.start=[fresh]")[2]
     assert "5 runs, 0 tokens, 0 FLOPs: about 0 s" in study("plan", file)[1], "all four layers are one run"
-    others = [f"{donor.path}:last", f"{donor.path}:spread"]
+    others = [f"{source.path}:last", f"{source.path}:spread"]
     assert "1 run, 0 tokens" in study("plan", file, f"vary.recipe.start={others}", "shapes.grid.depth=[4]")[1]
     launched = Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
     assert "Warning" not in launched.stderr
@@ -558,7 +556,7 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
         half = stats.t.isf(0.025, found["n_documents"] - 1) * found["standard_error_sequences_nats"]
         assert found["high_nats"] - found["estimate_nats"] == pytest.approx(half, rel=1e-5)
     losses = {f"{cell['shape']} ({cell['setting']})": cell["loss_nats"] for cell in answer["cells"]}
-    name = f"L4-H16-A2-F32 (start={donor.run_id}:first)"
+    name = f"L4-H16-A2-F32 (start={source.run_id}:first)"
     whole = losses.pop(name)
     cuts = answer["comparisons"]["cuts"]
     assert [(each["whole"], each["layers"]) for each in cuts] == [(name, layers) for layers in (1, 1, 2, 2)]

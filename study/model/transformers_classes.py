@@ -45,7 +45,7 @@ _BERTS_HEAD = {
 
 
 @dataclass(frozen=True)
-class Kin:
+class TransformersClass:
     """A class of transformers that computes what ours does.
 
     `parts` are the names there of our modules, `*` the number of a block. The fields of an architecture that may have any value
@@ -149,9 +149,9 @@ _MODERNBERTS = {
     "head.decoder": "decoder",
 }
 
-KIN = (
-    Kin("bert", "BertForMaskedLM", _berts("bert")),
-    Kin(
+TRANSFORMERS_CLASSES = (
+    TransformersClass("bert", "BertForMaskedLM", _berts("bert")),
+    TransformersClass(
         "roformer",
         "RoFormerForMaskedLM",
         _berts("roformer"),
@@ -159,13 +159,13 @@ KIN = (
         kind={"position_encoding": "rotary"},
         usual={"layer_norm_eps": EPSILON, "is_decoder": False, "rotary_value": False},
     ),
-    Kin(
+    TransformersClass(
         "megatron-bert",
         "MegatronBertForMaskedLM",
         _berts("bert", ("attention.ln", "ln"), final_norm="encoder.ln"),
         kind={"norm": "pre"},
     ),
-    Kin(
+    TransformersClass(
         "esm",
         "EsmForMaskedLM",
         _berts("esm", ("attention.LayerNorm", "LayerNorm"), _ESMS_HEAD, final_norm="encoder.emb_layer_norm_after"),
@@ -175,7 +175,7 @@ KIN = (
         left_out={"position_embedding_type": "absolute"},
         special=("pad", "mask"),
     ),
-    Kin(
+    TransformersClass(
         "electra",
         "ElectraForMaskedLM",
         _berts("electra", head=_ELECTRAS_HEAD),
@@ -183,7 +183,7 @@ KIN = (
         activations={"gelu": "gelu", "relu": "relu"},
         left_out={"embedding_size": 128},
     ),
-    Kin(
+    TransformersClass(
         "albert",
         "AlbertForMaskedLM",
         _ALBERTS,
@@ -192,7 +192,7 @@ KIN = (
         left_out={"embedding_size": 128, "num_hidden_groups": 1, "hidden_act": "gelu_new"},
         special=("pad", "bos", "eos"),
     ),
-    Kin(
+    TransformersClass(
         "modernbert",
         "ModernBertForMaskedLM",
         _MODERNBERTS,
@@ -218,30 +218,32 @@ KIN = (
 """Of two that fit, the first is the plainer one."""
 
 
-def kin_of(architecture: Architecture) -> Kin:
+def class_for(architecture: Architecture) -> TransformersClass:
     """The class of transformers that computes what an architecture does.
 
     Raises InputError where none does: with the fields that none has so at any size, or else with what each has in another way,
     the nearest first.
     """
-    unlike = sorted(((kin, kin.unlike(architecture)) for kin in KIN), key=lambda each: len(each[1]))
+    unlike = sorted(((family, family.unlike(architecture)) for family in TRANSFORMERS_CLASSES), key=lambda each: len(each[1]))
     nearest, differs = unlike[0]
-    some = {name for kin in KIN for name in kin.fields.values()}
+    some = {name for family in TRANSFORMERS_CLASSES for name in family.fields.values()}
     if nowhere := [name for name in differs if name not in some and all(name in each for _, each in unlike)]:
         fields = ", ".join(f"{name} {getattr(architecture, name)}" for name in nowhere)
-        raise InputError.at("architecture", f"has {fields}, which none of {', '.join(kin.name for kin in KIN)} has")
+        raise InputError.at(
+            "architecture", f"has {fields}, which none of {', '.join(family.name for family in TRANSFORMERS_CLASSES)} has"
+        )
     if differs:
         told = {
-            kin.name: ", ".join(f"{name} {has} and not {getattr(architecture, name)}" for name, has in each.items())
-            for kin, each in unlike
+            family.name: ", ".join(f"{name} {has} and not {getattr(architecture, name)}" for name, has in each.items())
+            for family, each in unlike
         }
         raise InputError(Problem("architecture", f"is not that of {name}, which has {each}") for name, each in told.items())
     return nearest
 
 
-def kin_in(config: Mapping[str, Any], place: str) -> Kin:
+def class_in(config: Mapping[str, Any], place: str) -> TransformersClass:
     """The class of transformers that a config.json is of; raises InputError, at `place`, where none is built here."""
-    known = {kin.model_type: kin for kin in KIN}
-    if (kin := known.get(str(model_type := config.get("model_type")))) is None:
+    known = {family.model_type: family for family in TRANSFORMERS_CLASSES}
+    if (family := known.get(str(model_type := config.get("model_type")))) is None:
         raise InputError.at(place, f"is a model of type {model_type}; what can be built here is {', '.join(known)}")
-    return kin
+    return family
