@@ -173,7 +173,7 @@ class SweepBase(Strict):
         return ()
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def distinguishing_knobs(self) -> tuple[str, ...]:
         """The knobs that tell runs apart beside shape, rate and seed: those that are varied, tuned or searched."""
         knobs = (*self.varied, *self.tuned, *self.searched)
         return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError
 from study.base.grouping import grouped
-from study.base.paths import pasted
 from study.base.quantities import budget_words, signed
 from study.base.statistics import variance_of_mean
-from study.base.text import at_budget, shape_and_setting
+from study.base.text import at_budget, pasted, shape_and_variant
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, as_told, setting_words
 from study.config.sweep import CellSweep, Sweep
@@ -83,7 +82,7 @@ class Cell:
     @property
     def words(self) -> str:
         """Shape and setting."""
-        return shape_and_setting(self.architecture.shape_name, self.setting)
+        return shape_and_variant(self.architecture.shape_name, self.setting)
 
     @property
     def at_budget(self) -> str:
@@ -289,7 +288,7 @@ def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     has no bias: what follows so is no setting where the sweep does not name it.
     """
     runs = _own(ledger)
-    follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.told_apart_by()}
+    follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.distinguishing_knobs()}
     apart_from = {*SHAPE, *folder.tuned(), "seed", *follow}
     configuration = [
         name

@@ -10,11 +10,10 @@ from statistics import fmean
 from rich.table import Table
 
 from study.base.grouping import grouped
-from study.base.paths import pasted
 from study.base.quantities import plural
 from study.base.statistics import noise_of_seeds, pooled_variance
 from study.base.terminal import narrow_table
-from study.base.text import printable
+from study.base.text import pasted, printable
 from study.scoring.planning import Subject
 from study.scoring.targets import Scored, names_of
 from study.store.records import RETRIED
@@ -62,7 +61,7 @@ class Row:
 def rows(scored: Scored) -> list[Row]:
     """One row a run and task, of what was asked for, at the knobs that were chosen."""
     measured = _measured(scored)
-    knobs = scored.target.sweep.told_apart_by()
+    knobs = scored.target.sweep.distinguishing_knobs()
     return [
         Row(
             run_id=subject.run.run_id,

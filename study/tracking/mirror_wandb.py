@@ -122,7 +122,7 @@ class WandbRun:
                 project=wandb.setup(settings=_settings()).settings.project or DEFAULT_PROJECT,
                 group=folder.name,
                 job_type="pretrain",
-                name=config.words(folder.told_apart_by()),
+                name=config.words(folder.distinguishing_knobs()),
                 tags=[config.architecture.shape_name, *(tag[:64] for tag in folder.tags())],
                 config=tracked_config(config),
                 dir=str(folder.path),

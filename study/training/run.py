@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from study.base.durable_files import patiently, write_atomically
+from study.base.durable_files import retry_write, write_atomically
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.store.named_records import donor_depth, teacher_architecture
-from study.store.ownership import Attempt, Fenced, Held, turn
+from study.store.ownership import Attempt, Fenced, Held, work_lock
 from study.store.records import Ending
-from study.store.run_folder import RunFolder
+from study.store.run_folder import RunFolder, init_from_depth, teacher_architecture
 from study.training.checkpoints import newest_whole_checkpoint
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
@@ -48,7 +47,7 @@ def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution
     if rank() > 0:
         return this.follow()
     try:
-        with turn(folder) as locked:
+        with work_lock(folder) as locked:
             return this.lead(sweep, locked)
     except (Held, Fenced) as error:
         sys.stderr.write(f"{error}\n")
@@ -68,12 +67,12 @@ class _Rank:
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
             return record.state
-        patiently(lambda: folder.write_config(config))
+        retry_write(lambda: folder.write_config(config))
         attempt = Attempt.begin(folder, locked)
         with attempt.renewed():
             folder.remove_leftovers()
             training = self._from_newest()
-            filing = Filing(training, sweep, attempt, teacher_architecture(config), donor_depth(config))
+            filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config))
             watchdog = Watchdog(training.execution.hang_seconds, filing.give_up)
             outcome = self._outcome(training, watchdog, attempt.check)
             if outcome.state != "PREEMPTED":

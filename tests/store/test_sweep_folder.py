@@ -44,18 +44,18 @@ def test_a_folder_says_what_its_sweep_varies_tunes_and_searches(tmp_path: Path) 
     folder = folder_of(tmp_path, vary=vary, tune={"recipe.beta1": {"low": 0.8, "high": 0.9, "trials": 2}}, tags=["pilot"])
     assert folder.varied() == ("architecture.norm", "recipe.learning_rate")
     assert folder.tuned() == ("recipe.beta1",)
-    assert folder.told_apart_by() == ("architecture.norm", "recipe.beta1")
+    assert folder.distinguishing_knobs() == ("architecture.norm", "recipe.beta1")
     assert folder.tags() == ("pilot",)
     searched = folder_of(tmp_path, shapes=None, search=SEARCH)
     assert isinstance(searched.sweep(), SearchSweep)
     assert (searched.varied(), searched.tuned(), searched.trial_seeds()) == ((), (), ())
-    assert searched.told_apart_by() == ("recipe.dropout",)
+    assert searched.distinguishing_knobs() == ("recipe.dropout",)
 
 
 def test_a_folder_that_nobody_launched_into_has_no_sweep(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path)
     assert folder.launched() is None
-    asked = (folder.varied(), folder.tuned(), folder.told_apart_by(), folder.tags(), folder.trial_seeds())
+    asked = (folder.varied(), folder.tuned(), folder.distinguishing_knobs(), folder.tags(), folder.trial_seeds())
     assert asked == ((), (), (), (), ())
     with pytest.raises(InputError, match="does not exist"):
         folder.sweep()
@@ -85,7 +85,7 @@ def test_a_sweep_of_another_version_is_read_without_the_keys_that_are_gone(tmp_p
 )
 def test_a_sweep_file_that_somebody_damaged_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, **changes)
-    for ask in (folder.sweep, folder.varied, folder.trial_seeds, folder.told_apart_by):
+    for ask in (folder.sweep, folder.varied, folder.trial_seeds, folder.distinguishing_knobs):
         with pytest.raises(InputError, match=message):
             ask()
 
