@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
-from study.tasks.task_spec import Kind, Metric, Source, TaskSpec
+from study.tasks.task_spec import Kind, Metric, TaskSource, TaskSpec
 
 
 def task(
@@ -16,7 +16,7 @@ def task(
         name="made",
         kind=kind,
         metrics=tuple(metrics),
-        sources=(Source(files="{split}"),),
+        sources=(TaskSource(files="{split}"),),
         regression=regression,
         labels=tuple(labels),
     )

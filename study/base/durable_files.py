@@ -136,7 +136,7 @@ def write_once(path: Path, content: bytes) -> bool:
     return True
 
 
-def patiently(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check: Callable[[], object] | None = None) -> T:
+def retry_write(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check: Callable[[], object] | None = None) -> T:
     """What a write gives, tried again while its folder is out of reach; any other error, a full disk's too, is told at once.
 
     `check` is asked before each try, and raises where the writing is no longer the caller's.

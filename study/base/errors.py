@@ -95,7 +95,7 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
-def of_each(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
+def map_all(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
     """What is made of each item; raises InputError with the problems of all, each once."""
     results: list[ResultT] = []
     problems: list[Problem] = []
@@ -109,7 +109,7 @@ def of_each(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[Re
     return results
 
 
-def told_together(first: Callable[[], ResultT], *others: Callable[[], object]) -> ResultT:
+def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> ResultT:
     """Make all these checks and return what the first gives; raise InputError with the problems of all.
 
     What is wrong with one place is told by the first check that finds it.

@@ -79,7 +79,7 @@ class _Outlived:
 
 
 @contextmanager
-def outlived() -> Iterator[None]:
+def tolerate_lost_output() -> Iterator[None]:
     """Let the block go on without its words where no terminal, file or pipe takes them any more."""
     kept = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Outlived(sys.stdout), _Outlived(sys.stderr)

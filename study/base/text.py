@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from study.base.errors import InputError
 
 
 def status_words(status: str, reasons: Sequence[str] = ()) -> str:
@@ -12,7 +16,7 @@ def status_words(status: str, reasons: Sequence[str] = ()) -> str:
     return f"{words} ({'; '.join(reasons)})" if reasons else words
 
 
-def shape_and_setting(shape: str, setting: str) -> str:
+def shape_and_variant(shape: str, setting: str) -> str:
     """A shape with its setting in brackets where it has one: L2-H128-A2-F512 (norm=pre)."""
     return f"{shape} ({setting})" if setting else shape
 
@@ -67,3 +71,21 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 def _cell(text: str, width: int, left: bool) -> str:
     return f"{text:<{width}}" if left else f"{text:>{width}}"
+
+
+def path_from(text: str, place: str) -> Path:
+    """The path of a text, ~ and ~name as homes; raises InputError at the place where a home is nobody's."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise InputError.at(place, f"{text!r} begins with a home that is nobody's; give the whole path") from None
+
+
+def pasted(path: Path) -> str:
+    """A path as a shell takes it, for a command that is told to be pasted."""
+    return shlex.quote(str(path))
+
+
+def without_lone_surrogates(text: str) -> str:
+    """The text with a question mark in place of each, so that every other character stays where it stands."""
+    return text.encode("utf-8", "replace").decode()

@@ -32,7 +32,7 @@ from study.scoring.fine_tuning_trainer import prepare_process
 from study.scoring.ragged import Ragged
 from study.scoring.task_inputs import TaskInputs
 from study.tasks.examples import TaskData, TextExample
-from study.tasks.task_spec import Source, TaskSpec
+from study.tasks.task_spec import TaskSource, TaskSpec
 from study.training.execution import resolve_precision
 from study.training.trainer import lightning_trainer
 
@@ -123,6 +123,6 @@ class _Timer(pl.Callback):
 
 
 def _task(count: int) -> TaskData:
-    spec = TaskSpec(name="drawn", kind="single", metrics=("accuracy",), sources=(Source(embedded="drawn"),))
+    spec = TaskSpec(name="drawn", kind="single", metrics=("accuracy",), sources=(TaskSource(embedded="drawn"),))
     examples = [TextExample(number, "", None, number % 2) for number in range(count)]
     return TaskData(spec, ("no", "yes"), {"train": examples, "dev": examples, "test": examples})

@@ -83,7 +83,7 @@ def measure_data(threads: int, tell: Tell) -> None:
     """Tokens a second of tokenising real text, and the loader's share of a step."""
     from study.config.run_config import DataConfig
     from study.data.corpora import read_corpus
-    from study.data.packing import write_tokens
+    from study.data.token_files import write_tokens
     from study.data.tokenizing import first_characters, train_tokenizer
 
     texts = list(first_characters((document.text for document in read_corpus(DataConfig())), CHARACTERS))

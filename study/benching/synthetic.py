@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from study.data.packing import token_dtype, token_file
 from study.data.prepared import Facts, PreparedData
+from study.data.token_files import token_dtype, token_file
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer
 
 SEQUENCES = {"train": 4096, "validation": 64}

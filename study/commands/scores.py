@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.durable_files import is_there
-from study.base.errors import InputError, Problem, of_each, option_name
+from study.base.errors import InputError, Problem, map_all, option_name
 from study.base.machine import rest_at_barriers
 from study.commands.options import (
     PLACES,
@@ -59,15 +59,15 @@ def score(folder: Path, as_json: bool, **asked: Any) -> None:
     """
     from rich.console import Console
 
-    from study.base.paths import pasted
-    from study.base.terminal import outlived, say, show
+    from study.base.terminal import say, show, tolerate_lost_output
+    from study.base.text import pasted
     from study.config.resources import Resources
     from study.running.score_launch import make_scores
     from study.scoring.report import score_table, score_values
     from study.scoring.targets import target
 
     flags = {name: asked.pop(name) for name in PLACES}
-    with outlived(), _named_as_options():
+    with tolerate_lost_output(), _named_as_options():
         Resources().overridden(**flags)  # a mistake on the command line is reported before the folder is read
         downstream, scored_runs = _downstream(asked), target(folder)
         resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)
@@ -112,7 +112,7 @@ def features(
         partial(output_file, texts, output),
         lambda: one_run(_folder(folder, results)),
     ]
-    lines, into, run = of_each(lambda read: read(), given)
+    lines, into, run = map_all(lambda read: read(), given)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found.values, lines)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.durable_files import is_there
-from study.base.errors import InputError, told_together
+from study.base.errors import InputError, check_all
 from study.commands.options import CountRange, as_json, place_options, png_option, results_option
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
 
     spec, _ = read_sweep(sweep, overrides)
     on = spec.resources.overridden(**resources)
-    bill = told_together(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
+    bill = check_all(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
         click.echo(json.dumps(bill.to_dict() | {"executed": on.executed}, indent=1))
     else:
@@ -142,19 +142,21 @@ def launch(
     """
     from rich.console import Console
 
-    from study.base.paths import pasted
     from study.base.quantities import plural, read_seconds
-    from study.base.terminal import outlived, say, show
-    from study.base.text import printable
+    from study.base.terminal import say, show, tolerate_lost_output
+    from study.base.text import pasted, printable
     from study.config.sweep_files import read_sweep
     from study.running.launch import folder_of, launched
     from study.store.ownership import HUNG_AFTER
 
-    spec, values = told_together(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
+    spec, values = check_all(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
     asked, folder = spec.resources.overridden(**resources), folder_of(spec, results)
-    with outlived(), launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored:
+    with (
+        tolerate_lost_output(),
+        launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored,
+    ):
         if unmirrored:
             are = "is" if unmirrored == 1 else "are"
             say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {pasted(folder.path)}")
@@ -328,7 +330,7 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
     if the run had failed; to have it trained once more, `study retry` it by its id. `study report` writes the answer without
     it.
     """
-    from study.base.paths import pasted
+    from study.base.text import pasted
     from study.running.steering import exclude as exclude_run
     from study.running.steering import include
     from study.store.sweep_folder import SweepFolder

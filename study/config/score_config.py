@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from study.base.paths import path_from
 from study.base.schema import Count, Index, NonNegative, Positive, Several, Share, Strict, Text
+from study.base.text import path_from
 from study.config.run_config import fingerprint_of
 from study.counting.memory import AskedPrecision
 

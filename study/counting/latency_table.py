@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from study.base.durable_files import is_there, json_of, write_atomically
 from study.base.errors import InputError, shown
-from study.base.paths import pasted
+from study.base.text import pasted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
 from study.data.masking import MaskedBatch, Masker
-from study.data.packing import PackedSequences
 from study.data.prepared import PreparedData
+from study.data.token_files import PackedSequences
 
 
 class DataOrder:

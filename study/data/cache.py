@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from study.base.durable_files import content_of, is_there, json_value, named, sync_folder, takes_files, write_atomically
 from study.base.errors import InputError
-from study.base.paths import path_from
+from study.base.text import path_from
 from study.config.run_config import fingerprint_of
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def known_sha256_of(path: Path) -> str:
+def cached_sha256_of(path: Path) -> str:
     """The SHA-256 of a file that somebody else wrote, which the cache remembers while nothing has touched the file.
 
     Every run asks for that of its corpus, and of 10 GB it takes 5 s to 15 s. A file that changed within SETTLED_SECONDS is not

@@ -9,11 +9,11 @@ from typing import Literal, get_args
 
 from study.base.errors import InputError
 from study.base.quantities import plural
+from study.base.text import without_lone_surrogates
 from study.config.run_config import DataConfig
-from study.data.cache import known_sha256_of
+from study.data.cache import cached_sha256_of
 from study.data.docstrings import docstrings_identity, read_docstrings
 from study.data.hub_corpus import PREFIX, hub_identity, hub_name, read_hub
-from study.data.surrogates import without_lone_surrogates
 from study.data.text_files import corpus_files, passed_over
 from study.data.text_readers import kind_of, pieces, read_file
 
@@ -60,14 +60,14 @@ def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Documen
             yield Document(without_lone_surrogates(piece).strip(), source)
 
 
-def lies_in_files(corpus: str) -> bool:
+def is_local(corpus: str) -> bool:
     """Whether a corpus is a local file or a folder of them."""
     return corpus != _DOCSTRINGS and not corpus.startswith(PREFIX)
 
 
-def files_passed_over(data: DataConfig) -> str | None:
+def skipped_files_note(data: DataConfig) -> str | None:
     """Which files of a corpus's folder are not read, in words, None where all are, or it is no folder."""
-    return passed_over(data.corpus) if lies_in_files(data.corpus) else None
+    return passed_over(data.corpus) if is_local(data.corpus) else None
 
 
 def check_corpus(data: DataConfig) -> None:
@@ -78,7 +78,7 @@ def check_corpus(data: DataConfig) -> None:
     """
     if data.corpus.startswith(PREFIX):
         hub_name(data.corpus)
-    elif lies_in_files(data.corpus):
+    elif is_local(data.corpus):
         for file in corpus_files(data.corpus).read[1:]:
             next(read_file(file, data.text_column), None)
         _check_splits(data)  # which begins with the first
@@ -110,7 +110,7 @@ def corpus_identity(data: DataConfig) -> object:
         return {"hub": hub_identity(data.corpus), "text_column": data.text_column}
     files = corpus_files(data.corpus).read
     try:
-        identity: dict[str, object] = {"files": [[kind_of(path), known_sha256_of(path)] for path in files]}
+        identity: dict[str, object] = {"files": [[kind_of(path), cached_sha256_of(path)] for path in files]}
     except OSError as error:
         raise InputError.at("data.corpus", f"{str(error.filename)!r} cannot be read: {error.strerror}") from error
     if any(not str(kind_of(path)).startswith(".txt") for path in files):

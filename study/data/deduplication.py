@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.data.corpora import SPLITS, Split, Tally
-from study.data.windows import Hashes, WindowSet, items_in, window_hashes
+from study.data.overlap import Hashes, WindowSet, items_in, window_hashes
 
 Documents = Iterable[tuple[Split, str]]
 
@@ -62,7 +62,7 @@ class Repetitions:
     dropped: NDArray[np.bool_]
     joined: Mapping[int, Split]
 
-    def left_out_of(self, documents: Documents, tally: Tally) -> Iterator[tuple[Split, str]]:
+    def without_repetitions(self, documents: Documents, tally: Tally) -> Iterator[tuple[Split, str]]:
         """The corpus without its repetitions, and without documents that held nothing else; corrects the counts of `tally`."""
         for number, split, places, paragraphs in _numbered(documents):
             kept = list(compress(paragraphs, ~self.dropped[places]))

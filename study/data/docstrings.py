@@ -25,9 +25,9 @@ from rich.progress import track
 
 from study.base import garbage
 from study.base.errors import InputError
+from study.base.text import without_lone_surrogates
 from study.config.run_config import fingerprint_of
 from study.data.cache import cache_root, open_entry
-from study.data.surrogates import without_lone_surrogates
 
 PACKAGES = (
     "matplotlib",

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from tokenizers import Tokenizer
 
-from study.base.errors import InputError, told_together
+from study.base.errors import InputError, check_all
 from study.base.quantities import plural
 from study.base.schema import Strict
 from study.config.run_config import DataConfig, TokenizerConfig, fingerprint_of
@@ -25,13 +25,13 @@ from study.data.corpora import (
     Tally,
     check_corpus,
     corpus_identity,
-    lies_in_files,
+    is_local,
     read_corpus,
     split_documents,
 )
 from study.data.deduplication import DEDUPLICATION_VERSION, Repetitions, repetitions
 from study.data.overlap import overlap_share
-from study.data.packing import PackedSequences, entropy_nats, open_stream, token_dtype, token_file, write_tokens
+from study.data.token_files import PackedSequences, entropy_nats, open_stream, token_dtype, token_file, write_tokens
 from study.data.tokenizing import (
     SpecialTokens,
     as_trained_on,
@@ -151,7 +151,7 @@ class CorpusText:
     def documents(self, title: str, tally: Tally) -> Iterator[tuple[Split, str]]:
         """Read them from the start; a bar of this title on standard error shows them going by."""
         distinct = self._distinct(title, tally)
-        return self._repetitions.left_out_of(distinct, tally) if self.data.dedupe else distinct
+        return self._repetitions.without_repetitions(distinct, tally) if self.data.dedupe else distinct
 
     @cached_property
     def _repetitions(self) -> Repetitions:
@@ -170,7 +170,7 @@ def check_files(data: DataConfig) -> None:
     checks: list[Callable[[], object]] = [check_cache, partial(check_corpus, data)]
     if data.tokenizer.kind == "file":
         checks.append(partial(tokenizer_file, data.tokenizer))
-    told_together(*checks)
+    check_all(*checks)
 
 
 def data_fingerprint(data: DataConfig) -> str:
@@ -212,7 +212,7 @@ def unread_at_first(data: DataConfig) -> str | None:
 
     Also where the tokeniser is yet to be trained, and of texts that are no local files, which would take long to get.
     """
-    if data.tokenizer.kind != "file" or not lies_in_files(data.corpus):
+    if data.tokenizer.kind != "file" or not is_local(data.corpus):
         return None
     tokenizer = as_trained_on(load_tokenizer(data.tokenizer))
     texts = first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS)

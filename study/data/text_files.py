@@ -10,8 +10,8 @@ from typing import Any
 
 from study.base.durable_files import files_below, is_there
 from study.base.errors import InputError, shown
-from study.base.paths import path_from
 from study.base.quantities import plural
+from study.base.text import path_from
 from study.data.text_readers import KINDS, kind_of
 
 _NAMED = 3

@@ -16,7 +16,7 @@ from tokenizers.processors import BertProcessing
 from tokenizers.trainers import WordPieceTrainer
 
 from study.base.errors import InputError
-from study.base.paths import path_from
+from study.base.text import path_from
 from study.config.run_config import FEWEST_PIECES, TokenizerConfig
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

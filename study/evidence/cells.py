@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError
 from study.base.grouping import grouped
-from study.base.paths import pasted
 from study.base.quantities import budget_words, signed
 from study.base.statistics import variance_of_mean
-from study.base.text import at_budget, shape_and_setting
+from study.base.text import at_budget, pasted, shape_and_variant
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, describe_knobs, ledger_value
 from study.config.sweep import CellSweep, Sweep
@@ -83,7 +82,7 @@ class Cell:
     @property
     def words(self) -> str:
         """Shape and setting."""
-        return shape_and_setting(self.architecture.shape_name, self.setting)
+        return shape_and_variant(self.architecture.shape_name, self.setting)
 
     @property
     def at_budget(self) -> str:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from study.base.grouping import grouped
 from study.base.schema import whole
 from study.config.tuned_values import Tried, best_values, comparable_seeds, rank
-from study.store.records import TELLING
 
 RATE = "recipe.learning_rate"
 
@@ -164,7 +163,7 @@ class _Runs:
         apart = pd.DataFrame(np.vstack([self.codes, pd.factorize(self.rates)[0]]).T)
         self.points = apart.groupby(list(apart), sort=False).ngroup().to_numpy()
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
-        told = ledger["state"].isin(TELLING)
+        told = ledger["state"].isin(INFORMATIVE_STATES)
         self.tell = (told & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else told).to_numpy()
         self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
         losses = ledger["loss_nats"].astype(object)

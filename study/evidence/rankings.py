@@ -9,7 +9,7 @@ from math import inf
 
 from study.base.grouping import grouped
 from study.base.quantities import budget_words
-from study.base.text import shape_and_setting
+from study.base.text import shape_and_variant
 from study.evidence.cells import Cell, both_read, difference_between, measured
 from study.evidence.paired import Judged, judged
 from study.evidence.seed_scatter import SeedVariances
@@ -38,7 +38,7 @@ class Gain(Judged):
     @property
     def step(self) -> str:
         """What is made larger, from what to what, in words."""
-        return f"{self.axis} from {self.smaller} to {shape_and_setting(self.larger, self.setting)} at {self.budget}"
+        return f"{self.axis} from {self.smaller} to {shape_and_variant(self.larger, self.setting)} at {self.budget}"
 
     @property
     def nats_lowered_per_million(self) -> float:

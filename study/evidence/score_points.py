@@ -7,7 +7,7 @@ import pandas as pd
 
 from study.base.durable_files import is_there
 from study.base.statistics import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_variance
-from study.base.text import at_budget, shape_and_setting
+from study.base.text import at_budget
 from study.config.named_runs import parse_start
 from study.evidence.cells import budgets_in_words, in_words, setting_columns
 from study.evidence.cuts import START
@@ -116,7 +116,7 @@ def noise_columns(noise: ScoreNoise) -> dict[str, object]:
 
 def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
     """The shape of each run with its setting."""
-    return list(map(shape_and_setting, ledger["shape"], settings))
+    return list(map(shape_and_variant, ledger["shape"], settings))
 
 
 def _origins(ledger: pd.DataFrame) -> list[str]:

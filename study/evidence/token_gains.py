@@ -12,7 +12,7 @@ import numpy as np
 from study.base.grouping import grouped
 from study.base.quantities import budget_words
 from study.base.statistics import CONFIDENCE
-from study.base.text import shape_and_setting
+from study.base.text import shape_and_variant
 from study.evidence.cells import Cell, difference_between, documents_of, measured, variances_over_seeds
 from study.evidence.contrasts import Contrast, contrast
 from study.evidence.paired import Judged, holm, judged
@@ -36,7 +36,7 @@ class TokenGain(Judged):
     @property
     def step(self) -> str:
         """Which shape goes from which budget to which, in words."""
-        return f"{shape_and_setting(self.shape, self.setting)} from {self.shorter} to {self.longer}"
+        return f"{shape_and_variant(self.shape, self.setting)} from {self.shorter} to {self.longer}"
 
     @property
     def nats_lowered_per_doubling(self) -> float:

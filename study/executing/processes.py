@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.base.durable_files import patiently
+from study.base.durable_files import retry_write
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT
 from study.base.machine import rest_at_barriers
 from study.executing.job import Job
@@ -134,7 +134,7 @@ def execute_here(jobs: Sequence[Job], execution: Execution, stop: StopSignal) ->
     for job in jobs:
         if stop.received:
             return PREEMPTED_EXIT
-        patiently(lambda job=job: log_into(job.folder.log_file))  # type: ignore[misc]
+        retry_write(lambda job=job: log_into(job.folder.log_file))  # type: ignore[misc]
         state = job.execute(execution, stop)
         if state == "PREEMPTED":
             return PREEMPTED_EXIT

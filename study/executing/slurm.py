@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from study.base.durable_files import is_there, patiently, write_atomically
+from study.base.durable_files import is_there, retry_write, write_atomically
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.quantities import plural
 from study.config.resources import Resources, SlurmOptions, minutes_of
@@ -132,7 +132,7 @@ class SlurmExecutor:
         while True:
             time.sleep(max(1.0, min(10.0, len(self._submitted) / 20)))
             try:
-                patiently(self._advance)
+                retry_write(self._advance)
             except Exception as error:  # of any class: nobody else would ever resolve the futures
                 self._fail(error)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from study.base.durable_files import patiently, write_atomically
+from study.base.durable_files import retry_write, write_atomically
 from study.base.errors import PREEMPTED_EXIT
 from study.base.machine import rest_at_barriers
 from study.executing.job import Job
@@ -37,12 +37,12 @@ def execute_in_slurm(jobs: Sequence[Job], folder: Path, slot: Slot, nodes: int) 
     file = exit_file(folder, job_id())
     leads = os.environ["SLURM_PROCID"] == "0"
     if leads:
-        patiently(lambda: file.unlink(missing_ok=True))
+        retry_write(lambda: file.unlink(missing_ok=True))
     os.environ.update(rank_variables(len(slot.indices)))
     rest_at_barriers()
     status = execute_here(jobs, slot.execution(nodes=nodes), stop)
     if leads:
-        patiently(lambda: write_atomically(file, str(status).encode()))
+        retry_write(lambda: write_atomically(file, str(status).encode()))
         if status == PREEMPTED_EXIT and limits:  # where requeueing is not allowed, the launcher submits the batch anew
             subprocess.run(["scontrol", "requeue", job_id()], timeout=60)
     return status

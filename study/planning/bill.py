@@ -16,8 +16,8 @@ from study.planning.plan import Plan, points_of
 from study.planning.step_times import StepTimes, step_times
 from study.planning.trunks import branching, families
 from study.planning.tuning import AT_ONCE
-from study.store.named_records import expected_flops
 from study.store.records import RunRecord
+from study.store.run_folder import expected_flops
 
 PRICED = ("recipe.batch_tokens", "recipe.masking.rate")
 """The knobs of a recipe that change what a run costs."""

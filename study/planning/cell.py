@@ -219,7 +219,7 @@ class Cell:
     def _best(self, records: Mapping[str, RunRecord]) -> Trial | None:
         """The trial that stands first of all that were tried, the first of several; None where none has a usable run."""
         tried = [
-            Tried(run.seed, values, record.usable_loss_nats, record.tells_of_knobs)
+            Tried(run.seed, values, record.usable_loss_nats, record.is_informative)
             for values, trial in self._reach.items()
             for run in trial
             if (record := records.get(run.key)) is not None
@@ -255,4 +255,4 @@ def _without_record(trial: Iterable[RunConfig], records: Mapping[str, RunRecord]
 def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
     """What a trial ranks by, None where no run of it learned."""
     ended = (records[run.key] for run in trial)
-    return rank([record.usable_loss_nats for record in ended if record.tells_of_knobs])
+    return rank([record.usable_loss_nats for record in ended if record.is_informative])

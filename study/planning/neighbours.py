@@ -12,7 +12,7 @@ from study.config.run_config import RunConfig
 from study.counting.parameters import parameters
 from study.planning.cell import Cell
 from study.planning.tuning import AT_ONCE
-from study.store.named_records import expected_flops
+from study.store.run_folder import expected_flops
 
 CHEAPER = 2 / 3
 """What a run of a cell costs at most, as a share of another's, where the other waits for its best value."""

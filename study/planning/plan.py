@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from study.base.errors import InputError, Problem, told_together
+from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
 from study.base.schema import deep_merge, flatten, number_in, set_path
 from study.config.effects import MAY_COINCIDE, without_effect
@@ -27,8 +27,9 @@ from study.counting.solving import undivided
 from study.planning.cell import Cell, Values
 from study.planning.coincidences import Asked, alike_when_tuned, cell_key, other_names, redundant
 from study.planning.neighbours import with_neighbours, with_sources
-from study.store.named_records import init_from_depth
+from study.store.run_folder import init_from_depth
 from study.store.records import RunRecord
+from study.store.run_folder import init_from_depth
 
 _OF_ARCHITECTURE = "architecture."
 
@@ -66,7 +67,7 @@ class Plan:
             case CellSweep():
                 _ = self.cells
             case SearchSweep() as search:
-                told_together(lambda: check_space(search), lambda: check_heads(search))
+                check_all(lambda: check_space(search), lambda: check_heads(search))
 
     def holds(self, config: RunConfig) -> bool:
         """Whether a run is of one of its cells, whatever the text says, or in the space of a search."""

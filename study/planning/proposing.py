@@ -13,8 +13,8 @@ from study.base import garbage
 from study.config.run_config import RunConfig
 from study.planning.cell import Cell, Tuning
 from study.planning.trunks import Trunks
-from study.store.named_records import expected_flops
 from study.store.records import RunRecord
+from study.store.run_folder import expected_flops
 
 LOOK_SECONDS = 0.5
 """How often it is looked whether trunks have left the states that others wait for."""

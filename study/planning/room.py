@@ -15,7 +15,7 @@ from study.base.errors import InputError, Problem
 from study.base.quantities import bytes_text
 from study.config.run_config import RunConfig
 from study.counting.memory import Device, Memory, Precision, Step, training_memory
-from study.store.named_records import teacher_architecture
+from study.store.run_folder import teacher_architecture
 
 if TYPE_CHECKING:
     from study.executing.slots import Slot

@@ -14,7 +14,7 @@ from study.evidence.learning_rates import searches
 from study.evidence.ledgers import unusable, validation_columns
 from study.evidence.score_points import series
 from study.plotting.style import COUNTS, LOSS, ORDER_GAIN
-from study.store.records import with_left_out
+from study.store.records import fill_left_out
 from study.store.score_records import scores_in
 from study.store.sweep_folder import SweepFolder
 
@@ -68,7 +68,7 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
             problems[name] = str(error)
     if all(table.empty for table in tables):
         return pd.DataFrame(columns=["run_id", "sweep", "setting", "left_out", "validation"]), problems
-    runs = with_left_out(pd.concat([table for table in tables if not table.empty], ignore_index=True))
+    runs = fill_left_out(pd.concat([table for table in tables if not table.empty], ignore_index=True))
     runs = runs.assign(validation=in_words(runs, validation_columns(runs)))
     scored = [table for table in scores if not table.empty]
     return (_with_scores(runs, pd.concat(scored, ignore_index=True)) if scored else runs), problems

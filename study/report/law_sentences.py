@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from study.base.quantities import plural
-from study.base.text import shape_and_setting, status_words
+from study.base.text import shape_and_variant, status_words
 from study.evidence.evidence import Evidence
 from study.evidence.token_gains import Rise
 from study.laws.forecasting import Forecast
@@ -25,7 +25,7 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
         return
     told = max(decided, key=lambda rise: rise.nats_per_doubling.estimate)
     first, second = (f"{gain.nats_lowered_per_doubling:+.3f} nats" for gain in (told.earlier, told.later))
-    shape = shape_and_setting(told.earlier.shape, told.earlier.setting)
+    shape = shape_and_variant(told.earlier.shape, told.earlier.setting)
     steps = f"{shape} {first} from {told.earlier.shorter} to {told.later.shorter}, {second} on to {told.later.longer}"
     where = f"In {len(decided)} of {plural(sum(rise.p_value_holm is not None for rise in rises), 'place')}"
     yield (

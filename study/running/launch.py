@@ -12,7 +12,7 @@ from rich.console import Console
 
 from study.base import garbage
 from study.base.durable_files import require_links
-from study.base.errors import InputError, told_together
+from study.base.errors import InputError, check_all
 from study.base.quantities import count_text, plural
 from study.base.schema import flatten
 from study.base.terminal import say
@@ -21,7 +21,7 @@ from study.config.run_config import RunConfig
 from study.config.sweep import SearchSweep, Sweep
 from study.config.sweep_knobs import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
-from study.data.corpora import files_passed_over
+from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, known_overlap_share, prepare, unread_at_first
 from study.data.tokenizing import continuing_pieces, load_tokenizer
@@ -59,7 +59,7 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> Bill:
     return replace(
         billed,
         unread=unread_at_first(spec.data),
-        passed_over=files_passed_over(spec.data),
+        passed_over=skipped_files_note(spec.data),
         validation_overlap_share=None if spec.data.corpus.startswith(PREFIX) else known_overlap_share(spec.data),
     )
 
@@ -67,7 +67,7 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> Bill:
 @garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
 def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]) -> Bill:
     here, data = resources.on == "local", planned.spec.data
-    told_together(
+    check_all(
         planned.check,
         lambda: check_files(data),
         lambda: require_links(folder.path, "give another folder with --results"),
@@ -123,7 +123,7 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
         empty, again = plural(facts.empty_documents, "row"), plural(facts.duplicate_documents, "repeated document")
         yield f"{empty} without text and {again} are left out"
     notes = (_passes(planned, data), asked.tokenizer.unread(facts.unknown_share), asked.overlap(data.validation_overlap_share))
-    yield from filter(None, (files_passed_over(asked), *notes))
+    yield from filter(None, (skipped_files_note(asked), *notes))
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:

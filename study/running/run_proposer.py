@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from study.base import garbage
-from study.base.durable_files import patiently, write_atomically
+from study.base.durable_files import retry_write, write_atomically
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, SearchSweep
 from study.planning.plan import Plan
@@ -19,9 +19,8 @@ from study.running.coordinator import Proposer
 from study.running.deaths import Ended, steps_of
 from study.running.run_job import RunJob
 from study.running.sharing import SharedRuns
-from study.store.named_records import teacher_architecture
 from study.store.records import RunRecord, cell_of, counts_of, timestamp
-from study.store.run_folder import RunFolder
+from study.store.run_folder import RunFolder, teacher_architecture
 from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             finished_at=now,
             **counts_of(config, steps, teacher_architecture(config)) | run.spent(tokens, config.recipe.batch_tokens),
         )
-        patiently(lambda: run.file_record(record))
+        retry_write(lambda: run.file_record(record))
 
     def look(self, running: Collection[RunJob]) -> None:
         """Tell the runs to stop that a search gives up."""
@@ -129,7 +128,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         if not names <= self._cells or not self._cells:
             self._cells |= names
             text = json.dumps(sorted(self._cells), indent=1).encode()
-            patiently(lambda: write_atomically(self.folder.cells_file, text))
+            retry_write(lambda: write_atomically(self.folder.cells_file, text))
 
     def _search(self, spec: SearchSweep, begun: list[RunConfig]) -> OptunaSearch:
         from study.planning.search import OptunaSearch
@@ -146,7 +145,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
     def _job(self, config: RunConfig) -> RunJob:
         """A run as a job, where it is trained."""
         run = self._run_folder(config)
-        patiently(lambda: run.write_config(config))
+        retry_write(lambda: run.write_config(config))
         return RunJob(RunFolder(self._shared.home(run.run_id).path.resolve()), config, self.spec.name)
 
     def _home(self, config: RunConfig) -> RunFolder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from study.base.durable_files import patiently
+from study.base.durable_files import retry_write
 from study.running.coordinator import Proposer
 from study.running.deaths import Ended
 from study.scoring.jobs import BaselineJob, ScoreJob
@@ -80,4 +80,4 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
             started_at=now,
             finished_at=now,
         )
-        patiently(lambda: job.folder.file_score(record))
+        retry_write(lambda: job.folder.file_score(record))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from study.base.durable_files import is_there, patiently, write_once
+from study.base.durable_files import is_there, retry_write, write_once
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -33,7 +33,7 @@ class SharedRuns:
         """Where a run is trained: in this sweep's folder, which is there already, unless another sweep began it first."""
         link = self.folder.homes / run_id
         with contextlib.suppress(FileExistsError):
-            patiently(lambda: os.symlink(self._target(run_id), link))
+            retry_write(lambda: os.symlink(self._target(run_id), link))
         if self._is_home(home := self.folder.home(run_id)):
             return home
         with FileLock(self.folder.homes / ".lock"):  # of all that find it gone, the first takes it over and the others see that
@@ -74,12 +74,12 @@ def _is_pruned(run: RunFolder) -> bool:
 def _link_files(ended: RunFolder, into: RunFolder) -> None:
     """Give the files of a run that has ended a second name, the record's last; a file that is packed is copied."""
     for existing, new in zip(_beside_record(ended), _beside_record(into), strict=True):
-        patiently(partial(_link, existing, new) if is_there(existing) else partial(_copy, ended, existing, new))
+        retry_write(partial(_link, existing, new) if is_there(existing) else partial(_copy, ended, existing, new))
     if is_there(ended.record_file):
         with contextlib.suppress(FileExistsError):
-            patiently(partial(_link_once, ended.record_file, into.record_file))
+            retry_write(partial(_link_once, ended.record_file, into.record_file))
     else:
-        patiently(partial(_copy, ended, ended.record_file, into.record_file))
+        retry_write(partial(_copy, ended, ended.record_file, into.record_file))
 
 
 def _copy(ended: RunFolder, packed: Path, new: Path) -> None:

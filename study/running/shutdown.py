@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 
-from study.base.durable_files import is_there, patiently
+from study.base.durable_files import is_there, retry_write
 from study.base.errors import GOES_ON, InputError
 from study.executing.job import Executor
 
@@ -59,7 +59,7 @@ def preparing(order: Path) -> Iterator[None]:
 def see(folder: Path, file: Path) -> None:
     """Raise InputError where a folder was moved or removed, as a file of it tells: whoever writes would make it anew."""
     try:
-        patiently(file.stat)
+        retry_write(file.stat)
     except OSError as error:
         message = f"was moved or removed meanwhile ({file}: {error.strerror}); bring it back, and {GOES_ON}"
         raise InputError.at(str(folder), message) from None

@@ -16,7 +16,7 @@ from study.planning.plan import Plan
 from study.running.liveness import Signs, signs_of
 from study.store.locks import is_held
 from study.store.metric_rows import newest_values
-from study.store.ownership import is_trained
+from study.store.ownership import has_owner
 from study.store.records import FOREIGN, RunRecord, State, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -197,7 +197,7 @@ def status(folder: SweepFolder) -> SweepStatus:
 def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
     """A run that ends between the two questions, for its record and whether it is being trained, has its record."""
     record, home = run.record(), folder.home(run.run_id)
-    trained = record is None and is_trained(home)
+    trained = record is None and has_owner(home)
     if record is None and not trained:
         record = run.record()
     return _Seen(run.run_id, home, run.config() if record is None else record.config, record, trained)

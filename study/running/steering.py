@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from study.base.durable_files import is_there, require_links, write_atomically
-from study.base.errors import InputError, of_each
+from study.base.errors import InputError, map_all
 from study.running.shutdown import SAVE_SECONDS
 from study.store.locks import held, is_held
 from study.store.records import RETRIED, RunRecord, timestamp
@@ -99,7 +99,7 @@ def _gives_back(there: RunRecord | None) -> bool:
 def _refuse_packed(folder: SweepFolder, siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> None:
     """Raise InputError where a run's record that a retry would put aside is packed."""
     sharing = (sibling.run(run_id) for sibling, run_id in product(siblings, failed))
-    of_each(RunFolder.refuse_packed, [*map(folder.run, failed), *(run for run in sharing if _gives_back(run.record()))])
+    map_all(RunFolder.refuse_packed, [*map(folder.run, failed), *(run for run in sharing if _gives_back(run.record()))])
 
 
 def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]:

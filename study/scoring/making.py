@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from study.base.durable_files import patiently
+from study.base.durable_files import retry_write
 from study.base.errors import InputError
 from study.config.score_config import ScoreConfig
 from study.scoring.attempt import Scoring
@@ -22,7 +22,7 @@ from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.subsets import PlannedTask
 from study.scoring.task_batches import padding_share
 from study.scoring.task_inputs import task_inputs
-from study.store.ownership import Attempt, Fenced, Held, turn
+from study.store.ownership import Attempt, Fenced, Held, work_lock
 from study.store.records import Ending, State, timestamp
 from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline
@@ -68,7 +68,7 @@ def score(
     another process is making it, or a later attempt has taken it over.
     """
     try:
-        with turn(folder) as locked:
+        with work_lock(folder) as locked:
             if (record := folder.score()) is not None:
                 return record.state
             prepare_process(execution.threads)
@@ -116,7 +116,7 @@ def _attempted(
             peak_memory_bytes=peak_memory_bytes(execution),
             **facts,
         )
-        patiently(lambda: folder.file_score(record), check=attempt.check)
+        retry_write(lambda: folder.file_score(record), check=attempt.check)
         tidy(folder, state)
 
     def give_up(reason: str) -> None:

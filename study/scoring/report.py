@@ -10,11 +10,10 @@ from statistics import fmean
 from rich.table import Table
 
 from study.base.grouping import grouped
-from study.base.paths import pasted
 from study.base.quantities import plural
 from study.base.statistics import noise_of_seeds, pooled_variance
 from study.base.terminal import narrow_table
-from study.base.text import printable
+from study.base.text import pasted, printable
 from study.scoring.planning import Subject
 from study.scoring.targets import Scored, names_of
 from study.store.records import RETRIED

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from study.base.durable_files import is_there
-from study.base.errors import InputError, Problem, of_each, told_together
+from study.base.errors import InputError, Problem, check_all, map_all
 from study.base.grouping import grouped
 from study.base.quantities import count_text
 from study.config.resources import Resources
@@ -134,7 +134,7 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Coll
 
     def tried(record: RunRecord) -> Tried[tuple[Any, ...]]:
         values = tuple(record.config.values_of(tuned).values())
-        return Tried(record.config.seed, values, record.usable_loss_nats, record.tells_of_knobs)
+        return Tried(record.config.seed, values, record.usable_loss_nats, record.is_informative)
 
     found = [*map(tried, records)]
     best = best_values(found, asked)
@@ -148,13 +148,13 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     def loaded(number: int) -> TaskData:
         return subset(load_task(names[number], data, f"downstream.tasks[{number}]"), downstream.knobs)
 
-    return dict(zip(names, of_each(loaded, range(len(names))), strict=True))
+    return dict(zip(names, map_all(loaded, range(len(names))), strict=True))
 
 
 def subjects_of(asked: Target, downstream: Downstream) -> list[Subject]:
     """Every run on every task that is asked for; raises InputError with all that is wrong with what is asked."""
     lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
-    found = subjects(asked.runs, asked.sweep.name, told_together(partial(load_tasks, downstream), *lengths), downstream)
+    found = subjects(asked.runs, asked.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream)
     _check_grid(downstream, found)
     return found
 

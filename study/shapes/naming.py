@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError
-from study.base.paths import pasted
+from study.base.text import pasted
 from study.counting.architecture import Architecture
 from study.counting.named_models import find, unknown
 

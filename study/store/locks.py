@@ -18,7 +18,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 
 from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
-from study.base.paths import pasted
+from study.base.text import pasted
 from study.store.ownership import is_locked
 from study.store.records import timestamp
 from study.store.sweep_folder import LockFiles

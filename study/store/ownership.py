@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.base.durable_files import content_of, is_there, patiently
+from study.base.durable_files import content_of, is_there, retry_write
 from study.base.errors import InputError
 from study.base.quantities import read_seconds
 from study.store.records import timestamp
@@ -82,7 +82,7 @@ class Attempt:
         started_at = timestamp()
         place = {"hostname": platform.node(), "machine": machine() if locked else UNLOCKED}
         details = {"pid": os.getpid(), "started_at": started_at} | place | _scheduled()
-        return cls(folder, patiently(lambda: folder.claim_attempt(details)), started_at)
+        return cls(folder, retry_write(lambda: folder.claim_attempt(details)), started_at)
 
     def check(self) -> None:
         """Raise Fenced where a later attempt owns the work; to be asked before every write.
@@ -121,13 +121,13 @@ class Attempt:
 
 
 @contextlib.contextmanager
-def turn(folder: WorkFolder) -> Iterator[bool]:
+def work_lock(folder: WorkFolder) -> Iterator[bool]:
     """Wait until nobody works on it, and hold its lock, if it can be had; says whether it could.
 
     Raises Held where another process goes on.
     """
-    patiently(lambda: folder.path.mkdir(parents=True, exist_ok=True))
-    lock = patiently(lambda: os.open(folder.lock_file, os.O_RDWR | os.O_CREAT, 0o644))
+    retry_write(lambda: folder.path.mkdir(parents=True, exist_ok=True))
+    lock = retry_write(lambda: os.open(folder.lock_file, os.O_RDWR | os.O_CREAT, 0o644))
     try:
         yield _await(folder, lock)
     finally:
@@ -216,7 +216,7 @@ class Watches:
         return who
 
 
-def is_trained(folder: WorkFolder) -> bool:
+def has_owner(folder: WorkFolder) -> bool:
     """Whether a process works on it now: one on this machine holds its lock, or one elsewhere renews its lease."""
     if is_locked(folder.lock_file):
         return True

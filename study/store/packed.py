@@ -27,7 +27,7 @@ from study.base.durable_files import content_of, names_in
 from study.base.errors import InputError
 from study.base.schema import Strict
 from study.store.named_files import parsed
-from study.store.packed_tables import FILES, RECORDS, TABLES, Entries, Table
+from study.store.packed_tables import FILES, RECORDS, TABLES, Entries, PackedTable
 
 PACKED = "packed"
 """The folder of the packs of a sweep."""
@@ -55,8 +55,8 @@ class Packed:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._entries: dict[Table, Entries | None] = {}
-        self._folders: dict[Table, dict[str, set[str]]] = {}
+        self._entries: dict[PackedTable, Entries | None] = {}
+        self._folders: dict[PackedTable, dict[str, set[str]]] = {}
 
     def content(self, name: str) -> bytes | None:
         """What a file held, byte for byte, None where the pack has none of this name."""
@@ -88,7 +88,7 @@ class Packed:
         entries = filter(None, map(self._read, (RECORDS, FILES)))
         return frozenset(name.partition("/")[0] for each in entries for name in each.names if RECORDS.takes(name))
 
-    def _by_folder(self, table: Table) -> dict[str, set[str]]:
+    def _by_folder(self, table: PackedTable) -> dict[str, set[str]]:
         """The names that lie in each folder, of the files of a table."""
         if table not in self._folders:
             folders: dict[str, set[str]] = defaultdict(set)
@@ -107,13 +107,13 @@ class Packed:
                 return entries
         return None
 
-    def _read(self, table: Table) -> Entries | None:
+    def _read(self, table: PackedTable) -> Entries | None:
         """A table, None where the pack has none of its kind; raises InputError where it is gone or damaged."""
         if table not in self._entries:
             self._entries[table] = self._decoded(table)
         return self._entries[table]
 
-    def _decoded(self, table: Table) -> Entries | None:
+    def _decoded(self, table: PackedTable) -> Entries | None:
         if (expected := self._manifest.sha256.get(table.file)) is None:
             return None
         file = self.path / table.file

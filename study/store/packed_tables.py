@@ -38,7 +38,7 @@ class Entries(ABC):
         return self.content(name)
 
 
-class Table(ABC):
+class PackedTable(ABC):
     """A file of a pack, and which files of the run folders it is for.
 
     `template` is their path below `runs/`, with the name of a key column in braces where paths differ.
@@ -96,7 +96,7 @@ class Table(ABC):
         return self.template.format(**dict(zip(self.keys, keys, strict=True)))
 
 
-class JsonLines(Table):
+class JsonLines(PackedTable):
     """JSON objects, one a line, gzipped: `file`, the name, and then the keys of the object. `end` ends each file."""
 
     def __init__(self, file: str, template: str, end: bytes) -> None:
@@ -139,7 +139,7 @@ class _JsonEntries(Entries):
         return self._lines[name]
 
 
-class MetricRows(Table):
+class MetricRows(PackedTable):
     """Parquet with a row for each line of a metrics.jsonl: the key columns, and a column of float64 a metric.
 
     What a line does not tell is null. Whole numbers are written without a point, as by study.training.metrics_log.
@@ -195,7 +195,7 @@ class _RowEntries(Entries):
         return b"".join(_line({key: value for key, value in row.items() if value is not None}) for row in rows)
 
 
-class Losses(Table):
+class Losses(PackedTable):
     """Parquet with a row a run: the key column, and a list of float64, the nats of each validation sequence."""
 
     def reads(self, content: bytes) -> bool:
@@ -244,7 +244,7 @@ class _LossEntries(Entries):
         return buffer.getvalue()
 
 
-class Verbatim(Table):
+class Verbatim(PackedTable):
     """Parquet with a row a file: its name, and its content as it stands."""
 
     def takes(self, name: str) -> bool:
@@ -293,7 +293,7 @@ SCORE_CURVES = MetricRows("score_curves.parquet", "{run_id}/scores/{score_id}/me
 LOSSES = Losses("validation_losses.parquet", "{run_id}/validation_losses.npy")
 FILES = Verbatim("files.parquet", "{file}")
 
-TABLES: tuple[Table, ...] = (RECORDS, SCORES, ATTEMPTS, SCORE_ATTEMPTS, CURVES, SCORE_CURVES, LOSSES, FILES)
+TABLES: tuple[PackedTable, ...] = (RECORDS, SCORES, ATTEMPTS, SCORE_ATTEMPTS, CURVES, SCORE_CURVES, LOSSES, FILES)
 """All tables; a file goes into the first that gives it back, and FILES takes any."""
 
 

@@ -25,7 +25,7 @@ out of memory; PRUNED was stopped by its search; else FAILED."""
 Ending = Literal[State, "PREEMPTED"]
 """How an attempt ended: as its run did, or told to stop, so that another one goes on from where it saved."""
 
-TELLING = ("COMPLETED", "DIVERGED")
+INFORMATIVE_STATES = ("COMPLETED", "DIVERGED")
 """How runs end by what their knobs are; of the others' nothing is known."""
 
 RETRIED = ("FAILED", "OOM", "HUNG")
@@ -187,9 +187,9 @@ class RunRecord(Strict):
         return f"reads no word order: its gain is {self.order_gain_nats:+.4f} ± {self.order_gain_standard_error_nats:.4f} nats"
 
     @property
-    def tells_of_knobs(self) -> bool:
+    def is_informative(self) -> bool:
         """Whether the run ended by what its knobs are, well or badly, and not for another reason or left out by a person."""
-        return self.state in TELLING and self.excluded is None
+        return self.state in INFORMATIVE_STATES and self.excluded is None
 
     @property
     def usable_loss_nats(self) -> float | None:
@@ -206,7 +206,7 @@ def seconds_per_step(seconds: float, start_seconds: float | None, steps: float) 
 NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
 """What of a record stands in no column of its own."""
 
-TOLD_BY_SOME = (
+OPTIONAL_COLUMNS = (
     *(
         "unknown_share",
         "validation_overlap_share",
@@ -220,8 +220,8 @@ TOLD_BY_SOME = (
 )
 """What has a column where any record tells it."""
 
-TOLD_BY_ALL = (
-    *(name for name in RunRecord.model_fields if name not in (*NO_COLUMNS, *TOLD_BY_SOME, "spent_tokens", "excluded")),
+REQUIRED_COLUMNS = (
+    *(name for name in RunRecord.model_fields if name not in (*NO_COLUMNS, *OPTIONAL_COLUMNS, "spent_tokens", "excluded")),
     *("shape", "cell", "exclusion", "seed", "recipe.learning_rate"),
 )
 """What every ledger that has rows has a column of."""
@@ -243,7 +243,7 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
     rows, cells_by_identity = [], dict[tuple[str, str], str]()
     ordered = any(record.reads_order is not None for record in records)
-    untold = {name for name in TOLD_BY_SOME if all(getattr(record, name) is None for record in records)}
+    untold = {name for name in OPTIONAL_COLUMNS if all(getattr(record, name) is None for record in records)}
     unshown = {*NO_COLUMNS, *untold, *(["spent_tokens"] if "trunk" in untold else [])}
     for record in sorted(records, key=lambda record: record.run_id):
         values = record.model_dump(mode="json", exclude=unshown)
@@ -268,10 +268,10 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
-    return with_left_out(table)
+    return fill_left_out(table)
 
 
-def with_left_out(table: pd.DataFrame) -> pd.DataFrame:
+def fill_left_out(table: pd.DataFrame) -> pd.DataFrame:
     """A table of runs in which every run has the values that its configuration leaves out and those of others do not."""
     told = [name for name in Masking.model_fields if f"{TRAINING_MASKS}{name}" in table]
     as_validated = {f"{TRAINING_MASKS}{name}": table[f"masking.{name}"] for name in told}

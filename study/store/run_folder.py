@@ -15,9 +15,11 @@ import numpy as np
 
 from study.base.durable_files import write_atomically
 from study.base.errors import InputError
-from study.base.paths import pasted
 from study.base.schema import Count, Strict
+from study.base.text import pasted
+from study.config.named_runs import Donor, Teacher
 from study.config.run_config import RunConfig
+from study.counting.architecture import Architecture
 from study.store.named_files import Inside, file_once, reason_in
 from study.store.records import RunRecord
 from study.store.work_folder import WorkFolder
@@ -214,3 +216,25 @@ def _write_array(file: Path, values: NDArray[np.generic]) -> None:
     buffer = io.BytesIO()
     np.save(buffer, values, allow_pickle=False)
     write_atomically(file, buffer.getvalue())
+
+
+def teacher_architecture(config: RunConfig) -> Architecture | None:
+    """The architecture of the run that this one learns from; None where it has no teacher, or that one's record is not here."""
+    return _architecture_of(config.recipe.teacher_run)
+
+
+def init_from_depth(config: RunConfig) -> int | None:
+    """The layers of the run whose weights this one begins with; None where there is none, or its record is not here."""
+    architecture = _architecture_of(config.recipe.donor)
+    return None if architecture is None else architecture.depth
+
+
+def _architecture_of(named: Donor | Teacher | None) -> Architecture | None:
+    record = None if named is None else RunFolder(named.folder).record()
+    return None if record is None else record.config.architecture
+
+
+def expected_flops(config: RunConfig, steps: int) -> float:
+    """The `train_flops` of so many steps, with the forward passes of a teacher that is here."""
+    per_token = config.flops_per_token_with(teacher_architecture(config))["train_flops"]
+    return per_token * (steps * config.recipe.batch_tokens)

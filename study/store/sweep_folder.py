@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from study.base import garbage
 from study.base.durable_files import is_there, json_of, names_in
-from study.base.errors import InputError, of_each
-from study.base.paths import pasted
+from study.base.errors import InputError, map_all
+from study.base.text import pasted
 from study.config.sweep import Sweep
 from study.config.sweep_files import SWEEP_FILE, read_launched
 from study.store.named_files import Folder, Inside, read_parquet, write_table
 from study.store.packed import PACKED, Packed, pack_of
-from study.store.records import TOLD_BY_ALL, RunRecord, ledger
+from study.store.records import REQUIRED_COLUMNS, RunRecord, ledger
 from study.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class SweepFolder(Folder):
 
         Raises InputError where one is that of another run than its folder is named after, which a copy would count twice.
         """
-        return [record for record in of_each(_own_record, self.runs()) if record is not None]
+        return [record for record in map_all(_own_record, self.runs()) if record is not None]
 
     def others_records(self) -> list[RunRecord]:
         """The records of the other sweeps under the same results folder."""
@@ -210,7 +210,7 @@ class SweepFolder(Folder):
     def read_ledger(self) -> pd.DataFrame:
         """The ledger as last written."""
         table = read_parquet(self.ledger_file, remedy := "`study report` writes it from the records")
-        if lacking := [name for name in TOLD_BY_ALL if len(table) and name not in table]:
+        if lacking := [name for name in REQUIRED_COLUMNS if len(table) and name not in table]:
             raise InputError.at(str(self.ledger_file), f"lacks {', '.join(lacking[:5])}, as one of another version; {remedy}")
         return table
 

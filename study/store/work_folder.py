@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, ClassVar
 
 from study.base.durable_files import content_of, is_there, json_in, names_in, sync_folder, write_atomically, write_once
 from study.base.errors import InputError
-from study.base.paths import pasted
 from study.base.schema import ModelT
+from study.base.text import pasted
 from study.store.metric_rows import Rows, newest_rows, whole_rows
 from study.store.named_files import Folder, Inside, parsed
 from study.store.packed import Packed, pack_of

@@ -22,7 +22,7 @@ from study.base.errors import InputError, nearest
 from study.config.run_config import fingerprint_of
 from study.data.cache import cache_root, open_entry
 from study.data.docstrings import PACKAGES, docstrings_identity
-from study.tasks.example_tables import Table, read_table
+from study.tasks.example_tables import ExampleTable, read_table
 from study.tasks.passages import Passages, documents, order, paragraphs, sentences
 
 Rows = dict[str, list[tuple[object, ...]]]
@@ -54,7 +54,7 @@ _FUNCTION_WORDS = {
 _IMMOVABLE = set().union(*_FUNCTION_WORDS.values(), {"and", "or", "not", "all", "both", "only", "also", "then"})
 
 
-def embedded_tables(name: str, packages: tuple[str, ...] = PACKAGES) -> dict[str, Table]:
+def embedded_tables(name: str, packages: tuple[str, ...] = PACKAGES) -> dict[str, ExampleTable]:
     """The splits of an embedded task as tables, with the columns that study.tasks.task_spec.ROLES names; made once and cached.
 
     Raises InputError where nothing has this name.

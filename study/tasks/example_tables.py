@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from study.base.errors import InputError, nearest, shown
+from study.data.hub_corpus import loading
 from study.data.text_readers import MAX_ROW_BYTES, first_bad_byte, json_rows
+from study.tasks.task_spec import TaskSource
 
 SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv", ".conll")
 
+_ALL = "*"
+
+UNLOADED = "cannot be loaded"
+"""What is told of a dataset that the hub does not give."""
+
 
 @dataclass(frozen=True)
-class Table:
+class ExampleTable:
     """Columns of one split as lists of plain values, and where each row stands for error messages.
 
     `lines` are line numbers from 1 of the rows of a text file; a Parquet file or hub split has none and counts rows from 0.
@@ -56,7 +63,7 @@ def splits_there(pattern: Path) -> list[str]:
     return sorted(names)
 
 
-def read_table(path: Path, wanted: Sequence[str]) -> Table:
+def read_table(path: Path, wanted: Sequence[str]) -> ExampleTable:
     """The wanted columns of a file; a dotted name is a field of nested values.
 
     Raises InputError where the file is not what its suffix says, is empty, or lacks a column.
@@ -78,7 +85,7 @@ def read_table(path: Path, wanted: Sequence[str]) -> Table:
     return pick(table, wanted)
 
 
-def pick(table: Table, wanted: Sequence[str]) -> Table:
+def pick(table: ExampleTable, wanted: Sequence[str]) -> ExampleTable:
     """A table with only the wanted columns, dotted ones taken out of their nested values.
 
     Raises InputError with the nearest column for each that is missing.
@@ -93,7 +100,7 @@ def pick(table: Table, wanted: Sequence[str]) -> Table:
         else:
             message = f"has no column {name!r}; {nearest(name, list(table.columns))}; or say which under columns: of the task"
             raise InputError.at(table.place, message)
-    return Table(table.place, columns, table.lines, table.classes)
+    return ExampleTable(table.place, columns, table.lines, table.classes)
 
 
 def _inner(value: object, name: str) -> object:
@@ -103,24 +110,24 @@ def _inner(value: object, name: str) -> object:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> ExampleTable:
     import pyarrow.parquet as pq
 
     try:
         table = pq.ParquetFile(path).read()
         _refuse_twice(str(path), table.column_names)
-        return Table(str(path), {name: table.column(name).to_pylist() for name in table.column_names})
+        return ExampleTable(str(path), {name: table.column(name).to_pylist() for name in table.column_names})
     except ValueError as error:  # of Arrow, of bytes that are no text, and of nested values with two fields of one name
         raise InputError.at(str(path), f"is not a Parquet file, or damaged: {error}; write it again") from error
 
 
-def _read_jsonl(path: Path) -> Table:
+def _read_jsonl(path: Path) -> ExampleTable:
     rows = dict(json_rows(path))
     names = dict.fromkeys(name for row in rows.values() for name in row)
-    return Table(str(path), {name: [row.get(name) for row in rows.values()] for name in names}, list(rows))
+    return ExampleTable(str(path), {name: [row.get(name) for row in rows.values()] for name in names}, list(rows))
 
 
-def _read_delimited(path: Path, delimiter: str) -> Table:
+def _read_delimited(path: Path, delimiter: str) -> ExampleTable:
     """A file with a header; TSV knows no quotes, as the field writes it, and CSV has those of RFC 4180."""
     quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     rows: list[list[str]] = []
@@ -141,7 +148,7 @@ def _read_delimited(path: Path, delimiter: str) -> Table:
         raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
     except csv.Error as error:
         raise InputError.at(f"{path}:{reader.line_num}", f"{error}; write the file again as RFC 4180 has it") from error
-    return Table(str(path), {name: [row[place] for row in rows] for place, name in enumerate(header)}, lines)
+    return ExampleTable(str(path), {name: [row[place] for row in rows] for place, name in enumerate(header)}, lines)
 
 
 def _refuse_twice(place: str, names: Sequence[str]) -> None:
@@ -150,7 +157,7 @@ def _refuse_twice(place: str, names: Sequence[str]) -> None:
         raise InputError.at(place, f"names the column {shown(twice[0])} twice; rename one of them")
 
 
-def _read_conll(path: Path) -> Table:
+def _read_conll(path: Path) -> ExampleTable:
     """Columns `tokens` and `tags`: a line is a word first and its tag last, and a blank line ends a sentence.
 
     Where a line has tabs they part its columns, and a word may hold spaces, else spaces do; a no-break space never does.
@@ -182,7 +189,7 @@ def _read_conll(path: Path) -> Table:
             tags.append([])
             lines.append(number)
     there = len(tokens) if tokens[-1] else len(tokens) - 1
-    return Table(str(path), {"tokens": tokens[:there], "tags": tags[:there]}, lines[:there])
+    return ExampleTable(str(path), {"tokens": tokens[:there], "tags": tags[:there]}, lines[:there])
 
 
 def _columns(line: str) -> list[str]:
@@ -196,3 +203,40 @@ def _may_be_comment(line: str) -> bool:
 def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
     """Rows that are not blank lines."""
     return (row for row in rows if row)
+
+
+def read_hub_split(source: TaskSource, split: str, remedy: str) -> ExampleTable:
+    """One split of a dataset of the hub, all its configurations one after another where `config` is `*`.
+
+    No code of the dataset is run. Raises InputError where it cannot be loaded, with the remedy, or has no such split.
+    """
+    from datasets import concatenate_datasets, disable_progress_bars, get_dataset_config_names, load_dataset
+
+    disable_progress_bars()
+    place = _place(source)
+    configs: list[str | None] = [source.config]
+    if source.config == _ALL:
+        with loading(place, UNLOADED, remedy):
+            configs = sorted(get_dataset_config_names(source.hub, revision=source.revision))
+    parts = []
+    for config in configs:
+        with loading(place, UNLOADED, remedy):
+            found = load_dataset(source.hub, config, revision=source.revision)
+        if split not in found:
+            raise InputError.at(place, f"has no split {split!r}; {nearest(split, list(found))}")
+        parts.append(found[split])
+    dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
+    classes = {name: list(names) for name, kind in dataset.features.items() if (names := _class_names(kind)) is not None}
+    columns = {name: list(dataset[name]) for name in dataset.column_names}
+    return ExampleTable(f"{place} ({split})", columns, classes=classes)
+
+
+def _class_names(kind: Any) -> list[str] | None:
+    """The names of the classes of a column of classes, or of lists of them."""
+    inner = getattr(kind, "feature", kind)
+    names = getattr(inner, "names", None)
+    return list(names) if names else None
+
+
+def _place(source: TaskSource) -> str:
+    return ":".join(filter(None, ["hub", source.hub, source.config]))

@@ -12,11 +12,10 @@ from study.base.errors import InputError, Problem, nearest
 from study.base.grouping import grouped
 from study.tasks.embedded import embedded_tables
 from study.tasks.entities import TagScheme
-from study.tasks.example_tables import Table, pick, read_table, split_file, splits_there
+from study.tasks.example_tables import ExampleTable, pick, read_hub_split, read_table, split_file, splits_there
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
-from study.tasks.hub_splits import read_hub_split
 from study.tasks.parsing import RowError, parse, several_labels
-from study.tasks.task_spec import Source, TaskSpec, label_name, read_spec
+from study.tasks.task_spec import TaskSource, TaskSpec, label_name, read_spec
 
 _GIVEN = "with --data, in a sweep file as downstream.data"
 """How the folder of a task's files is given."""
@@ -83,7 +82,7 @@ def _key(example: Example) -> str:
             return example.good
 
 
-def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[Source, Path | None]:
+def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | None]:
     """The first source that is there, with the pattern of its files; a folder of files that is there is never passed over."""
     for source in spec.sources:
         if source.files is None:
@@ -101,7 +100,7 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[Source, Path | None]
     raise InputError.at(spec.name, f"{looked}; give the folder that holds them {_GIVEN}")
 
 
-def _named_splits(spec: TaskSpec, source: Source) -> dict[str, str]:
+def _named_splits(spec: TaskSpec, source: TaskSource) -> dict[str, str]:
     """The names of the splits where the data lie, by what they are for."""
     if spec.kind == "minimal_pairs":
         return {"test": source.splits.test}
@@ -109,7 +108,7 @@ def _named_splits(spec: TaskSpec, source: Source) -> dict[str, str]:
     return {"train": source.splits.train, **dev, "test": source.splits.test}
 
 
-def _tables(spec: TaskSpec, source: Source, pattern: Path | None, data: Path | None) -> dict[str, Table]:
+def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path | None) -> dict[str, ExampleTable]:
     """The wanted columns of every split, by what the split is for."""
     wanted, splits = list(spec.columns(source).values()), _named_splits(spec, source)
     if source.embedded is not None:
@@ -134,14 +133,14 @@ def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:
     return f"load it once while online, or give the folder that holds {files} {_GIVEN}{missing}"
 
 
-def _label_column(spec: TaskSpec, source: Source) -> str | None:
+def _label_column(spec: TaskSpec, source: TaskSource) -> str | None:
     """The column that holds classes, None of a task that has none."""
     if spec.regression or spec.kind in ("spans", "minimal_pairs"):
         return None
     return spec.columns(source)["labels" if spec.kind == "tokens" else "label"]
 
 
-def _table(pattern: Path, split: str, wanted: list[str]) -> Table:
+def _table(pattern: Path, split: str, wanted: list[str]) -> ExampleTable:
     file = split_file(pattern, split)
     if file is None:
         there = splits_there(pattern)
@@ -149,7 +148,7 @@ def _table(pattern: Path, split: str, wanted: list[str]) -> Table:
     return read_table(file, wanted)
 
 
-def _with_names(table: Table, column: str | None, labels: Sequence[str]) -> Table:
+def _with_names(table: ExampleTable, column: str | None, labels: Sequence[str]) -> ExampleTable:
     """A table of the hub with the names of its classes in place of their indices: those that the task gives, or the hub's."""
     if column is None or column not in table.classes:
         return table
@@ -161,7 +160,7 @@ def _with_names(table: Table, column: str | None, labels: Sequence[str]) -> Tabl
     return replace(table, columns={**table.columns, column: values})
 
 
-def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[str, ...]:
+def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> tuple[str, ...]:
     """The names of the classes: as specified, as the hub knows them, or those of the train split, sorted."""
     column = _label_column(spec, source)
     if spec.labels or column is None:
@@ -179,7 +178,7 @@ def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[s
     return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
 
 
-def _tags_of(table: Table, row: int, tags: object) -> list[Any]:
+def _tags_of(table: ExampleTable, row: int, tags: object) -> list[Any]:
     try:
         return several_labels(tags)
     except RowError as error:
@@ -194,7 +193,7 @@ def _refuse_alike(names: set[str], place: str, column: str) -> None:
         raise InputError(Problem(place, f"column {column!r} holds {same}, {told}") for same in alike)
 
 
-def _refuse_repeated_ids(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> None:
+def _refuse_repeated_ids(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> None:
     column = spec.columns(source).get("id")
     if column is None:
         return

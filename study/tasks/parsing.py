@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from study.base.errors import InputError, Problem, near, shown
-from study.data.surrogates import without_lone_surrogates
-from study.tasks.example_tables import Table
+from study.base.text import without_lone_surrogates
+from study.tasks.example_tables import ExampleTable
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
-from study.tasks.task_spec import Source, TaskSpec, Unusable, is_whole, label_name
+from study.tasks.task_spec import TaskSource, TaskSpec, Unusable, is_whole, label_name
 
 _SHOWN_PROBLEMS = 8
 _TRUTH = ("false", "true")
@@ -38,7 +38,9 @@ class RowError(Exception):
         self.reason = reason
 
 
-def parse(spec: TaskSpec, source: Source, table: Table, labels: tuple[str, ...]) -> tuple[list[Example], Counter[str]]:
+def parse(
+    spec: TaskSpec, source: TaskSource, table: ExampleTable, labels: tuple[str, ...]
+) -> tuple[list[Example], Counter[str]]:
     """The examples of a table in its order, and how many rows the source drops for which reason.
 
     Raises InputError with the first problems of the table, each with its row, and how many more there are.

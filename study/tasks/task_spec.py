@@ -20,8 +20,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from study.base.errors import InputError, nearest
-from study.base.paths import path_from
 from study.base.schema import Distinct, Share, Strict, Text
+from study.base.text import path_from
 from study.base.yaml_files import read_yaml
 
 Unusable = Literal["empty", "unlabelled"]
@@ -77,7 +77,7 @@ class Splits(Strict):
     dev_share: Share = 0.1
 
 
-class Source(Strict):
+class TaskSource(Strict):
     """One place that a task can be read from: local files, a dataset of the hub, or the docstrings that are always there.
 
     `files` is a path with `{split}` in it, relative to the data folder or to the task's YAML; without a suffix, the one that
@@ -119,7 +119,7 @@ class TaskSpec(Strict):
     regression: bool = False
     labels: tuple[Text, ...] = ()
     metrics: Distinct[Metric]
-    sources: tuple[Source, ...]
+    sources: tuple[TaskSource, ...]
     terms: Text | None = None
     about: Text | None = None
 
@@ -159,7 +159,7 @@ class TaskSpec(Strict):
         """The metric that choices are made by and that figures show."""
         return self.metrics[0]
 
-    def columns(self, source: Source) -> dict[str, str]:
+    def columns(self, source: TaskSource) -> dict[str, str]:
         """The column of each role in a source; `id` only where the source names it."""
         return ROLES[self.kind] | source.columns
 

@@ -25,7 +25,7 @@ from study.base.errors import InputError
 from study.base.schema import flatten, set_path
 from study.config.run_config import RunConfig, fingerprint_of
 from study.store.named_files import write_table
-from study.store.records import cell_of, with_left_out
+from study.store.records import cell_of, fill_left_out
 from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def ledger_of(runs: Iterable[WandbHistory], tuned: tuple[str, ...]) -> pd.DataFr
     import pandas as pd
 
     rows = [_row(run, tuned) for run in sorted(runs, key=lambda run: run.run_id)]
-    return with_left_out(pd.DataFrame(rows))
+    return fill_left_out(pd.DataFrame(rows))
 
 
 def _row(run: WandbHistory, tuned: tuple[str, ...]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from study.base.durable_files import patiently
+from study.base.durable_files import retry_write
 from study.config.run_config import RunConfig
 from study.model.lightning import MaskedLanguageModelling
 from study.store.run_folder import RunFolder, Trunk
@@ -62,7 +62,7 @@ class Branching(pl.Callback):
             return
         if self._from is not None or trainer.global_step == 0:
             trunk = None if self._from is None else Trunk(run_id=self._from, step=trainer.global_step)
-            patiently(lambda: self.folder.write_trunk(trunk), check=self._check)
+            retry_write(lambda: self.folder.write_trunk(trunk), check=self._check)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Leave the state of this step, its row of metrics logged, where a shorter budget begins to decay."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
-from study.base.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
+from study.base.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, retry_write, sync_folder
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.store.work_folder import checkpoint_name, checkpoints_in
 from study.training.execution import LIGHTNING_PRECISION, resolve_precision
@@ -50,7 +50,7 @@ class DurableCheckpointIO(CheckpointIO):
             if storage_options == POSTPONABLE:
                 self._write(checkpoint, folder)
             else:
-                patiently(lambda: self._write(checkpoint, folder))
+                retry_write(lambda: self._write(checkpoint, folder))
         except OSError as error:
             now = time.monotonic()
             self._failing_since = self._failing_since or now

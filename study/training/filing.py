@@ -14,7 +14,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from study.base.durable_files import FULL_DISK, patiently, write_atomically
+from study.base.durable_files import FULL_DISK, retry_write, write_atomically
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
 from study.store.ownership import Attempt
@@ -80,7 +80,7 @@ class Filing:
             layers_cut=None if self.init_from_depth is None else self.init_from_depth - config.architecture.depth,
             **facts,
         )
-        patiently(lambda: folder.file_record(record), check=self.attempt.check)
+        retry_write(lambda: folder.file_record(record), check=self.attempt.check)
         tidy(folder, outcome.state)
 
     def _write_results(self, trained: Trained) -> str:
@@ -89,10 +89,10 @@ class Filing:
         Raises OSError where the disk is full or out of reach, and Fenced.
         """
         folder, weights = self.training.folder, safetensors.torch.save(trained.module.model.state_dict())
-        patiently(lambda: write_atomically(folder.weights_file, weights), check=self.attempt.check)
-        patiently(lambda: folder.write_validation_losses(trained.validation.nats.numpy()), check=self.attempt.check)
+        retry_write(lambda: write_atomically(folder.weights_file, weights), check=self.attempt.check)
+        retry_write(lambda: folder.write_validation_losses(trained.validation.nats.numpy()), check=self.attempt.check)
         if (documents := trained.validation.documents) is not None:
-            patiently(lambda: folder.write_validation_documents(documents.numpy()), check=self.attempt.check)
+            retry_write(lambda: folder.write_validation_documents(documents.numpy()), check=self.attempt.check)
         return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from study.base.durable_files import is_there, json_value, require_links, write_atomically
 from study.base.errors import InputError
-from study.base.paths import path_from
+from study.base.text import path_from
 from study.config.recipe import Budget, Recipe
 from study.config.run_config import FEWEST_PIECES, DataConfig, RunConfig, TokenizerConfig
 from study.counting.architecture import Architecture, not_of_berts_kind
@@ -24,7 +24,7 @@ from study.data.prepared import prepare
 from study.data.tokenizing import is_cased, load_tokenizer
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.transformers_classes import TransformersClass, class_in
-from study.store.ownership import Attempt, turn
+from study.store.ownership import Attempt
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -86,7 +86,7 @@ def import_encoder(
     if not is_there(kept):
         write_atomically(kept, tokenizer)
     run = into.run(config.fingerprint(prepared.fingerprint))
-    with turn(run) as locked:
+    with work_lock(run) as locked:
         if run.record() is not None:
             return run
         run.write_config(config)

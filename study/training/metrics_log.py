@@ -15,7 +15,7 @@ from typing import Any
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from study.base.durable_files import content_of, patiently, write_atomically
+from study.base.durable_files import content_of, retry_write, write_atomically
 from study.store.metric_rows import whole_rows
 
 FSYNC_SECONDS = 5.0
@@ -33,7 +33,7 @@ class MetricsFile(Logger):
     def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
         super().__init__()
         self.path, self._check = path, check
-        patiently(lambda: write_atomically(path, b"".join(_lines_to(path, from_step))), check=check)
+        retry_write(lambda: write_atomically(path, b"".join(_lines_to(path, from_step))), check=check)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._synced = time.monotonic()
 
@@ -55,7 +55,7 @@ class MetricsFile(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append one row, whole or not at all; raises OSError where the disk is full."""
         del step
-        size = patiently(lambda: os.fstat(self._file).st_size, check=self._check)
+        size = retry_write(lambda: os.fstat(self._file).st_size, check=self._check)
         row = {key: _number(value) for key, value in metrics.items() if key != "epoch"}
         line = json.dumps(row).encode() + b"\n"
         if os.write(self._file, line) != len(line):

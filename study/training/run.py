@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from study.base.durable_files import patiently, write_atomically
+from study.base.durable_files import retry_write, write_atomically
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.store.named_records import init_from_depth, teacher_architecture
-from study.store.ownership import Attempt, Fenced, Held, turn
+from study.store.run_folder import init_from_depth, teacher_architecture
+from study.store.ownership import Attempt, Fenced, Held
 from study.store.records import Ending
 from study.store.run_folder import RunFolder
 from study.training.callbacks import Pruned
@@ -48,7 +48,7 @@ def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution
     if rank() > 0:
         return this.follow()
     try:
-        with turn(folder) as locked:
+        with work_lock(folder) as locked:
             return this.lead(sweep, locked)
     except (Held, Fenced) as error:
         sys.stderr.write(f"{error}\n")
@@ -68,7 +68,7 @@ class _Rank:
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
             return record.state
-        patiently(lambda: folder.write_config(config))
+        retry_write(lambda: folder.write_config(config))
         attempt = Attempt.begin(folder, locked)
         with attempt.renewed():
             folder.remove_leftovers()

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
-from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, outlived, say, show
+from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show, tolerate_lost_output
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -80,7 +80,7 @@ def test_work_outlives_who_listens_to_it(monkeypatch: pytest.MonkeyPatch) -> Non
     streams = Full(), Full()
     monkeypatch.setattr(sys, "stdout", streams[0])
     monkeypatch.setattr(sys, "stderr", streams[1])
-    with outlived(), bars(Console(stderr=True)) as shown:
+    with tolerate_lost_output(), bars(Console(stderr=True)) as shown:
         shown.add_task("a task", note="")
         say(Console(), "a word")
         sys.stderr.write("another")

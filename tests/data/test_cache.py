@@ -11,7 +11,7 @@ import pytest
 
 from study.base.errors import InputError
 from study.config.run_config import DataConfig
-from study.data.cache import cache_root, known_sha256_of, open_entry, sha256_of
+from study.data.cache import cache_root, cached_sha256_of, open_entry, sha256_of
 from study.data.prepared import check_files
 
 
@@ -92,15 +92,15 @@ def test_a_files_hash_is_remembered_until_something_touches_it(tmp_path: Path, m
     monkeypatch.setattr("study.data.cache.sha256_of", reading)
     file = tmp_path / "corpus.txt"
     file.write_text("some text")
-    assert known_sha256_of(file) == known_sha256_of(file) == sha256_of(file)
+    assert cached_sha256_of(file) == cached_sha256_of(file) == sha256_of(file)
     assert len(read) == 2
     monkeypatch.setattr("study.data.cache.SETTLED_SECONDS", -1.0)
-    assert known_sha256_of(file) == known_sha256_of(file) == sha256_of(file)
+    assert cached_sha256_of(file) == cached_sha256_of(file) == sha256_of(file)
     assert len(read) == 3
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
     file.write_text("some next")
     os.utime(file, ns=times)  # as a tool does that keeps times: the time of the change itself cannot be kept
-    assert known_sha256_of(file) == sha256_of(file)
+    assert cached_sha256_of(file) == sha256_of(file)
     assert len(read) == 4
 
 

@@ -31,7 +31,7 @@ def deduplicated(texts: list[str]) -> tuple[list[tuple[Split, str]], Tally]:
 
     tally = Tally()
     found = repetitions(lambda: documents(Tally()))
-    return list(found.left_out_of(documents(tally), tally)), tally
+    return list(found.without_repetitions(documents(tally), tally)), tally
 
 
 def test_a_paragraph_is_kept_where_it_first_occurs_whatever_its_case_and_spaces() -> None:

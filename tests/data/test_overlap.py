@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.data import overlap
-from study.data.overlap import overlap_share
-from study.data.windows import WindowSet, items_in, mixed, window_hashes
+from study.data.overlap import WindowSet, items_in, mixed, overlap_share, window_hashes
 
 SEP, VOCABULARY = 3, 40
 

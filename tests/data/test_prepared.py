@@ -16,10 +16,9 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from study.base.errors import InputError
 from study.config.run_config import MOST_OVERLAP, DataConfig, TokenizerConfig, fingerprint_of
-from study.data import packing
+from study.data import token_files
 from study.data.cache import sha256_of
 from study.data.corpora import Split, Tally, corpus_identity, split_of
-from study.data.packing import entropy_nats, token_dtype
 from study.data.prepared import (
     PACKING_VERSION,
     CorpusText,
@@ -28,6 +27,7 @@ from study.data.prepared import (
     prepare,
     unread_at_first,
 )
+from study.data.token_files import entropy_nats, token_dtype
 from study.data.tokenizing import SPECIAL_PIECES
 from tests.full_disk import files_of_at_most
 
@@ -78,7 +78,7 @@ def stream_of(corpus: Path, split: Split, tokenizer: Tokenizer) -> list[int]:
 @pytest.mark.parametrize("characters", [1000, 2_000_000])
 def test_prepared_tokens_are_the_texts_of_each_split(characters: int, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they are encoded in many batches or in one."""
-    monkeypatch.setattr(packing, "BATCH_CHARACTERS", characters)
+    monkeypatch.setattr(token_files, "BATCH_CHARACTERS", characters)
     prepared = prepare(config(corpus))
     for split, count in prepared.facts.tokens.items():
         stream, sequences = stream_of(corpus, split, prepared.tokenizer()), prepared.split(split)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from study.data import word_cache
+from study.data import token_files
+from study.data.token_files import WordCache, encodes_words_alone
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
-from study.data.word_cache import WordCache, encodes_words_alone
 
 PIECES = [*SPECIAL_PIECES, *"abcdeghno.,-", *(f"##{letter}" for letter in "abcdeghno"), "ab", "##cd", "ß", "水"]
 TEXTS = st.lists(st.text(st.sampled_from("abcdÀé ß水.,-\n\t\x1c\u0301\u00a0\u2028\u200dΣ[SEP]")), max_size=6)
@@ -31,7 +31,7 @@ def test_words_alone_give_the_tokens_of_the_text(batches: list[list[str]], stran
 
 
 def test_a_cache_that_is_full_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_cache, "MOST_WORDS", 2)
+    monkeypatch.setattr(token_files, "MOST_WORDS", 2)
     cache, made = WordCache(tokenizer(), separator=3), tokenizer()
     for text in ("ab cd", "ab abcd cd", "a b c d e", "ab a"):
         assert cache.encode([text]).tolist() == [*made.encode(text, add_special_tokens=False).ids, 3]

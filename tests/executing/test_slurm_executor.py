@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from study.base.durable_files import patiently, write_atomically
+from study.base.durable_files import retry_write, write_atomically
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.machine import WAITING
 from study.config.resources import SlurmOptions
@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_written_or_read_for_a_while_is_waited_for(
 def test_an_error_that_lasts_ends_the_launch_and_says_what_it_is(
     number: int, cluster: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "patiently", functools.partial(patiently, seconds=0.5))
+    monkeypatch.setattr(slurm, "retry_write", functools.partial(retry_write, seconds=0.5))
     monkeypatch.setattr(slurm, "write_atomically", failing(write_atomically, number, math.inf))
     folder = SweepFolder(tmp_path / "toy")
     launched = coordinator_of(folder)

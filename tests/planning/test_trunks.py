@@ -23,7 +23,7 @@ from study.planning.plan import Plan, cells
 from study.planning.trunks import Trunks, adopt, families
 from study.running.status import status
 from study.store.locks import held
-from study.store.ownership import Attempt, turn
+from study.store.ownership import Attempt, work_lock
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -147,7 +147,7 @@ def test_what_is_spent_and_left_holds_a_trunk_once(tmp_path: Path) -> None:
     trunk.file_record(record(long, run_id=trunk.run_id))
     branch.write_config(short)
     adopt(trunk, state, branch)
-    with turn(branch):
+    with work_lock(branch):
         (begun,) = status(folder).running
         assert (begun.tokens, begun.spent_tokens, begun.train_flops) == (32 * 256, 0, 0)
         with branch.metrics_file.open("a") as file:

@@ -18,7 +18,7 @@ from study.plotting import explorer, run_curves
 from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
 from study.running.overview import STATES, overview, runs_table
 from study.running.status import status
-from study.store.ownership import turn
+from study.store.ownership import work_lock
 from study.store.records import validation_of
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder, sweeps_in
@@ -303,7 +303,7 @@ def test_sweeps_stand_side_by_side_and_one_that_cannot_be_read_says_why(made: Sw
 def test_a_run_that_is_being_trained_is_told(made: SweepFolder) -> None:
     run = made.run("f" * 16)
     run.write_config(run_config(1, 128, 6e-3))
-    with turn(run) as has_turn:
+    with work_lock(run) as has_turn:
         assert has_turn
         assert overview({"made": made})[["completed", "running"]].to_numpy().tolist() == [[8, 1]]
         table = runs_table(status(made)).set_index("run")

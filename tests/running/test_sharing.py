@@ -19,7 +19,7 @@ from study.running.run_job import RunJob
 from study.running.sharing import SharedRuns
 from study.running.status import status
 from study.running.steering import _failed, exclude, retry
-from study.store.ownership import Attempt, turn
+from study.store.ownership import Attempt, work_lock
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -87,7 +87,7 @@ def test_a_run_that_another_sweep_trains_is_waited_for_and_who_trains_it_is_said
     training, go_on = threading.Event(), threading.Event()
 
     def train_slowly() -> None:
-        with turn(held), Attempt.begin(held).renewed():
+        with work_lock(held), Attempt.begin(held).renewed():
             training.set()
             assert go_on.wait(20)
             completes(config, held)

@@ -31,7 +31,7 @@ from study.running.steering import exclude, include, retry, stop
 from study.scoring.targets import one_run
 from study.shapes.naming import subject
 from study.store.locks import held
-from study.store.ownership import Attempt, turn
+from study.store.ownership import Attempt, work_lock
 from study.store.records import FOREIGN, ledger
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -433,7 +433,7 @@ def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path
         run(tmp_path, FakeExecutor(stops_when_deep, slots=1), **SHALLOW_AND_DEEP)
     folder = sweep_at(tmp_path)
     deep = next(one for one in folder.runs() if one.record() is None)
-    with turn(deep):
+    with work_lock(deep):
         state = status(folder)
         (running,) = state.running
         assert (running.mfu, running.tokens, running.seconds_left) == (0.25, 6400, (25600 - 6400) / 100)
@@ -470,7 +470,7 @@ def test_a_running_run_that_fell_silent_is_marked(tmp_path: Path, study: Any, ca
         run(tmp_path, FakeExecutor(logs_and_stops), shapes={"grid": {"depth": [1]}})
     folder = sweep_at(tmp_path)
     (one,) = folder.runs()
-    with turn(one):
+    with work_lock(one):
         (awake,) = status(folder).running
         assert awake.signs is not None
         assert (awake.silent, awake.signs.seconds_per_row) == (False, 2.0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from study.base.errors import InputError
-from study.data.cache import known_sha256_of
+from study.data.cache import cached_sha256_of
 from study.planning.trunks import adopt
 from study.running.sharing import SharedRuns
 from study.running.status import status
@@ -65,10 +65,10 @@ def test_a_hash_that_the_cache_forgets_is_found_anew(tmp_path: Path, takes: Take
     monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("study.data.cache.SETTLED_SECONDS", -1.0)
     (tmp_path / "text.txt").write_text("some text")
-    found = known_sha256_of(tmp_path / "text.txt")
+    found = cached_sha256_of(tmp_path / "text.txt")
     (remembered,) = (tmp_path / "cache" / "hashes").iterdir()
     takes(remembered)
-    assert known_sha256_of(tmp_path / "text.txt") == found
+    assert cached_sha256_of(tmp_path / "text.txt") == found
 
 
 def test_a_sweep_that_ends_while_it_is_looked_at(tmp_path: Path, takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_run_that_ends_while_its_sweep_is_looked_at_has_ended(tmp_path: Path, 
     def ends(run: RunFolder) -> bool:
         return completes(run.config(), run) != 0
 
-    monkeypatch.setattr("study.running.status.is_trained", ends)
+    monkeypatch.setattr("study.running.status.has_owner", ends)
     assert status(folder).counts == {"COMPLETED": 1}
 
 

@@ -57,7 +57,7 @@ from study.scoring.subsets import PlannedTask, loaded_task
 from study.scoring.targets import Scored, Target, at_best_knobs, names_of, target
 from study.scoring.task_inputs import TaskInputs, task_inputs
 from study.store.locks import held
-from study.store.ownership import Attempt, turn
+from study.store.ownership import Attempt, work_lock
 from study.store.packing import pack
 from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
@@ -971,7 +971,7 @@ def test_a_score_that_another_process_makes_is_not_made_twice(run: RunFolder, mo
     monkeypatch.setattr("study.store.ownership.LEASE_SECONDS", 0.5)
     monkeypatch.setattr("study.store.ownership.BEAT_SECONDS", 0.05)
     asked = job(run, seed=31)
-    with turn(asked.folder), Attempt.begin(asked.folder).renewed():
+    with work_lock(asked.folder), Attempt.begin(asked.folder).renewed():
         assert asked.execute(Execution(), StopSignal()) == "PREEMPTED"
     assert asked.folder.attempts() == 1
 
@@ -997,7 +997,7 @@ def test_a_score_that_another_process_makes_is_waited_for_and_who_makes_it_is_sa
         if progress.held and theirs.folder.score() is None:
             file_faked(theirs, 0.7)
 
-    with turn(theirs.folder), Attempt.begin(theirs.folder).renewed():
+    with work_lock(theirs.folder), Attempt.begin(theirs.folder).renewed():
         coordinator.run(fake, refresh, 0.01)
     assert fake.submitted == []
     first, second = capsys.readouterr().out.splitlines()

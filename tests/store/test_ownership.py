@@ -16,7 +16,7 @@ import pytest
 
 from study.base.errors import InputError
 from study.store import ownership
-from study.store.ownership import Attempt, Fenced, Held, Watch, is_locked, pulse_of, turn
+from study.store.ownership import Attempt, Fenced, Held, Watch, is_locked, pulse_of, work_lock
 from study.store.run_folder import RunFolder
 from tests.waiting import until
 
@@ -74,7 +74,7 @@ def locked(folder: RunFolder) -> Iterator[None]:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with turn(folder):
+        with work_lock(folder):
             held.set()
             done.wait()
 
@@ -106,11 +106,11 @@ def test_the_later_attempt_owns_the_run(folder: RunFolder) -> None:
 def test_an_owner_that_renews_its_lease_keeps_the_run_and_is_named(folder: RunFolder, clock: Clock) -> None:
     with locked(folder), Attempt.begin(folder).renewed():
         until(lambda: clock.beats > 0)
-        with pytest.raises(Held, match=r"is being trained by process \d+ on .* since 20"), turn(folder):
+        with pytest.raises(Held, match=r"is being trained by process \d+ on .* since 20"), work_lock(folder):
             pytest.fail("two had their turn")
         assert Watch(folder).holder() is not None
     assert Watch(folder).holder() is None
-    with turn(folder):
+    with work_lock(folder):
         assert is_locked(folder.lock_file)
     assert not is_locked(folder.lock_file)
     assert issubclass(Held, InputError)
@@ -119,13 +119,13 @@ def test_an_owner_that_renews_its_lease_keeps_the_run_and_is_named(folder: RunFo
 def test_an_owner_that_is_silent_loses_the_run_though_it_has_the_lock(folder: RunFolder, clock: Clock) -> None:
     with locked(folder):
         stopped = Attempt.begin(folder)
-        with turn(folder) as with_lock:
+        with work_lock(folder) as with_lock:
             assert clock.now > ownership.LEASE_SECONDS
             assert not with_lock
             second = Attempt.begin(folder, with_lock)
         with pytest.raises(Fenced):
             stopped.check()
-    with second.renewed(), pytest.raises(Held), turn(folder):  # the stopped one died, and its lock is free
+    with second.renewed(), pytest.raises(Held), work_lock(folder):  # the stopped one died, and its lock is free
         pytest.fail("two had their turn")
 
 
@@ -134,32 +134,32 @@ def test_where_there_are_no_locks_the_lease_decides(folder: RunFolder, clock: Cl
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with turn(folder) as locked:
+    with work_lock(folder) as locked:
         assert clock.now == 0
-        with Attempt.begin(folder, locked).renewed(), pytest.raises(Held), turn(folder):
+        with Attempt.begin(folder, locked).renewed(), pytest.raises(Held), work_lock(folder):
             pytest.fail("two had their turn")
-    with turn(folder):
+    with work_lock(folder):
         pass
     Attempt.begin(folder, locked)
     begin = clock.now
-    with turn(folder):
+    with work_lock(folder):
         assert clock.now - begin > ownership.LEASE_SECONDS
 
 
 def test_on_one_machine_the_lock_of_a_dead_owner_is_free_at_once(folder: RunFolder, clock: Clock) -> None:
     Attempt.begin(folder)
-    with turn(folder):
+    with work_lock(folder):
         assert clock.now == 0
 
 
 def test_on_another_machine_an_owner_must_be_silent_whatever_the_lock_says(folder: RunFolder, clock: Clock) -> None:
-    with on_another_machine(Attempt.begin(folder)).renewed(), pytest.raises(Held), turn(folder):
+    with on_another_machine(Attempt.begin(folder)).renewed(), pytest.raises(Held), work_lock(folder):
         pytest.fail("two had their turn")
-    with turn(folder):
+    with work_lock(folder):
         pass
     on_another_machine(Attempt.begin(folder))
     begin = clock.now
-    with turn(folder):
+    with work_lock(folder):
         assert clock.now - begin > ownership.LEASE_SECONDS
 
 
@@ -168,7 +168,7 @@ def test_no_clock_of_another_machine_is_believed(folder: RunFolder, monkeypatch:
     real = time.time
     for offset in (-3600.0, 3600.0):
         monkeypatch.setattr(time, "time", lambda offset=offset: real() + offset)
-        with on_another_machine(Attempt.begin(folder)).renewed(), pytest.raises(Held), turn(folder):
+        with on_another_machine(Attempt.begin(folder)).renewed(), pytest.raises(Held), work_lock(folder):
             pytest.fail("two had their turn")
 
 

@@ -21,7 +21,7 @@ from study.store.packed_tables import (
     SCORE_CURVES,
     SCORES,
     TABLES,
-    Table,
+    PackedTable,
 )
 
 RUN, OTHER = "05bb558dd9e5a570", "06fa80d417855333"
@@ -47,7 +47,7 @@ def saved(vector: np.ndarray[Any, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def given_back(table: Table, files: dict[str, bytes]) -> dict[str, bytes]:
+def given_back(table: PackedTable, files: dict[str, bytes]) -> dict[str, bytes]:
     """What a table takes of some files and gives back, each as it was."""
     encoded, names = table.encode_all(files, files)
     entries = table.decode(encoded) if names else None
@@ -144,7 +144,7 @@ def test_vectors_of_another_kind_are_left_to_the_table_of_files() -> None:
         ('a"b/record.json', FILES),
     ],
 )
-def test_each_file_has_one_table(name: str, table: Table) -> None:
+def test_each_file_has_one_table(name: str, table: PackedTable) -> None:
     assert next(each for each in TABLES if each.takes(name)) is table
     above = name.split("/")[:-1]
     assert all(table.may_hold_below("/".join(above[:count])) for count in range(1, len(above) + 1))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from study.base.errors import InputError
-from study.base.paths import path_from
+from study.base.text import path_from
 from study.config.run_config import TokenizerConfig
 from study.data.cache import cache_root
 from study.data.text_files import corpus_files
