@@ -35,7 +35,7 @@ def _():
     from study.plotting import elasticities, explorer, run_curves
     from study.plotting.law_figures import FIGURES
     from study.base.quantities import plural
-    from study.running.overview import STATES, overview, runs_table
+    from study.running.status_tables import STATES, overview, runs_table
     from study.running.status import status
     from study.base.quantities import duration
     from study.base.text import escape

@@ -16,8 +16,7 @@ from study.config.sweep_files import parse_sweep
 from study.executing.job import Job
 from study.planning.plan import Plan
 from study.running.coordinator import Coordinator
-from study.running.run_job import RunJob
-from study.running.run_proposer import RunProposer
+from study.running.run_proposer import RunJob, RunProposer
 from study.store.records import RunRecord, State, counts_of
 from study.store.sweep_folder import SweepFolder
 

@@ -14,10 +14,10 @@ from study.plotting import run_curves
 from study.report.answer import report
 from study.report.exploring import runs_in
 from study.report.notebooks import gather_scored
-from study.running.overview import overview
 from study.running.status import status
+from study.running.status_tables import overview
 from study.running.steering import exclude, include, retry
-from study.scoring.targets import one_run
+from study.scoring.targets import single_run
 from study.shapes.naming import subject
 from study.store.packing import pack, unpack
 from study.store.run_folder import RunFolder
@@ -95,7 +95,7 @@ def test_a_packed_run_is_no_teacher_no_start_and_is_not_scored(both: tuple[Sweep
         with pytest.raises(InputError, match=rf"recipe\.{knob} {run.path}: has no weights\.safetensors; {remedy}"):
             check_trained_runs([asked])
     with pytest.raises(InputError, match=rf"weights\.safetensors: does not exist, and the weights are needed; {remedy}"):
-        one_run(run.path)
+        single_run(run.path)
 
 
 def test_a_damaged_pack_is_a_problem_of_its_sweep_alone(both: tuple[SweepFolder, SweepFolder], tmp_path: Path) -> None:

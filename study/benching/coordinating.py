@@ -24,8 +24,7 @@ from study.executing.job import Job
 from study.planning.plan import Plan
 from study.running.coordinator import Coordinator
 from study.running.display import run_display
-from study.running.run_job import RunJob
-from study.running.run_proposer import RunProposer
+from study.running.run_proposer import RunJob, RunProposer
 from study.store.packing import pack
 from study.store.records import RunRecord, counts_of
 from study.store.sweep_folder import SweepFolder

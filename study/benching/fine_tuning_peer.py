@@ -15,7 +15,7 @@ from study.benching.stopwatch import STEPS, WARM_UP, Stopwatch
 from study.config.score_config import Knobs
 from study.counting.architecture import Architecture
 from study.counting.memory import Device, Precision
-from study.scoring.ragged import Ragged
+from study.scoring.encoding import Ragged
 
 
 def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:

@@ -25,11 +25,9 @@ from study.counting.architecture import Architecture
 from study.counting.memory import Device, Precision
 from study.counting.named_models import named
 from study.model.task_model import TaskModel
-from study.scoring.data_module import TaskBatches
-from study.scoring.encoding import Inputs
+from study.scoring.encoding import Inputs, Ragged
 from study.scoring.fine_tuning import FineTuning
-from study.scoring.fine_tuning_trainer import prepare_process
-from study.scoring.ragged import Ragged
+from study.scoring.fine_tuning_trainer import FineTuningData, prepare_process
 from study.scoring.task_inputs import TaskInputs
 from study.tasks.examples import TaskData, TextExample
 from study.tasks.task_spec import TaskSource, TaskSpec
@@ -107,7 +105,7 @@ def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: D
             logger=False,
             callbacks=[_Timer(watch, module)],
         )
-        trainer.fit(module, TaskBatches(module))
+        trainer.fit(module, FineTuningData(module))
     return watch.tokens_per_second
 
 

@@ -98,9 +98,9 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
 def _starts(config: Any, folder: Path) -> list[float]:
     """Seconds from submission until the first row of metrics is there, for runs one after the other."""
     from study.data.prepared import prepare
-    from study.executing.local import LocalExecutor
+    from study.executing.executors import LocalExecutor
     from study.executing.slots import Slot
-    from study.running.run_job import RunJob
+    from study.running.run_proposer import RunJob
     from study.store.run_folder import RunFolder
 
     run_id = config.fingerprint(prepare(config.data).fingerprint)

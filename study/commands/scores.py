@@ -62,8 +62,8 @@ def score(folder: Path, as_json: bool, **asked: Any) -> None:
     from study.base.terminal import say, show, tolerate_lost_output
     from study.base.text import pasted
     from study.config.resources import Resources
-    from study.running.score_launch import make_scores
-    from study.scoring.report import score_table, score_values
+    from study.running.score_launch import score_runs
+    from study.scoring.score_table import score_table, score_values
     from study.scoring.targets import target
 
     flags = {name: asked.pop(name) for name in PLACES}
@@ -76,7 +76,7 @@ def score(folder: Path, as_json: bool, **asked: Any) -> None:
 
             for line in executed_lines(resources):
                 say(console, line)
-        scored = make_scores(scored_runs, downstream, resources, console)
+        scored = score_runs(scored_runs, downstream, resources, console)
     if as_json:
         click.echo(json.dumps(score_values(scored), indent=1))
     else:
@@ -104,13 +104,13 @@ def features(
     rest_at_barriers()
     from study.base.quantities import plural
     from study.executing.slots import local_slots
-    from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
-    from study.scoring.targets import one_run
+    from study.scoring.features import embed, output_file, read_texts, write_embeddings
+    from study.scoring.targets import single_run
 
     given: list[Callable[[], Any]] = [
         partial(read_texts, texts),
         partial(output_file, texts, output),
-        lambda: one_run(_folder(folder, results)),
+        lambda: single_run(_folder(folder, results)),
     ]
     lines, into, run = map_all(lambda read: read(), given)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
@@ -134,9 +134,9 @@ def export(folder: Path, into: Path, results: Path) -> None:
     refused, with what each has in another way.
     """
     from study.scoring.exporting import export as write
-    from study.scoring.targets import one_run
+    from study.scoring.targets import single_run
 
-    exported = write(one_run(_folder(folder, results)), into)
+    exported = write(single_run(_folder(folder, results)), into)
     opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
     click.echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
 

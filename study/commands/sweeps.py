@@ -105,7 +105,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     from study.base.terminal import show
     from study.config.sweep_files import read_sweep
     from study.running.launch import plan as bill_of
-    from study.running.status_tables import bill_summary, bill_table, executed_lines
+    from study.running.status_tables import cost_summary, cost_table, executed_lines
 
     spec, _ = read_sweep(sweep, overrides)
     on = spec.resources.overridden(**resources)
@@ -113,7 +113,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     if as_json:
         click.echo(json.dumps(bill.to_dict() | {"executed": on.executed}, indent=1))
     else:
-        show(bill_table(spec.question, bill), "\n".join([bill_summary(bill), *executed_lines(on)]))
+        show(cost_table(spec.question, bill), "\n".join([cost_summary(bill), *executed_lines(on)]))
 
 
 @click.command()
@@ -161,13 +161,13 @@ def launch(
             are = "is" if unmirrored == 1 else "are"
             say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {pasted(folder.path)}")
         if spec.downstream is not None:
-            from study.running.score_launch import score_launched
-            from study.scoring.report import score_table
+            from study.running.score_launch import score_sweep
+            from study.scoring.score_table import score_table
 
             tasks = printable(", ".join(spec.downstream.tasks))
             say(console, f"the runs have ended; next comes an answer without scores, and then the scores on {tasks}")
             _write_answer(folder)  # of what is trained there is an answer, whatever becomes of the scores
-            scored = score_launched(folder, spec.downstream, asked, console)
+            scored = score_sweep(folder, spec.downstream, asked, console)
             unscored = f"Not scored on {tasks}: the answer uses no run."
             show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
         answer = _write_answer(folder)

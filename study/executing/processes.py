@@ -43,7 +43,7 @@ class JobProcesses:
         self._processes = []
         self._memory_kills = memory_kills()
         for environment in environments:
-            self._processes.append(context.Process(target=live, args=(tuple(jobs), execution, environment)))
+            self._processes.append(context.Process(target=run_rank, args=(tuple(jobs), execution, environment)))
             start(self._processes[-1])
 
     @property
@@ -115,7 +115,7 @@ def start(process: BaseProcess) -> None:
     process.start()
 
 
-def live(jobs: Sequence[Job], execution: Execution, environment: dict[str, str]) -> None:
+def run_rank(jobs: Sequence[Job], execution: Execution, environment: dict[str, str]) -> None:
     """The life of one rank's process: its own session, stopping when told or orphaned."""
     from study.training.stopping import StopSignal
 

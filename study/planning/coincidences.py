@@ -18,7 +18,7 @@ _BUDGETS = "budgets"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedCell:
     """A cell as the sweep file asks for it: its run at the lowest tuned values, and its values of what is varied."""
 
     config: RunConfig
@@ -31,7 +31,7 @@ class Asked:
         budget = self.config.recipe.budget
         return {_BUDGETS: f"{budget.amount:,.15g} {budget.unit}", **varied}
 
-    def differs_from(self, other: Asked) -> list[str]:
+    def differs_from(self, other: RequestedCell) -> list[str]:
         """The places in the file by which it is told from another."""
         return [place for place, value in self.axes.items() if other.axes[place] != value]
 
@@ -52,7 +52,7 @@ def _at(values: Mapping[str, Any], knob: str, value: float) -> RunConfig:
     return RunConfig.parse(deep_merge(values, changes))
 
 
-def other_names(group: Sequence[Asked]) -> tuple[str, ...]:
+def other_names(group: Sequence[RequestedCell]) -> tuple[str, ...]:
     """The names that the cell of a group has beside that of the first, each with the reason why it trains the same."""
     first, *others = group
     return tuple(
@@ -62,10 +62,10 @@ def other_names(group: Sequence[Asked]) -> tuple[str, ...]:
     )
 
 
-def redundant(groups: Iterable[Sequence[Asked]]) -> Iterator[Problem]:
+def redundant(groups: Iterable[Sequence[RequestedCell]]) -> Iterator[Problem]:
     """The values of a sweep file that train nothing of their own at any shape, each with the one that it repeats."""
     asked: Counter[tuple[str, object]] = Counter()
-    again: dict[tuple[str, object], list[tuple[Asked, Asked]]] = {}
+    again: dict[tuple[str, object], list[tuple[RequestedCell, RequestedCell]]] = {}
     for group in groups:
         first, *others = group
         asked.update(axis for one in group for axis in one.axes.items())
@@ -95,7 +95,7 @@ def alike_when_tuned(spec: CellSweep, runs: Iterable[tuple[Mapping[str, float], 
                 yield Problem(f"tune.{knob}", f"{both}, of {run.steps:,} steps; ask for fewer trials, or a wider range")
 
 
-def _why(one: Asked, places: Sequence[str]) -> str:
+def _why(one: RequestedCell, places: Sequence[str]) -> str:
     """Why it makes no difference that cells differ at these places."""
     rounded = {
         _BUDGETS: f"both are {one.config.steps:,} steps",

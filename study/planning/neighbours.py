@@ -18,7 +18,7 @@ CHEAPER = 2 / 3
 """What a run of a cell costs at most, as a share of another's, where the other waits for its best value."""
 
 
-def with_neighbours(planned: list[Cell]) -> list[Cell]:
+def link_neighbours(planned: list[Cell]) -> list[Cell]:
     """The cells, each with the nearest cheaper one where it tries more values of one knob than are asked for at once.
 
     Near is what has nearly as many parameters, tokens and layers, in ratios. Cells that share their way begin at one value,

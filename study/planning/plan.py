@@ -25,9 +25,9 @@ from study.config.sweep import CellSweep, SearchSweep, Sweep
 from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
 from study.planning.cell import Cell, Values
-from study.planning.coincidences import Asked, alike_when_tuned, cell_key, other_names, redundant
-from study.planning.neighbours import with_neighbours, with_sources
-from study.store.run_folder import init_from_depth
+from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant
+from study.planning.neighbours import link_neighbours, with_sources
+from study.store.named_records import donor_depth
 from study.store.records import RunRecord
 from study.store.run_folder import init_from_depth
 
@@ -105,7 +105,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
     """
     problems: dict[str, Problem] = {}
     given: set[str] = set()
-    asked: dict[tuple[str, ...], list[Asked]] = {}
+    asked: dict[tuple[str, ...], list[RequestedCell]] = {}
     shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
     for setting in spec.variants:
         for shape in shapes_with(tuple(item for item in setting.items() if item[0].startswith(_OF_ARCHITECTURE))):
@@ -115,17 +115,17 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
                     problems["vary"] = Problem("vary", told)
                 given.add(config.key)
                 begun = _by_first_layers(config)
-                asked.setdefault(cell_key(begun, spec), []).append(Asked(begun, setting))
+                asked.setdefault(cell_key(begun, spec), []).append(RequestedCell(begun, setting))
     problems |= {str(problem): problem for problem in redundant(asked.values())}
     if problems:
         raise InputError(problems.values())
     tried = _tried(spec, records)
     by_setting = grouped(asked.values(), lambda group: tuple(group[0].setting.items()))
-    linked = with_sources if spec.transfers else with_neighbours
+    linked = with_sources if spec.transfers else link_neighbours
     return [cell for groups in by_setting.values() for cell in linked([_cell(group, spec, tried) for group in groups])]
 
 
-def _cell(group: Sequence[Asked], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
+def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
     """The cell that a sweep asks for, under whichever names."""
     config = group[0].config
     return Cell(config, spec, tuple(tried.get(config.identity(_aside(spec)), ())), other_names(group))

@@ -91,7 +91,7 @@ class Bracketing(BaseSampler):
 
 
 @lru_cache(maxsize=4096)
-def sought(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
+def next_places(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
     """The places that a search on a line needs next, given the losses `known` by place, None for a run without a usable one.
 
     The search is replayed from its start, so that it depends on nothing but the losses: a coordinator that is started again

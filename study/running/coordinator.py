@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 from study.base.durable_files import is_there
 from study.base.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.executing.job import Executor, Job
-from study.running.deaths import Deaths, Ended
-from study.running.shutdown import save_and_stop, see, sigterm_interrupts
+from study.running.retries import GivenUp, RetryPolicy
+from study.running.shutdown import interrupt_on_sigterm, save_and_stop, see
 from study.store.locks import is_held
 from study.store.ownership import Watches
 from study.store.sweep_folder import SweepFolder
@@ -51,7 +51,7 @@ class Proposer(ABC, Generic[JobT, RecordT]):
         """Take up what became of a job: its record, None where it has none yet."""
 
     @abstractmethod
-    def give_up(self, job: JobT, ended: Ended) -> None:
+    def give_up(self, job: JobT, ended: GivenUp) -> None:
         """File a job that is not tried again."""
 
     def look(self, running: Collection[JobT]) -> None:
@@ -80,7 +80,7 @@ class Coordinator(Generic[JobT, RecordT]):
     def __init__(self, folder: SweepFolder, proposer: Proposer[JobT, RecordT]) -> None:
         self.folder, self.proposer = folder, proposer
         self.progress = Progress[JobT, RecordT](dict(proposer.there))
-        self._deaths, self._watches = Deaths(), Watches()
+        self._deaths, self._watches = RetryPolicy(), Watches()
         self._batches: dict[Future[int], list[JobT]] = {}
         self._over: SimpleQueue[Future[int]] = SimpleQueue()
         self._looked = -math.inf
@@ -88,7 +88,7 @@ class Coordinator(Generic[JobT, RecordT]):
     def run(self, executor: Executor, refresh: Callable[[Progress[JobT, RecordT]], None], refresh_seconds: float = 0.5) -> None:
         """Do all that is wanted; on Ctrl-C, SIGTERM or `study stop` let the jobs save, and raise KeyboardInterrupt."""
         shown, over = -math.inf, False
-        with sigterm_interrupts():
+        with interrupt_on_sigterm():
             try:
                 while not over:
                     if self._is_to_stop():

@@ -13,11 +13,11 @@ from study.base.quantities import plural
 from study.base.terminal import WHOLE, bars, say
 from study.base.text import printable
 from study.running.coordinator import JobT, Progress, RecordT
-from study.running.deaths import Ended
 from study.running.liveness import signs_of, silence
-from study.running.run_job import RunJob
+from study.running.retries import GivenUp
+from study.running.run_proposer import RunJob
 from study.running.score_proposer import AnyScoreJob, AnyScoreRecord
-from study.scoring.jobs import BaselineJob
+from study.scoring.evaluations import BaselineJob
 from study.store.metric_rows import newest_values
 from study.store.records import RunRecord
 from study.store.sweep_folder import SweepFolder
@@ -96,11 +96,11 @@ class Display(Generic[JobT, RecordT]):
 
 def run_display(console: Console, sweep: SweepFolder, expected: int) -> Display[RunJob, RunRecord]:
     """The display of a sweep's runs, of which so many are expected."""
-    varied = sweep.distinguishing_knobs()
-    return Display(console, "run", lambda job: job.config.words(varied), lambda _, record: ended_line(record, varied), expected)
+    varied = sweep.told_apart_by()
+    return Display(console, "run", lambda job: job.config.words(varied), lambda _, record: run_line(record, varied), expected)
 
 
-def ended_line(record: RunRecord, varied: Sequence[str]) -> str:
+def run_line(record: RunRecord, varied: Sequence[str]) -> str:
     """What became of a run, in a line."""
     label = record.config.words(varied)
     if record.state != "COMPLETED" or record.loss_nats is None:
@@ -128,7 +128,7 @@ def score_display(console: Console, names: Mapping[str, str]) -> Display[AnyScor
             if (failure := (job.task.name, record.reason)) in failures:
                 return None
             failures.add(failure)
-        if isinstance(record, Ended):
+        if isinstance(record, GivenUp):
             return None if record.reason is None else f"{record.state}: {label(job)}: {record.reason}"
         config = record.config
         what = f"{label(job)}{f' lr={config.knobs.learning_rate:g}' if record.steps else ''} seed={config.seed}"

@@ -25,11 +25,11 @@ from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, known_overlap_share, prepare, unread_at_first
 from study.data.tokenizing import continuing_pieces, load_tokenizer
-from study.executing.choosing import executor_of, slots_of
+from study.executing.executors import make_executor, make_slots
 from study.executing.slots import Slot, sharing_note
-from study.planning.bill import Bill, bill
+from study.planning.cost_estimate import CostEstimate, estimate_cost
+from study.planning.memory_check import memory_for, require_memory
 from study.planning.plan import Plan
-from study.planning.room import refuse_too_large, room_of
 from study.running.coordinator import Coordinator
 from study.running.display import run_display
 from study.running.run_proposer import RunProposer
@@ -49,15 +49,15 @@ def folder_of(spec: Sweep, results: Path) -> SweepFolder:
     return SweepFolder(results / spec.name)
 
 
-def plan(spec: Sweep, results: Path, resources: Resources) -> Bill:
+def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
     """The bill of a sweep on this machine, timed by the records that are there.
 
     Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
     """
     folder = folder_of(spec, results)
-    billed = _bill(Plan(spec, folder.records()), folder, resources, slots_of(resources))
+    estimate = _estimate(Plan(spec, folder.records()), folder, resources, make_slots(resources))
     return replace(
-        billed,
+        estimate,
         unread=unread_at_first(spec.data),
         passed_over=skipped_files_note(spec.data),
         validation_overlap_share=None if spec.data.corpus.startswith(PREFIX) else known_overlap_share(spec.data),
@@ -65,7 +65,9 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> Bill:
 
 
 @garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
-def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]) -> Bill:
+def _estimate(
+    planned: Plan, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]
+) -> CostEstimate:
     here, data = resources.on == "local", planned.spec.data
     check_all(
         planned.check,
@@ -82,7 +84,7 @@ def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[
     others = folder.others_records()
     far = data.corpus.startswith(PREFIX)  # a bill asks no hub
     text = data_fingerprint(data) if others and not far else None
-    return bill(planned, slots, precision, others, text)
+    return estimate_cost(planned, slots, precision, others, text)
 
 
 def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
@@ -139,7 +141,7 @@ def _passes(planned: Plan, data: PreparedData) -> str | None:
 
 def _check_room(planned: Plan, slots: list[Slot]) -> None:
     """Raise InputError with every shape whose training memory is above the room of a slot, and by how much."""
-    refuse_too_large(planned.first_runs, room_of(slots), slots[0].execution())
+    require_memory(planned.first_runs, memory_for(slots), slots[0].execution())
 
 
 def _check_batches(planned: Plan, devices: int) -> None:
@@ -193,9 +195,9 @@ def launched(
     after the runs have saved.
     """
     folder = folder_of(spec, results)
-    planned, slots = Plan(spec, folder.records()), slots_of(resources)
-    billed = _bill(planned, folder, resources, slots, *checks)
-    for note in (*cost_lines(billed), *filter(None, [sharing_note(slots)])):
+    planned, slots = Plan(spec, folder.records()), make_slots(resources)
+    estimate = _estimate(planned, folder, resources, slots, *checks)
+    for note in (*cost_lines(estimate), *filter(None, [sharing_note(slots)])):
         say(console, note)
     with held(folder.launching):
         with preparing(folder.launching.stop_file):
@@ -207,10 +209,10 @@ def launched(
         mirror = MirrorProcess(folder)
         if track:
             mirror.start()
-        display = run_display(console, folder, billed.runs)
+        display = run_display(console, folder, estimate.runs)
         try:
             with display.bars:
-                Coordinator(folder, runs).run(executor_of(resources, slots, folder), display.refresh)
+                Coordinator(folder, runs).run(make_executor(resources, slots, folder), display.refresh)
         finally:
             unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
         yield unmirrored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -12,20 +13,42 @@ from study.base import garbage
 from study.base.durable_files import retry_write, write_atomically
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, SearchSweep
+from study.executing.job import Job
 from study.planning.plan import Plan
 from study.planning.proposing import CellProposer
 from study.planning.trunks import Trunks
 from study.running.coordinator import Proposer
-from study.running.deaths import Ended, steps_of
-from study.running.run_job import RunJob
+from study.running.retries import GivenUp, steps_of
 from study.running.sharing import SharedRuns
-from study.store.records import RunRecord, cell_of, counts_of, timestamp
-from study.store.run_folder import RunFolder, teacher_architecture
+from study.store.named_records import teacher_architecture
+from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
+from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from study.planning.search import OptunaSearch
-    from study.planning.search_pruning import Pruning
+    from study.planning.search import OptunaSearch, Pruning
+    from study.training.execution import Execution
+    from study.training.stopping import StopSignal
+
+
+@dataclass(frozen=True)
+class RunJob(Job):
+    """A run to train, for the sweep of this name."""
+
+    folder: RunFolder
+    config: RunConfig
+    sweep: str
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of the run's budget."""
+        return self.config.tokens
+
+    def execute(self, execution: Execution, stop: StopSignal) -> Ending:
+        """Train the run."""
+        from study.training.run import train
+
+        return train(self.config, self.folder, self.sweep, execution, stop)
 
 
 class RunProposer(Proposer[RunJob, RunRecord]):
@@ -76,7 +99,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             self.trunks.ended(record.config, self._records)
         return record
 
-    def give_up(self, job: RunJob, ended: Ended) -> None:
+    def give_up(self, job: RunJob, ended: GivenUp) -> None:
         """File a run whose process could never file a record itself."""
         config, run, steps, now = job.config, job.folder, steps_of(job), timestamp()
         tokens = steps * config.recipe.batch_tokens
@@ -131,8 +154,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             retry_write(lambda: write_atomically(self.folder.cells_file, text))
 
     def _search(self, spec: SearchSweep, begun: list[RunConfig]) -> OptunaSearch:
-        from study.planning.search import OptunaSearch
-        from study.planning.search_pruning import Pruning, checked
+        from study.planning.search import OptunaSearch, Pruning, checked
 
         search = OptunaSearch(spec)
         if (prune := spec.search.prune) is None:

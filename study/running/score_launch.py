@@ -7,19 +7,19 @@ from rich.console import Console
 from study.base.durable_files import require_links
 from study.config.resources import Resources
 from study.config.score_config import Downstream
-from study.executing.choosing import executor_of, slots_of
+from study.executing.executors import make_executor, make_slots
 from study.running.coordinator import Coordinator
 from study.running.display import score_display
 from study.running.score_proposer import ScoreProposer
 from study.running.shutdown import preparing
-from study.scoring.planning import missing_baselines
-from study.scoring.targets import Scored, Target, at_best_knobs, names_of, require_weights, subjects_of, target
+from study.scoring.evaluations import missing_baselines
+from study.scoring.targets import Scored, Target, evaluations_of, label_runs, require_weights, runs_in_answer, target
 from study.store.locks import held
 from study.store.score_records import scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
 
 
-def make_scores(asked: Target, downstream: Downstream, resources: Resources, console: Console) -> Scored:
+def score_runs(asked: Target, downstream: Downstream, resources: Resources, console: Console) -> Scored:
     """Make every score that is asked for and not there yet, showing progress, and write the table of all scores.
 
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after saving.
@@ -28,22 +28,22 @@ def make_scores(asked: Target, downstream: Downstream, resources: Resources, con
     require_links(asked.sweep.path, "copy the sweep to another folder, and score it there")
     with held(asked.sweep.scoring):
         with preparing(asked.sweep.scoring.stop_file):
-            found = subjects_of(asked, downstream)
+            found = evaluations_of(asked, downstream)
             scores = ScoreProposer(asked.sweep, found, missing_baselines(asked.sweep, found))
             missing = scores.missing()
             encoders = {job.folder.run.run_id: job.folder.run for job in missing if job.config.protocol != "random_init"}
             require_weights(encoders.values())
-            slots = slots_of(resources, len(missing))
-        display = score_display(console, names_of(asked))
+            slots = make_slots(resources, len(missing))
+        display = score_display(console, label_runs(asked))
         try:
             with display.bars:
-                Coordinator(asked.sweep, scores).run(executor_of(resources, slots, asked.sweep), display.refresh)
+                Coordinator(asked.sweep, scores).run(make_executor(resources, slots, asked.sweep), display.refresh)
         finally:
             if any(scores_of(run.folder) for run in asked.runs):
                 write_scores(asked.sweep)
     return Scored(asked, tuple(found), scores.failed_baselines)
 
 
-def score_launched(folder: SweepFolder, downstream: Downstream, resources: Resources, console: Console) -> Scored | None:
+def score_sweep(folder: SweepFolder, downstream: Downstream, resources: Resources, console: Console) -> Scored | None:
     """Score the runs of a sweep that was just launched, where it was; None where its answer uses no run."""
-    return make_scores(target(folder.path), downstream, resources, console) if at_best_knobs(folder) else None
+    return score_runs(target(folder.path), downstream, resources, console) if runs_in_answer(folder) else None

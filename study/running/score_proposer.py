@@ -6,28 +6,27 @@ from collections.abc import Collection, Sequence
 
 from study.base.durable_files import retry_write
 from study.running.coordinator import Proposer
-from study.running.deaths import Ended
-from study.scoring.jobs import BaselineJob, ScoreJob
-from study.scoring.planning import Subject, batches, scores_there, wanted
+from study.running.retries import GivenUp
+from study.scoring.evaluations import BaselineJob, Evaluation, ScoreJob, batches, scores_there, wanted
 from study.store.records import timestamp
 from study.store.score_records import ScoreRecord, baseline
 from study.store.sweep_folder import SweepFolder
 
 AnyScoreJob = ScoreJob | BaselineJob
-AnyScoreRecord = ScoreRecord | Ended
+AnyScoreRecord = ScoreRecord | GivenUp
 
 
 class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
-    """The scores of some subjects of a sweep, and baselines of their tasks."""
+    """The scores of some evaluations of a sweep, and baselines of their tasks."""
 
-    def __init__(self, sweep: SweepFolder, subjects: Sequence[Subject], baselines: Sequence[BaselineJob]) -> None:
-        self.sweep, self.subjects = sweep, subjects
-        self._records = records = scores_there(subjects)
-        run = subjects[0].run.folder
+    def __init__(self, sweep: SweepFolder, evaluations: Sequence[Evaluation], baselines: Sequence[BaselineJob]) -> None:
+        self.sweep, self.evaluations = sweep, evaluations
+        self._records = records = scores_there(evaluations)
+        run = evaluations[0].run.folder
         self.witness = run.standing(run.record_file)
-        self.there = {job.key: records[job.key] for one in subjects for job in one.jobs(records) if job.key in records}
+        self.there = {job.key: records[job.key] for one in evaluations for job in one.jobs(records) if job.key in records}
         self._baselines = {job.key: job for job in baselines}
-        self._failed: dict[str, tuple[BaselineJob, Ended]] = {}
+        self._failed: dict[str, tuple[BaselineJob, GivenUp]] = {}
 
     @property
     def failed_baselines(self) -> tuple[str, ...]:
@@ -36,7 +35,7 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
 
     def missing(self, busy: Collection[str] = ()) -> list[ScoreJob]:
         """The scores that could be made now."""
-        return wanted(self.subjects, self._records, busy)
+        return wanted(self.evaluations, self._records, busy)
 
     def wanted(self, busy: Collection[AnyScoreJob], free: int) -> Sequence[Sequence[AnyScoreJob]]:
         """Baselines, each alone, and then scores."""
@@ -56,12 +55,12 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         if job.key in self._failed:
             _, ended = self._failed[job.key]
         elif known is not None and known.data_fingerprint == job.text and known.by(job.metric):
-            ended = Ended("COMPLETED")
+            ended = GivenUp("COMPLETED")
         if ended is not None:
             self._baselines.pop(job.key, None)
         return ended
 
-    def give_up(self, job: AnyScoreJob, ended: Ended) -> None:
+    def give_up(self, job: AnyScoreJob, ended: GivenUp) -> None:
         """File a score whose process could never file a record itself; baselines that failed the next launch tries again."""
         if isinstance(job, BaselineJob):
             self._failed[job.key] = job, ended

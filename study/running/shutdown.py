@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.2
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """Let SIGTERM stop the block as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -45,7 +45,7 @@ def preparing(order: Path) -> Iterator[None]:
 
     watcher = threading.Thread(target=look, daemon=True, name="orders")
     try:
-        with sigterm_interrupts():
+        with interrupt_on_sigterm():
             watcher.start()
             try:
                 yield

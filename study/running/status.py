@@ -11,7 +11,7 @@ from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.config.sweep_files import read_sweep
 from study.executing.slots import Slot
-from study.planning.bill import Bill, bill
+from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.plan import Plan
 from study.running.liveness import Signs, signs_of
 from study.store.locks import is_held
@@ -271,10 +271,10 @@ def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> Bill | None:
+def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | None:
     """The bill of the sweep as its file says it now; None where a launch would refuse the file."""
     try:
         spec, _ = read_sweep(folder.sweep_file)
-        return bill(Plan(spec, records), [ANY_SLOT])
+        return estimate_cost(Plan(spec, records), [ANY_SLOT])
     except InputError:
         return None

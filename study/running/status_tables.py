@@ -1,76 +1,80 @@
-"""A sweep's bill and status as tables for a terminal, narrow enough for one of 80 columns."""
+"""A sweep's cost and status as tables for a terminal, narrow enough for one of 80 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any, get_args
 
+import pandas as pd
 from rich.table import Table
 
+from study.base.errors import UNREADABLE
 from study.base.quantities import count_text, duration, plural
 from study.base.terminal import narrow_table
 from study.config.resources import Resources
 from study.config.run_config import describe_run
 from study.config.sweep import CellSweep
-from study.planning.bill import Bill, BillRow
+from study.planning.cost_estimate import CellCost, CostEstimate
 from study.running.liveness import silence
-from study.running.status import RunStatus, SweepStatus
-from study.store.records import FOREIGN, READS_ORDER_NATS
+from study.running.status import RunStatus, SweepStatus, status
+from study.store.records import FOREIGN, READS_ORDER_NATS, State
+from study.store.sweep_folder import SweepFolder
 
 MOST_NAMED = 5
 """So many names of what is trained once are shown."""
 
 
-def bill_table(question: str, bill: Bill) -> Table:
+def cost_table(question: str, cost: CostEstimate) -> Table:
     """One row a cell, below its setting: its size and what one of its runs costs."""
     numbers = ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs")
-    return narrow_table(question, ["shape"], numbers, [(row.setting, _bill_cells(row), "") for row in bill.rows])
+    return narrow_table(question, ["shape"], numbers, [(row.setting, _cost_cells(row), "") for row in cost.rows])
 
 
-def _bill_cells(row: BillRow) -> tuple[str, ...]:
+def _cost_cells(row: CellCost) -> tuple[str, ...]:
     sizes = (f"{row.parameters:,}", f"{row.parameters_non_embedding:,}", f"{row.tokens:,}")
     return (row.shape, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
 
 
-def bill_summary(bill: Bill) -> str:
+def cost_summary(cost: CostEstimate) -> str:
     """What all runs cost together, what the seconds rest on, and what the answer will not be able to tell."""
     units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are those of one run."
     return "\n".join(
         [
-            *cost_lines(bill),
-            *_sharing_line(bill),
+            *cost_lines(cost),
+            *_sharing_line(cost),
             units,
-            *_undecided_lines(bill),
-            *_heads_line(bill),
-            *_extension_line(bill),
-            *_scores_line(bill),
-            *_unread_line(bill),
-            *_passed_over_line(bill),
-            _overlap_line(bill),
+            *_undecided_lines(cost),
+            *_heads_line(cost),
+            *_extension_line(cost),
+            *_scores_line(cost),
+            *_unread_line(cost),
+            *_passed_over_line(cost),
+            _overlap_line(cost),
         ]
     )
 
 
-def cost_lines(bill: Bill) -> list[str]:
+def cost_lines(cost: CostEstimate) -> list[str]:
     """What all runs cost together, on what the seconds rest, and what is left of it."""
-    runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs, 'run')}"
-    total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
-    time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
-    return [f"{total}: {time}", *_left_line(bill), *_one_name_lines(bill)]
+    runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs, 'run')}"
+    total = f"{runs}, {cost.spent_tokens:,} tokens, {cost.train_flops:.3g} FLOPs"
+    time = f"about {duration(cost.expected_seconds)} on {plural(cost.slots, 'slot')} at {cost.basis}"
+    return [f"{total}: {time}", *_left_line(cost), *_one_name_lines(cost)]
 
 
-def _one_name_lines(bill: Bill) -> Iterator[str]:
+def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
     """What the sweep asks for twice and is trained once, and what it sets to no effect."""
     shapes: dict[str, list[str]] = {}
-    for row in bill.rows:
+    for row in cost.rows:
         for name in row.other_names:
             shapes.setdefault(name, []).append(row.shape)
     for name, at in islice(shapes.items(), MOST_NAMED):
-        where = "" if len({*at}) == len({row.shape for row in bill.rows}) else f" ({', '.join(dict.fromkeys(at))})"
+        where = "" if len({*at}) == len({row.shape for row in cost.rows}) else f" ({', '.join(dict.fromkeys(at))})"
         yield f"Trained once{where}: {name}."
     if (more := len(shapes) - MOST_NAMED) > 0:
         yield f"Trained once, too: {more:,} more, which --json lists."
-    for knob, why in bill.plan.idle_base.items():
+    for knob, why in cost.plan.idle_base.items():
         yield f"base.{knob} has no effect: {why}. Without it the runs would be the same and have other ids."
 
 
@@ -80,10 +84,10 @@ def executed_lines(resources: Resources) -> list[str]:
     return [heading, *(f"  {line}" for line in resources.executed)] if resources.executed else []
 
 
-def _undecided_lines(bill: Bill) -> Iterator[str]:
+def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
     """What keeps a sweep that compares trained cells from telling them apart."""
-    spec = bill.plan.spec
-    if not isinstance(spec, CellSweep) or len(bill.rows) == 1 or not bill.tokens:
+    spec = cost.plan.spec
+    if not isinstance(spec, CellSweep) or len(cost.rows) == 1 or not cost.tokens:
         return
     if spec.seeds == 1:
         yield "One seed: how far seeds scatter is not measured, so no difference in loss can be decided; seeds: 3 measures it."
@@ -93,23 +97,23 @@ def _undecided_lines(bill: Bill) -> Iterator[str]:
         yield "One learning rate for all, which may suit some better; tune: {recipe.learning_rate: …} seeks each its own."
 
 
-def _left_line(bill: Bill) -> Iterator[str]:
+def _left_line(cost: CostEstimate) -> Iterator[str]:
     """What is left of a sweep some of whose runs have ended."""
-    if not bill.runs_left:
+    if not cost.runs_left:
         yield "Nothing of it is left to do: its runs have ended."
-    elif bill.runs_left < bill.runs:
-        runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs_left, 'run')}"
-        cost = f"{bill.train_flops_left:.3g} FLOPs, about {duration(bill.expected_seconds_left)}"
-        yield f"Left of it, since runs that have ended are not trained again: {runs}, {cost}."
+    elif cost.runs_left < cost.runs:
+        runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs_left, 'run')}"
+        left = f"{cost.train_flops_left:.3g} FLOPs, about {duration(cost.expected_seconds_left)}"
+        yield f"Left of it, since runs that have ended are not trained again: {runs}, {left}."
 
 
-def _heads_line(bill: Bill) -> Iterator[str]:
+def _heads_line(cost: CostEstimate) -> Iterator[str]:
     """Which shapes have other heads than were asked for, where widths are solved for in multiples that leave them open."""
-    spec = bill.plan.spec
+    spec = cost.plan.spec
     if not isinstance(spec, CellSweep) or not spec.iso_parameters or not spec.shapes.says_head_width:
         return
     asked = spec.shapes
-    found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in bill.plan.cells}
+    found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in cost.plan.cells}
     if others := [f"{width} in {shape}" for shape, width in found.items() if width not in asked.head_width]:
         yield (
             f"The width of a head is {', '.join(others)}, nearest to the head_width asked for; without width_multiple, widths "
@@ -117,9 +121,9 @@ def _heads_line(bill: Bill) -> Iterator[str]:
         )
 
 
-def _extension_line(bill: Bill) -> Iterator[str]:
+def _extension_line(cost: CostEstimate) -> Iterator[str]:
     """Which runs a sweep that tunes may add."""
-    spec = bill.plan.spec
+    spec = cost.plan.spec
     if not isinstance(spec, CellSweep):
         return
     tuned = len(spec.tune)
@@ -130,9 +134,9 @@ def _extension_line(bill: Bill) -> Iterator[str]:
         yield "Not counted: the runs more that each cell takes until values on both sides of its best are tried in each knob."
 
 
-def _sharing_line(bill: Bill) -> Iterator[str]:
+def _sharing_line(cost: CostEstimate) -> Iterator[str]:
     """What it saves that budgets share a trunk."""
-    if (sharing := bill.sharing) is not None:
+    if (sharing := cost.sharing) is not None:
         times = sharing.train_flops / sharing.train_flops_largest
         yield (
             f"One trunk trains for all budgets of a shape, and they branch from it to decay: {sharing.train_flops:.3g} FLOPs "
@@ -141,27 +145,27 @@ def _sharing_line(bill: Bill) -> Iterator[str]:
         )
 
 
-def _scores_line(bill: Bill) -> Iterator[str]:
+def _scores_line(cost: CostEstimate) -> Iterator[str]:
     """What a sweep is scored on behind its runs."""
-    if (downstream := bill.plan.spec.downstream) is not None:
+    if (downstream := cost.plan.spec.downstream) is not None:
         yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
 
 
-def _unread_line(bill: Bill) -> Iterator[str]:
+def _unread_line(cost: CostEstimate) -> Iterator[str]:
     """How much of the text its tokeniser does not know."""
-    if bill.unread is not None:
-        yield f"As far as the text begins, {bill.unread}."
+    if cost.unread is not None:
+        yield f"As far as the text begins, {cost.unread}."
 
 
-def _passed_over_line(bill: Bill) -> Iterator[str]:
+def _passed_over_line(cost: CostEstimate) -> Iterator[str]:
     """Which files of the text's folder are not read."""
-    if bill.passed_over is not None:
-        yield f"{bill.passed_over}."
+    if cost.passed_over is not None:
+        yield f"{cost.passed_over}."
 
 
-def _overlap_line(bill: Bill) -> str:
+def _overlap_line(cost: CostEstimate) -> str:
     """How much of the validation text occurs in the training text."""
-    overlap = bill.plan.spec.data.overlap(bill.validation_overlap_share)
+    overlap = cost.plan.spec.data.overlap(cost.validation_overlap_share)
     return f"{overlap or 'How much of the validation text occurs in the training text is measured when a launch prepares it'}."
 
 
@@ -251,3 +255,59 @@ def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
 def note_on(run: RunStatus) -> str:
     """What is to be known of a run beside its numbers: why fits leave it out, that it fell silent, or that its loss spiked."""
     return run.reason or silence(run.signs) or run.spiked or ""
+
+
+STATES = tuple(state.lower() for state in (*get_args(State), "running", "waiting", "stopped"))
+"""Where a run may be, each a column of how many runs of a sweep are there."""
+
+
+def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
+    """One row a sweep by the name that it has in `folders`: what it asks, how many runs are where, and what they spent.
+
+    `left` is in seconds. States that no run of a sweep is in are missing, but for `completed`. `problem` says why a sweep
+    cannot be read, and is empty where it can.
+    """
+    rows = [{"sweep": name, **_row(folder)} for name, folder in folders.items()]
+    return pd.DataFrame(rows, columns=["sweep", "question", *STATES, "launched", "left", "spent (train_flops)", "problem"])
+
+
+def _row(folder: SweepFolder) -> dict[str, Any]:
+    try:
+        return {"question": folder.sweep().question, **_told(status(folder)), "problem": ""}
+    except UNREADABLE as error:
+        return {"problem": str(error)}
+
+
+def _told(state: SweepStatus) -> dict[str, Any]:
+    return {
+        "completed": 0,
+        **{name.lower(): count for name, count in state.counts.items()},
+        "launched": "now" if state.coordinator else None,
+        "left": state.seconds_left,
+        "spent (train_flops)": state.spent_flops,
+    }
+
+
+def runs_table(state: SweepStatus) -> pd.DataFrame:
+    """One row a run of a sweep as `study status` tells it, in its order; columns that are empty for all are left out."""
+    table = pd.DataFrame([_run(run) for run in state.runs]) if state.runs else pd.DataFrame({"run": []})
+    return table[[name for name in table if name == "run" or table[name].replace("", None).notna().any()]]
+
+
+def _run(run: RunStatus) -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "shape": run.shape,
+        "setting": run.setting,
+        "state": run.state,
+        "learning rate": run.learning_rate,
+        "seed": run.seed,
+        "tokens": run.target_tokens,
+        "done": run.done,
+        "loss (nats)": run.loss_nats,
+        "order gain (nats)": run.order_gain_nats,
+        "tokens/s": run.tokens_per_second,
+        "MFU": run.mfu,
+        "seconds left": run.seconds_left,
+        "note": note_on(run),
+    }

@@ -16,7 +16,7 @@ from study.training.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoreAttempt:
     """What an attempt scores: a run, its folder, how it executes, the checkpoint that it goes on from, and what may stop it.
 
     `check` is asked before every write, and raises where the score is no longer this process's to make; `watchdog` sees that a

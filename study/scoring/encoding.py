@@ -2,17 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from study.data.tokenizing import SpecialTokens
-from study.scoring.ragged import Ragged
-from study.scoring.words import Ints, running_text, word_of_pieces
 from study.tasks.examples import Example, SpanExample, TextExample, TokensExample
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of whole numbers, end to end: row i is `values[starts[i]:starts[i + 1]]`."""
+
+    values: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int] | NDArray[np.int64]]) -> Ragged:
+        """Rows as one array."""
+        arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+        starts = np.concatenate([[0], np.cumsum([len(row) for row in arrays], dtype=np.int64)])
+        return cls(np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64), starts)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, row: int) -> NDArray[np.int64]:
+        return self.values[self.starts[row] : self.starts[row + 1]]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """The length of every row."""
+        return np.diff(self.starts)
+
+    def padded(self, rows: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
+        """Some rows as a rectangle (B, `width`), `fill` behind their ends."""
+        places = np.arange(width)
+        inside = places < self.lengths[rows][:, None]
+        rectangle = np.full(inside.shape, fill, dtype=np.int64)
+        rectangle[inside] = self.values[(self.starts[rows][:, None] + places)[inside]]
+        return rectangle
+
+
+Ints = NDArray[np.int64]
+
+
+def running_text(words: Sequence[str]) -> tuple[str, Ints]:
+    """Words with a space between them, as pre-training reads text, and the character where each begins: (W,)."""
+    lengths = np.array([len(word) for word in words], dtype=np.int64)
+    begins: Ints = np.cumsum(lengths + 1) - lengths - 1
+    return " ".join(words), begins
+
+
+def word_of_pieces(offsets: Sequence[tuple[int, int]], text: str, begins: Ints) -> Ints:
+    """The word of each piece, (N,): the one that its first character other than white space belongs to, or comes before.
+
+    So a leading space, and a piece that is nothing else, belong to the word behind them. A piece that spans several words
+    is the first one's.
+    """
+    visible = np.append(np.flatnonzero([not character.isspace() for character in text]), len(text) - 1)
+    first = np.array([begin for begin, _ in offsets], dtype=np.int64)
+    characters = visible[np.minimum(np.searchsorted(visible, first), len(visible) - 1)]
+    words: Ints = np.searchsorted(begins, characters, side="right") - 1
+    return words
+
+
+def spaced_words(offsets: Sequence[tuple[int, int]], text: str) -> Ints:
+    """The word of each piece where white space parts words, (N,)."""
+    return word_of_pieces(offsets, text, np.array([match.start() for match in re.finditer(r"\S+", text)], dtype=np.int64))
+
 
 MOST_QUESTION = 64
 """The most tokens of a question, and never more than half of an input (Devlin et al. 2019 have 64)."""

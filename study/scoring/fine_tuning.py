@@ -22,8 +22,7 @@ from study.model.dropout import seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
 from study.model.task_model import TaskModel
 from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
-from study.scoring.task_batches import EvaluatedSplit, TaskBatch, TrainingOrder, evaluation_batches
-from study.scoring.task_inputs import TaskInputs
+from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, TrainingOrder, evaluation_batches
 from study.scoring.task_metrics import measure
 
 

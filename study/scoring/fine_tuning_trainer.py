@@ -3,32 +3,66 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from threadpoolctl import threadpool_limits
+from torch.utils.data import DataLoader, IterableDataset
 
 from study.config.score_config import ScoreConfig
 from study.model.task_model import TaskModel
-from study.scoring.attempt import Scoring
-from study.scoring.data_module import TaskBatches
+from study.scoring.attempt import ScoreAttempt
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
-from study.scoring.task_inputs import TaskInputs
+from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs
 from study.store.work_folder import step_of
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO
 from study.training.metrics_log import MetricsFile
 from study.training.trainer import lightning_trainer, quiet
 
+
+class FineTuningData(pl.LightningDataModule):
+    """Training batches from the trainer's step on, and those of dev."""
+
+    def __init__(self, module: FineTuning) -> None:
+        super().__init__()
+        self.module, self.data = module, module.data
+
+    def train_dataloader(self) -> DataLoader[TaskBatch]:
+        """Batches from the current step to the last."""
+        return DataLoader(_Steps(self.module), batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[TaskBatch]:
+        """All of dev."""
+        return DataLoader(EvaluatedSplit(self.data.collator("dev")), batch_size=None)
+
+
+class _Steps(IterableDataset[TaskBatch]):
+    """The training batches from the step that the trainer has reached."""
+
+    def __init__(self, module: FineTuning) -> None:
+        self.module = module
+
+    def __len__(self) -> int:
+        return self.module.steps
+
+    def __iter__(self) -> Iterator[TaskBatch]:
+        collate = self.module.data.collator("train")
+        for step in range(self.module.steps_done, self.module.steps):
+            yield collate(self.module.order.at(step))
+
+
 ROWS = 20
 """About how many rows of metrics a fine-tuning logs."""
 
 
 @dataclass(frozen=True)
-class Tuned:
+class FineTuned:
     """A fine-tuning that reached its end: the module at its best epoch, its predictions for test, and the seconds it took."""
 
     module: FineTuning
@@ -36,7 +70,7 @@ class Tuned:
     seconds: float
 
 
-def fine_tune(scoring: Scoring, data: TaskInputs) -> Tuned:
+def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
     """Fine-tune from the checkpoint, or from the start, to the last epoch or the early stop, and score test.
 
     Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
@@ -59,7 +93,7 @@ def fine_tune(scoring: Scoring, data: TaskInputs) -> Tuned:
         logger=metrics,
         callbacks=[Checkpointer(folder.checkpoints, scoring.stop, execution.checkpoint_seconds), clock, scoring.watchdog],
     )
-    batches = TaskBatches(module)
+    batches = FineTuningData(module)
     try:
         with scoring.watchdog.watching():
             trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
@@ -68,7 +102,7 @@ def fine_tune(scoring: Scoring, data: TaskInputs) -> Tuned:
     finally:
         metrics.close()
     module.to("cuda" if execution.device == "cuda" else "cpu")
-    return Tuned(module, module.predict_test(scoring.precision), clock.seconds)
+    return FineTuned(module, module.predict_test(scoring.precision), clock.seconds)
 
 
 def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:

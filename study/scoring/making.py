@@ -12,7 +12,7 @@ import torch
 from study.base.durable_files import retry_write
 from study.base.errors import InputError
 from study.config.score_config import ScoreConfig
-from study.scoring.attempt import Scoring
+from study.scoring.attempt import ScoreAttempt
 from study.scoring.baselines import baselines
 from study.scoring.fine_tuning_trainer import fine_tune, prepare_process
 from study.scoring.predictions import test_facts
@@ -20,9 +20,8 @@ from study.scoring.pretrained import pretrained, train_text
 from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.subsets import PlannedTask
-from study.scoring.task_batches import padding_share
-from study.scoring.task_inputs import task_inputs
-from study.store.ownership import Attempt, Fenced, Held, work_lock
+from study.scoring.task_inputs import padding_share, task_inputs
+from study.store.ownership import Attempt, Fenced, Held, turn
 from study.store.records import Ending, State, timestamp
 from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline
@@ -127,7 +126,7 @@ def _attempted(
             os._exit(1)
 
     watchdog, encoder = Watchdog(execution.hang_seconds, give_up), pretrained(folder.run.path)
-    scoring = Scoring(config, encoder, folder, execution, precision, checkpoint, stop, attempt.check, watchdog)
+    scoring = ScoreAttempt(config, encoder, folder, execution, precision, checkpoint, stop, attempt.check, watchdog)
     state, reason, facts = _ending(lambda: _found(planned, scoring))
     if state != "PREEMPTED":
         file(state, reason, facts)
@@ -149,7 +148,7 @@ def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
         return outcome.state, outcome.reason, {}
 
 
-def _found(planned: PlannedTask, scoring: Scoring) -> Facts:
+def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
     """What the protocol of a score finds, and what it finds it on."""
     config, task = scoring.config, planned.read()
     shared: Facts = {f"{split}_examples": len(examples) for split, examples in task.splits.items()}

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from study.config.score_config import ScoreConfig
-from study.scoring.attempt import Scoring
+from study.scoring.attempt import ScoreAttempt
 from study.scoring.features import Pooling, layer_features
 from study.scoring.fine_tuning_trainer import task_model
 from study.scoring.predictions import Logits, predictions, test_facts
@@ -29,7 +29,7 @@ MOST_ROWS = 20_000
 ITERATIONS = 200
 
 
-def probe(scoring: Scoring, data: TaskInputs) -> dict[str, Any]:
+def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
     """Fit a probe on every layer and pooling, and report test of the one that dev likes best."""
     started, config = time.perf_counter(), scoring.config
     model = task_model(config, scoring.run, data).to(torch.device(scoring.execution.device))

@@ -20,11 +20,11 @@ from study.counting.memory import Precision
 from study.data.tokenizing import SpecialTokens
 from study.model.autocast import autocast
 from study.model.masked_language_model import MaskedLanguageModel
-from study.scoring.attempt import Scoring
+from study.scoring.attempt import ScoreAttempt
+from study.scoring.encoding import spaced_words
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_metrics import by_paradigm
-from study.scoring.words import spaced_words
 from study.tasks.examples import MinimalPair, TaskData
 from study.training.stopping import Preempted, StopSignal
 
@@ -38,7 +38,7 @@ SENTENCES = 20_000
 """How many sentences are masked at a time, which bounds memory."""
 
 
-def score_pairs(scoring: Scoring, task: TaskData) -> dict[str, Any]:
+def score_pairs(scoring: ScoreAttempt, task: TaskData) -> dict[str, Any]:
     """Score every pair: which of its sentences the encoder holds for likelier; equal scores count as half."""
     started, config, run = time.perf_counter(), scoring.config, scoring.run
     seed = config.seed if config.protocol == "random_init" else None

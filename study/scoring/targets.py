@@ -17,7 +17,7 @@ from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.config.score_config import GRID, Downstream
 from study.config.tuned_values import Tried, best_values
-from study.scoring.planning import Subject, subjects
+from study.scoring.evaluations import Evaluation, all_evaluations
 from study.scoring.pretrained import Pretrained
 from study.scoring.subsets import subset
 from study.store.records import RunRecord, cell_of, ledger
@@ -47,7 +47,7 @@ class Scored:
     """What was asked for and is there now, with a line for each task whose baselines failed."""
 
     target: Target
-    subjects: tuple[Subject, ...]
+    evaluations: tuple[Evaluation, ...]
     failed_baselines: tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ def target(path: Path) -> Target:
         sweep = SweepFolder(path.resolve())
         if not sweep.runs():
             raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
-        completed = at_best_knobs(sweep)
+        completed = runs_in_answer(sweep)
     if not completed and run.is_run:
         raise InputError.at(str(path), "has no completed run; study launch completes runs")
     if not completed:
@@ -76,7 +76,7 @@ def target(path: Path) -> Target:
     return Target(sweep, tuple(Pretrained(run) for run in completed))
 
 
-def one_run(path: Path) -> Pretrained:
+def single_run(path: Path) -> Pretrained:
     """The run in a folder, or the only one of a sweep that its answer uses.
 
     Raises InputError as `target` does, and where the run's weights are gone.
@@ -101,7 +101,7 @@ def require_weights(runs: Iterable[RunFolder]) -> None:
         raise InputError(problems)
 
 
-def names_of(asked: Target) -> dict[str, str]:
+def label_runs(asked: Target) -> dict[str, str]:
     """Each run by its id in words: shape, setting, tokens and seed where these differ; the id where that is not enough."""
     configs = {run.run_id: run.config for run in asked.runs}
     knobs = asked.sweep.distinguishing_knobs()
@@ -118,7 +118,7 @@ def names_of(asked: Target) -> dict[str, str]:
     return {run_id: f"{name} {run_id[:6]}" if name in shared else name for run_id, name in names.items()}
 
 
-def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
+def runs_in_answer(sweep: SweepFolder) -> list[RunFolder]:
     """The runs of a sweep that its answer uses: at every seed those with the knobs that its cell chose.
 
     Excluded runs, and those of no cell of the sweep as last launched, are left out; where nothing is tuned all others are in.
@@ -151,17 +151,17 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     return dict(zip(names, map_all(loaded, range(len(names))), strict=True))
 
 
-def subjects_of(asked: Target, downstream: Downstream) -> list[Subject]:
+def evaluations_of(asked: Target, downstream: Downstream) -> list[Evaluation]:
     """Every run on every task that is asked for; raises InputError with all that is wrong with what is asked."""
     lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
-    found = subjects(asked.runs, asked.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream)
+    found = all_evaluations(asked.runs, asked.sweep.name, told_together(partial(load_tasks, downstream), *lengths), downstream)
     _check_grid(downstream, found)
     return found
 
 
-def _check_grid(downstream: Downstream, found: Sequence[Subject]) -> None:
+def _check_grid(downstream: Downstream, found: Sequence[Evaluation]) -> None:
     """Raise InputError where rates, batches or epochs are given of which no task has a use: probes are fitted without them."""
-    if downstream.update == "all" or any(subject.trained for subject in found):
+    if downstream.update == "all" or any(evaluation.trained for evaluation in found):
         return
     if given := [name for name in GRID if name in downstream.model_fields_set]:
         raise InputError.at(

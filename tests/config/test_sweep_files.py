@@ -12,7 +12,7 @@ from study.config.recipe import Budget
 from study.config.sweep import Budgets, CellSweep
 from study.config.sweep_files import read_sweep
 from study.executing.slots import Slot
-from study.planning.bill import bill
+from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan
 from tests.sweeps import RATES, write_sweep
 
@@ -30,7 +30,7 @@ def test_a_sweep_file_is_a_question_with_a_price(file: Path) -> None:
     plan = Plan(spec)
     plan.check()
     for slot in (Slot("cpu", (0,), threads=1), Slot("cuda", (0,), threads=1)):
-        estimate = bill(plan, [slot] * 2)
+        estimate = estimate_cost(plan, [slot] * 2)
         assert estimate.runs > 0
         assert estimate.expected_seconds > 0
 

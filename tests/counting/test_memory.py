@@ -17,7 +17,7 @@ from study.counting.architecture import Architecture
 from study.counting.memory import Precision, Step, activation_bytes, inference_memory, memory_of, training_memory
 from study.counting.parameters import parameters
 from study.model.encoder import Encoder
-from study.planning.room import run_memory
+from study.planning.memory_check import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
 from tests.needs import needs_gpu
 from tests.transformers_models import MODERN

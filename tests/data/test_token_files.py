@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from study.base.errors import InputError
 from study.config.resources import Resources, minutes_of
-from study.executing import local, slots
+from study.executing import executors, slots
+from study.executing.executors import LocalExecutor
 from study.executing.job import Job
-from study.executing.local import LocalExecutor
 from study.executing.slots import MPS_PORTION, Slot, local_slots, mps_is_running, rank_environments, sharing_note
-from study.running.run_job import RunJob
+from study.running.run_proposer import RunJob
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from tests.sweeps import coordinator_of, record, run_in, sweep
@@ -120,7 +120,7 @@ def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
     coordinator = coordinator_of(folder, **changes)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        patch.setattr(local, "JobProcesses", fake)
+        patch.setattr(executors, "JobProcesses", fake)
         coordinator.run(LocalExecutor(found), lambda _: None, refresh_seconds=0.01)
     assert len(coordinator.progress.ended) == 24
     assert fake.largest == len(found)
@@ -217,10 +217,10 @@ def test_a_flag_of_slurm_without_slurm_is_refused() -> None:
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import sys
 
-    from study.executing.choosing import slots_of
+    from study.executing.executors import make_slots
 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     for on, package in (("slurm", "submitit"), ("ray", "ray")):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(InputError, match=rf"pip install 'scaling-study\[{on}\]'"):
-            slots_of(Resources.parse({"on": on}))
+            make_slots(Resources.parse({"on": on}))

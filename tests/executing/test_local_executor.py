@@ -23,9 +23,9 @@ from study.base.machine import WAITING
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
 from study.executing import processes
-from study.executing.local import LocalExecutor
+from study.executing.executors import LocalExecutor
 from study.executing.slots import Slot, local_slots
-from study.running.run_job import RunJob
+from study.running.run_proposer import RunJob
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.work_folder import checkpoints_in

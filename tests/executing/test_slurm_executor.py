@@ -26,7 +26,7 @@ from study.executing.slots import Slot
 from study.executing.slurm import SlurmExecutor
 from study.executing.slurm_job import exit_file
 from study.planning.plan import cells
-from study.running.run_job import RunJob
+from study.running.run_proposer import RunJob
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.sweeps import coordinator_of, sweep

@@ -15,10 +15,10 @@ import pytest
 from study.config.sweep import SearchSweep
 from study.config.sweep_files import read_sweep
 from study.data.prepared import prepare
-from study.executing.local import LocalExecutor
+from study.executing.executors import LocalExecutor
 from study.executing.slots import Slot
 from study.planning.search import OptunaSearch
-from study.running.run_job import RunJob
+from study.running.run_proposer import RunJob
 from study.store.sweep_folder import SweepFolder
 from tests.conftest import Figure
 from tests.faults.lives import obey_permissions, recorded

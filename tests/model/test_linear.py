@@ -13,7 +13,7 @@ from study.base import machine
 from study.base.errors import InputError
 from study.config.resources import Resources
 from study.counting.architecture import Architecture
-from study.executing import choosing
+from study.executing import executors
 from study.executing.slots import Slot
 from study.model import linear
 from study.model.linear import ALIGNED, Linear, aligned_product, multiply_through_onednn
@@ -225,9 +225,9 @@ def test_onednn_is_refused_where_it_cannot_be(corpus: Path, monkeypatch: pytest.
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(InputError, match="built without oneDNN"):
         asked.check(config(corpus))
-    monkeypatch.setattr(choosing, "_slots_where", lambda *_: [Slot("cuda", (0,), 1)])
+    monkeypatch.setattr(executors, "_find_slots", lambda *_: [Slot("cuda", (0,), 1)])
     with pytest.raises(InputError, match="--kernels onednn: runs on a CPU; add --device cpu, or use auto"):
-        choosing.slots_of(Resources(kernels="onednn"))
+        executors.make_slots(Resources(kernels="onednn"))
 
 
 def test_onednn_is_refused_before_a_sweep_in_bf16_starts(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from study.base.errors import InputError
 from study.config.effects import training_key
 from study.config.run_config import RunConfig
 from study.executing.slots import Slot
-from study.planning.bill import bill
+from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, searched_config
 from study.planning.search import OptunaSearch
 from study.running.status_tables import cost_lines
@@ -112,13 +112,13 @@ def test_every_planned_run_trains_something_of_its_own() -> None:
 
 
 def test_what_is_trained_once_is_said_and_so_is_a_base_without_effect() -> None:
-    lines = cost_lines(bill(Plan(sweep(vary=DECAYS)), [CORE]))
+    lines = cost_lines(estimate_cost(Plan(sweep(vary=DECAYS)), [CORE]))
     told = "schedule=linear, decay_fraction=0.2 is schedule=linear, decay_fraction=0.1"
     assert f"Trained once: {told}: {WSD_ALONE}." in lines
-    billed = bill(Plan(sweep(base={"recipe": {"decay_fraction": 0.1}})), [CORE])
-    assert billed.to_dict()["without_effect"] == {"recipe.decay_fraction": WSD_ALONE}
-    assert any(line.startswith(f"base.recipe.decay_fraction has no effect: {WSD_ALONE}.") for line in cost_lines(billed))
-    wsd = bill(Plan(sweep(base={"recipe": {"decay_fraction": 0.1, "schedule": "wsd"}})), [CORE])
+    estimate = estimate_cost(Plan(sweep(base={"recipe": {"decay_fraction": 0.1}})), [CORE])
+    assert estimate.to_dict()["without_effect"] == {"recipe.decay_fraction": WSD_ALONE}
+    assert any(line.startswith(f"base.recipe.decay_fraction has no effect: {WSD_ALONE}.") for line in cost_lines(estimate))
+    wsd = estimate_cost(Plan(sweep(base={"recipe": {"decay_fraction": 0.1, "schedule": "wsd"}})), [CORE])
     assert wsd.to_dict()["without_effect"] == {}
 
 

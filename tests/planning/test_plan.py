@@ -17,12 +17,12 @@ from study.config.run_config import RunConfig
 from study.config.sweep_files import parse_sweep
 from study.counting.parameters import parameters
 from study.executing.slots import Slot
-from study.planning.bill import bill
 from study.planning.cell import Cell
+from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, cells, check_space, point_of, search_example, searched_config
 from study.planning.step_times import step_times
 from study.running.launch import plan
-from study.running.status_tables import bill_summary, bill_table
+from study.running.status_tables import cost_summary, cost_table
 from study.store.records import RunRecord
 from study.store.sweep_folder import SweepFolder
 from tests.small import write_corpus
@@ -86,7 +86,7 @@ def test_each_setting_has_every_shape_and_a_search_of_its_own() -> None:
     assert [cell.config.architecture.depth for cell in planned] == [1, 2] * 4
     for one, two in zip(planned[::2], planned[1::2], strict=True):
         assert (one.neighbour, two.neighbour) == (None, one)
-    table = bill_table("?", bill(Plan(sweep(vary=vary, tune=tune)), [CORE]))
+    table = cost_table("?", estimate_cost(Plan(sweep(vary=vary, tune=tune)), [CORE]))
     lines = list(map(str, table.columns[0].cells))
     assert lines[::3] == list(dict.fromkeys(settings)), "each setting is told once, above its shapes"
     assert all(line.startswith(("L1-", "L2-")) for place, line in enumerate(lines) if place % 3)
@@ -133,7 +133,9 @@ def test_widths_are_solved_for_in_multiples_of_a_head_width_that_is_asked_for() 
         assert [shape.head_width for shape in solved] == [head_width] * 2
         assert all(shape.width % 8 == 0 for shape in solved)
     free, usual = {"head_width": 32, "width_multiple": 4}, {"width_multiple": 4}
-    told = [bill_summary(bill(Plan(sweep(shapes=shapes | given)), [CORE])) for given in ({"head_width": 32}, free, usual)]
+    told = [
+        cost_summary(estimate_cost(Plan(sweep(shapes=shapes | given)), [CORE])) for given in ({"head_width": 32}, free, usual)
+    ]
     assert ["The width of a head is " in lines for lines in told] == [False, True, False]
     assert "The width of a head is 23 in L2-H92-A4-F368, nearest to the head_width asked for" in told[1]
 
@@ -339,7 +341,7 @@ def test_a_huge_space_is_checked_in_bounded_time() -> None:
 
 def test_a_bill_adds_up_before_anything_is_spent() -> None:
     spec = sweep(tune=RATES, seeds=2, budgets={"steps": [100]})
-    paid = bill(Plan(spec), [CORE] * 2)
+    paid = estimate_cost(Plan(spec), [CORE] * 2)
     assert [row.shape for row in paid.rows] == ["L1-H16-A2-F32", "L2-H16-A2-F32"]
     assert [row.runs for row in paid.rows] == [4, 4]
     assert paid.tokens == 8 * 100 * 256
@@ -359,30 +361,30 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     first = cells(spec)[0]
     losses = dict(zip([run.key for run in first.trials()], (5.0, 4.0, 5.0), strict=True))
     tried = [ended(run, loss_nats=losses[run.key]) for run in first.trials()]
-    some = bill(Plan(spec, tried[:2]), [CORE] * 2)
+    some = estimate_cost(Plan(spec, tried[:2]), [CORE] * 2)
     assert ([row.runs_left for row in some.rows], some.runs) == ([2, 4], 8)
     assert some.train_flops_left == pytest.approx(2 * some.rows[0].train_flops + 4 * some.rows[1].train_flops)
     assert some.expected_seconds_left == pytest.approx(
         (2 * some.rows[0].expected_seconds + 4 * some.rows[1].expected_seconds) / 2
     )
-    assert "Left of it, since runs that have ended are not trained again: 6 runs, " in bill_summary(some)
+    assert "Left of it, since runs that have ended are not trained again: 6 runs, " in cost_summary(some)
     assert some.to_dict()["runs_left"] == 6
     best = [first.variant({"recipe.learning_rate": first.trials()[1].recipe.learning_rate}, seed=1)]
     done_with = [*tried, *map(ended, best)]
-    assert [row.runs_left for row in bill(Plan(spec, done_with), [CORE]).rows] == [0, 4]
+    assert [row.runs_left for row in estimate_cost(Plan(spec, done_with), [CORE]).rows] == [0, 4]
     stale = [old.model_copy(update={"run_id": "0" * 16}) for old in done_with]
-    assert bill(Plan(spec, stale), [CORE]).runs_left == 8, "of the text or the numerics of another day"
+    assert estimate_cost(Plan(spec, stale), [CORE]).runs_left == 8, "of the text or the numerics of another day"
     pruned = [old.model_copy(update={"state": "PRUNED"}) for old in done_with]
-    assert bill(Plan(spec, pruned), [CORE]).runs_left == 8, "stopped early by a search"
+    assert estimate_cost(Plan(spec, pruned), [CORE]).runs_left == 8, "stopped early by a search"
     otherwise = [old.model_copy(update={"loss_nats": 9 - (old.loss_nats or 0)}) for old in tried]
-    assert bill(Plan(spec, done_with), [CORE], others=otherwise, text="data").rows[0].runs_left == 0, (
+    assert estimate_cost(Plan(spec, done_with), [CORE], others=otherwise, text="data").rows[0].runs_left == 0, (
         "its own records come first"
     )
     untuned = sweep(seeds=2, budgets={"steps": [100]})
-    done = bill(Plan(untuned, [ended(run) for cell in cells(untuned) for run in cell.trials()]), [CORE])
+    done = estimate_cost(Plan(untuned, [ended(run) for cell in cells(untuned) for run in cell.trials()]), [CORE])
     assert (done.runs_left, done.expected_seconds_left) == (0, 0)
-    assert "Nothing of it is left to do" in bill_summary(done)
-    assert "left" not in bill_summary(bill(Plan(untuned), [CORE]))
+    assert "Nothing of it is left to do" in cost_summary(done)
+    assert "left" not in cost_summary(estimate_cost(Plan(untuned), [CORE]))
 
 
 def ended(config: RunConfig, **changes: Any) -> RunRecord:
@@ -405,7 +407,7 @@ def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:
     spec = sweep()
     one, two = (cell.config for cell in cells(spec))
     records = [timed(one, 1e6), timed(one, 2e6), timed(one, 9e6), timed(one, 1e12, device="NVIDIA H200"), record(two)]
-    paid = bill(Plan(spec, records), [CORE])
+    paid = estimate_cost(Plan(spec, records), [CORE])
     assert paid.expected_seconds == pytest.approx(sum(run.tokens * flops_that_run(run) for run in (one, two)) / 2e6)
     assert paid.basis == "2e+06 FLOP/s a slot, by 3 earlier runs of this sweep"
 
@@ -421,12 +423,12 @@ def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_besi
     def seconds(config: RunConfig) -> float:
         return 0.01 + flops_that_run(config) * config.recipe.batch_tokens / 1e9
 
-    paid = bill(Plan(spec, [after(small, seconds(small)), after(large, seconds(large))]), [CORE])
+    paid = estimate_cost(Plan(spec, [after(small, seconds(small)), after(large, seconds(large))]), [CORE])
     assert [row.expected_seconds for row in paid.rows] == pytest.approx(
         [run.steps * seconds(run) for run in (small, middle, large)]
     )
     assert paid.basis == "1e+09 FLOP/s a slot and 10 ms a step, by 2 earlier runs of this sweep"
-    slow = bill(Plan(spec, [after(small, seconds(small)), after(large, seconds(large)), after(middle, 7.0)]), [CORE])
+    slow = estimate_cost(Plan(spec, [after(small, seconds(small)), after(large, seconds(large)), after(middle, 7.0)]), [CORE])
     assert slow.rows[1].expected_seconds == pytest.approx(7.0 * middle.steps)
 
 
@@ -435,7 +437,7 @@ def test_building_kernels_is_billed_once_a_run_and_not_every_step() -> None:
     (small, large) = (cell.config for cell in cells(spec))
     seconds = 20 + (small.steps - 1) * 0.01
     earlier = record(small, environment=environment().model_dump(), start_seconds=20.0, wall_seconds=seconds)
-    paid = bill(Plan(spec, [earlier]), [CORE])
+    paid = estimate_cost(Plan(spec, [earlier]), [CORE])
     assert paid.rows[0].expected_seconds == pytest.approx(20 + small.steps * 0.01)
     per_flop = 0.01 / (flops_that_run(small) * small.recipe.batch_tokens)
     flops = flops_that_run(large) * large.tokens
@@ -446,21 +448,23 @@ def test_a_bill_knows_what_other_sweeps_of_the_folder_have_trained() -> None:
     spec = sweep(seeds=2)
     first, second = cells(spec)
     others = [ended(run, environment=environment().model_dump(), wall_seconds=30.0) for run in first.trials()]
-    paid = bill(Plan(spec), [CORE], others=others, text="data")
+    paid = estimate_cost(Plan(spec), [CORE], others=others, text="data")
     assert [row.runs_left for row in paid.rows] == [0, 2]
-    assert [row.runs_left for row in bill(Plan(spec), [CORE], others=others, text="another").rows] == [2, 2]
-    assert bill(Plan(spec), [CORE], others=others).runs_left == 4, "of text that nobody looked at"
+    assert [row.runs_left for row in estimate_cost(Plan(spec), [CORE], others=others, text="another").rows] == [2, 2]
+    assert estimate_cost(Plan(spec), [CORE], others=others).runs_left == 4, "of text that nobody looked at"
     assert paid.rows[0].expected_seconds == pytest.approx(30.0)
     assert "by 2 earlier runs of other sweeps here" in paid.basis
     own = timed(second.config, 1e6)
-    assert bill(Plan(spec, [own]), [CORE], others=others).basis == "1e+06 FLOP/s a slot, by 1 earlier run of this sweep"
+    assert (
+        estimate_cost(Plan(spec, [own]), [CORE], others=others).basis == "1e+06 FLOP/s a slot, by 1 earlier run of this sweep"
+    )
 
 
 def test_a_branch_times_a_bill_by_what_it_trained_itself() -> None:
     config = cells(sweep())[0].config
     whole = timed(config, 8e6)
     branch = whole.model_copy(update={"spent_tokens": config.tokens // 4})
-    assert bill(Plan(sweep(), [branch]), [CORE]).basis == "2e+06 FLOP/s a slot, by 1 earlier run of this sweep"
+    assert estimate_cost(Plan(sweep(), [branch]), [CORE]).basis == "2e+06 FLOP/s a slot, by 1 earlier run of this sweep"
 
 
 def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
@@ -476,15 +480,15 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
         Slot("cuda", (0,), 1, sharing=2): f"4e+12 FLOP/s a slot, {scaled} (now 2 runs to one)",
         Slot("cuda", (0, 1, 2, 3), 1): f"3.2e+13 FLOP/s a slot, {scaled} (now 4 devices to a run)",
     }
-    assert {slot: bill(Plan(spec, [alone, shared, parallel]), [slot]).basis for slot in by_slot} == by_slot
+    assert {slot: estimate_cost(Plan(spec, [alone, shared, parallel]), [slot]).basis for slot in by_slot} == by_slot
 
 
 def test_a_bill_says_which_runs_it_does_not_count() -> None:
     slots = [Slot("cpu", (0,), 1)]
     told = "Not counted: the {} more that each cell takes whose best tuned value is an end of its range."
     for seeds, runs in ((1, "run"), (3, "run"), (4, "2 runs"), (7, "3 runs")):
-        assert told.format(runs) in bill_summary(bill(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()
-    assert "Not counted" not in bill_summary(bill(Plan(sweep()), slots))
+        assert told.format(runs) in cost_summary(estimate_cost(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()
+    assert "Not counted" not in cost_summary(estimate_cost(Plan(sweep()), slots))
 
 
 def test_a_bill_says_what_keeps_the_answer_from_deciding() -> None:
@@ -499,11 +503,11 @@ def test_a_bill_says_what_keeps_the_answer_from_deciding() -> None:
         ({"tune": RATES, "seeds": 3}, set()),
         (alone, set()),
     ):
-        told = bill_summary(bill(Plan(sweep(**changes)), [CORE]))
+        told = cost_summary(estimate_cost(Plan(sweep(**changes)), [CORE]))
         assert {line for line in (seeds, two, rate) if line in told} == lines, changes
     compared = sweep_values(Path("corpus.txt"), vary={"recipe.learning_rate": [1e-3, 2e-3]}, seeds=2)
     del compared["base"]["recipe"]["learning_rate"]
-    assert rate not in bill_summary(bill(Plan(parse_sweep(compared)), [CORE]))
+    assert rate not in cost_summary(estimate_cost(Plan(parse_sweep(compared)), [CORE]))
 
 
 def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
@@ -518,25 +522,26 @@ def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
         Slot("cpu", (0, 1), 2): f"1.4e+11 FLOP/s a slot, {scaled} (now 2 devices of 2 threads to a run)",
         Slot("cpu", (0,), 1, sharing=4): f"8.6e+09 FLOP/s a slot, {scaled} (now 4 runs to one)",
     }
-    assert {slot: bill(Plan(spec, [one, many]), [slot]).basis for slot in by_slot} == by_slot
+    assert {slot: estimate_cost(Plan(spec, [one, many]), [slot]).basis for slot in by_slot} == by_slot
     assert (
-        bill(Plan(spec), [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
+        estimate_cost(Plan(spec), [Slot("cpu", (0,), 8)]).basis
+        == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
     )
     gpu = timed(config, 8e12, device="H200", threads=4)
-    assert "by 1 earlier run" in bill(Plan(spec, [gpu]), [Slot("cuda", (0,), 2)]).basis
+    assert "by 1 earlier run" in estimate_cost(Plan(spec, [gpu]), [Slot("cuda", (0,), 2)]).basis
 
 
 def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_are_told() -> None:
     spec = sweep()
     config = cells(spec)[0].config
     fp32, bf16 = timed(config, 1e10, threads=4), timed(config, 9e10, precision="bf16")
-    basis = [bill(Plan(spec, records), [CORE], "fp32").basis for records in ([fp32, bf16], [bf16])]
+    basis = [estimate_cost(Plan(spec, records), [CORE], "fp32").basis for records in ([fp32, bf16], [bf16])]
     scaled = "scaled from 1 earlier run of this sweep that had another share of a device (now 1 thread to a run)"
     assert basis == [
         f"2.5e+09 FLOP/s a slot, {scaled}",
         "9e+10 FLOP/s a slot, by 1 earlier run of this sweep, in bf16 for want of any in fp32",
     ]
-    assert bill(Plan(spec, [fp32]), [Slot("cpu", (0,), 2)], "bf16").basis == (
+    assert estimate_cost(Plan(spec, [fp32]), [Slot("cpu", (0,), 2)], "bf16").basis == (
         f"5e+09 FLOP/s a slot, {scaled.replace('1 thread', '2 threads')}, in fp32 for want of any in bf16"
     )
 
@@ -559,34 +564,36 @@ def test_a_plan_is_timed_in_the_precision_that_its_runs_will_have(tmp_path: Path
 
 def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() -> None:
     spec = sweep()
-    alone, shared = (bill(Plan(spec), [Slot("cuda", (0,), 1, sharing)] * sharing).rows[0] for sharing in (1, 8))
+    alone, shared = (estimate_cost(Plan(spec), [Slot("cuda", (0,), 1, sharing)] * sharing).rows[0] for sharing in (1, 8))
     beyond_overhead = shared.expected_seconds - alone.expected_seconds
     config = cells(spec)[0].config
     assert beyond_overhead == pytest.approx(7 * config.tokens * flops_that_run(config) / 1e14)
 
 
 def test_more_slots_than_runs_do_not_make_the_longest_run_shorter() -> None:
-    paid = bill(Plan(sweep(seeds=2)), [CORE] * 64)
+    paid = estimate_cost(Plan(sweep(seeds=2)), [CORE] * 64)
     assert paid.expected_seconds == max(row.expected_seconds for row in paid.rows)
 
 
 def test_a_bill_says_where_it_is_the_most_that_may_be_spent() -> None:
     def tuned(trials: int) -> bool:
-        return bill(Plan(sweep(tune={"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": trials}})), [CORE]).at_most
+        return estimate_cost(
+            Plan(sweep(tune={"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": trials}})), [CORE]
+        ).at_most
 
     assert [tuned(3), tuned(4)] == [False, True]
     decay = {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
     rates = {"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": 4}}
-    assert not bill(Plan(sweep(tune=rates | decay)), [CORE]).at_most, "of two knobs all combinations are tried"
+    assert not estimate_cost(Plan(sweep(tune=rates | decay)), [CORE]).at_most, "of two knobs all combinations are tried"
 
 
 def test_a_search_is_billed_by_its_largest_run() -> None:
     space = {"architecture.depth": {"low": 1, "high": 4}, "architecture.width": {"choices": [16, 32]}}
     spec = search_sweep(search={"trials": 7, "space": space, "head_width": 16})
-    paid = bill(Plan(spec), [CORE])
+    paid = estimate_cost(Plan(spec), [CORE])
     assert [(row.shape, row.runs, row.runs_left) for row in paid.rows] == [("L4-H32-A2-F128", 7, 7)]
     outside = searched_config(spec, {"architecture.depth": 6, "architecture.width": 16})
-    assert bill(Plan(spec, [ended(search_example(spec)), ended(outside)]), [CORE]).runs_left == 6
+    assert estimate_cost(Plan(spec, [ended(search_example(spec)), ended(outside)]), [CORE]).runs_left == 6
 
 
 def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> None:
@@ -594,26 +601,26 @@ def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> N
     choices = {"architecture.depth": {"choices": [2, 1]}, "recipe.dropout": {"choices": [0.0, 0.1]}}
     base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
     spec = search_sweep(base=base, search={"trials": 6, "space": choices})
-    assert (bill(Plan(spec), [CORE]).runs, bill(Plan(spec), [CORE]).rows[0].shape) == (4, "L2-H16-A2-F32"), (
+    assert (estimate_cost(Plan(spec), [CORE]).runs, estimate_cost(Plan(spec), [CORE]).rows[0].shape) == (4, "L2-H16-A2-F32"), (
         "the largest, not the last"
     )
     tried = [
         searched_config(spec, {"architecture.depth": depth, "recipe.dropout": drop}) for depth in (1, 2) for drop in (0.0, 0.1)
     ]
-    assert bill(Plan(spec, [ended(run) for run in tried]), [CORE]).runs_left == 0
+    assert estimate_cost(Plan(spec, [ended(run) for run in tried]), [CORE]).runs_left == 0
     endless = search_sweep(base=base, search={"trials": 6, "space": choices | {"recipe.dropout": {"low": 0.0, "high": 0.1}}})
-    assert bill(Plan(endless), [CORE]).runs == 6
+    assert estimate_cost(Plan(endless), [CORE]).runs == 6
 
 
 def test_tuned_batches_are_priced_at_the_dearest() -> None:
     spec = sweep(tune={"recipe.batch_tokens": {"low": 256, "high": 1024, "trials": 3}}, budgets={"steps": [100]})
-    paid = bill(Plan(spec), [CORE])
+    paid = estimate_cost(Plan(spec), [CORE])
     assert [row.tokens for row in paid.rows] == [102_400, 102_400]
     assert paid.at_most
-    assert not bill(Plan(sweep(tune=RATES, budgets={"steps": [100]})), [CORE]).at_most
+    assert not estimate_cost(Plan(sweep(tune=RATES, budgets={"steps": [100]})), [CORE]).at_most
     wsd = {"recipe": {"schedule": "wsd", "learning_rate": 1e-3}}
     knob = {"recipe.batch_tokens": {"low": 832, "high": 2048, "trials": 2}}
-    branched = bill(Plan(sweep(base=wsd, tune=knob, budgets={"tokens": [1e6, 2e6]})), [CORE])
+    branched = estimate_cost(Plan(sweep(base=wsd, tune=knob, budgets={"tokens": [1e6, 2e6]})), [CORE])
     assert branched.sharing is not None
     assert all(0 < row.spent_tokens <= row.tokens for row in branched.rows)
     assert branched.sharing.train_flops == pytest.approx(branched.train_flops)
@@ -621,7 +628,7 @@ def test_tuned_batches_are_priced_at_the_dearest() -> None:
 
 def test_tuned_masks_are_priced_at_the_dearest() -> None:
     spec = sweep(tune={"recipe.masking.rate": {"low": 0.15, "high": 0.6, "trials": 3}}, budgets={"steps": [100]})
-    flops = [row.train_flops for row in bill(Plan(spec), [CORE]).rows]
+    flops = [row.train_flops for row in estimate_cost(Plan(spec), [CORE]).rows]
     assert flops == [max(run.flops_per_token["train_flops"] for run in cell.trials()) * 25600 for cell in cells(spec)]
 
 
@@ -629,7 +636,7 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
     """48 positions of width 16 more are 384 tokens more at half a token a parameter, one step and a half."""
     tune = {"architecture.positions": {"low": 16, "high": 64, "trials": 2}}
     spec = sweep(tune=tune, budgets={"tokens_per_parameter": [0.5]})
-    paid = bill(Plan(spec), [CORE])
+    paid = estimate_cost(Plan(spec), [CORE])
     assert [row.tokens for row in paid.rows] == [max(run.tokens for run in cell.trials()) for cell in cells(spec)]
     assert paid.at_most
 
@@ -646,7 +653,7 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
     ],
 )
 def test_a_bill_names_the_scores_that_it_does_not_count(runs: dict[str, Any]) -> None:
-    told = bill_summary(bill(Plan(parsed(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
+    told = cost_summary(estimate_cost(Plan(parsed(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
     assert "Not counted: the scores on 2 tasks, which are made when the runs have ended." in told.splitlines()
 
 
@@ -655,7 +662,7 @@ def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() 
     base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
     spec = search_sweep(base=base, search={"trials": 2, "space": space})
     tried = [searched_config(spec, {"architecture.depth": depth}) for depth in (1, 2, 3, 4)]
-    paid = bill(Plan(spec, [record(c, run_id=c.fingerprint("data")) for c in tried]), [CORE])
+    paid = estimate_cost(Plan(spec, [record(c, run_id=c.fingerprint("data")) for c in tried]), [CORE])
     assert (paid.runs_left, paid.train_flops_left) == (0, 0)
 
 
@@ -663,7 +670,7 @@ def test_steps_that_take_less_time_for_more_flops_are_timed_without_an_overhead(
     """A line through them would let large steps take no time at all, or less."""
     spec = sweep(shapes={"grid": {"depth": [1, 8, 64, 128]}})
     shallow, between, deep, deepest = (cell.config for cell in cells(spec))
-    expected = bill(Plan(spec, [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)]), [CORE])
+    expected = estimate_cost(Plan(spec, [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)]), [CORE])
     assert expected.basis.startswith("3e+07 FLOP/s a slot,")
     assert expected.rows[-1].expected_seconds == pytest.approx(deepest.tokens * flops_that_run(deepest) / 3e7)
 
@@ -672,7 +679,9 @@ def test_steps_that_take_longer_than_their_flops_tell_are_timed_without_an_overh
     """A line through them would cross zero before it comes to small steps."""
     spec = sweep(shapes={"grid": {"depth": [8, 64, 128]}})
     shallow, deep = (cell.config for cell in cells(spec)[:2])
-    assert bill(Plan(spec, [timed(shallow, 4e9), timed(deep, 2e9)]), [CORE]).basis.startswith("3e+09 FLOP/s a slot, by")
+    assert estimate_cost(Plan(spec, [timed(shallow, 4e9), timed(deep, 2e9)]), [CORE]).basis.startswith(
+        "3e+09 FLOP/s a slot, by"
+    )
 
 
 @pytest.mark.parametrize(("times", "told"), [(0.9, "e+09 FLOP/s a slot, by"), (1.1, "1e+10 FLOP/s a slot and 1 ms a step, by")])
@@ -699,14 +708,14 @@ def test_runs_without_steps_or_a_time_or_a_machine_time_nothing() -> None:
         record(c, environment=machine, wall_seconds=0.0),
         record(c, environment=None, wall_seconds=9.0),
     ]
-    assert bill(Plan(sweep(), useless), [CORE]).basis.endswith("assumed: no earlier run here")
+    assert estimate_cost(Plan(sweep(), useless), [CORE]).basis.endswith("assumed: no earlier run here")
 
 
 def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:
     spec = sweep(shapes={"grid": {"depth": [1]}}, vary={"recipe.dropout": [0.0, 0.1]})
     plain, dropped = (cell.config for cell in cells(spec))
     timings = [record(c, environment=environment().model_dump(), wall_seconds=s) for c, s in ((plain, 10.0), (dropped, 30.0))]
-    assert [row.expected_seconds for row in bill(Plan(spec, timings), [CORE]).rows] == pytest.approx([10.0, 30.0])
+    assert [row.expected_seconds for row in estimate_cost(Plan(spec, timings), [CORE]).rows] == pytest.approx([10.0, 30.0])
 
 
 def test_a_run_that_failed_at_its_first_step_has_spent_all_of_nothing() -> None:

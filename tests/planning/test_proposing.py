@@ -9,8 +9,8 @@ import pytest
 
 from study.config.run_config import RunConfig
 from study.executing.slots import Slot
-from study.planning.bill import bill
 from study.planning.cell import Cell, Tuning
+from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, cells
 from study.planning.proposing import CellProposer
 from study.store.records import RunRecord
@@ -65,7 +65,7 @@ def test_a_restart_and_a_bill_look_at_each_search_once_however_many_cells_are_in
     monkeypatch.setattr(Cell, "tuning", counted)
     assert CellProposer(planned).wanted(records, (), 1) == []
     assert looked == {cell.config.architecture.shape_name: 1 for cell in planned}
-    assert bill(Plan(CHAIN, [*records.values()]), [Slot("cpu", (0,), threads=1)]).runs_left == 0
+    assert estimate_cost(Plan(CHAIN, [*records.values()]), [Slot("cpu", (0,), threads=1)]).runs_left == 0
     assert looked == {cell.config.architecture.shape_name: 2 for cell in planned}
 
 

@@ -18,15 +18,13 @@ from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.config.search_spec import Prune
 from study.data.prepared import data_fingerprint
+from study.executing.executors import LocalExecutor
 from study.executing.job import Job
-from study.executing.local import LocalExecutor
 from study.executing.slots import Slot
 from study.planning import plan
-from study.planning.search import OptunaSearch
-from study.planning.search_pruning import Pruning, checks_in
+from study.planning.search import OptunaSearch, Pruning, checks_in
 from study.running.coordinator import Coordinator, Progress
-from study.running.run_job import RunJob
-from study.running.run_proposer import RunProposer
+from study.running.run_proposer import RunJob, RunProposer
 from study.store.ownership import Attempt
 from study.store.records import RunRecord
 from study.store.run_folder import Orders, RunFolder

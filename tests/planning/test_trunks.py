@@ -18,7 +18,7 @@ from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.executing.job import Job
 from study.executing.slots import Slot
-from study.planning.bill import bill
+from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, cells
 from study.planning.trunks import Trunks, adopt, families
 from study.running.status import status
@@ -233,7 +233,7 @@ def test_states_of_runs_that_another_running_sweep_shares_are_left_to_it(running
 
 
 def test_the_bill_of_shared_trunks_counts_every_rate_and_seed() -> None:
-    paid = bill(Plan(sweep(**WSD, tune=RATES, seeds=2)), [Slot("cpu", (0,), threads=1)])
+    paid = estimate_cost(Plan(sweep(**WSD, tune=RATES, seeds=2)), [Slot("cpu", (0,), threads=1)])
     assert paid.sharing is not None
     assert paid.sharing.train_flops == pytest.approx(paid.train_flops)
     assert paid.sharing.train_flops_alone == pytest.approx(paid.train_flops / 1.15 * 1.75)
@@ -285,7 +285,7 @@ def test_one_trunk_costs_little_more_than_the_largest_budget_and_its_records_say
     table = shared.write_ledger()
     assert table["spent_tokens"].sum() == spent
     assert set(table["trunk"].dropna()) == {ended.run_id for ended in records if ended.steps == 80}
-    paid = bill(Plan(spec, records), [Slot("cpu", (0,), threads=1)])
+    paid = estimate_cost(Plan(spec, records), [Slot("cpu", (0,), threads=1)])
     assert paid.spent_tokens == spent
     assert paid.tokens == 140 * 256
     assert paid.sharing is not None

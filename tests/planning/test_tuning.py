@@ -20,11 +20,11 @@ from study.config.run_config import RunConfig
 from study.config.sweep_files import read_sweep
 from study.evidence.learning_rates import CellSearch, searches
 from study.executing.slots import Slot
-from study.planning.bill import bill
 from study.planning.cell import Cell
+from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, cells
 from study.planning.proposing import CellProposer
-from study.planning.tuning import Bracketing, Line, sought, start_near
+from study.planning.tuning import Bracketing, Line, next_places, start_near
 from study.scoring.targets import _at_best_knobs
 from study.store.records import RunRecord, ledger
 from study.store.sweep_folder import SweepFolder
@@ -47,7 +47,7 @@ def searched(
 ) -> list[tuple[int, ...]]:
     """What a search asks for, round by round."""
     losses, rounds = dict(known or {}), []
-    while missing := sought(on, tuple(sorted(losses.items()))):
+    while missing := next_places(on, tuple(sorted(losses.items()))):
         rounds.append(missing)
         losses |= {place: loss(place) for place in missing}
         assert len(losses) < 20
@@ -272,7 +272,7 @@ def test_tuning_at_the_smallest_costs_at_most_two_fifths_of_tuning_everywhere() 
         flops[tune["recipe.learning_rate"].get("at")] = sum(one.train_flops for one in records.values())
     assert flops["smallest"] < 0.75 * flops[None]
     specs = [sweep(tune=tune, shapes={"grid": {"depth": [1, 2, 4, 8, 16]}}) for tune in (SEVEN, SMALLEST)]
-    planned = [bill(Plan(spec), [Slot("cpu", (0,), threads=1)]) for spec in specs]
+    planned = [estimate_cost(Plan(spec), [Slot("cpu", (0,), threads=1)]) for spec in specs]
     assert planned[1].train_flops < 0.4 * planned[0].train_flops
 
 
@@ -404,7 +404,7 @@ def test_the_best_of_an_earlier_range_is_repeated_and_not_that_of_the_range_alon
     assert repeated == {(0.002, 1), (0.002, 2)}
     assert told(cell, records).rates.chosen == 0.002
     left = {key: one for key, one in records.items() if not one.config.seed}
-    assert bill(Plan(plan.spec, [*left.values()]), [Slot("cpu", (0,), threads=1)]).runs_left == 2
+    assert estimate_cost(Plan(plan.spec, [*left.values()]), [Slot("cpu", (0,), threads=1)]).runs_left == 2
 
 
 def rounds_of(cell: Cell, loss: Callable[[float, float], float]) -> list[list[tuple[float, float, int]]]:

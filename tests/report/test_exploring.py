@@ -16,7 +16,6 @@ from study.evidence.downstream import downstream
 from study.evidence.score_points import series
 from study.plotting import explorer, run_curves
 from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
-from study.running.overview import STATES, overview, runs_table
 from study.running.status import status
 from study.store.ownership import work_lock
 from study.store.records import validation_of

@@ -19,8 +19,8 @@ from study.base.errors import OOM_EXIT, InputError
 from study.config.run_config import RunConfig
 from study.executing.job import Job
 from study.running.coordinator import Coordinator, Progress
-from study.running.deaths import CRASHES, KILLS
-from study.running.run_job import RunJob
+from study.running.retries import CRASHES, KILLS
+from study.running.run_proposer import RunJob
 from study.running.shutdown import SAVE_SECONDS
 from study.store.metric_rows import newest_values
 from study.store.records import RunRecord, counts_of

@@ -15,7 +15,7 @@ from filelock import FileLock
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.running.coordinator import Coordinator
-from study.running.run_job import RunJob
+from study.running.run_proposer import RunJob
 from study.running.sharing import SharedRuns
 from study.running.status import status
 from study.running.steering import _failed, exclude, retry

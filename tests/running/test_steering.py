@@ -23,12 +23,12 @@ from study.base.quantities import duration
 from study.base.terminal import show
 from study.config.run_config import RunConfig
 from study.planning.plan import cells
-from study.running.display import ended_line
+from study.running.display import run_line
 from study.running.liveness import Signs, seconds_per_row, signs_of
 from study.running.status import RunStatus, SweepStatus, status
 from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
 from study.running.steering import exclude, include, retry, stop
-from study.scoring.targets import one_run
+from study.scoring.targets import single_run
 from study.shapes.naming import subject
 from study.store.locks import held
 from study.store.ownership import Attempt, work_lock
@@ -318,7 +318,7 @@ def test_runs_of_a_varied_sweep_say_their_setting(tmp_path: Path, study: Any, ca
     printed = capsys.readouterr().out
     assert "dropout=0.1" in printed
     assert "nats, L1-H16-A2-F32 dropout=0 lr=4e-2 seed=0 (run " in printed
-    labels = {ended_line(one, ("recipe.dropout",)).split(":")[0] for one in sweep_at(tmp_path).records()}
+    labels = {run_line(one, ("recipe.dropout",)).split(":")[0] for one in sweep_at(tmp_path).records()}
     assert labels == {f"COMPLETED L1-H16-A2-F32 dropout={dropout} lr=4e-2 seed=0" for dropout in (0, 0.1)}
     sweep_at(tmp_path).sweep_file.write_text("vary: [")
     assert [one.setting for one in status(sweep_at(tmp_path)).runs] == ["", ""]
@@ -385,7 +385,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
         assert [there.run_id for there in include(name, results)] == [one.run_id]
         assert subject(name, results).architecture.shape_name == "L1-H16-A2-F32"
     with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and the weights are needed"):
-        one_run(one.path)
+        single_run(one.path)
     scores = one.scores / "0123456789abcdef"
     scores.mkdir(parents=True)
     (scores / "record.json").write_text("{}")

@@ -17,12 +17,12 @@ from study.scoring.baselines import (
     FEW_EXAMPLES,
     MAJORITY,
     Bag,
+    Bigrams,
     _regression,
     baseline_predictions,
     baselines,
     nearest_run,
 )
-from study.scoring.bigrams import Bigrams
 from study.scoring.task_metrics import measure
 from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.loading import load_task

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.scoring.embedding import embed, read_texts
+from study.scoring.features import embed, read_texts
 from study.scoring.pretrained import pretrained
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder

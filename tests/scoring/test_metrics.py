@@ -12,8 +12,16 @@ import sklearn.metrics
 from scipy import stats
 from torchmetrics.functional.text import squad
 
-from study.scoring.intervals import Interval, interval, resampled_sums
-from study.scoring.task_metrics import answer_scores, by_paradigm, measure, normalised, parts_of
+from study.scoring.task_metrics import (
+    Interval,
+    answer_scores,
+    by_paradigm,
+    interval,
+    measure,
+    normalised,
+    parts_of,
+    resampled_sums,
+)
 from study.tasks.examples import TaskData, TextExample
 from study.tasks.task_spec import Metric
 from tests.made_tasks import pairs, question, tagged, task, texts

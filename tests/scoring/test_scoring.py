@@ -33,28 +33,26 @@ from study.config.score_config import Downstream, ScoreConfig
 from study.evidence.cells import cells_of
 from study.evidence.ledgers import open_ledger, usable
 from study.executing import processes
-from study.executing.choosing import slots_of
-from study.executing.local import LocalExecutor
+from study.executing.executors import LocalExecutor, make_slots
 from study.executing.slots import Slot
 from study.report.exploring import with_reasons
 from study.running.coordinator import Coordinator, Progress
-from study.running.deaths import CRASHES, KILLS
 from study.running.display import score_display
+from study.running.retries import CRASHES, KILLS
 from study.running.score_proposer import AnyScoreJob, AnyScoreRecord, ScoreProposer
 from study.running.status import status
 from study.running.status_tables import status_table
 from study.running.steering import exclude, include, retry, stop
-from study.scoring.embedding import embed
+from study.scoring.evaluations import Evaluation, ScoreJob, all_evaluations, batches, missing_baselines, wanted
+from study.scoring.features import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.fine_tuning_trainer import task_model
-from study.scoring.jobs import ScoreJob
 from study.scoring.making import make_baselines
-from study.scoring.planning import Subject, batches, missing_baselines, subjects, wanted
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
-from study.scoring.report import _baselines, _failures, rows
+from study.scoring.score_table import _baselines, _failures, rows
 from study.scoring.subsets import PlannedTask, loaded_task
-from study.scoring.targets import Scored, Target, at_best_knobs, names_of, target
+from study.scoring.targets import Scored, Target, label_runs, runs_in_answer, target
 from study.scoring.task_inputs import TaskInputs, task_inputs
 from study.store.locks import held
 from study.store.ownership import Attempt, work_lock
@@ -374,8 +372,8 @@ def test_runs_of_one_shape_are_told_apart_by_their_ids(run: RunFolder, tmp_path:
     scored, other = Pretrained(run), Pretrained(copy)
     shape = scored.config.architecture.shape_name
     sweep = SweepFolder(tmp_path / "none")
-    assert names_of(Target(sweep, (scored,))) == {run.run_id: shape}
-    assert names_of(Target(sweep, (scored, other))) == {
+    assert label_runs(Target(sweep, (scored,))) == {run.run_id: shape}
+    assert label_runs(Target(sweep, (scored, other))) == {
         run.run_id: f"{shape} {run.run_id[:6]}",
         other.run_id: f"{shape} 012345",
     }
@@ -387,7 +385,7 @@ def test_runs_of_a_sweep_are_told_apart_by_what_it_varies_their_tokens_and_their
         add_run(folder, in_setting(run_config(1, 128, tokens=tokens, seed=seed), norm=norm))
         for norm, seed, tokens in (("post", 0, 1_024_000), ("pre", 0, 1_024_000), ("pre", 1, 2_048_000))
     ]
-    names = names_of(Target(folder, tuple(Pretrained(folder.run(run_id)) for run_id in ids)))
+    names = label_runs(Target(folder, tuple(Pretrained(folder.run(run_id)) for run_id in ids)))
     shape = folder.run(ids[0]).config().architecture.shape_name
     assert [names[run_id] for run_id in ids] == [
         f"{shape} norm=post 1.02M tokens run seed 0",
@@ -406,7 +404,7 @@ def test_encoders_of_two_seeds_have_intervals_of_what_all_of_them_scatter(tmp_pa
         assert record is not None
         for seed in (0, 1):
             add_score(folder, record, "sst2", law, "fine_tune", seed, 0.8 + seed * apart)
-    scored = Scored(Target(folder, tuple(runs)), tuple(cast("Subject", _ScoredSubject(run)) for run in runs), ())
+    scored = Scored(Target(folder, tuple(runs)), tuple(cast("Evaluation", _ScoredSubject(run)) for run in runs), ())
     found = rows(scored)
     halves = [(row.measured.interval[1] - row.measured.interval[0]) / 2 for row in found if row.measured.interval]
     variance, examples = (2 * 0.01**2 + 2 * 0.02**2 + 0.0005**2) / 2 / 5, law.deviation
@@ -441,10 +439,10 @@ def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -
     assert folder.run(lower).record().loss_nats < folder.run(second).record().loss_nats  # type: ignore[operator, union-attr]
     add_run(folder, run_config(2, 128, seed=0), state="DIVERGED")
     add_run(folder, run_config(2, 128, seed=1))
-    assert {best, second} < {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
+    assert {best, second} < {run.run_id for run in runs_in_answer(folder)} == set(usable(folder.write_ledger())["run_id"])
     exclude(second, tmp_path, "its machine overheated")
-    assert not {second, lower} & {run.run_id for run in at_best_knobs(folder)}
-    assert {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
+    assert not {second, lower} & {run.run_id for run in runs_in_answer(folder)}
+    assert {run.run_id for run in runs_in_answer(folder)} == set(usable(folder.write_ledger())["run_id"])
 
 
 def test_of_rates_that_several_seeds_tried_those_runs_are_scored_that_have_the_best_on_average(tmp_path: Path) -> None:
@@ -455,8 +453,8 @@ def test_of_rates_that_several_seeds_tried_those_runs_are_scored_that_have_the_b
     repeated = add_run(folder, run_config(1, 128, rate=4e-3, seed=3))
     of_first = {rate: folder.run(runs[rate, 0]).record() for rate in rates}
     assert min(rates, key=lambda rate: of_first[rate].loss_nats) == 2e-3  # type: ignore[arg-type, return-value, union-attr]
-    assert {run.run_id for run in at_best_knobs(folder)} == {repeated, *(runs[4e-3, seed] for seed in range(3))}
-    assert {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
+    assert {run.run_id for run in runs_in_answer(folder)} == {repeated, *(runs[4e-3, seed] for seed in range(3))}
+    assert {run.run_id for run in runs_in_answer(folder)} == set(usable(folder.write_ledger())["run_id"])
 
 
 def test_seeds_that_a_sweep_has_no_more_choose_nothing_wherever_it_is_read_and_stay(tmp_path: Path) -> None:
@@ -470,7 +468,7 @@ def test_seeds_that_a_sweep_has_no_more_choose_nothing_wherever_it_is_read_and_s
     ledger = folder.write_ledger()
     (cell,) = cells_of(folder, ledger)
     assert (cell.rates.chosen, cell.rates.seeds, {*cell.runs}) == (2e-3, 1, chosen)
-    assert {run.run_id for run in at_best_knobs(folder)} == chosen
+    assert {run.run_id for run in runs_in_answer(folder)} == chosen
     assert {*usable(ledger, folder.trial_seeds())["run_id"]} == chosen
     explored = with_reasons(ledger, folder)
     assert {*explored["run_id"][explored["left_out"].isna()]} == chosen
@@ -543,7 +541,7 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
     for seed, right in ((0, 1.0), (1, 0.0)):
         run = trained(sweep.path, config(write_corpus(text, seed=seed)))
         name = str(tmp_path / "pairs.yaml")
-        found.append(Subject(Pretrained(run), "toy", name, loaded_task(name, None), random=False, asked=asked))
+        found.append(Evaluation(Pretrained(run), "toy", name, loaded_task(name, None), random=False, asked=asked))
         (missing,) = missing_baselines(sweep, found[-1:])
         missing.execute(Execution(), StopSignal())
         kept = baseline(sweep, "pairs", found[-1].task.fingerprint)
@@ -553,7 +551,7 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
         assert [one.key for one in missing_baselines(sweep, found[-1:])] == [missing.key]
         file_baseline(sweep, kept)
         assert missing_baselines(sweep, found) == []
-    assert [_baselines(sweep, subject) != {} for subject in found] == [False, True]
+    assert [_baselines(sweep, evaluation) != {} for evaluation in found] == [False, True]
     (again,) = missing_baselines(sweep, found[:1])
     pretrained.cache_clear()  # as in the process of another launch
     with pytest.raises(InputError, match="is other text than run"):
@@ -628,32 +626,32 @@ def file_faked(asked: ScoreJob, dev: float) -> None:
 
 
 @pytest.fixture
-def subject(run: RunFolder, tmp_path: Path) -> Subject:
+def evaluation(run: RunFolder, tmp_path: Path) -> Evaluation:
     copy = RunFolder(tmp_path / "runs" / run.run_id)
     copy.write_config(run.config())
     copy.record_file.write_bytes(run.record_file.read_bytes())
     name = str(data_of(run) / "first.yaml")
     asked = Downstream.parse({"tasks": [name]})
-    return Subject(Pretrained(copy), "toy", name, loaded_task(name, None), random=False, asked=asked)
+    return Evaluation(Pretrained(copy), "toy", name, loaded_task(name, None), random=False, asked=asked)
 
 
-def coordinator_of(subject: Subject, asked: Downstream) -> Coordinator[AnyScoreJob, AnyScoreRecord]:
-    sweep = SweepFolder.of(subject.run.folder)
-    return Coordinator(sweep, ScoreProposer(sweep, [replace(subject, asked=asked)], []))
+def coordinator_of(evaluation: Evaluation, asked: Downstream) -> Coordinator[AnyScoreJob, AnyScoreRecord]:
+    sweep = SweepFolder.of(evaluation.run.folder)
+    return Coordinator(sweep, ScoreProposer(sweep, [replace(evaluation, asked=asked)], []))
 
 
-def test_the_scores_of_a_subject_are_worked_out_once_for_what_is_asked(subject: Subject) -> None:
+def test_the_scores_of_a_subject_are_worked_out_once_for_what_is_asked(evaluation: Evaluation) -> None:
     """All are asked for again whenever a worker is free, of many encoders and tasks thousands."""
-    first = subject.jobs({})
-    assert all(one is again for one, again in zip(first, subject.jobs({}), strict=True))
-    other = replace(subject, asked=subject.asked.model_copy(update={"update": "head"}))
+    first = evaluation.jobs({})
+    assert all(one is again for one, again in zip(first, evaluation.jobs({}), strict=True))
+    other = replace(evaluation, asked=evaluation.asked.model_copy(update={"update": "head"}))
     assert other.jobs({})[0].config.protocol == "frozen"
 
 
-def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_that_are_being_made_are_stopped_from_outside(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     """They save, the lock is let go of, and the order to stop is not for those who go on."""
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4]})
-    folder, told, made = SweepFolder.of(subject.run.folder), list[bool](), list[str]()
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 3, "learning_rates": [1e-4]})
+    folder, told, made = SweepFolder.of(evaluation.run.folder), list[bool](), list[str]()
     monkeypatch.setattr(Fake, "interrupt", lambda _: made.append("interrupt"))
     teller = threading.Thread(target=lambda: told.append(stop(folder)))
 
@@ -665,19 +663,19 @@ def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, m
             time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt), held(folder.scoring):
-        coordinator_of(subject, asked).run(Fake(lambda _: 0.5), refresh, 0.01)
+        coordinator_of(evaluation, asked).run(Fake(lambda _: 0.5), refresh, 0.01)
     teller.join()
     assert (told, made) == ([True], ["interrupt"])
     folder.scoring.stop_file.write_text("{}")  # whoever was asked was killed
     folder.launching.stop_file.write_text("{}")  # the same of a launch
     with held(folder.scoring):
-        coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
-    assert len(scores_of(subject.run.folder)) == 3
+        coordinator_of(evaluation, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+    assert len(scores_of(evaluation.run.folder)) == 3
     assert not stop(folder)
 
 
-def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(subject: Subject) -> None:
-    folder = SweepFolder.of(subject.run.folder)
+def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(evaluation: Evaluation) -> None:
+    folder = SweepFolder.of(evaluation.run.folder)
     with pytest.raises(Timeout), held(folder.scoring):
         raise Timeout("a lock of the cache")
     with held(folder.scoring), pytest.raises(InputError, match=r"is being scored by process .*; wait for it, or stop it"):
@@ -685,10 +683,10 @@ def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(sub
 
 
 def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, folder = Downstream.parse({"tasks": [subject.name], "seeds": 3}), SweepFolder.of(subject.run.folder)
-    coordinator, elsewhere = coordinator_of(subject, asked), folder.path.with_name(f"{folder.name} elsewhere")
+    asked, folder = Downstream.parse({"tasks": [evaluation.name], "seeds": 3}), SweepFolder.of(evaluation.run.folder)
+    coordinator, elsewhere = coordinator_of(evaluation, asked), folder.path.with_name(f"{folder.name} elsewhere")
     monkeypatch.setattr(durable_files, "time", ImpatientClock())
     try:
         with pytest.raises(InputError, match=r"was moved or removed meanwhile .*; bring it back, and the same command goes on"):
@@ -698,15 +696,19 @@ def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
         elsewhere.rename(folder.path)
 
 
-def test_scores_that_are_there_are_those_asked_for(subject: Subject) -> None:
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 2, "learning_rates": [1e-4]})
-    coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+def test_scores_that_are_there_are_those_asked_for(evaluation: Evaluation) -> None:
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 2, "learning_rates": [1e-4]})
+    coordinator_of(evaluation, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     others = asked.model_copy(update={"learning_rates": (2e-4,)})
-    assert [len(coordinator_of(subject, one).progress.ended) for one in (asked, others)] == [2, 0]
+    assert [len(coordinator_of(evaluation, one).progress.ended) for one in (asked, others)] == [2, 0]
 
 
-def test_an_order_to_a_launch_is_one_to_its_scores(subject: Subject) -> None:
-    asked, folder, fake = Downstream.parse({"tasks": [subject.name]}), SweepFolder.of(subject.run.folder), Fake(lambda _: 0.5)
+def test_an_order_to_a_launch_is_one_to_its_scores(evaluation: Evaluation) -> None:
+    asked, folder, fake = (
+        Downstream.parse({"tasks": [evaluation.name]}),
+        SweepFolder.of(evaluation.run.folder),
+        Fake(lambda _: 0.5),
+    )
     with held(folder.launching):
         assert not status(folder).scored
         folder.launching.stop_file.write_text("{}")  # given while nothing is scored yet
@@ -715,35 +717,37 @@ def test_an_order_to_a_launch_is_one_to_its_scores(subject: Subject) -> None:
             assert "run by process" in title
             assert title.endswith("being scored")
             with pytest.raises(KeyboardInterrupt):
-                coordinator_of(subject, asked).run(fake, lambda _: None, 0.01)
+                coordinator_of(evaluation, asked).run(fake, lambda _: None, 0.01)
     assert fake.submitted == []
     assert not folder.launching.stop_file.exists()
 
 
 @pytest.mark.parametrize(("seeds", "chosen"), [(3, 1e-3), (4, 3e-4)])
-def test_the_grid_runs_at_a_third_of_the_seeds_and_its_best_at_the_others(subject: Subject, seeds: int, chosen: float) -> None:
+def test_the_grid_runs_at_a_third_of_the_seeds_and_its_best_at_the_others(
+    evaluation: Evaluation, seeds: int, chosen: float
+) -> None:
     rates = [1e-4, 3e-4, 1e-3]
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": seeds, "learning_rates": rates})
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": seeds, "learning_rates": rates})
     dev = {(0, 1e-3): 1.0, (0, 3e-4): 0.9, (1, 3e-4): 0.9}
     fake = Fake(lambda config: dev.get((config.seed, config.knobs.learning_rate), 0.5))
-    coordinator = coordinator_of(subject, asked)
+    coordinator = coordinator_of(evaluation, asked)
     coordinator.run(fake, lambda _: None, 0.01)
     tried = [(one.config.seed, one.config.knobs.learning_rate) for one in fake.submitted]
     trials = range(1 if seeds == 3 else 2)
     grid = [(seed, rate) for seed in trials for rate in rates]
     assert sorted(tried) == sorted([*grid, *((seed, chosen) for seed in range(len(trials), seeds))])
     once_more = Fake(lambda _: 0.0)
-    coordinator_of(subject, asked).run(once_more, lambda _: None, 0.01)
+    coordinator_of(evaluation, asked).run(once_more, lambda _: None, 0.01)
     assert once_more.submitted == []
 
 
-def test_no_further_seed_is_spent_before_the_grid_is_done_nor_where_all_of_it_failed(subject: Subject) -> None:
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4, 3e-4]})
-    coordinator_of(subject, asked.model_copy(update={"seeds": 1})).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
-    done = {record.score_id: record for record in scores_of(subject.run.folder)}
+def test_no_further_seed_is_spent_before_the_grid_is_done_nor_where_all_of_it_failed(evaluation: Evaluation) -> None:
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 3, "learning_rates": [1e-4, 3e-4]})
+    coordinator_of(evaluation, asked.model_copy(update={"seeds": 1})).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+    done = {record.score_id: record for record in scores_of(evaluation.run.folder)}
     half = dict([next(iter(done.items()))])
     failed = {name: record.model_copy(update={"state": "FAILED"}) for name, record in done.items()}
-    one = replace(subject, asked=asked)
+    one = replace(evaluation, asked=asked)
     seeds = [[job.config.seed for job in one.jobs(records)] for records in ({}, half, failed, failed | half, done)]
     assert seeds == [[0, 0], [0, 0], [0, 0], [0, 0, 1, 2], [0, 0, 1, 2]]
 
@@ -761,19 +765,19 @@ def test_no_further_seed_is_spent_before_the_grid_is_done_nor_where_all_of_it_fa
     ],
 )
 def test_rates_are_tried_where_training_goes_step_by_step_and_seeds_where_they_differ(
-    subject: Subject, kind: Any, update: str, random: bool, protocol: str, rates: int, seeds: int
+    evaluation: Evaluation, kind: Any, update: str, random: bool, protocol: str, rates: int, seeds: int
 ) -> None:
     """A probe on fixed features has no rate and no chance, but for weights that a seed draws."""
-    spec = subject.task.spec.model_copy(update={"kind": kind})
+    spec = evaluation.task.spec.model_copy(update={"kind": kind})
     asked = Downstream.parse({"tasks": ["x"], "seeds": 3, "update": update, "learning_rates": [1e-4, 3e-4]})
-    one = replace(subject, task=replace(subject.task, spec=spec), random=random, asked=asked)
+    one = replace(evaluation, task=replace(evaluation.task, spec=spec), random=random, asked=asked)
     configs = [job.config for job in one.jobs({})]
     assert {config.protocol for config in configs} == {protocol}
     assert (len({config.knobs for config in configs}), len({config.seed for config in configs})) == (rates, seeds)
 
 
-def test_scores_are_stopped_where_one_cannot_be_filed(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
+def test_scores_are_stopped_where_one_cannot_be_filed(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
     told: list[str] = []
 
     def full(*_: object) -> None:
@@ -783,7 +787,7 @@ def test_scores_are_stopped_where_one_cannot_be_filed(subject: Subject, monkeypa
     for order in ("interrupt", "kill"):
         monkeypatch.setattr(Fake, order, lambda _, order=order: told.append(order))
     with pytest.raises(InputError, match=r": the sweep had to stop: .*No space left.*the same command goes on"):
-        coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+        coordinator_of(evaluation, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert told == ["interrupt", "kill"]
 
 
@@ -796,20 +800,20 @@ def test_scores_are_stopped_where_one_cannot_be_filed(subject: Subject, monkeypa
     ],
 )
 def test_a_score_whose_process_keeps_dying_is_filed_as_a_run_is(
-    subject: Subject, status: int, times: int, state: str, why: str
+    evaluation: Evaluation, status: int, times: int, state: str, why: str
 ) -> None:
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
     fake = Fake(None, iter([status] * times))
-    coordinator_of(subject, asked).run(fake, lambda _: None, 0.01)
-    (record,) = scores_of(subject.run.folder)
+    coordinator_of(evaluation, asked).run(fake, lambda _: None, 0.01)
+    (record,) = scores_of(evaluation.run.folder)
     assert (record.state, len(fake.submitted)) == (state, times)
     assert f"{times} times without getting past step 0, {why}; see log.txt" in str(record.reason)
 
 
-def test_a_batch_goes_on_where_its_process_died_over_a_score(subject: Subject, capsys: Any) -> None:
+def test_a_batch_goes_on_where_its_process_died_over_a_score(evaluation: Evaluation, capsys: Any) -> None:
     """What was made before is kept and told at once, and the death is that of the score that was being made."""
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4, 4e-4]})
-    coordinator, display, told = coordinator_of(subject, asked), score_display(Console(), {}), list[tuple[int, int, int]]()
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4, 4e-4]})
+    coordinator, display, told = coordinator_of(evaluation, asked), score_display(Console(), {}), list[tuple[int, int, int]]()
 
     class OneProcess(Fake):
         """It makes the first score of a batch, and dies over the next one."""
@@ -846,13 +850,13 @@ def test_a_batch_goes_on_where_its_process_died_over_a_score(subject: Subject, c
     assert fake.submitted == [rates[begin:] for begin in range(4)]
     assert told == [(1, 1, 2), (1, 1, 1), (1, 1, 0), (0, 1, 0)]
     assert capsys.readouterr().out.count("COMPLETED") == 1
-    assert {record.state for record in scores_of(subject.run.folder)} == {"COMPLETED"}
+    assert {record.state for record in scores_of(evaluation.run.folder)} == {"COMPLETED"}
 
 
-def test_scores_of_one_run_and_task_are_one_batch_where_no_slot_goes_without(subject: Subject) -> None:
+def test_scores_of_one_run_and_task_are_one_batch_where_no_slot_goes_without(evaluation: Evaluation) -> None:
     rates = [1e-4, 2e-4, 3e-4]
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": rates})
-    first = replace(subject, asked=asked)
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": rates})
+    first = replace(evaluation, asked=asked)
     other = replace(first, name="other", task=replace(first.task, spec=first.task.spec.model_copy(update={"name": "other"})))
     due = wanted([first, replace(first, random=True), other], {}, ())
     sizes = {free: sorted(map(len, batches(due, free))) for free in (1, 2, 3, 100)}
@@ -861,24 +865,24 @@ def test_scores_of_one_run_and_task_are_one_batch_where_no_slot_goes_without(sub
         assert len({(one.folder.run.path, one.task.asked) for one in batch}) == 1
 
 
-def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(subject: Subject, capsys: Any) -> None:
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4]})
-    display = score_display(Console(), {subject.run.run_id: "it"})
-    coordinator_of(subject, asked).run(Fake(None, iter([-11] * 9)), display.refresh, 0.01)
+def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(evaluation: Evaluation, capsys: Any) -> None:
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4]})
+    display = score_display(Console(), {evaluation.run.run_id: "it"})
+    coordinator_of(evaluation, asked).run(Fake(None, iter([-11] * 9)), display.refresh, 0.01)
     assert capsys.readouterr().out.count("FAILED") == 1
-    failed = scores_of(subject.run.folder)
-    line, _ = _failures(failed, SweepFolder.of(subject.run.folder))
+    failed = scores_of(evaluation.run.folder)
+    line, _ = _failures(failed, SweepFolder.of(evaluation.run.folder))
     assert line == f"FAILED: {failed[0].config.task}, 3 scores: {failed[0].reason}"
     another = failed[0].model_copy(update={"reason": "the disk is gone"})
-    line, _ = _failures([*failed, another], SweepFolder.of(subject.run.folder))
+    line, _ = _failures([*failed, another], SweepFolder.of(evaluation.run.folder))
     assert line == f"FAILED: {failed[0].config.task}, 4 scores, the first: {failed[0].reason}"
 
 
-def test_a_failed_score_is_tried_again_as_a_failed_run_is(subject: Subject, study: Any) -> None:
+def test_a_failed_score_is_tried_again_as_a_failed_run_is(evaluation: Evaluation, study: Any) -> None:
     """Also of an encoder that was imported, whose folder has no sweep.yaml; what diverged waits until its run is named."""
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4]})
-    folder, run = SweepFolder.of(subject.run.folder), subject.run.folder
-    coordinator_of(subject, asked).run(Fake(None, iter([-11] * 9)), lambda _: None, 0.01)
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4]})
+    folder, run = SweepFolder.of(evaluation.run.folder), evaluation.run.folder
+    coordinator_of(evaluation, asked).run(Fake(None, iter([-11] * 9)), lambda _: None, 0.01)
     (_, diverged), dead = scores_of(run), {score.score_id for score in scores_of(run)}
     score_folder(run, diverged.score_id).record_file.unlink()
     score_folder(run, diverged.score_id).file_score(diverged.model_copy(update={"state": "DIVERGED"}))
@@ -893,7 +897,7 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(subject: Subject, stud
     assert [score.score_id for score in scores_of(run)] == [diverged.score_id]
     assert len([*score_folder(run, again).path.glob("attempts/*.record.json")]) == 1
     made = Fake(lambda _: 0.5)
-    coordinator_of(subject, asked).run(made, lambda _: None, 0.01)
+    coordinator_of(evaluation, asked).run(made, lambda _: None, 0.01)
     assert [one.key for one in made.submitted] == [again]
     assert retry(folder) == []
     assert [(one.state, one.task) for one in retry(folder, [run.run_id])] == [("DIVERGED", "first")]
@@ -901,21 +905,21 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(subject: Subject, stud
         retry(folder, [run.run_id])
 
 
-def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, subject: Subject) -> None:
+def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, evaluation: Evaluation) -> None:
     asked = Downstream.parse({"tasks": ["x"], "seeds": 2})
-    found = subjects([Pretrained(run), subject.run], "toy", {subject.name: subject.task}, asked)
+    found = all_evaluations([Pretrained(run), evaluation.run], "toy", {evaluation.name: evaluation.task}, asked)
     assert [one.random for one in found] == [False, False, True]
     (untrained,) = [one for one in found if one.random]
     (config,) = {one.config.encoder for one in untrained.jobs({})}
-    assert config == subject.run.random_id != run.run_id
+    assert config == evaluation.run.random_id != run.run_id
 
 
 def test_a_score_that_is_made_alone_has_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     for jobs, slots, threads in ((0, 1, 4), (1, 1, 4), (2, 2, 2), (9, 4, 1)):
-        found = slots_of(Resources(device="cpu"), jobs)
+        found = make_slots(Resources(device="cpu"), jobs)
         assert (len(found), found[0].threads) == (slots, threads)
-    assert len(slots_of(Resources(device="cpu", slots_per_device=3), 1)) == 3
+    assert len(make_slots(Resources(device="cpu", slots_per_device=3), 1)) == 3
 
 
 def test_a_process_lets_go_of_what_each_score_leaves(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -985,12 +989,12 @@ def test_a_score_that_another_process_makes_is_not_made_twice(run: RunFolder, mo
 
 
 def test_a_score_that_another_process_makes_is_waited_for_and_who_makes_it_is_said(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
-    (theirs,) = replace(subject, asked=asked).jobs({})
-    coordinator, fake, display = coordinator_of(subject, asked), Fake(lambda _: 0.5), score_display(Console(width=300), {})
+    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
+    (theirs,) = replace(evaluation, asked=asked).jobs({})
+    coordinator, fake, display = coordinator_of(evaluation, asked), Fake(lambda _: 0.5), score_display(Console(width=300), {})
 
     def refresh(progress: ScoreProgress) -> None:
         display.refresh(progress)
@@ -1001,7 +1005,7 @@ def test_a_score_that_another_process_makes_is_waited_for_and_who_makes_it_is_sa
         coordinator.run(fake, refresh, 0.01)
     assert fake.submitted == []
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"WAITS first {subject.run.run_id}: is being made by process {os.getpid()} on ")
+    assert first.startswith(f"WAITS first {evaluation.run.run_id}: is being made by process {os.getpid()} on ")
     assert second.startswith("COMPLETED first ")
 
 

@@ -31,7 +31,7 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryShare:
     """Memory that so many slots share: `total` bytes, and of what."""
 
     total: int
@@ -49,7 +49,7 @@ class Room:
         return f"{bytes_text(self.total)} {self.what}" + (f", shared by {self.slots} slots" if self.slots > 1 else "")
 
 
-def refuse_too_large(runs: Iterable[RunConfig], room: Room, execution: Execution) -> None:
+def require_memory(runs: Iterable[RunConfig], room: MemoryShare, execution: Execution) -> None:
     """Raise InputError with every shape among `runs` that needs more than the room; of each the largest run is told."""
     needs: dict[str, int] = {}
     for run in runs:
@@ -99,14 +99,14 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
     return training_memory(config.architecture, step)
 
 
-def room_of(slots: Sequence[Slot]) -> Room:
+def memory_for(slots: Sequence[Slot]) -> MemoryShare:
     """Memory of the tightest slot: free RAM over all slots, or a GPU's free memory over the slots that share it."""
     if slots[0].device == "cpu":
-        return Room(available_memory_bytes(), "of RAM available", len(slots))
+        return MemoryShare(available_memory_bytes(), "of RAM available", len(slots))
     sharing = [sum(other.indices == slot.indices for other in slots) for slot in slots]
     free = free_gpu_bytes([slot.indices for slot in slots])
     tightest = min(range(len(slots)), key=lambda i: free[i] / sharing[i])
-    return Room(free[tightest], f"free on GPU {slots[tightest].indices[0]}", sharing[tightest])
+    return MemoryShare(free[tightest], f"free on GPU {slots[tightest].indices[0]}", sharing[tightest])
 
 
 def free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:

@@ -24,7 +24,7 @@ PRICED = ("recipe.batch_tokens", "recipe.masking.rate")
 
 
 @dataclass(frozen=True)
-class BillRow:
+class CellCost:
     """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains.
 
     `runs_left` are those of its `runs` that have not ended yet, at most where its best rate is still sought. `other_names` say
@@ -54,7 +54,7 @@ class Sharing:
 
 
 @dataclass(frozen=True)
-class Bill:
+class CostEstimate:
     """What a sweep will cost, cell by cell, but for what tuning adds to its combinations; `at_most` where it may need less.
 
     Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. The rows
@@ -64,7 +64,7 @@ class Bill:
     """
 
     plan: Plan
-    rows: tuple[BillRow, ...]
+    rows: tuple[CellCost, ...]
     slots: int
     basis: str
     sharing: Sharing | None = None
@@ -132,13 +132,13 @@ class Bill:
         return max([sum(seconds * count for seconds, count in each) / self.slots, *(seconds for seconds, _ in each)])
 
 
-def bill(
+def estimate_cost(
     plan: Plan,
     slots: Sequence[Slot],
     precision: Precision | None = None,
     others: Iterable[RunRecord] = (),
     text: str | None = None,
-) -> Bill:
+) -> CostEstimate:
     """The bill of a sweep on these slots, which are alike, timed by its records, or else by those of `others`.
 
     Runs that have a record are not left to do, those of `others` where they are of the same `text`, a data fingerprint; a
@@ -150,20 +150,20 @@ def bill(
     times = step_times(slots[0], plan.records, others, precision)
     match plan.spec:
         case SearchSweep() as search:
-            return _bill_of_search(plan, search, len(slots), times)
+            return _estimate_search(plan, search, len(slots), times)
         case CellSweep() as spec:
-            return _bill_of_cells(plan, spec, len(slots), times, [one for one in others if one.data_fingerprint == text])
+            return _estimate_cells(plan, spec, len(slots), times, [one for one in others if one.data_fingerprint == text])
 
 
-def _bill_of_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes) -> Bill:
+def _estimate_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes) -> CostEstimate:
     (example,) = plan.first_runs
     tried = sum(_stands(record) and plan.holds(record.config) for record in plan.records)
     trials = int(min(spec.search.trials, points_of(spec)))
     row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
-    return Bill(plan, (row,), slots, times.basis, at_most=True)
+    return CostEstimate(plan, (row,), slots, times.basis, at_most=True)
 
 
-def _bill_of_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, shared: Iterable[RunRecord]) -> Bill:
+def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, shared: Iterable[RunRecord]) -> CostEstimate:
     """The bill of cells, which take over the `shared` records of other sweeps."""
     trunks = families(plan.cells)
     branches = branching(trunks)
@@ -179,7 +179,7 @@ def _bill_of_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, sh
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     at_most = searched or any(dearest[cell.config.key] != cell.config for cell in plan.cells)
     sharing = _sharing(trunks, dearest, spent) if branches else None
-    return Bill(plan, tuple(rows), slots, times.basis, sharing, at_most)
+    return CostEstimate(plan, tuple(rows), slots, times.basis, sharing, at_most)
 
 
 def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:
@@ -207,11 +207,11 @@ def _stands(record: RunRecord) -> bool:
     return record.config.fingerprint(record.data_fingerprint) == record.run_id
 
 
-def _row(spec: Sweep, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> BillRow:
+def _row(spec: Sweep, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> CellCost:
     """The row of a cell with so many runs, in all and left."""
     flops = expected_flops(config, spent_steps)
     count = parameters(config.architecture)
-    return BillRow(
+    return CellCost(
         shape=config.architecture.shape_name,
         setting=config.variant(spec.varied),
         parameters=count.parameters,

@@ -5,20 +5,71 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from study.base.grouping import grouped
 from study.config.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
 from study.config.tuned_values import trial_seeds
-from study.scoring.jobs import BaselineJob, ScoreJob
+from study.executing.job import Job
 from study.scoring.pretrained import Pretrained
 from study.scoring.subsets import PlannedTask
-from study.store.score_records import BaselineFolder, ScoreRecord, baseline, chosen, score_folder, scores_of
+from study.store.records import Ending
+from study.store.run_folder import RunFolder
+from study.store.score_records import BaselineFolder, ScoreFolder, ScoreRecord, baseline, chosen, score_folder, scores_of
 from study.store.sweep_folder import SweepFolder
 from study.tasks.examples import TaskData
 
+if TYPE_CHECKING:
+    from study.training.execution import Execution
+    from study.training.stopping import StopSignal
+
 
 @dataclass(frozen=True)
-class Subject:
+class ScoreJob(Job):
+    """A score to make, for the sweep of this name."""
+
+    folder: ScoreFolder
+    config: ScoreConfig
+    task: PlannedTask
+    sweep: str
+
+    def execute(self, execution: Execution, stop: StopSignal) -> Ending:
+        """Make the score."""
+        from study.scoring.making import score
+
+        return score(self.config, self.task, self.folder, self.sweep, execution, stop)
+
+
+@dataclass(frozen=True)
+class BaselineJob(Job):
+    """What a task gives without an encoder by a metric, to be made.
+
+    Words of minimal pairs are counted in the text that the run has read, which has this fingerprint; other kinds need none.
+    """
+
+    folder: BaselineFolder
+    task: PlannedTask
+    metric: str
+    run: Path
+    text: str | None
+
+    @property
+    def words(self) -> str:
+        """What is made, in words."""
+        return f"baselines of {self.task.name} {self.task.fingerprint}"
+
+    def execute(self, execution: Execution, stop: StopSignal) -> Ending:
+        """Make the baselines."""
+        from study.scoring.making import make_baselines
+
+        del stop
+        make_baselines(self.task, RunFolder(self.run), self.folder.sweep, execution.threads)
+        return "COMPLETED"
+
+
+@dataclass(frozen=True)
+class Evaluation:
     """An encoder on a task by one protocol, and what is asked of it: what is chosen for it is chosen for it alone.
 
     `name` is what the task is asked for by.
@@ -98,41 +149,47 @@ class Subject:
         return self._made[knobs, seed]
 
 
-def missing_baselines(sweep: SweepFolder, found: Sequence[Subject]) -> list[BaselineJob]:
+def missing_baselines(sweep: SweepFolder, found: Sequence[Evaluation]) -> list[BaselineJob]:
     """The baselines of each task that nobody has made yet, or not by its main metric, or of text that none of its runs read."""
     texts: dict[tuple[str, str], set[str | None]] = {}
-    for subject in found:
-        texts.setdefault(subject.task_key, set()).add(subject.counted_text)
+    for evaluation in found:
+        texts.setdefault(evaluation.task_key, set()).add(evaluation.counted_text)
     jobs = {}
-    for subject in found:
-        known = baseline(sweep, *subject.task_key)
-        if known is None or known.data_fingerprint not in texts[subject.task_key] or not known.by(subject.task.spec.headline):
-            folder, metric = BaselineFolder(sweep.baselines / "-".join(subject.task_key)), subject.task.spec.headline
-            run = subject.run.folder.path
-            jobs[subject.task_key] = BaselineJob(folder, subject.planned_task, metric, run, subject.counted_text)
+    for evaluation in found:
+        known = baseline(sweep, *evaluation.task_key)
+        if (
+            known is None
+            or known.data_fingerprint not in texts[evaluation.task_key]
+            or not known.by(evaluation.task.spec.headline)
+        ):
+            folder, metric = BaselineFolder(sweep.baselines / "-".join(evaluation.task_key)), evaluation.task.spec.headline
+            run = evaluation.run.folder.path
+            jobs[evaluation.task_key] = BaselineJob(folder, evaluation.planned_task, metric, run, evaluation.counted_text)
     return list(jobs.values())
 
 
-def subjects(runs: Sequence[Pretrained], sweep: str, tasks: Mapping[str, TaskData], asked: Downstream) -> list[Subject]:
+def all_evaluations(
+    runs: Sequence[Pretrained], sweep: str, tasks: Mapping[str, TaskData], asked: Downstream
+) -> list[Evaluation]:
     """Every run on every task, and where asked random weights once for each architecture and data."""
-    found = [Subject(run, sweep, name, task, False, asked) for run in runs for name, task in tasks.items()]
+    found = [Evaluation(run, sweep, name, task, False, asked) for run in runs for name, task in tasks.items()]
     if asked.random_weights:
         distinct = {run.random_id: run for run in reversed(runs)}.values()
-        found += [Subject(run, sweep, name, task, True, asked) for run in distinct for name, task in tasks.items()]
+        found += [Evaluation(run, sweep, name, task, True, asked) for run in distinct for name, task in tasks.items()]
     return found
 
 
-def scores_there(found: Sequence[Subject]) -> dict[str, ScoreRecord]:
-    """The records of all scores of the runs of some subjects, by their ids."""
-    runs = {subject.run.run_id: subject.run for subject in found}.values()
+def scores_there(found: Sequence[Evaluation]) -> dict[str, ScoreRecord]:
+    """The records of all scores of the runs of some evaluations, by their ids."""
+    runs = {evaluation.run.run_id: evaluation.run for evaluation in found}.values()
     return {record.score_id: record for run in runs for record in scores_of(run.folder)}
 
 
-def wanted(found: Sequence[Subject], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[ScoreJob]:
+def wanted(found: Sequence[Evaluation], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[ScoreJob]:
     """The scores to make next, neither there nor being made, the longest first."""
-    jobs = {job.key: (job, subject) for subject in found for job in subject.jobs(records)}
-    missing = [(job, subject) for key, (job, subject) in jobs.items() if key not in records and key not in running]
-    return [job for job, subject in sorted(missing, key=lambda pair: -cost(pair[1], pair[0]))]
+    jobs = {job.key: (job, evaluation) for evaluation in found for job in evaluation.jobs(records)}
+    missing = [(job, evaluation) for key, (job, evaluation) in jobs.items() if key not in records and key not in running]
+    return [job for job, evaluation in sorted(missing, key=lambda pair: -cost(pair[1], pair[0]))]
 
 
 def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
@@ -146,11 +203,11 @@ def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
     return [group[begin : begin + most] for group in together for begin in range(0, len(group), most)]
 
 
-def cost(subject: Subject, job: ScoreJob) -> float:
+def cost(evaluation: Evaluation, job: ScoreJob) -> float:
     """About how much work a score is, in example times layer parameters; only its order matters."""
-    a = subject.run.config.architecture
+    a = evaluation.run.config.architecture
     size = a.depth * a.width * (4 * a.width + 2 * a.ffn)
-    examples = {name: len(split) for name, split in subject.task.splits.items()}
+    examples = {name: len(split) for name, split in evaluation.task.splits.items()}
     if job.config.update == "none":
         return float(20 * examples["test"] * (size + a.width * a.vocabulary))
     return float((3 * job.config.knobs.epochs * examples["train"] + examples["test"]) * size)

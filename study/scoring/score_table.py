@@ -13,9 +13,9 @@ from study.base.grouping import grouped
 from study.base.quantities import plural
 from study.base.statistics import noise_of_seeds, pooled_variance
 from study.base.terminal import narrow_table
-from study.base.text import pasted, printable
-from study.scoring.planning import Subject
-from study.scoring.targets import Scored, names_of
+from study.base.text import printable
+from study.scoring.evaluations import Evaluation
+from study.scoring.targets import Scored, label_runs
 from study.store.records import RETRIED
 from study.store.score_records import ScoreRecord, baseline, chosen, scores_of
 from study.store.sweep_folder import SweepFolder
@@ -39,7 +39,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """One run on one task; the same architecture with random weights, and what needs no encoder, beside it.
 
     `setting` is what the sweep's knobs are set to in the run, in words, and `seed` that of its pre-training.
@@ -58,32 +58,32 @@ class Row:
     baselines: Mapping[str, float]
 
 
-def rows(scored: Scored) -> list[Row]:
+def rows(scored: Scored) -> list[ScoreRow]:
     """One row a run and task, of what was asked for, at the knobs that were chosen."""
     measured = _measured(scored)
     knobs = scored.target.sweep.distinguishing_knobs()
     return [
-        Row(
-            run_id=subject.run.run_id,
-            shape=subject.run.config.architecture.shape_name,
-            setting=subject.run.config.variant(knobs),
-            tokens=subject.run.config.tokens,
-            seed=subject.run.config.seed,
-            task=subject.task.spec.name,
-            metric=subject.task.spec.headline,
-            protocol=subject.protocol,
-            measured=measured[subject.run.run_id, subject.name],
-            random_weights=measured.get((subject.run.random_id, subject.name)),
-            baselines=_baselines(scored.target.sweep, subject),
+        ScoreRow(
+            run_id=evaluation.run.run_id,
+            shape=evaluation.run.config.architecture.shape_name,
+            setting=evaluation.run.config.setting(knobs),
+            tokens=evaluation.run.config.tokens,
+            seed=evaluation.run.config.seed,
+            task=evaluation.task.spec.name,
+            metric=evaluation.task.spec.headline,
+            protocol=evaluation.protocol,
+            measured=measured[evaluation.run.run_id, evaluation.name],
+            random_weights=measured.get((evaluation.run.random_id, evaluation.name)),
+            baselines=_baselines(scored.target.sweep, evaluation),
         )
-        for subject in scored.subjects
-        if not subject.random and (subject.run.run_id, subject.name) in measured
+        for evaluation in scored.evaluations
+        if not evaluation.random and (evaluation.run.run_id, evaluation.name) in measured
     ]
 
 
 def score_table(scored: Scored) -> tuple[Table | str, ...]:
     """The rows as a table, and what its columns mean."""
-    names = names_of(scored.target)
+    names = label_runs(scored.target)
     shown = [
         (_task_words(row), (names[row.run_id], *_cells(row)), "")
         for row in sorted(rows(scored), key=lambda row: (row.task, names[row.run_id]))
@@ -105,13 +105,13 @@ def score_table(scored: Scored) -> tuple[Table | str, ...]:
     return table, "\n".join(lines)
 
 
-def _task_words(row: Row) -> str:
+def _task_words(row: ScoreRow) -> str:
     """A task with its metric, and what needs no encoder, such as `trec, accuracy: majority 0.2260, words 0.7500`."""
     kept = [f"{word} {row.baselines[name]:.4f}" for name, word in _BASELINES.items() if name in row.baselines]
     return f"{row.task}, {row.metric}{': ' if kept else ''}{', '.join(kept)}"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ScoreRow) -> tuple[str, ...]:
     found = row.measured
     rate = "" if found.learning_rate is None else f"{found.learning_rate:g}"
     return (*_shown(found), str(found.seeds), rate, *_shown(row.random_weights))
@@ -131,11 +131,11 @@ def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
     """What each encoder, of trained weights or of random ones, has on each task, by the encoder's id and the task's name."""
     records = _records(scored)
     at_best: dict[tuple[bool, str], dict[str, list[ScoreRecord]]] = {}
-    for subject in scored.subjects:
-        ids = [job.key for job in subject.jobs(records)]
+    for evaluation in scored.evaluations:
+        ids = [job.key for job in evaluation.jobs(records)]
         if best := chosen([records[score_id] for score_id in ids if score_id in records]):
-            encoder = subject.run.random_id if subject.random else subject.run.run_id
-            at_best.setdefault((subject.random, subject.name), {})[encoder] = best
+            encoder = evaluation.run.random_id if evaluation.random else evaluation.run.run_id
+            at_best.setdefault((evaluation.random, evaluation.name), {})[encoder] = best
     found: dict[tuple[str, str], Measured] = {}
     for (_, task), of_encoders in at_best.items():
         variance, freedom = pooled_variance([_scores(best) for best in of_encoders.values()])
@@ -184,14 +184,14 @@ def _cut(ended: Sequence[ScoreRecord]) -> list[str]:
 def _ended(scored: Scored) -> list[ScoreRecord]:
     """The scores that were asked for and have a record."""
     records = _records(scored)
-    asked = dict.fromkeys(job.key for subject in scored.subjects for job in subject.jobs(records))
+    asked = dict.fromkeys(job.key for evaluation in scored.evaluations for job in evaluation.jobs(records))
     return [records[score_id] for score_id in asked if score_id in records]
 
 
-def _baselines(sweep: SweepFolder, subject: Subject) -> dict[str, float]:
+def _baselines(sweep: SweepFolder, evaluation: Evaluation) -> dict[str, float]:
     """What needs no encoder, by the metric that the task's scores have."""
-    kept = baseline(sweep, *subject.task_key)
-    return {} if kept is None else kept.beside(subject.task.spec.headline, subject.run.data_fingerprint)
+    kept = baseline(sweep, *evaluation.task_key)
+    return {} if kept is None else kept.beside(evaluation.task.spec.headline, evaluation.run.data_fingerprint)
 
 
 def _shown(found: Measured | None) -> tuple[str, str]:

@@ -27,14 +27,14 @@ MOST_SAID = 500
 
 
 @dataclass(frozen=True)
-class Ended:
+class GivenUp:
     """How a job ended that has no record of its own, and why."""
 
     state: State
     reason: str | None = None
 
 
-class Deaths:
+class RetryPolicy:
     """The deaths of the jobs of one launch since each last got further than ever before."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Deaths:
         self._kills: Counter[str] = Counter()
         self._furthest: dict[str, int] = {}
 
-    def count(self, job: Job, exit_status: int) -> Ended | None:
+    def count(self, job: Job, exit_status: int) -> GivenUp | None:
         """Note that a process has died without a record; None where the job is to be tried again."""
         step, name = steps_of(job), job.key
         if step > self._furthest.get(name, 0):
@@ -60,7 +60,7 @@ class Deaths:
         how = f"{what} {limit} times {past}, the last time {why}"
         log = job.folder.log_file
         where = log.name if log.parent == job.folder.path else log  # beside the record the name is enough
-        return Ended("OOM" if starved else "FAILED", f"its process {how}; see {where}")
+        return GivenUp("OOM" if starved else "FAILED", f"its process {how}; see {where}")
 
 
 def steps_of(job: Job) -> int:
