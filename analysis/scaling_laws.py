@@ -22,12 +22,12 @@ def _():
     from study.report.exploring import with_reasons
     from study.report.findings import run_count
     from study.laws.catalogue import LAWS
-    from study.laws.compute_multiverse import explore
+    from study.laws.multiverse import explore
     from study.laws.approaches import frontiers
-    from study.laws.forecasting import forecast_text
+    from study.laws.forecasting import forecast_to_text
     from study.evidence.sweep_laws import LEDGER_LAWS, fit_ledger
     from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger
-    from study.laws.reading import Source, read_observations
+    from study.laws.reading import TableQuery, read_observations
     from study.report.law_sentences import law_findings
     from study.report.notebooks import gather_ended, opened, plain, prose, refusal, tabled
     from study.plotting import (
@@ -53,7 +53,7 @@ def _():
         LEDGER_PARAMETERS,
         Path,
         SHOWN,
-        Source,
+        TableQuery,
         answer_by_convention,
         bullets,
         compute_optimal,
@@ -61,7 +61,7 @@ def _():
         explore,
         fit_ledger,
         forecast_against_truth,
-        forecast_text,
+        forecast_to_text,
         frontiers,
         gather_ended,
         iso_flop_valleys,
@@ -178,7 +178,7 @@ def _(LEDGER_LAWS, evidence, mo):
     )
     setting = mo.ui.dropdown(
         _conditions,
-        value=_shown.source.where if _shown and _shown.source.where else next(iter(_conditions)),
+        value=_shown.query.where if _shown and _shown.query.where else next(iter(_conditions)),
         label="runs",
         full_width=True,
     )
@@ -257,7 +257,7 @@ def _(found, law_fit, mo):
 
 
 @app.cell
-def _(escape, forecast_against_truth, forecast_text, found, mo):
+def _(escape, forecast_against_truth, forecast_to_text, found, mo):
     _data = forecast_against_truth.frame(found)
     mo.vstack(
         [
@@ -269,7 +269,7 @@ def _(escape, forecast_against_truth, forecast_text, found, mo):
                 what they measured: only as far as this is right may it be trusted beyond all runs.
                 """
             ),
-            mo.md(escape(forecast_text(found.forecast))),
+            mo.md(escape(forecast_to_text(found.forecast))),
             mo.md("") if _data.empty else mo.as_html(forecast_against_truth.draw(_data)),
         ]
     )
@@ -280,7 +280,7 @@ def _(escape, forecast_against_truth, forecast_text, found, mo):
 def _(
     InputError,
     LAWS,
-    Source,
+    TableQuery,
     compute_optimal,
     flops,
     frontiers,
@@ -293,7 +293,7 @@ def _(
     table,
     where,
 ):
-    _source = Source(table, {"parameters": parameters.value, "flops": flops.value}, where=where)
+    _source = TableQuery(table, {"parameters": parameters.value, "flops": flops.value}, where=where)
     try:
         _optimal = frontiers(_source)
         _valleys = iso_flop_valleys.valleys(read_observations(_source, LAWS["chinchilla"]))
@@ -347,7 +347,7 @@ def _(mo):
 @app.cell
 def _(
     InputError,
-    Source,
+    TableQuery,
     answer_by_convention,
     ask,
     explore,
@@ -360,7 +360,7 @@ def _(
     mo.stop(not ask.value)
     try:
         with mo.status.spinner("Fitting in every convention"):
-            _universes = explore(Source(table, where=where))
+            _universes = explore(TableQuery(table, where=where))
         _data = answer_by_convention.frame(_universes)
         _shown = [plain(_universes.to_text()), mo.md("") if _data.empty else mo.as_html(answer_by_convention.draw(_data))]
     except InputError as _error:

@@ -14,7 +14,7 @@ from study.base.errors import InputError, option_name
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option
 
 if TYPE_CHECKING:
-    from study.laws.tables import Table
+    from study.laws.tables import RunTable
 
 LEAST_RESAMPLES = 40
 """Of fewer, no resample lies beyond either end of a 95% interval."""
@@ -71,15 +71,15 @@ def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     return given, selection
 
 
-def _opened(path: Path) -> Table:
+def _opened(path: Path) -> RunTable:
     """The table of a file or a results folder; what only a sweep can know of it is asked where it may be a ledger."""
-    from study.laws.tables import Table
+    from study.laws.tables import RunTable
 
     if path.is_dir():
         from study.evidence.ledgers import open_ledger
 
         return open_ledger(path)
-    table = Table.read(path)
+    table = RunTable.read(path)
     if "exclusion" in table.frame:
         from study.evidence.ledgers import selected
 
@@ -148,16 +148,16 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     TABLE is any csv, jsonl or parquet, or a results folder; its largest runs are forecast from the others. COLUMN is a name or
     arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
     """
-    from study.laws.catalogue import law_named
+    from study.laws.catalogue import find_law
     from study.laws.estimation import Settings
     from study.laws.law_fits import fit_table
-    from study.laws.reading import Source
+    from study.laws.reading import TableQuery
 
-    name = law_named(law).name
+    name = find_law(law).name
     choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
     held_out = options.pop("held_out")
     roles, selection = _given(options)
-    _show(fit_table(Source(_opened(table), roles, **selection), name, Settings(**choices), held_out), as_json)
+    _show(fit_table(TableQuery(_opened(table), roles, **selection), name, Settings(**choices), held_out), as_json)
 
 
 @click.command("score-law")
@@ -174,12 +174,12 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
     The two lead through the loss; the largest runs are forecast by both.
     """
     from study.laws.estimation import Settings
-    from study.laws.reading import Source
+    from study.laws.reading import TableQuery
     from study.laws.two_steps import fit_score
 
     roles, selection = _given(options)
     settings = Settings(huber_delta=huber_delta, bootstrap=bootstrap)
-    _show(fit_score(Source(_opened(table), roles, **selection), settings, held_out), as_json)
+    _show(fit_score(TableQuery(_opened(table), roles, **selection), settings, held_out), as_json)
 
 
 @click.command()
@@ -193,10 +193,10 @@ def frontier(table: Path, as_json: bool, **options: Any) -> None:
     By every approach: envelope, hull, iso-FLOP valleys, law.
     """
     from study.laws.approaches import frontiers
-    from study.laws.reading import Source
+    from study.laws.reading import TableQuery
 
     roles, selection = _given(options)
-    _show(frontiers(Source(_opened(table), roles, **selection)), as_json)
+    _show(frontiers(TableQuery(_opened(table), roles, **selection)), as_json)
 
 
 @click.command()
@@ -214,16 +214,16 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool,
     file says; what says otherwise is refused.
     """
     from study.laws.law_files import read_options
-    from study.laws.reading import Source
+    from study.laws.reading import TableQuery
     from study.plotting.law_figures import draw_all
 
     roles, selection = _given(options)
     if like is None:
-        written = draw_all(Source(_opened(table), roles, **selection), law or "chinchilla", into, png=png)
+        written = draw_all(TableQuery(_opened(table), roles, **selection), law or "chinchilla", into, png=png)
     else:
         old = read_options(like)
         old.refuse_contradictions(like, {**({} if law is None else {"law": law}), **selection, **roles})
-        source = Source(_opened(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
+        source = TableQuery(_opened(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
         written = draw_all(source, old.law, into, old.settings, old.held_out, png)
     for file in written:
         click.echo(file)
@@ -252,8 +252,8 @@ def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_js
     resamples, differ from them a little.
     """
     from study.evidence.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
-    from study.laws.compute_multiverse import explore
-    from study.laws.reading import Source
+    from study.laws.multiverse import explore
+    from study.laws.reading import TableQuery
 
     if ask == "shape" or (ask is None and is_about_shape(table)):
         if unread := [option_name(name) for name, value in options.items() if value]:
@@ -264,7 +264,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_js
         sizes = options.pop("parameters"), options.pop("flops")
         roles, selection = _given(options)
         try:
-            found = explore(Source(_opened(table), roles, **selection), *sizes)
+            found = explore(TableQuery(_opened(table), roles, **selection), *sizes)
         except InputError as error:
             raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
     if into is not None:

@@ -28,7 +28,7 @@ from study.evidence.seed_scatter import SeedScatter
 from study.evidence.sweep_laws import SweepLaws, by_setting, sweep_laws
 from study.evidence.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.laws.catalogue import LAWS
-from study.laws.reading import columns_apart
+from study.laws.reading import differing_columns
 from study.store.records import cell_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -94,7 +94,7 @@ class Evidence:
         if self.ledger.empty:
             return ()
         used = usable(self._in_order, self.sweep.choosing_seeds)
-        apart = columns_apart(used, self._settings)
+        apart = differing_columns(used, self._settings)
         return tuple(where for where, _ in by_setting(used, apart)) if apart else ()
 
     @property

@@ -15,8 +15,8 @@ from study.base.errors import InputError, shown
 from study.counting.architecture import SHAPE
 from study.counting.parameters import TOTALS
 from study.evidence.learning_rates import RATE, CellSearch, searches
-from study.laws.reading import columns_apart
-from study.laws.tables import Selection, Table, numbered, tidied
+from study.laws.reading import differing_columns
+from study.laws.tables import RunTable, Selection, numbered, tidy_table
 from study.store.named_files import read_parquet
 from study.store.sweep_folder import SweepFolder
 
@@ -55,23 +55,23 @@ NUMBERS = (RATE, "seed", "tokens", "loss_nats", "unigram_entropy_nats", *LEDGER_
 """The columns of a ledger that are read as numbers, whatever is asked of it."""
 
 
-def open_ledger(path: Path) -> Table:
+def open_ledger(path: Path) -> RunTable:
     """The table of a results folder or of a file, selected for laws; see selected.
 
     Raises InputError where the folder has no ledger, or none of its runs has ended, and as study.laws.tables.read_table does.
     """
     if not path.is_dir():
-        return selected(Table.read(path))
+        return selected(RunTable.read(path))
     file = SweepFolder(path).ledger_file
     if not is_there(file):
         raise InputError.at(str(path), f"is a folder without a {file.name}; give a table, or a sweep that has its report")
     ledger = read_parquet(file, "`study report` writes it anew")
     if ledger.empty:
         raise InputError.at(str(file), "has no rows: no run of the sweep has ended")
-    return selected(Table(path, tidied(ledger, file)))
+    return selected(RunTable(path, tidy_table(ledger, file)))
 
 
-def selected(table: Table) -> Table:
+def selected(table: RunTable) -> RunTable:
     """A table with what is known of it where it is a ledger, by the sweep beside it if there is one; any other as it is.
 
     Raises InputError as check_ledger does.
@@ -93,7 +93,7 @@ def selected(table: Table) -> Table:
         validation=validation_names(ledger),
         settings=sweep.varied() if is_there(sweep.sweep_file) else settings_of(ledger),
         amounts={"tokens": "tokens", "parameters_non_embedding": "size"},
-        unread=frozenset(np.flatnonzero(ledger["reads_order"].eq(False)).tolist() if "reads_order" in ledger else ()),
+        without_order=frozenset(np.flatnonzero(ledger["reads_order"].eq(False)).tolist() if "reads_order" in ledger else ()),
     )
     return replace(table, selection=known)
 
@@ -174,7 +174,7 @@ def validation_names(ledger: pd.DataFrame) -> list[str]:
 
 def validation_columns(runs: pd.DataFrame) -> list[str]:
     """The columns in which runs differ that say what their losses were validated on."""
-    return columns_apart(runs, validation_names(runs))
+    return differing_columns(runs, validation_names(runs))
 
 
 def reasons_told(exclusions: pd.Series[str]) -> str:

@@ -29,14 +29,14 @@ from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger,
 from study.evidence.seed_scatter import seed_scatter
 from study.laws.estimation import Fit, fit
 from study.laws.minimising import Space
+from study.laws.multiverse import LOSSES, UNIVERSE_SETTINGS, BinaryQuestion, Multiverse, Universe
 from study.laws.observations import Observations
-from study.laws.reading import Source, read_columns
+from study.laws.reading import TableQuery, read_columns
 from study.laws.sums import SumOfTerms, Term
-from study.laws.tables import Table
-from study.laws.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
+from study.laws.tables import RunTable
 from study.store.sweep_folder import SweepFolder
 
-QUESTION = Question(
+QUESTION = BinaryQuestion(
     text="At equal size and budget, which lowers the loss: depth or width?",
     quantity="nats that doubling the depth adds",
     threshold=0.0,
@@ -188,12 +188,12 @@ def _weigh_depth(cells: Sequence[Cell]) -> bool:
     return len({shape.depth for shape in shapes}) > 1 and len({(shape.width, shape.ffn) for shape in shapes}) > 1
 
 
-def _fitted(table: Table, size: str, tokens: bool) -> Iterator[Universe]:
+def _fitted(table: RunTable, size: str, tokens: bool) -> Iterator[Universe]:
     """The universes of a law in size and depth, the loss being a power of both; each set of rows is asked once."""
     asked: set[tuple[str, ...]] = set()
     for rates in _RATES:
         about = {"size held equal": size, "approach": "law", "rates": rates}
-        source = Source(table, {"parameters": size}, bracketed_only=rates == "bracketed only")
+        source = TableQuery(table, {"parameters": size}, bracketed_only=rates == "bracketed only")
         try:
             points = read_columns(source, ("parameters", "depth", *(["tokens"] if tokens else [])), "loss")
         except InputError as error:
@@ -207,7 +207,7 @@ def _fitted(table: Table, size: str, tokens: bool) -> Iterator[Universe]:
 def _laws(points: Observations, about: Mapping[str, str], tokens: bool) -> Iterator[Universe]:
     for floor, loss, space in product(_FLOORS, LOSSES, _SPACES):
         choices = {**about, "space": space, "floor": floor, "loss": loss}
-        settings = replace(SETTINGS, huber_delta=LOSSES[loss], space=space)
+        settings = replace(UNIVERSE_SETTINGS, huber_delta=LOSSES[loss], space=space)
         try:
             found = fit(_law(floor == "with floor", tokens), points, settings)
         except InputError as error:

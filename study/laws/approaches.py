@@ -14,13 +14,13 @@ from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.text import status_words
 from study.laws.catalogue import LAWS
-from study.laws.columns import named_like
+from study.laws.columns import find_columns
 from study.laws.estimation import Fit, fit
 from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
 from study.laws.law import Floats
 from study.laws.observations import Observations
-from study.laws.reading import Source, read_observations
-from study.laws.uncertainty import FEWEST_CLUSTERS, percentile_interval, times_drawn
+from study.laws.reading import TableQuery, read_observations
+from study.laws.uncertainty import FEWEST_CLUSTERS, draw_counts, percentile_interval
 
 Approaches = dict[str, Frontier | str]
 
@@ -69,7 +69,7 @@ _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
 }
 
 
-def frontiers(source: Source) -> Frontiers:
+def frontiers(query: TableQuery) -> Frontiers:
     """The frontier by every approach, or in words why there is none.
 
     Where rows share runs, as checkpoints do, or other clusters, every interval is of resamples of these. Tokens are C/(6·N)
@@ -77,13 +77,15 @@ def frontiers(source: Source) -> Frontiers:
     minimum has a closed form at 6·N·D alone. Raises InputError where the table cannot be read, and with every reason where no
     approach finds one.
     """
-    if _only_flops(source):
-        source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
-    points = read_observations(source, LAWS["chinchilla"])
+    if _only_flops(query):
+        query = replace(query, roles={**query.roles, "tokens": "C/(6*N)"})
+    points = read_observations(query, LAWS["chinchilla"])
     if not len(points):
-        raise InputError.at(str(source.table.path), "no row is left that has a number in all of parameters, tokens and loss")
+        raise InputError.at(str(query.table.path), "no row is left that has a number in all of parameters, tokens and loss")
     check_split(points.columns["parameters"], points.columns["tokens"])
-    ways: dict[str, Callable[[], Frontier]] = {name: partial(over_clusters, points, each) for name, each in _APPROACHES.items()}
+    ways: dict[str, Callable[[], Frontier]] = {
+        name: partial(resample_frontier, points, each) for name, each in _APPROACHES.items()
+    }
     ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
     found = {name: _attempt(way) for name, way in ways.items()}
     if all(isinstance(one, str) for one in found.values()):
@@ -99,14 +101,14 @@ def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
         yield ", ".join(names), reason
 
 
-def _only_flops(source: Source) -> bool:
+def _only_flops(query: TableQuery) -> bool:
     """Whether FLOPs are given or found, and tokens neither."""
-    names = [str(name) for name in source.table.frame.columns]
-    flops, tokens = (role in source.roles or bool(named_like(role, names)) for role in ("flops", "tokens"))
+    names = [str(name) for name in query.table.frame.columns]
+    flops, tokens = (role in query.roles or bool(find_columns(role, names)) for role in ("flops", "tokens"))
     return flops and not tokens
 
 
-def over_clusters(
+def resample_frontier(
     points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier], resamples: int = RESAMPLES
 ) -> Frontier:
     """The frontier by an approach through best runs; where rows share clusters, with a 95% interval that takes these as drawn.
@@ -124,7 +126,7 @@ def over_clusters(
     if clusters < FEWEST_CLUSTERS:
         return replace(found, interval=None)
     exponents = []
-    for draw in times_drawn(clusters, resamples, seed=0):
+    for draw in draw_counts(clusters, resamples, seed=0):
         with suppress(InputError):
             exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
     low, high = percentile_interval(np.array(exponents))
@@ -137,7 +139,7 @@ def over_clusters(
 
 def _of_law(found: Fit) -> Frontier:
     """The frontier of a law whose fit says what it is; raises InputError for one that ended on a bound or failed."""
-    if not found.told:
+    if not found.usable:
         raise InputError.at(found.law.name, f"its fit is {status_words(found.status, found.reasons)}")
     return parametric(found)
 

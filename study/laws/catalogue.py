@@ -167,7 +167,7 @@ LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
 """Every law by its name."""
 
 
-def law_named(name: str | None, place: str = "--law") -> Law:
+def find_law(name: str | None, place: str = "--law") -> Law:
     """The law of this name, in any case; raises InputError with the nearest, or all where none is near or given."""
     if name is None:
         raise InputError.at(place, f"is missing; known: {', '.join(LAWS)}")

@@ -57,7 +57,7 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[(\[].*$", "", name).lower())
 
 
-def named_like(role: str, names: Iterable[str]) -> list[str]:
+def find_columns(role: str, names: Iterable[str]) -> list[str]:
     """The columns that a role may be: those of its very name or symbol, or else those called like it."""
     symbols = [symbol for symbol, meant in SYMBOLS.items() if meant == role]
     known = list(names)

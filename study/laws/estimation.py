@@ -17,7 +17,7 @@ from study.laws.minimising import Minima, Objective, Space, minimise
 from study.laws.observations import Observations
 from study.laws.uncertainty import (
     REGAIN,
-    UNTOLD,
+    UNUSABLE,
     WORST_CONDITION,
     Bootstrap,
     Profile,
@@ -63,7 +63,7 @@ class Settings:
     starts: int = STARTS
 
 
-USUAL = Settings()
+DEFAULT_SETTINGS = Settings()
 """How a law is fitted where nothing is said of it."""
 
 
@@ -97,9 +97,9 @@ class Fit:
         return len(self.observations)
 
     @property
-    def told(self) -> bool:
+    def usable(self) -> bool:
         """Whether the rows tell its constants, if weakly: it has neither failed nor ended on a bound."""
-        return self.status not in UNTOLD
+        return self.status not in UNUSABLE
 
     @property
     def excluded(self) -> Mapping[str, str]:
@@ -175,7 +175,7 @@ class Fit:
         }
 
 
-def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit:
+def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTINGS) -> Fit:
     """Estimate a law from observations.
 
     Many starts are followed to their minima, the best of which is restarted until it gains nothing. Raises InputError where

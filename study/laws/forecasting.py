@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from study.base.errors import InputError
 from study.base.quantities import plural, rounded
 from study.base.text import status_words
-from study.laws.estimation import LEAST, USUAL, Fit, Settings, fit
+from study.laws.estimation import DEFAULT_SETTINGS, LEAST, Fit, Settings, fit
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space
 from study.laws.observations import Observations
@@ -39,7 +39,7 @@ class Forecast:
     Errors of a loss are relative, (predicted − measured)/measured; those of a score or an error rate, which may be zero, are
     differences, predicted − measured. The interval of a prediction holds the estimates of the resamples and the residuals of
     the fit: 95% of rows should fall within it; `covered` says which did. Rows of one setting, or of one cluster, miss it
-    together: `apart` says how many of these there are, and what they are. `extrapolation` is the largest budget over the
+    together: `independent` says how many of these there are, and what they are. `extrapolation` is the largest budget over the
     largest one fitted.
     """
 
@@ -52,7 +52,7 @@ class Forecast:
     high: Floats
     extrapolation: float
     relative: bool
-    apart: tuple[int, str]
+    independent: tuple[int, str]
 
     @property
     def errors(self) -> Floats:
@@ -88,7 +88,7 @@ class Forecast:
         """How many of the rows held out lie within their interval, and of how few settings or clusters they are, in words."""
         if not self.has_interval:
             return "no interval"
-        together = f" rows of {plural(*self.apart)}" if self.apart[0] < len(self.labels) else ""
+        together = f" rows of {plural(*self.independent)}" if self.independent[0] < len(self.labels) else ""
         return f"interval covered {self.covered.sum()} of {len(self.labels)}{together}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Forecast:
             "status": self.status,
             "n_fitted": self.n_fitted,
             "n_forecast": len(self.labels),
-            "apart": {"of": self.apart[1], "n": self.apart[0]},
+            "apart": {"of": self.independent[1], "n": self.independent[0]},
             "extrapolation": rounded(self.extrapolation),
             self._error: rounded(float(np.mean(np.abs(errors))), max(LEAST, float(np.mean(widths)))),
             "bias": rounded(float(np.mean(errors)), max(LEAST, float(np.mean(widths)))),
@@ -130,30 +130,32 @@ class Forecast:
         }
 
 
-def forecast(law: Law, observations: Observations, settings: Settings = USUAL, share: float = HELD_OUT) -> Forecast | str:
+def forecast(
+    law: Law, observations: Observations, settings: Settings = DEFAULT_SETTINGS, share: float = HELD_OUT
+) -> Forecast | str:
     """Hold out the runs of the largest budgets and predict what lies beyond the others; in words, why not, if these are few."""
-    known, unseen = without_largest(observations, share)
+    known, unseen = split_largest(observations, share)
     try:
-        fitted = fit(law, known, as_forecast(settings))
+        fitted = fit(law, known, limit_resamples(settings))
     except InputError as error:
         why = f"the law cannot be fitted ({'; '.join(map(str, error.problems))})"
-        return no_forecast(known, why)
-    return predicted(fitted, unseen)
+        return explain_no_forecast(known, why)
+    return forecast_rows(fitted, unseen)
 
 
-def no_forecast(known: Observations, why: str) -> str:
+def explain_no_forecast(known: Observations, why: str) -> str:
     """That nothing is forecast, in words: all runs are as large as those held out, or `why` the others do not serve."""
     if not len(known):
         return "none: every run reaches the largest budget, so no smaller one is left to forecast from"
     return f"none: without the runs of the largest budgets {why}"
 
 
-def as_forecast(settings: Settings) -> Settings:
+def limit_resamples(settings: Settings) -> Settings:
     """Settings with no more resamples than the interval of a forecast needs."""
     return replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES))
 
 
-def predicted(fitted: Fit, unseen: Observations) -> Forecast:
+def forecast_rows(fitted: Fit, unseen: Observations) -> Forecast:
     """What a fit says about rows that it has not seen."""
     low, high = prediction_interval(fitted, unseen)
     return Forecast(
@@ -166,7 +168,7 @@ def predicted(fitted: Fit, unseen: Observations) -> Forecast:
         high=high,
         extrapolation=float(np.max(unseen.budget) / np.max(fitted.observations.budget)),
         relative=fitted.law.predicts == "loss",
-        apart=unseen.apart,
+        independent=unseen.independent,
     )
 
 
@@ -215,12 +217,12 @@ def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, 
     return percentile_interval(predicted + scale * (centres - predicted - drawn))
 
 
-def forecast_dict(told: Forecast | str) -> dict[str, Any]:
+def forecast_to_dict(told: Forecast | str) -> dict[str, Any]:
     """A forecast as plain values; where there is none, its status is the words that say why."""
     return {"status": told} if isinstance(told, str) else told.to_dict()
 
 
-def forecast_text(told: Forecast | str) -> str:
+def forecast_to_text(told: Forecast | str) -> str:
     """A forecast in one line: its status, what was held out, the error, and whether the interval covered."""
     if isinstance(told, str):
         return f"forecast: {told}"
@@ -230,17 +232,17 @@ def forecast_text(told: Forecast | str) -> str:
     )
 
 
-def without_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
+def split_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
     """The rows that a forecast is made from, which say nothing of what was left out before, and those that it is of.
 
     The largest runs are held out whole; a forecast is of their rows of larger budgets than any that is left.
     """
-    held = largest_runs(observations, share)
+    held = select_largest_runs(observations, share)
     largest = observations.budget[~held].max(initial=0)
     return replace(observations.where(~held), excluded={}), observations.where(held & (observations.budget > largest))
 
 
-def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
+def select_largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
     """The rows of the `share` of runs, at least one, whose largest budget is largest, and of all runs of as large a budget.
 
     So neither seeds of one setting nor models of one budget stand on both sides; where that would hold out more than half of

@@ -17,12 +17,12 @@ from study.base.quantities import plural, span
 from study.base.schema import Count, Index, Positive, Strict, Text
 from study.counting.architecture import SIZES, Architecture
 from study.counting.parameters import TOTALS, parameters
-from study.laws.catalogue import law_named
+from study.laws.catalogue import find_law
 from study.laws.estimation import Settings
 from study.laws.law import Law
 from study.laws.minimising import Space
 from study.laws.observations import VOCABULARY
-from study.laws.uncertainty import UNTOLD
+from study.laws.uncertainty import UNUSABLE
 
 _DOUBTS = {"weakly_identified": "is weakly identified", "reads_no_order": "is of encoders that read no word order"}
 """What is told of a law by the status of its fit."""
@@ -100,7 +100,7 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
     name = values.get("law")
     if not isinstance(name, str):
         raise InputError.at(str(path), f"holds no law ({shown(name)} under 'law'); give what study fit --json prints")
-    law = law_named(name, str(path))
+    law = find_law(name, str(path))
     problems = [
         Problem(str(path), f"{name} needs {variable}, which a shape does not have")
         for variable in law.variables
@@ -122,7 +122,7 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
     if told in TOTALS and convention not in (None, told):
         problems.append(Problem(place, f"is {told}, and --law-convention says {convention}; leave the option out"))
     status, reasons = values.get("status"), "; ".join(map(str, values.get("reasons") or ()))
-    if status in UNTOLD:
+    if status in UNUSABLE:
         message = f"holds a fit of {name} that {'failed' if status == 'failed' else 'ended on a bound'} ({reasons}); "
         problems.append(Problem(str(path), f"{message}fit another law, or more runs"))
     if problems:
@@ -157,7 +157,7 @@ class FitOptions:
 
 
 class _Options(Strict):
-    """What `study fit --json` prints under `options`: the fields of a Source without its path, those of Settings, the rest."""
+    """What `study fit --json` prints under `options`: fields of a TableQuery but the table, those of Settings, the rest."""
 
     roles: dict[str, Text]
     where: Text | None
@@ -179,7 +179,7 @@ def read_options(path: Path) -> FitOptions:
     name = values.get("law")
     if "options" not in values or not isinstance(name, str):
         raise InputError.at(str(path), "holds no law with its options; give what study fit --json prints")
-    law_named(name, str(path))
+    find_law(name, str(path))
     options = _Options.parse(values["options"], f"{path}: options").model_dump()
     held_out, delta = options.pop("held_out"), options.pop("huber_delta")
     settings = {each.name: options.pop(each.name) for each in fields(Settings) if each.name != "huber_delta"}

@@ -13,12 +13,12 @@ from study.base.errors import InputError, option_name
 from study.base.quantities import DIGITS, plural, rounded, rounded_all
 from study.base.statistics import CONFIDENCE, pooled_variance
 from study.base.text import status_words
-from study.laws.catalogue import law_named
-from study.laws.estimation import USUAL, Fit, Settings, fit
-from study.laws.forecasting import HELD_OUT, Forecast, forecast, forecast_dict, forecast_text
+from study.laws.catalogue import find_law
+from study.laws.estimation import DEFAULT_SETTINGS, Fit, Settings, fit
+from study.laws.forecasting import HELD_OUT, Forecast, forecast, forecast_to_dict, forecast_to_text
 from study.laws.law import Floats
 from study.laws.observations import Observations
-from study.laws.reading import Source, read_observations
+from study.laws.reading import TableQuery, read_observations
 
 PROFILED_ROWS = 5000
 """Larger tables get no profiles, since their bootstrap says the same; nor do those whose rows share errors, which it counts."""
@@ -46,7 +46,7 @@ def replicate_noise(observations: Observations) -> ReplicateNoise | None:
 
 
 @dataclass(frozen=True)
-class Misfit:
+class LackOfFit:
     """How far a law misses the settings that it was fitted to, in what replicates of one scatter, and p if it were right.
 
     √F of the lack of fit, the mean square of what residuals hold beside the scatter of replicates, over the square of that
@@ -57,7 +57,7 @@ class Misfit:
     p_value: float
 
 
-def misfit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> Misfit | None:
+def measure_lack_of_fit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> LackOfFit | None:
     """The misfit of residuals of least squares in logarithms; None where these are few, or replicates agree exactly.
 
     Few are settings no more than parameters. Of a right law of four to six settings a parameter or fewer p is below 5% in 6% to
@@ -68,17 +68,17 @@ def misfit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> Misfit 
         return None
     beside = max(0.0, float(residuals @ residuals) - noise.degrees_of_freedom * noise.relative**2)
     ratio = beside / spare / noise.relative**2
-    return Misfit(float(np.sqrt(ratio)), float(f.sf(ratio, spare, noise.degrees_of_freedom)))
+    return LackOfFit(float(np.sqrt(ratio)), float(f.sf(ratio, spare, noise.degrees_of_freedom)))
 
 
 @dataclass(frozen=True)
 class LawFit:
     """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs.
 
-    `source` is the table as it was read, and `held_out` the share of runs that the forecast holds out.
+    `query` is the table as it was read, and `held_out` the share of runs that the forecast holds out.
     """
 
-    source: Source
+    query: TableQuery
     held_out: float
     fit: Fit
     profiles: dict[str, tuple[float, float]]
@@ -86,35 +86,35 @@ class LawFit:
     forecast: Forecast | str
 
     @cached_property
-    def misfit(self) -> Misfit | None:
+    def lack_of_fit(self) -> LackOfFit | None:
         """How far the law misses its settings beside the noise between replicates, where these and logarithms are fitted."""
         found = self.fit
         if self.noise is None or found.settings.space != "log":
             return None
         by_squares = fit(found.law, found.observations, replace(found.settings, huber_delta=np.inf, bootstrap=0))
-        return misfit(by_squares.residuals, len(found.law.parameters), self.noise)
+        return measure_lack_of_fit(by_squares.residuals, len(found.law.parameters), self.noise)
 
     @property
     def name(self) -> str:
         """The law, and of which rows where a condition left others out."""
-        where = self.source.where
+        where = self.query.where
         return f"{self.fit.law.name} where {where}" if where else self.fit.law.name
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
-        told, noise = forecast_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
+        told, noise = forecast_to_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
         profiles = {name: [rounded(end, high - low) for end in (low, high)] for name, (low, high) in self.profiles.items()}
-        missed = None if self.misfit is None else rounded_all(vars(self.misfit), DIGITS)
+        missed = None if self.lack_of_fit is None else rounded_all(vars(self.lack_of_fit), DIGITS)
         more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": told}
         more["options"] = self._options()
         return self.fit.to_dict() | more
 
     def _options(self) -> dict[str, Any]:
         """What study.laws.law_files.read_options needs to read and fit the same again."""
-        source, settings = self.source, self.fit.settings
-        selection = {name: getattr(source, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only")}
+        query, settings = self.query, self.fit.settings
+        selection = {name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only")}
         delta = settings.huber_delta if np.isfinite(settings.huber_delta) else None
-        return {"roles": dict(source.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
+        return {"roles": dict(query.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
 
     def to_text(self) -> str:
         """The fit for readers, its status first."""
@@ -131,9 +131,9 @@ class LawFit:
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
         lines += [self._row(name) for name in found.law.parameters]
-        if (missed := misfit_text(self.misfit)) is not None:
+        if (missed := describe_lack_of_fit(self.lack_of_fit)) is not None:
             lines += ["", missed]
-        lines += ["", forecast_text(self.forecast), *self._exclusion_lines()]
+        lines += ["", forecast_to_text(self.forecast), *self._exclusion_lines()]
         lines += [f"warning: {warning}" for warning in found.observations.warnings]
         return "\n".join(line.rstrip() for line in lines)
 
@@ -148,15 +148,15 @@ class LawFit:
         ]
 
 
-def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_out: float = HELD_OUT) -> LawFit:
+def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> LawFit:
     """Fit a law, by its name, to a table.
 
     Raises InputError where the table, its columns, their values or the number of points cannot serve the law, and for columns
     that it does not read.
     """
-    law = law_named(law_name)
-    observations = read_observations(source, law)
-    if unread := [option_name(role) for role in source.roles if role not in observations.roles]:
+    law = find_law(law_name)
+    observations = read_observations(query, law)
+    if unread := [option_name(role) for role in query.roles if role not in observations.roles]:
         raise InputError.at(
             ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
         )
@@ -164,31 +164,31 @@ def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_ou
     profiled = found.observations.n_clusters == found.n <= PROFILED_ROWS and bool(found.intervals)
     profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
     told = forecast(law, observations, settings, held_out)
-    return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)
+    return LawFit(query, held_out, found, profiles, replicate_noise(observations), told)
 
 
-def in_every_count(found: LawFit) -> dict[str, LawFit | str]:
+def fit_every_count(found: LawFit) -> dict[str, LawFit | str]:
     """The law fitted in every count of the FLOPs, or else of the parameters, that its table knows; in words, why not.
 
     By the table's column; empty where the law reads neither, or the table counts them in one way.
     """
-    counts = found.source.table.counts
+    counts = found.query.table.counts
     role = next((role for role in ("flops", "parameters") if role in found.fit.law.variables and role in counts), None)
     return {} if role is None else {count: _counted(found, role, count) for count in counts[role]}
 
 
 def _counted(found: LawFit, role: str, count: str) -> LawFit | str:
     """The law with another count, itself where it is the same."""
-    roles = {**found.source.roles, role: count}
-    if roles == found.source.roles:
+    roles = {**found.query.roles, role: count}
+    if roles == found.query.roles:
         return found
     try:
-        return fit_table(replace(found.source, roles=roles), found.fit.law.name, found.fit.settings, found.held_out)
+        return fit_table(replace(found.query, roles=roles), found.fit.law.name, found.fit.settings, found.held_out)
     except InputError as error:
         return str(error.problems[0])
 
 
-def misfit_text(found: Misfit | None) -> str | None:
+def describe_lack_of_fit(found: LackOfFit | None) -> str | None:
     """That a law misses its settings by more than their replicates scatter, in words; None where that may be chance."""
     if found is None or found.p_value >= 1 - CONFIDENCE:
         return None

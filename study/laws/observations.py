@@ -29,7 +29,7 @@ class Observations:
     share one), `clusters` what misses a law together, which is of the kind `cluster`: runs, or what the table's selection
     says. `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which
     column or expression of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what
-    else all rows have in common, as far as known. `unread` are the labels of rows that are of runs which read no word order.
+    else all rows have in common, as far as known. `without_order` labels the rows of runs that read no word order.
     """
 
     columns: Mapping[str, Floats]
@@ -43,7 +43,7 @@ class Observations:
     warnings: tuple[str, ...] = field(default=())
     alike: Mapping[str, int] = field(default_factory=dict)
     cluster: str = "run"
-    unread: frozenset[str] = frozenset()
+    without_order: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:
@@ -74,7 +74,7 @@ class Observations:
         return f"{plural(len(self), 'row')} of {plural(self.n_runs, 'run')}{whole}"
 
     @property
-    def apart(self) -> tuple[int, str]:
+    def independent(self) -> tuple[int, str]:
         """How many things miss a law apart from one another, and what they are: settings, whose rows are seeds, or clusters."""
         settings = len(np.unique(np.column_stack(list(self.columns.values())), axis=0))
         return (settings, "setting") if settings < self.n_clusters else (self.n_clusters, self.cluster)

@@ -19,8 +19,8 @@ from study.laws.columns import (
     SYMBOLS,
     Values,
     beyond_arithmetic,
+    find_columns,
     loss_warnings,
-    named_like,
     not_positive,
     odd_counts,
     odd_losses,
@@ -29,7 +29,7 @@ from study.laws.columns import (
 from study.laws.expressions import evaluate
 from study.laws.law import Law
 from study.laws.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
-from study.laws.tables import NOTES, Table, numbered
+from study.laws.tables import NOTES, RunTable, numbered
 
 NAMED = 30
 """So many columns are named where a role has none."""
@@ -39,7 +39,7 @@ KEEP = "keep those of one with"
 
 
 @dataclass(frozen=True)
-class Source:
+class TableQuery:
     """A table and which of its columns mean what.
 
     `roles` map a variable of a law (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows;
@@ -47,7 +47,7 @@ class Source:
     through; `bracketed_only` leaves out the rows whose learning rate the table's selection does not know to be bracketed.
     """
 
-    table: Table
+    table: RunTable
     roles: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
     cluster: str | None = None
@@ -56,19 +56,19 @@ class Source:
     bracketed_only: bool = False
 
 
-def read_observations(source: Source, law: Law) -> Observations:
+def read_observations(query: TableQuery, law: Law) -> Observations:
     """The rows of a table that a law can be fitted to; see read_columns."""
-    return read_columns(source, law.variables, law.predicts)
+    return read_columns(query, law.variables, law.predicts)
 
 
-def read_columns(source: Source, variables: Sequence[str], response: str) -> Observations:
+def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> Observations:
     """The rows of a table that have a number in every variable, in the response and in what orders the runs.
 
     Rows without a value, repeated rows, and rows that `where` or the table's selection leaves out are excluded with their
     reasons. Raises InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are
     not positive, and units that look wrong, each with the rows named; and for losses that the selection says may not be pooled.
     """
-    reading = _Reading(source)
+    reading = _Reading(query)
     order = reading.order(variables)
     wanted = tuple(dict.fromkeys((*variables, response, *order)))
     values = reading.all_numbers(wanted)
@@ -80,7 +80,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     reading.warn_of_seeds(columns, values[response])
     reading.warn_of_checkpoints(columns)
     used = reading.present
-    labels, runs, clusters = source.table.labels, reading.runs(), reading.clusters()
+    labels, runs, clusters = query.table.labels, reading.runs(), reading.clusters()
     everything = Observations(
         columns=columns,
         response=values[response],
@@ -93,36 +93,36 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         warnings=tuple(reading.warnings),
         alike=reading.alike(),
         cluster="run" if clusters is None else clusters[1],
-        unread=reading.unread(),
+        without_order=reading.without_order(),
     )
     return everything.where(used)
 
 
-def columns_apart(rows: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+def differing_columns(rows: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Those of `columns` in which rows differ."""
     return [column for column in columns if column in rows and rows[column].nunique(dropna=False) > 1]
 
 
-def why_incomparable(rows: pd.DataFrame, validation: Sequence[str], remedy: str) -> str:
+def explain_incomparable_losses(rows: pd.DataFrame, validation: Sequence[str], remedy: str) -> str:
     """Why the losses of rows that differ in `validation` may not be pooled, and what to do, `remedy` with --where.
 
     Empty where they may.
     """
-    if not (apart := columns_apart(rows, validation)):
+    if not (apart := differing_columns(rows, validation)):
         return ""
     differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
     return f'{differ}; {remedy} --where "{apart[0]} == …"'
 
 
-def why_apart(rows: pd.DataFrame, settings: Sequence[str], remedy: str) -> str:
+def explain_separate_laws(rows: pd.DataFrame, settings: Sequence[str], remedy: str) -> str:
     """Why rows that differ in `settings` may not be pooled, and what to do, `remedy` with --where; empty where they may."""
-    if not (apart := columns_apart(rows, settings)):
+    if not (apart := differing_columns(rows, settings)):
         return ""
     some = " and ".join(f"{column} == {rows[column].tolist()[0]!r}" for column in apart)
     return f'runs that differ in {", ".join(apart)} have laws of their own; {remedy} --where "{some}"'
 
 
-def why_no_repeats(
+def explain_false_repeats(
     rows: pd.DataFrame, amounts: Mapping[str, str], variables: Mapping[str, NDArray[np.float64]], where: str | None
 ) -> str:
     """Why a law in so few variables may not pool rows, and what to do: some agree in all of them and are no repeats.
@@ -149,26 +149,26 @@ def _listed(names: Sequence[Any], most: int = NAMED) -> str:
 
 
 class _Reading:
-    """One table under one source: columns found, expressions computed, problems gathered.
+    """One table under one query: columns found, expressions computed, problems gathered.
 
     `present` says which rows are used, `gone` why a row is not.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.table = source.table.frame
-        self.source = source
-        self.selection = source.table.selection
-        self.roles = {**source.table.roles, **source.roles}
-        if source.budget is not None:
-            self.roles["budget"] = source.budget
+    def __init__(self, query: TableQuery) -> None:
+        self.table = query.table.frame
+        self.query = query
+        self.selection = query.table.selection
+        self.roles = {**query.table.roles, **query.roles}
+        if query.budget is not None:
+            self.roles["budget"] = query.budget
         self.found: dict[str, str] = {}
         self.warnings: list[str] = []
         self._pending: list[str] = []
-        self.gone = source.table.left_out(source.bracketed_only)
+        self.gone = query.table.left_out(query.bracketed_only)
         self.present = pd.isna(self.gone)
         kept = self._kept()
         if not kept.any():
-            raise InputError.at("--where", f"{source.where!r} keeps none of {len(self.table)} rows")
+            raise InputError.at("--where", f"{query.where!r} keeps none of {len(self.table)} rows")
         self._leave_out(~kept, self._by_condition)
 
     def _leave_out(self, rows: NDArray[np.bool_], why: str) -> None:
@@ -177,15 +177,15 @@ class _Reading:
 
     @property
     def _by_condition(self) -> str:
-        return f"{BY_CHOICE}{self.source.where}"
+        return f"{BY_CHOICE}{self.query.where}"
 
     def _kept(self) -> NDArray[np.bool_]:
         """Which rows `where` keeps; a comparison with a missing value keeps none."""
-        if not self.source.where:
+        if not self.query.where:
             return np.ones(len(self.table), dtype=bool)
-        found = evaluate(self.source.where, self.column, "--where", self.table.columns)
+        found = evaluate(self.query.where, self.column, "--where", self.table.columns)
         if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
-            raise InputError.at("--where", f"{self.source.where!r} is no comparison of columns")
+            raise InputError.at("--where", f"{self.query.where!r} is no comparison of columns")
         return np.asarray(found.fillna(False), dtype=bool)
 
     def column(self, name: str) -> pd.Series[Any]:
@@ -193,20 +193,20 @@ class _Reading:
         if name in self.table.columns:
             return self.table[name]
         role = name if name in self.roles else SYMBOLS.get(name)
-        if role is not None and role not in self._pending and (role in self.roles or named_like(role, self.table.columns)):
+        if role is not None and role not in self._pending and (role in self.roles or find_columns(role, self.table.columns)):
             return self.role(role)
-        raise InputError.at(str(self.source.table.path), f"has no column {name!r}; {nearest(name, list(self.table.columns))}")
+        raise InputError.at(str(self.query.table.path), f"has no column {name!r}; {nearest(name, list(self.table.columns))}")
 
     def role(self, role: str) -> pd.Series[Any]:
         """The column or expression that the source gives for a role, or the column that is called like it."""
         text, option = self.roles.get(role), option_name(role)
         if text is None:
-            named = named_like(role, self.table.columns)
+            named = find_columns(role, self.table.columns)
             if len(named) != 1:
                 ways = "; from FLOPs it is --tokens 'C/(6*N)'" if role == "tokens" and self._has("flops") else ""
                 if named:
                     raise InputError.at(option, f"is needed; it may be {_listed(named)}{ways}")
-                known = Problem(str(self.source.table.path), f"has the columns {_listed(list(self.table.columns))}")
+                known = Problem(str(self.query.table.path), f"has the columns {_listed(list(self.table.columns))}")
                 raise InputError([Problem(option, f"is needed{ways}"), known])
             text = named[0]
         self._pending.append(role)
@@ -220,7 +220,7 @@ class _Reading:
         return found.rename(text)
 
     def _has(self, role: str) -> bool:
-        return role in self.roles or len(named_like(role, self.table.columns)) == 1
+        return role in self.roles or len(find_columns(role, self.table.columns)) == 1
 
     def computed(self, text: str, place: str) -> Any:
         """The column of this name, or else the value of the expression."""
@@ -267,17 +267,17 @@ class _Reading:
 
     def runs(self) -> NDArray[np.int64]:
         """The number of each row's run, by the column of the source where it names one."""
-        if self.source.cluster is None:
-            return self.source.table.runs
-        named = self.column(self.source.cluster)
+        if self.query.cluster is None:
+            return self.query.table.runs
+        named = self.column(self.query.cluster)
         if named[self.present].isna().all():
-            told = f"{self.source.cluster!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
+            told = f"{self.query.cluster!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
             raise InputError.at("--cluster", f"{told}; name another column, or leave it out, and every row is a run of its own")
         return numbered(named)
 
     def clusters(self) -> tuple[NDArray[np.int64], str] | None:
         """The number of what misses a law together at each row, and what it is; None where that is a row's run."""
-        if self.selection is None or self.source.cluster is not None:
+        if self.selection is None or self.query.cluster is not None:
             return None
         return self.selection.clusters, self.selection.cluster
 
@@ -287,9 +287,9 @@ class _Reading:
         rows = np.flatnonzero(present) + 1
         found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
-        if not self.source.any_units:
+        if not self.query.any_units:
             checks.insert(0, lambda each: odd_shares(each, self.table))
-        if not self.source.any_units and self.selection is None:
+        if not self.query.any_units and self.selection is None:
             checks += [odd_counts, lambda each: odd_losses(each, self.table[present])]
         problems = [next((told for check in checks if (told := check(each))), []) for each in found if len(rows)]
         if any(problems):
@@ -306,9 +306,9 @@ class _Reading:
         rows = self.table[self.present]
         values = {name: column[self.present] for name, column in variables.items()}
         reasons = (
-            why_incomparable(rows, known.validation, KEEP),
-            why_apart(rows, known.settings, KEEP),
-            why_no_repeats(rows, known.amounts, values, self.source.where),
+            explain_incomparable_losses(rows, known.validation, KEEP),
+            explain_separate_laws(rows, known.settings, KEEP),
+            explain_false_repeats(rows, known.amounts, values, self.query.where),
         )
         if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
@@ -330,7 +330,7 @@ class _Reading:
         Where settings scatter about a law 1.5 times as widely as three to five seeds of one, intervals over rows hold the truth
         in 67% to 82% of draws, over settings in 96% to 98%; where they do not, in 94% to 96% and 96% to 97%.
         """
-        if self.selection is not None or self.source.cluster is not None:
+        if self.selection is not None or self.query.cluster is not None:
             return
         of_setting = pd.DataFrame(dict(variables))[self.present]
         distinct = of_setting.assign(response=response[self.present]).drop_duplicates()
@@ -346,10 +346,10 @@ class _Reading:
         Where eight runs of ten checkpoints each lie 0.3% off a law by luck of their own, intervals of alpha over rows hold the
         truth in 40% of draws, over runs in 99%.
         """
-        if self.selection is not None or self.source.cluster is not None or "tokens" not in variables:
+        if self.selection is not None or self.query.cluster is not None or "tokens" not in variables:
             return
         read = pd.DataFrame(dict(variables))[self.present]
-        for name in named_like("run", map(str, self.table.columns)):
+        for name in find_columns("run", map(str, self.table.columns)):
             runs = read.groupby(self.table.loc[self.present, name].to_numpy()).nunique()
             sizes = runs.drop(columns=["tokens", "flops"], errors="ignore")
             if (runs["tokens"] > 1).any() and bool((sizes == 1).all(axis=None)):
@@ -357,11 +357,10 @@ class _Reading:
                 told = f"{counts}: where those are checkpoints of one run, intervals are too narrow"
                 self.warnings.append(f"{told}; --cluster {name!r} keeps them together")
 
-    def unread(self) -> frozenset[str]:
+    def without_order(self) -> frozenset[str]:
         """The labels of the rows that are of runs which read no word order, as far as the selection knows."""
-        return (
-            frozenset() if self.selection is None else frozenset(self.source.table.labels[row] for row in self.selection.unread)
-        )
+        labels, known = self.query.table.labels, self.selection
+        return frozenset() if known is None else frozenset(labels[row] for row in known.without_order)
 
     def alike(self) -> dict[str, int]:
         """What all rows that are used have in common of what their losses hang on."""

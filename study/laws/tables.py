@@ -43,8 +43,8 @@ class Selection:
     learning rates count. `runs` and `clusters` number the run of each row and what misses a law together, which is of the kind
     `cluster`. Losses of rows that differ in a column of `validation` are not comparable, and rows that differ in a column of
     `settings` have laws of their own. Rows that agree in all variables of a law and differ in a column of `amounts`, which are
-    given with what they are in words, do not repeat each other. The rows in `unread`, by their places, are of runs that read no
-    word order, whose losses follow a law of their own.
+    given with what they are in words, do not repeat each other. The rows numbered in
+    `without_order` are of runs that read no word order, whose losses follow another law.
     """
 
     roles: Mapping[str, str]
@@ -57,11 +57,11 @@ class Selection:
     validation: Sequence[str]
     settings: Sequence[str]
     amounts: Mapping[str, str]
-    unread: frozenset[int] = frozenset()
+    without_order: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Table:
+class RunTable:
     """A table that laws read, with the file or folder that messages name, and the selection of whoever made it."""
 
     path: Path
@@ -69,7 +69,7 @@ class Table:
     selection: Selection | None = None
 
     @classmethod
-    def read(cls, path: Path) -> Table:
+    def read(cls, path: Path) -> RunTable:
         """A stranger's table; see read_table."""
         return cls(path, read_table(path))
 
@@ -118,7 +118,7 @@ def numbered(names: pd.Series[Any]) -> NDArray[np.int64]:
 def read_table(path: Path) -> pd.DataFrame:
     """A table from a csv, tsv, jsonl or parquet file.
 
-    Raises InputError where there is none, or it cannot be read, and as tidied does.
+    Raises InputError where there is none, or it cannot be read, and as tidy_table does.
     """
     kind = _READERS.get(path.suffix.lower())
     try:
@@ -130,10 +130,10 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError.at(str(path), f"is not UTF-8 (byte {byte:#x} at {error.start}); save it as UTF-8") from None
     except (ValueError, OSError, NotImplementedError) as error:  # of damaged Parquet pyarrow raises any of these
         raise InputError.at(str(path), f"cannot be read as {kind}: {' '.join(str(error).split())[:200]}") from None
-    return tidied(table, path, decimal_commas)
+    return tidy_table(table, path, decimal_commas)
 
 
-def tidied(table: pd.DataFrame, path: Path, decimal_commas: bool = False) -> pd.DataFrame:
+def tidy_table(table: pd.DataFrame, path: Path, decimal_commas: bool = False) -> pd.DataFrame:
     """The table of a file with plain names, and as numbers what is written as text; its notes say which columns were text.
 
     Raises InputError where two columns share a name, or there is no row.

@@ -10,22 +10,22 @@ import numpy as np
 from study.base.errors import InputError
 from study.base.text import status_words
 from study.laws.catalogue import LAWS
-from study.laws.estimation import USUAL, Fit, Settings, fit
+from study.laws.estimation import DEFAULT_SETTINGS, Fit, Settings, fit
 from study.laws.forecasting import (
     HELD_OUT,
     Forecast,
     Noise,
-    as_forecast,
+    explain_no_forecast,
     forecast,
-    forecast_dict,
-    forecast_text,
+    forecast_to_dict,
+    forecast_to_text,
     interval_of,
-    no_forecast,
-    without_largest,
+    limit_resamples,
+    split_largest,
 )
 from study.laws.law import Columns, Floats, Law
 from study.laws.observations import Observations
-from study.laws.reading import Source, read_columns
+from study.laws.reading import TableQuery, read_columns
 
 SCALE = ("parameters", "tokens")
 """The variables of laws that say how much is spent."""
@@ -66,9 +66,9 @@ class ScoreFit:
             "two_steps": {
                 "loss": self.two_steps.loss.to_dict(),
                 "score": self.two_steps.score.to_dict(),
-                "forecast": forecast_dict(self.two_step_forecast),
+                "forecast": forecast_to_dict(self.two_step_forecast),
             },
-            "single_step": self.single_step.to_dict() | {"forecast": forecast_dict(self.single_step_forecast)},
+            "single_step": self.single_step.to_dict() | {"forecast": forecast_to_dict(self.single_step_forecast)},
         }
 
     def to_text(self) -> str:
@@ -82,23 +82,23 @@ class ScoreFit:
             status = status_words(found.status, found.reasons)
             estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())
             lines += [f"{name}: {found.law.name}, {found.law.formula}", f"  {status}; {estimates}", ""]
-        lines += [f"two steps, {forecast_text(self.two_step_forecast)}"]
-        lines += [f"single step, {forecast_text(self.single_step_forecast)}", *points.notes()]
+        lines += [f"two steps, {forecast_to_text(self.two_step_forecast)}"]
+        lines += [f"single step, {forecast_to_text(self.single_step_forecast)}", *points.notes()]
         return "\n".join(lines)
 
 
-def fit_score(source: Source, settings: Settings = USUAL, held_out: float = HELD_OUT) -> ScoreFit:
+def fit_score(query: TableQuery, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> ScoreFit:
     """Fit a score in two steps (chinchilla, then score-of-loss) and in one (score-of-sizes) to the same rows.
 
     The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table, its columns
     or their values cannot serve, or its rows are too few.
     """
-    points = read_columns(source, (*SCALE, "loss"), "score")
+    points = read_columns(query, (*SCALE, "loss"), "score")
     by_sizes = _only(points, SCALE)
     return ScoreFit(
         two_steps=two_steps(points, settings),
         single_step=fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear")),
-        two_step_forecast=two_step_forecast(points, held_out, settings),
+        two_step_forecast=forecast_two_steps(points, held_out, settings),
         single_step_forecast=forecast(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"), held_out),
     )
 
@@ -116,15 +116,15 @@ def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | 
     )
 
 
-def two_step_forecast(
+def forecast_two_steps(
     points: Observations, held_out: float, settings: Settings, laws: tuple[Law, Law] | None = None
 ) -> Forecast | str:
     """What both steps, fitted to the smaller runs, say of the score of the largest; in words where they cannot be fitted."""
-    known, unseen = without_largest(points, held_out)
+    known, unseen = split_largest(points, held_out)
     try:
-        found = two_steps(known, as_forecast(settings), laws)
+        found = two_steps(known, limit_resamples(settings), laws)
     except InputError as error:
-        return no_forecast(known, f"a step cannot be fitted ({error.problems[0]})")
+        return explain_no_forecast(known, f"a step cannot be fitted ({error.problems[0]})")
     parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
     noise = Noise(found.predict(known.columns) - known.response, parameters, known.n_clusters)
     predicted = found.predict(unseen.columns)
@@ -140,7 +140,7 @@ def two_step_forecast(
         high=high,
         extrapolation=float(np.max(unseen.budget) / np.max(known.budget)),
         relative=False,
-        apart=unseen.apart,
+        independent=unseen.independent,
     )
 
 

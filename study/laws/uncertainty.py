@@ -48,7 +48,7 @@ Status = Literal["converged", "on_bound", "weakly_identified", "reads_no_order",
 resamples do not converge; `failed`: restarting at the answer still gains; `reads_no_order`: some rows are of runs that read no
 word order, whose losses follow another law."""
 
-UNTOLD: tuple[Status, ...] = ("on_bound", "failed")
+UNUSABLE: tuple[Status, ...] = ("on_bound", "failed")
 """The statuses of fits whose constants say nothing."""
 
 REGAIN = 1e-8
@@ -108,7 +108,7 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
         drawn = np.random.default_rng(seed).multivariate_normal(theta, spread, size=count, method="eigh")
         return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds), np.arange(count))
     count = min(count, RESAMPLES_OF_MANY_ROWS) if many else count
-    draws = times_drawn(clusters, count, seed)
+    draws = draw_counts(clusters, count, seed)
     _, first, like = np.unique(draws, axis=0, return_index=True, return_inverse=True)
     refitted, which = np.unique(first[like], return_inverse=True)
     weights = draws[refitted].astype(float)[:, observations.clusters]
@@ -122,7 +122,7 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     return Bootstrap("refit", found.theta[which][numbers], numbers, count - len(numbers))
 
 
-def times_drawn(items: int, count: int, seed: int) -> NDArray[np.int64]:
+def draw_counts(items: int, count: int, seed: int) -> NDArray[np.int64]:
     """How often each item is in each resample, count × items: as many as there are are drawn with replacement."""
     return np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), size=count)
 
@@ -281,7 +281,7 @@ def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[
 
 def unread_rows(points: Observations) -> list[str]:
     """That some rows are of runs that read no word order."""
-    unread = len(points.unread.intersection(points.labels))
+    unread = len(points.without_order.intersection(points.labels))
     are = "is of a run that reads" if unread == 1 else "are of runs that read"
     return [f"{unread} of {plural(len(points), 'row')} {are} no word order"] if unread else []
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from study.base.durable_files import write_atomically
 from study.base.quantities import DIGITS, rounded_all
-from study.laws.universes import Multiverse
+from study.laws.multiverse import Multiverse
 from study.plotting.style import drawable, legend_below, panels, save_in, series_styles, theme
 
 

@@ -8,11 +8,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from study.base.errors import InputError
-from study.laws.compute_multiverse import explore
-from study.laws.estimation import USUAL, Settings
+from study.laws.estimation import DEFAULT_SETTINGS, Settings
 from study.laws.forecasting import HELD_OUT
 from study.laws.law_fits import LawFit, fit_table
-from study.laws.reading import Source
+from study.laws.multiverse import explore
+from study.laws.reading import TableQuery
 from study.plotting import answer_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.style import drawable, save_in
 
@@ -26,10 +26,15 @@ FIGURES = {
 
 
 def draw_all(
-    source: Source, law: str, into: Path, settings: Settings = USUAL, held_out: float = HELD_OUT, png: bool = False
+    query: TableQuery,
+    law: str,
+    into: Path,
+    settings: Settings = DEFAULT_SETTINGS,
+    held_out: float = HELD_OUT,
+    png: bool = False,
 ) -> list[Path]:
     """Write every figure that has anything to show into a folder and return the files; the same table gives the same bytes."""
-    found = fit_table(source, law, settings, held_out)
+    found = fit_table(query, law, settings, held_out)
     frames = {name: (frame(found), draw) for name, (frame, draw) in FIGURES.items()}
     frames["exponents_by_convention"] = (_exponents(found), answer_by_convention.draw)
     figures: dict[str, Figure] = {name: draw(drawable(data)) for name, (data, draw) in frames.items() if not data.empty}
@@ -40,9 +45,9 @@ def _exponents(found: LawFit) -> pd.DataFrame:
     """The multiverse of the same table; empty where the law is not one of loss in N and D, or the question cannot be asked."""
     if not {"parameters", "tokens"} <= set(found.fit.law.variables) or found.fit.law.predicts != "loss":
         return pd.DataFrame()
-    given = found.source.roles
+    given = found.query.roles
     sizes, budgets = ([given[role]] if role in given else [] for role in ("parameters", "flops"))
     try:
-        return answer_by_convention.frame(explore(found.source, sizes, budgets))
+        return answer_by_convention.frame(explore(found.query, sizes, budgets))
     except InputError:
         return pd.DataFrame()

@@ -10,7 +10,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from study.base.text import status_words
-from study.laws.forecasting import Forecast, predicted
+from study.laws.forecasting import Forecast, forecast_rows
 from study.laws.law_fits import LawFit
 from study.laws.observations import budget_name
 from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
@@ -28,7 +28,7 @@ def frame(found: LawFit) -> pd.DataFrame:
     title = f"{found.name}: {found.fit.law.formula} ({status_words(found.fit.status)}, n = {found.fit.n})"
     roles = found.fit.observations.roles
     points = found.fit.observations.thinned(MANY)
-    told = predicted(found.fit, points)
+    told = forecast_rows(found.fit, points)
     axes = {name: points.columns[name] for name in found.fit.law.variables} | {BUDGET: points.budget}
     return pd.concat(
         pd.DataFrame(

@@ -26,7 +26,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def _law(task: TaskScores) -> pd.DataFrame:
-    if isinstance(task.law, str) or not task.law.told:
+    if isinstance(task.law, str) or not task.law.usable:
         return pd.DataFrame()
     loss = task.points["loss_nats"].astype(float)
     losses = np.linspace(loss.min(), loss.max(), _POINTS)

@@ -19,7 +19,7 @@ from study.laws.estimation import Settings, fit
 from study.laws.law import Floats
 from study.laws.law_fits import fit_table
 from study.laws.observations import Observations
-from study.laws.reading import Source
+from study.laws.reading import TableQuery
 from study.replicating import chinchilla
 
 REFITS, SCIPY_REFITS = 4000, 40
@@ -107,5 +107,5 @@ def ledger_seconds() -> tuple[float, float]:
 def _fit_seconds(table: pd.DataFrame, file: Path) -> float:
     table.to_parquet(file, index=False)
     began = perf_counter()
-    fit_table(Source(open_ledger(file), {"loss": "loss_nats", "flops": "train_flops"}), "chinchilla", Settings(bootstrap=0))
+    fit_table(TableQuery(open_ledger(file), {"loss": "loss_nats", "flops": "train_flops"}), "chinchilla", Settings(bootstrap=0))
     return perf_counter() - began

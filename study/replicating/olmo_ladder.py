@@ -8,7 +8,7 @@ import pandas as pd
 from study.base.text import status_words
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
-from study.laws.forecasting import predicted
+from study.laws.forecasting import forecast_rows
 from study.laws.observations import Observations
 from study.replicating.comparison import TABLES, Number, Study
 
@@ -45,7 +45,7 @@ def study() -> Study:
     numbers, statuses = [], []
     for column, (name, value, error, fit_error) in PUBLISHED.items():
         points, found = observations(column), estimate(column)
-        told = predicted(found, points.where(np.arange(len(points)) == len(points) - 1))
+        told = forecast_rows(found, points.where(np.arange(len(points)) == len(points) - 1))
         statuses.append(f"{name}: {status_words(found.status)}, interval {told.low[0]:.3f} to {told.high[0]:.3f}")
         numbers.append(Number(f"{name}, forecast", value, float(told.predicted[0]), 1e-4 / value))
         numbers.append(Number(f"{name}, relative error", error, float(told.errors[0]), 1e-4, absolute=True))

@@ -12,7 +12,7 @@ from study.evidence.cells import Cell, in_words, setting_columns
 from study.evidence.evidence import Evidence
 from study.evidence.paired import Difference, Judged
 from study.laws.estimation import Fit
-from study.laws.law_fits import LawFit, in_every_count
+from study.laws.law_fits import LawFit, fit_every_count
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
@@ -150,14 +150,14 @@ def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
     found = law.fit
     told = [(name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in found.intervals.items()]
     of_law = {"law": law.name, "status": status_words(found.status)}
-    for name, estimate, interval in told if found.told else [(None, None, None)]:
+    for name, estimate, interval in told if found.usable else [(None, None, None)]:
         yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": found.n}
 
 
 def law_by_count(found: LawFit) -> str:
     """A ledger's law in every count of what it reads: constants, so far as rows tell them, and forecast; empty for no count."""
     parameters = found.fit.law.parameters
-    return table_of([_counted_row(count, one, parameters) for count, one in in_every_count(found).items()])
+    return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(found).items()])
 
 
 def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
@@ -168,7 +168,7 @@ def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> 
         )
     forecast = found.forecast
     error, covered = (None, forecast) if isinstance(forecast, str) else (forecast.mean_error, forecast.coverage)
-    constants = {name: _constant(found.fit, name) if found.fit.told else None for name in parameters}
+    constants = {name: _constant(found.fit, name) if found.fit.usable else None for name in parameters}
     status = status_words(found.fit.status)
     return {"counted as": count, "status": status, **constants, "held-out error": error, "its intervals": covered}
 

@@ -223,7 +223,7 @@ def _law_row(task: TaskScores) -> dict[str, object]:
         "task": task.task,
         "law": law and law.law.formula,
         "status": f"none: {task.law}" if law is None else status_words(law.status),
-        "constants": ", ".join(f"{name} {value:.3g}" for name, value in law.estimates.items()) if law and law.told else None,
+        "constants": ", ".join(f"{name} {value:.3g}" for name, value in law.estimates.items()) if law and law.usable else None,
         "forecast": law and (int(task.is_forecast.sum()) or None),
         "error at the measured loss": law and _forecast(task.forecast),
         "error from the sizes alone": law and _forecast(task.forecast_from_sizes),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.laws import compute_multiverse
+from study.laws import multiverse
 from study.laws.catalogue import LAWS
 from tests.laws.test_frontiers import EXPONENT, iso_flop_runs
 from tests.laws.test_two_steps import TRUE_SCORE
@@ -101,8 +101,8 @@ def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> N
 def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
-    monkeypatch.setattr(compute_multiverse, "_FLOORS", {"with floor": "chinchilla"})
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(multiverse, "_FLOORS", {"with floor": "chinchilla"})
     path, flops = checkpoints(tmp_path / "runs.csv", 10), "6*parameters*tokens"
     rows, runs = (
         json.loads(study("multiverse", path, "--flops", flops, *more, "--json")[1])["all"]
@@ -175,7 +175,7 @@ def test_a_name_from_a_table_steers_no_terminal(study: Any, tmp_path: Path) -> N
 def test_multiverse_writes_its_figure_and_its_universes(
     study: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     status, out, _ = study("multiverse", runs, "--tokens", "C/(6*N)", "--flops", "C", "--into", tmp_path / "figures", "--json")
     found = json.loads(out)
     assert status == 0
@@ -280,7 +280,7 @@ def test_a_command_has_no_options_for_columns_that_it_does_not_read(study: Any, 
 
 
 def test_a_convention_that_is_named_twice_is_asked_once(study: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     twice = ("--parameters", "N", "--parameters", "N", "--flops", "C", "--flops", "C")
     status, out, _ = study("multiverse", runs, *twice, "--tokens", "C/(6*N)", "--json")
     assert (status, json.loads(out)["universes"]) == (0, 8 + 1)

@@ -30,7 +30,7 @@ from study.evidence.ledgers import open_ledger
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
 from study.evidence.rankings import gains_of
 from study.evidence.seed_scatter import SeedScatter, SeedVariance
-from study.laws.reading import Source, read_columns
+from study.laws.reading import TableQuery, read_columns
 from study.report.answer_tables import cells as cells_table
 from study.report.findings import loss_findings
 from study.report.open_questions import undecided
@@ -586,8 +586,8 @@ def test_a_law_of_a_sweep_that_varies_a_knob_is_fitted_to_one_setting(tmp_path: 
         add_run(folder, in_setting(run_config(1, width), norm=norm))
     folder.write_ledger()
     with pytest.raises(InputError, match=r"in architecture\.norm have laws of their own; keep those of one with .* == 'post'"):
-        read_columns(Source(open_ledger(folder.path)), ("parameters",), "loss")
-    chosen = read_columns(Source(open_ledger(folder.path), where="architecture.norm == 'pre'"), ("parameters",), "loss")
+        read_columns(TableQuery(open_ledger(folder.path)), ("parameters",), "loss")
+    chosen = read_columns(TableQuery(open_ledger(folder.path), where="architecture.norm == 'pre'"), ("parameters",), "loss")
     assert len(chosen) == 4
 
 

@@ -15,7 +15,7 @@ from study.base.errors import InputError
 from study.evidence.learning_rates import searches
 from study.evidence.ledgers import open_ledger, reasons_told, runs_of, settings_of, shapes_of, unusable, validation_columns
 from study.laws.catalogue import LAWS
-from study.laws.reading import Source, columns_apart, read_columns, read_observations
+from study.laws.reading import TableQuery, differing_columns, read_columns, read_observations
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -36,11 +36,11 @@ def test_a_ledger_s_rows_are_drawn_by_shape_and_held_out_by_run(tmp_path: Path) 
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6))
     folder.write_ledger()
     table = open_ledger(folder.path)
-    points = read_observations(Source(table), CHINCHILLA)
+    points = read_observations(TableQuery(table), CHINCHILLA)
     shapes = pd.read_parquet(folder.ledger_file)["shape"].nunique()
     assert (points.n_clusters, points.n_runs, points.cluster) == (shapes, len(points), "shape")
     assert points.counted == f"{len(points)} rows of {len(points)} runs and {shapes} shapes"
-    named = read_observations(Source(table, cluster="cell"), CHINCHILLA)
+    named = read_observations(TableQuery(table, cluster="cell"), CHINCHILLA)
     assert (named.n_clusters, named.n_runs, named.cluster) == (2 * shapes, 2 * shapes, "run")
 
 
@@ -53,7 +53,7 @@ def test_a_ledger_without_architectures_is_drawn_by_cell() -> None:
 def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", seeds=2)
     folder.write_ledger()
-    points = read_observations(Source(open_ledger(folder.path)), CHINCHILLA)
+    points = read_observations(TableQuery(open_ledger(folder.path)), CHINCHILLA)
     assert {*points.excluded.values()} == {"not at the best learning rate of its cell"}
     assert len(points) == 6 * 2 * 2
 
@@ -105,7 +105,7 @@ def test_a_ledgers_unique_tokens_are_counted_as_trained_ones_are(tmp_path: Path)
     folder = depth_or_width(tmp_path / "made_up", seeds=1)
     folder.write_ledger().assign(train_tokens=6_300_000).to_parquet(folder.ledger_file)
     assert set(folder.read_ledger()["data.sequence_length"]) == {64}
-    found = read_columns(Source(open_ledger(folder.path)), ("parameters", "tokens", "unique_tokens"), "loss").columns[
+    found = read_columns(TableQuery(open_ledger(folder.path)), ("parameters", "tokens", "unique_tokens"), "loss").columns[
         "unique_tokens"
     ]
     np.testing.assert_allclose(found, 6_400_000)
@@ -119,9 +119,9 @@ def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
     folder.write_ledger()
     told = "loss: the losses of runs that differ in masking.rate are not comparable; keep those of one with --where "
     with pytest.raises(InputError, match=re.escape(told)):
-        read_observations(Source(open_ledger(folder.path)), LAWS["power-floor"])
-    assert len(read_observations(Source(open_ledger(folder.path), where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
-    assert len(read_columns(Source(open_ledger(folder.path)), ("depth",), "parameters")) == 10
+        read_observations(TableQuery(open_ledger(folder.path)), LAWS["power-floor"])
+    assert len(read_observations(TableQuery(open_ledger(folder.path), where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
+    assert len(read_columns(TableQuery(open_ledger(folder.path)), ("depth",), "parameters")) == 10
 
 
 def test_text_that_moved_is_the_same_text_and_a_value_that_some_runs_lack_is_another() -> None:
@@ -130,7 +130,7 @@ def test_text_that_moved_is_the_same_text_and_a_value_that_some_runs_lack_is_ano
     runs = pd.DataFrame(same | apart)
     assert validation_columns(runs[list(same)]) == []
     assert validation_columns(runs) == ["masking.rate"]
-    assert columns_apart(runs, ["architecture.norm", "recipe.dropout"]) == ["architecture.norm"]
+    assert differing_columns(runs, ["architecture.norm", "recipe.dropout"]) == ["architecture.norm"]
 
 
 @pytest.mark.parametrize("kept", ["sweep.yaml", "nothing"])
@@ -144,8 +144,10 @@ def test_a_ledger_is_not_pooled_over_settings_by_whichever_name_it_is_read(tmp_p
         folder.sweep_file.unlink()
     for file in files:
         with pytest.raises(InputError, match=r"runs that differ in architecture\.norm have laws of their own; .* == 'p"):
-            read_observations(Source(open_ledger(file)), LAWS["power-floor"])
-        assert len(read_observations(Source(open_ledger(file), where="architecture.norm == 'pre'"), LAWS["power-floor"])) == 4
+            read_observations(TableQuery(open_ledger(file)), LAWS["power-floor"])
+        assert (
+            len(read_observations(TableQuery(open_ledger(file), where="architecture.norm == 'pre'"), LAWS["power-floor"])) == 4
+        )
 
 
 def test_runs_of_another_setting_are_not_among_those_that_a_law_lacks(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_runs_of_another_setting_are_not_among_those_that_a_law_lacks(tmp_path: 
     add_run(folder, in_setting(run_config(1, 64, seed=1), norm="pre"), excluded="a bad disk")
     folder.write_ledger()
     for norm, gone in (("post", 3), ("pre", 1)):
-        source = Source(open_ledger(folder.path), where=f"architecture.norm == '{norm}'")
+        source = TableQuery(open_ledger(folder.path), where=f"architecture.norm == '{norm}'")
         (told,) = read_observations(source, LAWS["power-floor"]).notes()
         assert re.match(rf"left out: {gone} rows? \(excluded: a bad disk", told), told
 
@@ -171,7 +173,7 @@ def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_sett
         add_run(folder, config, Law(curvature=worse))
     folder.write_ledger()
     folder.sweep_file.unlink()
-    assert len(read_observations(Source(open_ledger(folder.ledger_file)), CHINCHILLA)) == 8
+    assert len(read_observations(TableQuery(open_ledger(folder.ledger_file)), CHINCHILLA)) == 8
     strangers = folder.read_ledger()
     ours = [
         name for name in map(str, strangers) if name.startswith(("architecture.", "recipe.")) and name != "recipe.learning_rate"
@@ -179,7 +181,7 @@ def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_sett
     strangers = strangers.drop(columns=ours)
     strangers.to_csv(tmp_path / "t.csv", index=False)
     assert settings_of(strangers) == []
-    assert len(read_observations(Source(open_ledger(tmp_path / "t.csv")), CHINCHILLA)) == 16
+    assert len(read_observations(TableQuery(open_ledger(tmp_path / "t.csv")), CHINCHILLA)) == 16
 
 
 def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:
@@ -191,20 +193,23 @@ def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp
     largest = folder.read_ledger()["tokens"].max()
     told = f'a law in parameters alone takes runs that differ in tokens for repeats of each other; .* "tokens == {largest}"'
     with pytest.raises(InputError, match=told):
-        read_observations(Source(open_ledger(folder.path)), LAWS["power-floor"])
+        read_observations(TableQuery(open_ledger(folder.path)), LAWS["power-floor"])
     with pytest.raises(InputError, match=r'"architecture.width > 40 and tokens == \d+"'):
-        read_observations(Source(open_ledger(folder.path), where="architecture.width > 40"), LAWS["power-floor"])
+        read_observations(TableQuery(open_ledger(folder.path), where="architecture.width > 40"), LAWS["power-floor"])
     with pytest.raises(InputError, match="a law in tokens alone takes runs that differ in size"):
-        read_observations(Source(open_ledger(folder.path)), LAWS["tokens-floor"])
-    assert len(read_observations(Source(open_ledger(folder.path), where=f"tokens == {largest}"), LAWS["power-floor"])) == 4
-    assert len(read_observations(Source(open_ledger(folder.path), where="architecture.width == 96"), LAWS["tokens-floor"])) == 4
-    assert len(read_observations(Source(open_ledger(folder.path)), LAWS["chinchilla"])) == 16
-    assert len(read_observations(Source(open_ledger(folder.path)), LAWS["flops"])) == 16
+        read_observations(TableQuery(open_ledger(folder.path)), LAWS["tokens-floor"])
+    assert len(read_observations(TableQuery(open_ledger(folder.path), where=f"tokens == {largest}"), LAWS["power-floor"])) == 4
+    assert (
+        len(read_observations(TableQuery(open_ledger(folder.path), where="architecture.width == 96"), LAWS["tokens-floor"]))
+        == 4
+    )
+    assert len(read_observations(TableQuery(open_ledger(folder.path)), LAWS["chinchilla"])) == 16
+    assert len(read_observations(TableQuery(open_ledger(folder.path)), LAWS["flops"])) == 16
     along = " or ".join(
         f"(architecture.width == {32 * step} and tokens < {1.1e6 * 2 ** (step - 1)} and tokens > {0.9e6 * 2 ** (step - 1)})"
         for step in (1, 2, 3, 4)
     )
-    assert len(read_observations(Source(open_ledger(folder.path), where=along), LAWS["power-floor"])) == 4
+    assert len(read_observations(TableQuery(open_ledger(folder.path), where=along), LAWS["power-floor"])) == 4
 
 
 @pytest.mark.parametrize(
@@ -222,7 +227,7 @@ def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, change
             table[name] = table[name].astype(object)
             table.loc[0, name] = value
     table.astype({"architecture.vocabulary": str} if "many" in changes.values() else {}).to_parquet(folder.ledger_file)
-    found = read_observations(Source(open_ledger(folder.path)), LAWS["power-floor"])
+    found = read_observations(TableQuery(open_ledger(folder.path)), LAWS["power-floor"])
     assert len(found) > 3
 
 

@@ -23,15 +23,14 @@ from study.evidence.paired import paired_difference
 from study.evidence.seed_scatter import SeedVariance, pooled_seed_variance
 from study.evidence.shape_multiverse import explore_shapes, is_about_shape
 from study.laws import approaches as compute_optimal
-from study.laws import compute_multiverse, tables
+from study.laws import multiverse, tables
 from study.laws.approaches import frontiers
-from study.laws.compute_multiverse import QUESTION, explore
 from study.laws.law import Floats
+from study.laws.multiverse import QUESTION, UNIVERSE_SETTINGS, Multiverse, Universe, explore
 from study.laws.observations import Observations
-from study.laws.reading import Source
-from study.laws.tables import Table, read_table
-from study.laws.uncertainty import times_drawn
-from study.laws.universes import SETTINGS, Multiverse, Universe
+from study.laws.reading import TableQuery
+from study.laws.tables import RunTable, read_table
+from study.laws.uncertainty import draw_counts
 from study.plotting import answer_by_convention
 from study.store.sweep_folder import SweepFolder
 from tests import synthetic
@@ -50,7 +49,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_every_approach_is_told_side_by_side(table: Path) -> None:
-    found = frontiers(Source(Table.read(table), {"parameters": "N", "flops": "C"}))
+    found = frontiers(TableQuery(RunTable.read(table), {"parameters": "N", "flops": "C"}))
     told = found.to_dict()["approaches"]
     for name in ("parabola", "akima", "parametric"):
         assert told[name]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
@@ -61,13 +60,13 @@ def test_every_approach_is_told_side_by_side(table: Path) -> None:
 def test_runs_of_the_same_tokens_have_no_frontier(tmp_path: Path, spread: float) -> None:
     path = one_budget(tmp_path / "runs.csv", spread)
     with pytest.raises(InputError) as caught:
-        frontiers(Source(Table.read(path)))
+        frontiers(TableQuery(RunTable.read(path)))
     assert str(caught.value) == "compute: how to split it cannot be asked: all 30 rows have the same tokens (4e+07)"
 
 
 def test_the_multiverse_of_compute_refuses_runs_of_the_same_tokens(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"all 30 rows have the same tokens \(4e\+07\)"):
-        explore(Source(Table.read(one_budget(tmp_path / "runs.csv", 0.002))), flops=("flops",))
+        explore(TableQuery(RunTable.read(one_budget(tmp_path / "runs.csv", 0.002))), flops=("flops",))
 
 
 def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
@@ -76,8 +75,8 @@ def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
     parameters, flops, loss = iso_flop_runs()
     own = flops / (6 * parameters) / 20
     path = table_of(tmp_path / "runs.csv", parameters, flops / (6 * parameters), loss, own=own)
-    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
-    found = explore(Source(Table.read(path)), parameters=("parameters", "own"), flops=("flops",))
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
+    found = explore(TableQuery(RunTable.read(path)), parameters=("parameters", "own"), flops=("flops",))
     refused = [universe for universe in found.universes if universe.status.startswith("refused")]
     assert {universe.choices["parameters"] for universe in refused} == {"own"}
     assert len(refused) == 8 + 1
@@ -98,7 +97,7 @@ def table_of(path: Path, parameters: Floats, tokens: Floats, loss: Floats, **mor
 
 
 def test_multiverse_of_a_table_counts_agreement(table: Path) -> None:
-    source = Source(Table.read(table), {"tokens": "C/(6*N)"})
+    source = TableQuery(RunTable.read(table), {"tokens": "C/(6*N)"})
     found = explore(source, parameters=("N", "without embeddings"), flops=("C",))
     told = found.to_dict()
     assert told["universes"] == 2 * 3 * (8 + 1)
@@ -185,17 +184,19 @@ def test_a_table_is_read_from_its_file_once_for_all_universes(table: Path, monke
         return read_table(path)
 
     monkeypatch.setattr(tables, "read_table", counted)
-    found = explore(Source(Table.read(table), {"tokens": "C/(6*N)"}), parameters=("N", "without embeddings"), flops=("C",))
+    found = explore(
+        TableQuery(RunTable.read(table), {"tokens": "C/(6*N)"}), parameters=("N", "without embeddings"), flops=("C",)
+    )
     assert len({(one.choices["parameters"], one.choices["approach"]) for one in found.universes}) == 4
     assert files == [table]
 
 
 def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     monkeypatch.setattr(ledgers, "LEDGER_PARAMETERS", ("parameters", "parameters_encoder"))
     folder = depth_or_width(tmp_path / "made_up", seeds=2, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
-    told = explore(Source(open_ledger(folder.path))).to_dict()
+    told = explore(TableQuery(open_ledger(folder.path))).to_dict()
     assert told["universes"] == 2 * 1 * (8 + 4)
     assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells"}
 
@@ -205,16 +206,16 @@ def test_universes_of_the_same_rows_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbracketed: bool
 ) -> None:
     few = {
-        compute_multiverse: ("_SPACES",),
+        multiverse: ("_SPACES",),
         shape_multiverse: ("_SPACES", "HELD_EQUAL"),
         ledgers: ("LEDGER_PARAMETERS", "LEDGER_FLOPS"),
     }
     for module, names in few.items():
         for name in names:
             monkeypatch.setattr(module, name, getattr(module, name)[:1])
-    for module in (compute_multiverse, shape_multiverse):
+    for module in (multiverse, shape_multiverse):
         monkeypatch.setattr(module, "LOSSES", {"huber": 1e-3})
-    monkeypatch.setattr(compute_multiverse, "_FLOORS", {"without floor": "chinchilla-no-floor"})
+    monkeypatch.setattr(multiverse, "_FLOORS", {"without floor": "chinchilla-no-floor"})
     monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
     folder = depth_or_width(tmp_path / "made_up", budgets=(1e6, 2e6))
     if unbracketed:
@@ -225,7 +226,7 @@ def test_universes_of_the_same_rows_are_counted_once(
     of_shape = explore_shapes(folder.path).universes
     assert {one.choices["rates"] for one in of_shape} == (options if unbracketed else {"bracketed only"})
     assert len(of_shape) == (2 * 2 + 1) * (2 if unbracketed else 1)
-    of_compute = explore(Source(open_ledger(folder.path))).universes
+    of_compute = explore(TableQuery(open_ledger(folder.path))).universes
     assert {one.choices["rates"] for one in of_compute} == (options if unbracketed else {"all cells"})
     assert len(of_compute) == 2 * 3 * (2 if unbracketed else 1)
 
@@ -235,13 +236,13 @@ def test_the_valleys_of_a_universe_have_as_many_resamples_as_its_laws(monkeypatc
 
     def counted(clusters: int, count: int, seed: int) -> Iterator[Any]:
         drawn.append(count)
-        return iter(times_drawn(clusters, count, seed))
+        return iter(draw_counts(clusters, count, seed))
 
-    monkeypatch.setattr(compute_optimal, "times_drawn", counted)
+    monkeypatch.setattr(compute_optimal, "draw_counts", counted)
     parameters, flops, loss = iso_flop_runs(noise=0.0005)
     points = Observations.of({"parameters": parameters, "tokens": flops / parameters / 6}, loss, np.arange(len(loss)) // 2)
-    (found,) = compute_multiverse._valley(points)
-    assert drawn == [SETTINGS.bootstrap]
+    (found,) = multiverse._valley(points)
+    assert drawn == [UNIVERSE_SETTINGS.bootstrap]
     assert found.interval is not None
 
 
@@ -250,7 +251,7 @@ def test_the_smallest_tenth_of_the_budgets_is_left_out(budgets: int, gone: int) 
     spread = np.tile(np.linspace(1, 1.01, 9), budgets)
     flops = np.repeat(np.geomspace(1e18, 1e22, budgets), 9) * spread
     points = Observations.of({"flops": flops}, spread)
-    kept = compute_multiverse._TRIMS["without the smallest 10% of budgets"](points)
+    kept = multiverse._TRIMS["without the smallest 10% of budgets"](points)
     assert kept.labels == points.labels[9 * gone :]
 
 
@@ -334,7 +335,7 @@ def test_no_law_is_asked_across_masks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(status.startswith(f"refused: {reason}") for status in laws)
     assert {one.choices["validation"] for one in found if one.value is not None} == {"rate=0.15", "rate=0.3"}
     with pytest.raises(InputError, match=reason):
-        explore(Source(open_ledger(folder.path)))
+        explore(TableQuery(open_ledger(folder.path)))
 
 
 def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:
@@ -420,6 +421,6 @@ def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:
 def test_a_sweep_of_which_no_run_has_ended_is_told_as_such(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "made_up", SWEEP)
     folder.write_ledger()
-    for ask in (explore_shapes, lambda path: explore(Source(open_ledger(path)))):
+    for ask in (explore_shapes, lambda path: explore(TableQuery(open_ledger(path)))):
         with pytest.raises(InputError, match=r"ledger.parquet: has no rows: no run of the sweep has ended"):
             ask(folder.path)

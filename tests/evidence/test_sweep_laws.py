@@ -17,8 +17,8 @@ from study.evidence.evidence import gather, save_fits
 from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger, usable
 from study.evidence.sweep_laws import SweepLaws, _candidates, fit_ledger
 from study.laws.estimation import Settings
-from study.laws.law_fits import LawFit, fit_table, in_every_count
-from study.laws.reading import Source
+from study.laws.law_fits import LawFit, fit_every_count, fit_table
+from study.laws.reading import TableQuery
 from study.report import answer_tables as tables
 from study.report.answer import report
 from study.report.answer_tables import law_by_count
@@ -97,7 +97,7 @@ def test_a_law_is_fitted_in_every_count_of_what_it_reads(tmp_path: Path) -> None
     table = open_ledger(of_two_dropouts(tmp_path / "s").path)
     found = fit_ledger(table, "chinchilla", "parameters_encoder", "train_flops_6n", "recipe.dropout == 0.0")
     assert found.fit.observations.roles["parameters"] == "parameters_encoder"
-    fits = in_every_count(found)
+    fits = fit_every_count(found)
     assert list(fits) == list(LEDGER_PARAMETERS)
     assert fits["parameters_encoder"] is found
     for count, one in fits.items():
@@ -105,7 +105,7 @@ def test_a_law_is_fitted_in_every_count_of_what_it_reads(tmp_path: Path) -> None
         again = fit_ledger(table, "chinchilla", count, "train_flops_6n", "recipe.dropout == 0.0")
         assert one.fit.estimates == again.fit.estimates
     of_flops = fit_ledger(table, "flops", "parameters", "train_flops", "recipe.dropout == 0.0")
-    assert list(in_every_count(of_flops)) == list(LEDGER_FLOPS)
+    assert list(fit_every_count(of_flops)) == list(LEDGER_FLOPS)
     lines = law_by_count(found).splitlines()
     assert [line.split(" | ")[0].strip("| ").replace("\\", "") for line in lines[2:]] == list(LEDGER_PARAMETERS)
     assert f"{found.fit.estimates['alpha']:.3g} (" in lines[3]
@@ -117,7 +117,7 @@ def test_a_law_of_neither_parameters_nor_flops_has_no_counts(tmp_path: Path) -> 
         add_run(folder, run_config(1, 64, seed=seed, tokens=tokens))
     folder.write_ledger()
     found = fit_ledger(open_ledger(folder.path), "tokens", "parameters", "train_flops")
-    assert in_every_count(found) == {}
+    assert fit_every_count(found) == {}
     assert law_by_count(found) == ""
 
 
@@ -154,7 +154,7 @@ def test_why_no_law_is_fitted_is_told_with_the_settings_of_which_it_is_so(
     folder.write_ledger()
     where = "recipe.dropout == 0.1"
 
-    def refused(source: Source, _: object) -> SweepLaws:
+    def refused(source: TableQuery, _: object) -> SweepLaws:
         return SweepLaws((), ("too few", "too flat") if source.where == where else ("too few",))
 
     monkeypatch.setattr(sweep_laws, "_laws", refused)
@@ -170,7 +170,7 @@ def test_each_setting_has_its_law(tmp_path: Path) -> None:
     for found, alpha in zip(laws.fits, EXPONENTS.values(), strict=True):
         assert found.fit.n == 32
         assert found.fit.estimates["alpha"] == pytest.approx(alpha, abs=0.1)
-    alone = fit_table(Source(open_ledger(folder.path), where="recipe.dropout == 0.1"), "chinchilla")
+    alone = fit_table(TableQuery(open_ledger(folder.path), where="recipe.dropout == 0.1"), "chinchilla")
     assert laws.fits[1].fit.estimates == alone.fit.estimates
 
 

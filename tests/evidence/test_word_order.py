@@ -12,7 +12,7 @@ from study.evidence.evidence import Evidence, gather
 from study.evidence.ledgers import open_ledger
 from study.evidence.shape_multiverse import explore_shapes
 from study.laws.law_fits import fit_table
-from study.laws.reading import Source
+from study.laws.reading import TableQuery
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, add_run, depth_or_width, in_setting, run_config, sweep_folder
 
@@ -139,8 +139,8 @@ def test_a_law_over_runs_that_read_no_order_says_so_in_its_status(
             add_run(folder, run_config(depth, width), order_gain=gains.get(depth, 1.0))
     folder.write_ledger()
     for file in (folder.path, folder.ledger_file, folder.ledger_file.with_suffix(".csv")):
-        found = fit_table(Source(open_ledger(file)), "power-floor").fit
+        found = fit_table(TableQuery(open_ledger(file)), "power-floor").fit
         assert (found.n, found.status) == (18, status)
         assert found.reasons == (("6 of 18 rows are of runs that read no word order",) if gains else ())
-    without = fit_table(Source(open_ledger(folder.path), where="architecture.depth < 4"), "power-floor").fit
+    without = fit_table(TableQuery(open_ledger(folder.path), where="architecture.depth < 4"), "power-floor").fit
     assert without.status == "converged"

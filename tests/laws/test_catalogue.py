@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from study.base.errors import InputError
-from study.laws.catalogue import LAWS, law_named
+from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings, fit
 from study.laws.law import Law
 from study.replicating.repeated_data import COEFFICIENTS
@@ -95,9 +95,9 @@ def test_derivatives_hold_on_both_sides_of_the_most_useful_parameters() -> None:
 
 def test_unknown_law_names_the_nearest_or_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"^--law: 'Chinchila' is no known law; did you mean 'chinchilla'\?$"):
-        law_named("Chinchila")
+        find_law("Chinchila")
     with pytest.raises(InputError, match=r"'x' is no known law; known: chinchilla, .*power-floor"):
-        law_named("x")
+        find_law("x")
     with pytest.raises(InputError, match=r"is missing; known: power, .*chinchilla"):
-        law_named(None)
-    assert law_named("Chinchilla") is LAWS["chinchilla"]
+        find_law(None)
+    assert find_law("Chinchilla") is LAWS["chinchilla"]

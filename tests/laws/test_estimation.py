@@ -18,8 +18,8 @@ from study.base.errors import InputError
 from study.laws import estimation, uncertainty
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
-from study.laws.forecasting import Forecast, Noise, forecast, forecast_text, interval_of, largest_runs
-from study.laws.law_fits import LawFit, Misfit, ReplicateNoise, misfit, replicate_noise
+from study.laws.forecasting import Forecast, Noise, forecast, forecast_to_text, interval_of, select_largest_runs
+from study.laws.law_fits import LackOfFit, LawFit, ReplicateNoise, measure_lack_of_fit, replicate_noise
 from study.laws.minimising import Minima, Objective, Space, minimise
 from study.laws.observations import Observations
 from tests.points import TRUTHS, columns_of, observed
@@ -258,11 +258,11 @@ def test_forecast_holds_out_the_largest_runs_and_covers_them() -> None:
 def test_seeds_and_models_of_one_budget_are_held_out_together() -> None:
     sizes = np.repeat([1e6, 2e6, 4e6, 8e6, 7.8e6], 3)
     points = Observations.of({"parameters": sizes}, 3 * sizes**-0.05)
-    assert largest_runs(points, 0.1).sum() == 6
+    assert select_largest_runs(points, 0.1).sum() == 6
     alike = Observations.of({"parameters": sizes * 0 + 1e6}, points.response)
-    assert largest_runs(alike, 0.1).sum() == 15
+    assert select_largest_runs(alike, 0.1).sum() == 15
     near = Observations.of({"parameters": np.array([9.2e5, 9.4e5, 9.6e5, 1e6])}, np.full(4, 3.0))
-    assert largest_runs(near, 0.1).tolist() == [False, False, False, True]
+    assert select_largest_runs(near, 0.1).tolist() == [False, False, False, True]
 
 
 def test_nothing_is_forecast_where_every_run_reaches_the_largest_budget() -> None:
@@ -287,7 +287,7 @@ def test_runs_are_held_out_whole_and_the_forecast_is_of_what_lies_beyond_the_oth
     assert told.n_fitted == 72
     assert told.labels == ("row 3", "row 7")
     assert told.extrapolation == 2
-    assert "2 rows beyond the budgets fitted, up to 2 times the largest: mean |error|" in forecast_text(told)
+    assert "2 rows beyond the budgets fitted, up to 2 times the largest: mean |error|" in forecast_to_text(told)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_rows_that_miss_a_law_together_are_not_counted_as_drawn_apart(clusters: 
     told = forecast(LAWS["power"], replace(points, clusters=np.array(clusters)), Settings(bootstrap=50, starts=4))
     assert isinstance(told, Forecast)
     assert told.coverage.endswith(words)
-    assert forecast_text(told).endswith(words)
+    assert forecast_to_text(told).endswith(words)
     count, kind = words.removeprefix("of 6 rows of ").split()
     assert told.to_dict()["apart"] == {"of": kind.rstrip("s"), "n": int(count)}
 
@@ -417,7 +417,7 @@ def test_resamples_that_are_alike_are_refitted_once(monkeypatch: pytest.MonkeyPa
     points = of_power(3)
     found = fit(LAWS["power"], points, Settings(bootstrap=300, starts=8))
     assert refitted == [10]
-    draws = uncertainty.times_drawn(3, 300, seed=0).astype(float)
+    draws = uncertainty.draw_counts(3, 300, seed=0).astype(float)
     objective = estimation._objective(LAWS["power"], points, found.settings)
     each = minimise(objective, np.tile(found.theta, (300, 1)), draws[:, points.clusters])
     assert each.converged.all()
@@ -458,7 +458,7 @@ def test_intervals_of_few_clusters_cover() -> None:
 
 def test_the_expanded_interval_of_a_mean_is_students() -> None:
     values = np.random.default_rng(0).normal(size=10)
-    means = uncertainty.times_drawn(10, 100_000, seed=0) @ values / 10
+    means = uncertainty.draw_counts(10, 100_000, seed=0) @ values / 10
     found = uncertainty.percentile_interval(means, uncertainty.expanded_tail(10, 1, 10))
     assert found == pytest.approx(t.interval(0.95, 9, values.mean(), values.std(ddof=1) / 10**0.5), abs=0.03)
 
@@ -466,14 +466,14 @@ def test_the_expanded_interval_of_a_mean_is_students() -> None:
 def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
     """Under the law p is uniform and the ratio about 1; settings that scatter thrice as far as seeds are found out."""
     draw, sizes = np.random.default_rng(0), np.repeat(np.geomspace(1e5, 1e8, 12), 3)
-    found: dict[float, list[Misfit]] = {0.0: [], 0.006: []}
+    found: dict[float, list[LackOfFit]] = {0.0: [], 0.006: []}
     for apart, one in ((apart, one) for apart, one in found.items() for _ in range(100)):
         scatter = np.repeat(draw.normal(0, apart, 12), 3) + draw.normal(0, 0.002, 36)
         points = Observations.of({"parameters": sizes}, 30 * sizes**-0.2 * np.exp(scatter))
         fitted = fit(LAWS["power"], points, Settings(huber_delta=np.inf, bootstrap=0, starts=2))
         noise = replicate_noise(points)
         assert noise is not None
-        told = misfit(fitted.residuals, 2, noise)
+        told = measure_lack_of_fit(fitted.residuals, 2, noise)
         assert told is not None
         one.append(told)
     assert 1 <= sum(told.p_value < 0.05 for told in found[0.0]) <= 11
@@ -490,15 +490,18 @@ def test_a_misfit_is_that_of_least_squares_whatever_loss_the_law_is_fitted_by() 
     assert np.sum(robust.residuals**2) > 1.01 * np.sum(squares.residuals**2)
     noise = replicate_noise(points)
     assert noise is not None
-    told, expected = LawFit(Mock(), 0.1, robust, {}, noise, "none").misfit, misfit(squares.residuals, 3, noise)
+    told, expected = (
+        LawFit(Mock(), 0.1, robust, {}, noise, "none").lack_of_fit,
+        measure_lack_of_fit(squares.residuals, 3, noise),
+    )
     assert told is not None
     assert expected is not None
     assert (told.ratio, told.p_value) == pytest.approx((expected.ratio, expected.p_value), rel=1e-4)
 
 
 def test_no_misfit_is_told_where_settings_are_as_many_as_parameters_or_replicates_agree() -> None:
-    assert misfit(np.full(4, 0.1), 2, ReplicateNoise(0.1, 2, 2)) is None
-    assert misfit(np.full(9, 0.1), 2, ReplicateNoise(0.0, 3, 3)) is None
+    assert measure_lack_of_fit(np.full(4, 0.1), 2, ReplicateNoise(0.1, 2, 2)) is None
+    assert measure_lack_of_fit(np.full(9, 0.1), 2, ReplicateNoise(0.0, 3, 3)) is None
 
 
 def test_rows_that_are_predicted_alike_have_one_interval() -> None:

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from study.base.errors import InputError
-from study.laws.approaches import over_clusters
+from study.laws.approaches import resample_frontier
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings, fit
 from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, iso_flop_groups, parametric
@@ -203,7 +203,7 @@ def test_a_line_through_two_best_models_or_one_size_has_no_interval(
     flops = np.geomspace(1e18, 1e20, len(sizes))
     rows = among_worse(np.array(sizes), flops, np.array([4.0, 3.4, 3.0])[: len(sizes)])
     columns = {"parameters": rows[0], "tokens": rows[1] / rows[0] / 6}
-    found = over_clusters(Observations.of(columns, rows[2], np.arange(len(rows[0])) // checkpoints), approach)
+    found = resample_frontier(Observations.of(columns, rows[2], np.arange(len(rows[0])) // checkpoints), approach)
     assert (found.interval is None) == (told is not None)
     if told is not None:
         assert (found.status, found.reasons) == ("weakly_identified", (told,))
@@ -239,7 +239,7 @@ def test_an_interval_of_shapes_that_lie_off_the_law_covers() -> None:
         loss = law * (1 + random.normal(0, 0.005, 14)[shapes]) * (1 + random.normal(0, 0.002, len(law)))
         clusters = np.unique(shapes, return_inverse=True)[1]
         points = replace(Observations.of(columns, loss), clusters=clusters, cluster="shape")
-        low, high = over_clusters(points, iso_flop).interval or (np.nan, np.nan)
+        low, high = resample_frontier(points, iso_flop).interval or (np.nan, np.nan)
         covered += low <= truth <= high
     assert covered >= 11
 
@@ -250,7 +250,7 @@ def test_an_interval_of_shapes_on_a_coarse_grid_holds_what_the_grid_does_not_tel
     columns = {"parameters": np.repeat(sizes, 5), "tokens": np.tile(tokens, 6)}
     loss = LAW.predict(TRUTH, columns) * np.exp(np.random.default_rng(0).normal(0, 0.002, 30))
     points = replace(Observations.of(columns, loss), clusters=np.repeat(np.arange(6), 5), cluster="shape")
-    found = over_clusters(points, envelope)
+    found = resample_frontier(points, envelope)
     assert found.interval is not None
     assert found.interval[0] < EXPONENT < found.exponent
 

@@ -18,7 +18,7 @@ import pytest
 from study.base.quantities import rounded_all
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings, fit
-from study.laws.forecasting import forecast, forecast_dict
+from study.laws.forecasting import forecast, forecast_to_dict
 from study.laws.law import Floats
 from study.laws.observations import Observations
 from tests.points import observed
@@ -63,7 +63,7 @@ def saved(name: str, change: Callable[[Floats], Floats] = lambda values: values)
         columns[column] = change(unique)[places]
     given = replace(given, columns=columns, response=change(given.response))
     found = fit(LAWS[law], given, chosen)
-    return rounded_all(found.to_dict() | {"forecast": forecast_dict(forecast(LAWS[law], given, chosen))})
+    return rounded_all(found.to_dict() | {"forecast": forecast_to_dict(forecast(LAWS[law], given, chosen))})
 
 
 def perturbed(random: np.random.Generator, values: Floats) -> Floats:

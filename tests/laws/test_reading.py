@@ -18,8 +18,8 @@ from study.laws.estimation import Settings
 from study.laws.expressions import evaluate
 from study.laws.forecasting import Forecast, forecast
 from study.laws.observations import Observations
-from study.laws.reading import Source, read_columns, read_observations
-from study.laws.tables import Selection, Table, read_table, read_text_numbers
+from study.laws.reading import TableQuery, read_columns, read_observations
+from study.laws.tables import RunTable, Selection, read_table, read_text_numbers
 from tests.points import TRUTHS, columns_of
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -35,7 +35,7 @@ def table(rows: int = 20) -> pd.DataFrame:
 
 def read(path: Path, data: pd.DataFrame, **source: Any) -> Observations:
     data.to_csv(path / "t.csv", index=False)
-    return read_observations(Source(Table.read(path / "t.csv"), **{"roles": ROLES, **source}), CHINCHILLA)
+    return read_observations(TableQuery(RunTable.read(path / "t.csv"), **{"roles": ROLES, **source}), CHINCHILLA)
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "semicolons", "jsonl", "json", "parquet"])
@@ -49,7 +49,7 @@ def test_every_format_gives_the_same_points(tmp_path: Path, kind: str) -> None:
             data.to_json(path, orient="records", lines=kind == "jsonl", double_precision=15)
         case "parquet":
             data.to_parquet(path)
-    points = read_observations(Source(Table.read(path), ROLES), CHINCHILLA)
+    points = read_observations(TableQuery(RunTable.read(path), ROLES), CHINCHILLA)
     np.testing.assert_allclose(points.response, data["final/loss"], rtol=1e-12)
     np.testing.assert_allclose(points.columns["parameters"], data["Model Size"], rtol=1e-12)
 
@@ -277,17 +277,17 @@ def test_what_is_known_of_a_table_beyond_its_columns_is_handed_over_with_it() ->
         amounts={"tok": "tokens"},
     )
     frame = table().assign(masks=0, norm=["pre", "post"] * 10, **{"Model Size": table()["Model Size"] / 1e6})
-    theirs = Table(Path("runs"), frame, known)
+    theirs = RunTable(Path("runs"), frame, known)
     with pytest.raises(InputError, match=r"runs that differ in norm have laws of their own; .* --where \"norm == 'pre'\""):
-        read_observations(Source(theirs), CHINCHILLA)
-    found = read_observations(Source(theirs, where="norm == 'post'"), CHINCHILLA)
+        read_observations(TableQuery(theirs), CHINCHILLA)
+    found = read_observations(TableQuery(theirs, where="norm == 'post'"), CHINCHILLA)
     assert (found.n_runs, found.n_clusters, found.cluster, len(found)) == (9, 5, "shape", 9)
     assert found.excluded["row 4"] == "was stopped"
-    assert len(read_observations(Source(theirs, where="norm == 'post'", bracketed_only=True), CHINCHILLA)) == 8
+    assert len(read_observations(TableQuery(theirs, where="norm == 'post'", bracketed_only=True), CHINCHILLA)) == 8
     with pytest.raises(InputError, match="in tokens for repeats of each other"):
-        read_observations(Source(replace(theirs, frame=frame.assign(norm=0, **{"Model Size": 1e8}))), LAWS["power"])
+        read_observations(TableQuery(replace(theirs, frame=frame.assign(norm=0, **{"Model Size": 1e8}))), LAWS["power"])
     with pytest.raises(InputError, match="that differ in masks are not comparable"):
-        read_observations(Source(replace(theirs, frame=frame.assign(norm=0, masks=range(20)))), CHINCHILLA)
+        read_observations(TableQuery(replace(theirs, frame=frame.assign(norm=0, masks=range(20)))), CHINCHILLA)
 
 
 def test_a_cluster_that_no_row_names_is_refused(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: b
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read_observations(Source(Table.read(tmp_path / name)), CHINCHILLA)
+        read_observations(TableQuery(RunTable.read(tmp_path / name)), CHINCHILLA)
 
 
 @pytest.mark.parametrize(
@@ -438,11 +438,11 @@ def test_bits_are_seen_by_another_column(tmp_path: Path, other: str, said: str) 
 def test_nested_records_and_comments_are_read(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     path.write_text(json.dumps({"runs": [{"cfg": {"n": 1e8 * k}, "loss": 3.0 / k} for k in range(1, 6)]}))
-    points = read_observations(Source(Table.read(path), {"parameters": "cfg.n"}), LAWS["power"])
+    points = read_observations(TableQuery(RunTable.read(path), {"parameters": "cfg.n"}), LAWS["power"])
     assert points.columns["parameters"].tolist() == [1e8, 2e8, 3e8, 4e8, 5e8]
     path = tmp_path / "t.csv"
     path.write_text("# of last week\nN,loss\n" + "".join(f"{k}e8,{3 / k}\n" for k in range(1, 6)))
-    assert len(read_observations(Source(Table.read(path)), LAWS["power"])) == 5
+    assert len(read_observations(TableQuery(RunTable.read(path)), LAWS["power"])) == 5
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,9 @@ def test_a_whole_number_that_no_float_holds_is_left_out_as_infinite(name: str, t
     rows = [{"N": 10**6, "loss": 4.0}, {"N": 10**400, "loss": 3.0}, {"N": 10**7, "loss": 3.5}, {"N": -(10**400), "loss": 3.0}]
     lines = ["N,loss", *(f"{row['N']},{row['loss']}" for row in rows)] if name == "t.csv" else map(json.dumps, rows)
     (tmp_path / name).write_text("\n".join(lines) + "\n")
-    found = read_columns(Source(Table.read(tmp_path / name), {"parameters": "N", "loss": "loss"}), ("parameters",), "loss")
+    found = read_columns(
+        TableQuery(RunTable.read(tmp_path / name), {"parameters": "N", "loss": "loss"}), ("parameters",), "loss"
+    )
     assert found.columns["parameters"].tolist() == [1e6, 1e7]
     assert found.excluded == {"row 2": "N is infinite", "row 4": "N is infinite"}
 

@@ -13,8 +13,8 @@ from study.base.errors import InputError
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings, fit
 from study.laws.forecasting import Forecast
-from study.laws.reading import Source, read_observations
-from study.laws.tables import Table
+from study.laws.reading import TableQuery, read_observations
+from study.laws.tables import RunTable
 from study.laws.two_steps import fit_score
 from tests.points import TRUTHS
 
@@ -33,7 +33,9 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
-    found = fit_score(Source(Table.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=200, huber_delta=0.01))
+    found = fit_score(
+        TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=200, huber_delta=0.01)
+    )
     assert found.two_steps.score.estimates == pytest.approx(TRUE_SCORE, abs=0.3, rel=0.1)
     for told in (found.two_step_forecast, found.single_step_forecast):
         assert isinstance(told, Forecast)
@@ -48,7 +50,7 @@ def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
 
 
 def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> None:
-    found = fit_score(Source(Table.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=50)).two_steps
+    found = fit_score(TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=50)).two_steps
     columns = {"parameters": np.array([1e8, 1e9]), "tokens": np.array([1e10, 1e11])}
     loss = found.loss.predict(columns)
     np.testing.assert_allclose(found.predict(columns), found.score.predict({"loss": loss}))
@@ -60,19 +62,19 @@ def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> Non
 
 def test_scores_in_percent_are_asked_about(table: Path) -> None:
     with pytest.raises(InputError, match=r"not in row 1 \(.* --score '`accuracy %`/100'; if not, --any-units"):
-        fit_score(Source(Table.read(table), {"score": "accuracy %"}))
+        fit_score(TableQuery(RunTable.read(table), {"score": "accuracy %"}))
     pd.read_csv(table).rename(columns={"accuracy %": "acc"}).to_csv(table, index=False)
     with pytest.raises(InputError, match=r"^score \(acc\): must be from 0 to 1, .* in percent\? Then give --score 'acc/100'"):
-        fit_score(Source(Table.read(table)))
+        fit_score(TableQuery(RunTable.read(table)))
     with pytest.raises(InputError, match=r"Then give --score '\(2\*acc/3\)/100'"):
-        fit_score(Source(Table.read(table), {"score": "2*acc/3"}))
+        fit_score(TableQuery(RunTable.read(table), {"score": "2*acc/3"}))
 
 
 def test_a_score_of_zero_is_fitted_as_it_is_and_refused_in_logarithms(table: Path) -> None:
     data = pd.read_csv(table)
     data.loc[[4, 7], "accuracy %"] = 0.0
     data.to_csv(table, index=False)
-    source = Source(Table.read(table), {"score": "`accuracy %`/100"})
+    source = TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"})
     found = fit_score(source, Settings(bootstrap=20))
     assert found.two_steps.score.n == 120
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["two_steps"]["forecast"]["n_forecast"] == 12
@@ -89,14 +91,14 @@ def test_single_scores_outside_0_to_1_are_named(tmp_path: Path, law: str, role: 
     data.loc[3, role] = value
     data.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=rf"{role}: must be from 0 to 1, but is not in row 4 \({value}\); mend these rows"):
-        read_observations(Source(Table.read(tmp_path / "t.csv")), LAWS[law])
+        read_observations(TableQuery(RunTable.read(tmp_path / "t.csv")), LAWS[law])
 
 
 def test_scores_of_odd_size_are_taken_as_they_are_where_told(table: Path) -> None:
-    source = Source(Table.read(table), {"score": "accuracy %"}, any_units=True)
+    source = TableQuery(RunTable.read(table), {"score": "accuracy %"}, any_units=True)
     assert read_observations(source, LAWS["score-of-loss"]).response.max() > 1
 
 
 def test_too_few_rows_say_so(table: Path) -> None:
     with pytest.raises(InputError, match="need 6 different points or more"):
-        fit_score(Source(Table.read(table), {"score": "`accuracy %`/100"}, where="N > 8e9 and D > 1e11"))
+        fit_score(TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}, where="N > 8e9 and D > 1e11"))

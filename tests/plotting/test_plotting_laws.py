@@ -24,8 +24,8 @@ from study.laws.frontiers import Best, Frontier
 from study.laws.law_files import read_options
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import Observations
-from study.laws.reading import Source
-from study.laws.tables import Table
+from study.laws.reading import TableQuery
+from study.laws.tables import RunTable
 from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.explorer import counted
 from study.plotting.law_figures import _exponents, draw_all
@@ -45,7 +45,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def found(table: Path) -> LawFit:
-    return fit_table(Source(Table.read(table), ROLES), "chinchilla", Settings(bootstrap=200))
+    return fit_table(TableQuery(RunTable.read(table), ROLES), "chinchilla", Settings(bootstrap=200))
 
 
 def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
@@ -94,7 +94,7 @@ def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
 def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Path) -> None:
     parameters, flops, loss = iso_flop_runs(noise=0.001)
     pd.DataFrame({"N": parameters, "C": flops, "loss": loss}).to_csv(tmp_path / "runs.csv", index=False)
-    source = Source(Table.read(tmp_path / "runs.csv"), {"tokens": "C/(6*N)"})
+    source = TableQuery(RunTable.read(tmp_path / "runs.csv"), {"tokens": "C/(6*N)"})
     data = forecast_against_truth.frame(fit_table(source, "chinchilla", Settings(bootstrap=0)))
     assert set(data["interval"]) == {"no interval"}
     (legend,) = [axes.get_legend() for axes in forecast_against_truth.draw(data).axes]
@@ -103,7 +103,7 @@ def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Pat
 
 
 def test_best_parameters_lie_on_the_lines_of_their_approaches(table: Path) -> None:
-    optimal = frontiers(Source(Table.read(table), {"parameters": "N", "flops": "C"}))
+    optimal = frontiers(TableQuery(RunTable.read(table), {"parameters": "N", "flops": "C"}))
     data = compute_optimal.frame(optimal)
     for name, one in optimal.approaches.items():
         assert isinstance(one, Frontier)
@@ -257,7 +257,7 @@ def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, s
     (tmp_path / "fit.json").write_text(told)
     old = read_options(tmp_path / "fit.json")
     assert (old.law, old.held_out, old.settings.huber_delta, old.settings.bootstrap) == ("chinchilla", 0.2, 0.01, 50)
-    again = fit_table(Source(Table.read(table), **old.source), old.law, old.settings, old.held_out)
+    again = fit_table(TableQuery(RunTable.read(table), **old.source), old.law, old.settings, old.held_out)
     assert again.to_dict()["estimates"] == json.loads(told)["estimates"]
     status, files, _ = study("plot", table, "--as", tmp_path / "fit.json", "--into", tmp_path / "figures")
     assert status == 0
@@ -285,7 +285,7 @@ def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study:
     pd.read_csv(table).rename(columns={"C": column}).to_csv(table, index=False)
     roles = {"parameters": "N", "tokens": "C/(6*N)", "flops": column}
     _, out, _ = study("multiverse", table, *(word for role, text in roles.items() for word in (f"--{role}", text)), "--json")
-    shown = _exponents(fit_table(Source(Table.read(table), roles), "chinchilla", Settings(bootstrap=0)))
+    shown = _exponents(fit_table(TableQuery(RunTable.read(table), roles), "chinchilla", Settings(bootstrap=0)))
     told = json.loads(out)["all"]
     values = sorted(one["value"] for one in told if one["value"] is not None)
     assert sorted(shown["value"].dropna()) == pytest.approx(values, rel=1e-5)
@@ -293,8 +293,8 @@ def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study:
 
 
 def test_the_same_table_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
-    first = draw_all(Source(Table.read(table), ROLES), "chinchilla", tmp_path / "one")
-    second = draw_all(Source(Table.read(table), ROLES), "chinchilla", tmp_path / "two")
+    first = draw_all(TableQuery(RunTable.read(table), ROLES), "chinchilla", tmp_path / "one")
+    second = draw_all(TableQuery(RunTable.read(table), ROLES), "chinchilla", tmp_path / "two")
     names = {file.stem for file in first}
     assert names == {"law_fit", "forecast_against_truth", "iso_flop_valleys", "exponents_by_convention"}
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
@@ -302,8 +302,8 @@ def test_the_same_table_gives_the_same_bytes(table: Path, tmp_path: Path) -> Non
 
 def test_a_table_that_differs_by_rounding_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
     """As the last digits of sums and logarithms differ between processors."""
-    first = draw_all(Source(Table.read(table), ROLES), "chinchilla", tmp_path / "one")
+    first = draw_all(TableQuery(RunTable.read(table), ROLES), "chinchilla", tmp_path / "one")
     data = pd.read_csv(table)
     (data * (1 + 1e-14 * np.random.default_rng(0).uniform(-1, 1, data.shape))).to_csv(table, index=False)
-    second = draw_all(Source(Table.read(table), ROLES), "chinchilla", tmp_path / "two")
+    second = draw_all(TableQuery(RunTable.read(table), ROLES), "chinchilla", tmp_path / "two")
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]

@@ -1,19 +1,29 @@
-"""One question asked under many sets of choices: what the usual ones decide, who agrees, and which choice turns the answer."""
+"""One question asked under every defensible set of conventions, and that of how a compute budget should be split.
+
+The usual conventions decide; the others show how many agree and which choice changes the answer.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from study.base.errors import InputError
 from study.base.quantities import plural
 from study.base.text import status_words
-from study.laws.estimation import Settings
+from study.laws.approaches import resample_frontier
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Settings, fit
+from study.laws.frontiers import check_split, iso_flop, iso_flop_groups, parametric
+from study.laws.minimising import Space
+from study.laws.observations import Observations
+from study.laws.reading import TableQuery, read_observations
 
 LOSSES = {"huber": 1e-3, "least squares": float("inf")}
 """The losses that a law is fitted by, and where Huber's turns from squares to sizes."""
@@ -21,12 +31,12 @@ LOSSES = {"huber": 1e-3, "least squares": float("inf")}
 UNDECIDED = "Undecided"
 """What the usual conventions say where they give no number, or their 95% interval does not leave out the other answer."""
 
-SETTINGS = Settings(bootstrap=100, starts=32)
+UNIVERSE_SETTINGS = Settings(bootstrap=100, starts=32)
 """How a law is fitted in each universe."""
 
 
 @dataclass(frozen=True)
-class Question:
+class BinaryQuestion:
     """A question that one number answers: `above` where it exceeds the threshold, else `below`."""
 
     text: str
@@ -58,7 +68,7 @@ class Universe:
 class Multiverse:
     """All universes of a question; the first is that of the usual conventions, `notes` are of how its table was read."""
 
-    question: Question
+    question: BinaryQuestion
     universes: tuple[Universe, ...]
     notes: tuple[str, ...] = ()
 
@@ -212,3 +222,114 @@ def _pairs(universes: Sequence[Universe]) -> Iterator[tuple[int, int]]:
         groups = table[table[axis].notna()].groupby(rest, dropna=False) if rest else [("", table)]
         for _, rows in groups:
             yield from combinations(rows.index.tolist(), 2)
+
+
+QUESTION = BinaryQuestion(
+    "Should parameters grow faster than tokens with compute (exponent of N* above 0.5)?",
+    "exponent of N* in C",
+    0.5,
+    "Yes",
+    "No",
+)
+
+MOST_ROWS = 1000
+"""Larger tables are thinned to so many rows, spread evenly over their budgets."""
+
+
+def _without_smallest(points: Observations) -> Observations:
+    """The rows without the smallest tenth of the budgets, one at the least; all rows where there is one budget."""
+    budgets = list(iso_flop_groups(points.budget))
+    gone = min(max(1, round(len(budgets) / 10)), len(budgets) - 1)
+    return points.where(np.isin(np.arange(len(points)), np.concatenate(budgets[gone:])))
+
+
+_SPACES: tuple[Space, ...] = ("log", "linear")
+_TRIMS: dict[str, Callable[[Observations], Observations]] = {
+    "all rows": lambda points: points,
+    "without the highest 5% of losses": lambda points: points.where(points.response <= np.quantile(points.response, 0.95)),
+    "without the smallest 10% of budgets": _without_smallest,
+}
+_FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
+
+
+def explore(query: TableQuery, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
+    """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
+
+    Where none are given, they are those that the table's selection counts; an expression that names N or C means the first.
+    What leaves out no row, or the same rows as another choice, is no universe of its own, and a law that the rows cannot tell
+    is a universe that refuses. Raises InputError where the table cannot be read in the usual ones, or its rows cannot tell
+    even the law without a floor.
+    """
+    counts = query.table.counts
+    given = tuple(dict.fromkeys(parameters)) or tuple(counts.get("parameters", ()))
+    budgets = tuple(dict.fromkeys(flops))
+    named = {role: ways[0] for role, ways in (("parameters", given), ("flops", budgets)) if ways}
+    query = replace(query, roles={**query.roles, **named})
+    points = read_observations(query, LAWS["chinchilla"])
+    check_split(points.columns["parameters"], points.columns["tokens"])
+    points.check(LAWS["chinchilla-no-floor"])
+    sizes = given or (points.roles["parameters"],)
+    budgets = budgets or tuple(counts.get("flops", ()))
+    rates = ("all cells",) if query.table.selection is None else ("all cells", "bracketed only")
+    universes: list[Universe] = []
+    for size in sizes:
+        sized = replace(query, roles={**query.roles, "parameters": size})
+        universes += _universes(sized, rates, {"parameters": size, "approach": "parametric"}, _parametric)
+        for budget in budgets:
+            choices = {"parameters": size, "approach": "parabola", "FLOPs": budget}
+            universes += _universes(replace(sized, budget=budget), rates, choices, _valley)
+    return Multiverse(QUESTION, tuple(universes), points.notes())
+
+
+def _universes(
+    query: TableQuery, rates: Sequence[str], about: Mapping[str, str], ask: Callable[[Observations], Iterator[Universe]]
+) -> Iterator[Universe]:
+    """The universes of one reading of the table, by the rows that are left out; each set of rows is asked once."""
+    asked: set[tuple[str, ...]] = set()
+    for rate in rates:
+        choices = {**about, "rates": rate}
+        try:
+            narrowed = replace(query, bracketed_only=rate == "bracketed only")
+            points = read_observations(narrowed, LAWS["chinchilla"]).thinned(MOST_ROWS)
+        except InputError as error:
+            yield Universe(choices, f"refused: {error.problems[0]}", None)
+            continue
+        if not len(points):
+            yield Universe(choices, "refused: no row is left", None)
+            continue
+        for trim, trimmed in _TRIMS.items():
+            kept = trimmed(points)
+            if kept.labels in asked:
+                continue
+            asked.add(kept.labels)
+            for universe in ask(kept):
+                yield replace(universe, choices={**choices, "rows": trim, **universe.choices})
+
+
+def _parametric(points: Observations) -> Iterator[Universe]:
+    for floor, loss, space in product(_FLOORS, LOSSES, _SPACES):
+        choices = {"floor": floor, "loss": loss, "space": space}
+        try:
+            check_split(points.columns["parameters"], points.columns["tokens"])
+            found = fit(LAWS[_FLOORS[floor]], points, replace(UNIVERSE_SETTINGS, huber_delta=LOSSES[loss], space=space))
+        except InputError as error:
+            yield Universe(choices, f"refused: {error.problems[0]}", None)
+            continue
+        if found.status != "converged":
+            yield Universe(choices, found.status, None)
+            continue
+        frontier = parametric(found)
+        yield Universe(choices, found.status, frontier.exponent, frontier.interval)
+
+
+def _valley(points: Observations) -> Iterator[Universe]:
+    try:
+        check_split(points.columns["parameters"], points.columns["tokens"])
+        found = resample_frontier(points, iso_flop, UNIVERSE_SETTINGS.bootstrap)
+    except InputError as error:
+        yield Universe({}, f"refused: {error.problems[0]}", None)
+        return
+    if found.status == "weakly_identified":
+        yield Universe({}, found.status, None)
+    else:
+        yield Universe({}, "converged", found.exponent, found.interval)
