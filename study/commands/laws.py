@@ -251,11 +251,11 @@ def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_js
     to 1,000 rows at most, with intervals of 100 resamples; those of study fit and study frontier, of all rows and 1,000
     resamples, differ from them a little.
     """
-    from study.evidence.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
+    from study.evidence.shape_multiverse import asks_about_shape, explore_shapes, why_not_shape
     from study.laws.compute_multiverse import explore
     from study.laws.reading import Source
 
-    if ask == "shape" or (ask is None and is_about_shape(table)):
+    if ask == "shape" or (ask is None and asks_about_shape(table)):
         if unread := [option_name(name) for name, value in options.items() if value]:
             raise InputError.at(", ".join(unread), "is for tables; the question of shape reads a sweep's own columns")
         found = explore_shapes(table)

@@ -14,7 +14,7 @@ from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
 from study.base.quantities import bytes_text
 from study.config.run_config import RunConfig
-from study.counting.memory import Device, Memory, Precision, Step, training_memory
+from study.counting.memory import Device, Memory, Precision, TrainingStep, training_memory
 from study.store.named_records import teacher_architecture
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
     """Memory of a run on each of its `ranks` devices; `precision` is the one that its recipe resolves to there."""
     from study.training.execution import resolve_precision
 
-    step = Step(
+    step = TrainingStep(
         batch=-(-config.batch_sequences // ranks),
         sequence_length=config.data.sequence_length,
         predictions=config.predictions,
