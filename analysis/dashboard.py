@@ -24,14 +24,14 @@ def _():
 
     from study.shapes.accounts import Conditions, account
     from study.counting.architecture import Architecture
-    from study.shapes.changes import changes_as_text, measures, rank_changes, steps_from
+    from study.shapes.comparing import changes_as_text, measures, rank_changes, parse_changes
     from study.base.errors import InputError
     from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
     from study.evidence.sweep_laws import LEDGER_LAWS, fit_ledger
     from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger
     from study.store.sweep_folder import sweeps_in
-    from study.shapes.naming import Subject
-    from study.report.notebooks import plain, prose, refusal, tabled
+    from study.shapes.naming import NamedArchitecture
+    from study.report.notebooks import plain, prose, refusal, scrolling_tables
     from study.plotting import elasticities, explorer, run_curves
     from study.plotting.law_figures import FIGURES
     from study.base.quantities import plural
@@ -51,7 +51,7 @@ def _():
         LEDGER_PARAMETERS,
         LOSSES,
         STATES,
-        Subject,
+        NamedArchitecture,
         account,
         base64,
         changes_as_text,
@@ -79,9 +79,9 @@ def _():
         runs_in,
         runs_table,
         status,
-        steps_from,
+        parse_changes,
         sweeps_in,
-        tabled,
+        scrolling_tables,
         validations,
     )
 
@@ -210,7 +210,7 @@ def _(
     re,
     run_table,
     sweep_runs,
-    tabled,
+    scrolling_tables,
 ):
     def embedded(folder, text):
         """The text of an answer with its figures in it, since nothing serves their files here."""
@@ -226,7 +226,7 @@ def _(
         """The answer of a sweep, its runs, and its file."""
         selected = sweep_runs[sweep_runs["run"].isin(run_table.value["run"])].assign(sweep=chosen, validation="")
         parts = (
-            {"Answer": tabled(embedded(folder, folder.answer_file.read_text(encoding="utf-8", errors="replace")))}
+            {"Answer": scrolling_tables(embedded(folder, folder.answer_file.read_text(encoding="utf-8", errors="replace")))}
             if folder.answer_file.exists()
             else {}
         )
@@ -438,7 +438,7 @@ def _(mo):
 def _(
     Architecture,
     Conditions,
-    Subject,
+    NamedArchitecture,
     account,
     changes_as_text,
     depth,
@@ -452,7 +452,7 @@ def _(
     plain,
     rank_changes,
     sliders,
-    steps_from,
+    parse_changes,
     vocabulary,
 ):
     _width, _pieces = heads.value * head_width.value, int(vocabulary.value or 30_522)
@@ -468,13 +468,13 @@ def _(
     _changes = [f"depth={2 * depth.value}", f"width={2 * _width},ffn={2 * _ffn}", f"width={2 * _width}", f"ffn={2 * _ffn}"]
     _changes += [f"heads={2 * heads.value}", f"vocabulary={2 * _pieces}"]
     _conditions = Conditions(length.value, 32, "bf16")
-    _ranked = rank_changes(_base, steps_from(_base, _changes), measures(_conditions))
+    _ranked = rank_changes(_base, parse_changes(_base, _changes), measures(_conditions))
     _account = account(_base, _conditions)
     sizes_page = mo.vstack(
         [
             sliders,
             mo.md("### What doubling adds"),
-            plain(changes_as_text(Subject(_base.shape_name, _base), _ranked, "parameters", _conditions)),
+            plain(changes_as_text(NamedArchitecture(_base.shape_name, _base), _ranked, "parameters", _conditions)),
             elasticities.draw(elasticities.frame(_base), _base),
             mo.md("### Where the parameters are"),
             plain(_account.to_text()),

@@ -18,8 +18,9 @@ def _():
 
     import marimo as mo
 
-    from study.report.answer import FIGURES, FINDINGS, Answer
-    from study.report.notebooks import opened, tabled
+    from study.report.answer import FINDINGS, Answer
+    from study.report.figures import FIGURES
+    from study.report.notebooks import opened, scrolling_tables
     from study.report.answer_tables import cells
     from study.base.text import bullets, escape
 
@@ -33,7 +34,7 @@ def _():
         escape,
         mo,
         opened,
-        tabled,
+        scrolling_tables,
     )
 
 
@@ -79,8 +80,8 @@ def _(FIGURES, evidence, mo):
 
 
 @app.cell
-def _(cells, evidence, tabled):
-    tabled("## Cells\n\n" + cells(evidence))
+def _(cells, evidence, scrolling_tables):
+    scrolling_tables("## Cells\n\n" + cells(evidence))
     return
 
 

@@ -19,9 +19,9 @@ def _():
     import marimo as mo
 
     from study.report.findings import run_count
-    from study.report.notebooks import gather_scored, opened, tabled
+    from study.report.notebooks import gather_scored, opened, scrolling_tables
     from study.plotting.score_figures import AXES, FIGURES
-    from study.report.score_sentences import SCORES, law_table, published_table, score_findings, scores_told, trend_table
+    from study.report.score_sentences import SCORES, law_table, published_table, score_findings, scores_frame, trend_table
     from study.base.text import bullets, escape
 
     return (
@@ -38,8 +38,8 @@ def _():
         published_table,
         run_count,
         score_findings,
-        scores_told,
-        tabled,
+        scores_frame,
+        scrolling_tables,
         trend_table,
     )
 
@@ -59,8 +59,8 @@ def _(bullets, escape, evidence, findings, mo, run_count):
 
 
 @app.cell
-def _(SCORES, evidence, mo, scores_told):
-    _told = scores_told(evidence)
+def _(SCORES, evidence, mo, scores_frame):
+    _told = scores_frame(evidence)
     _first = ["task", "encoder", "score", "± 95%", "untrained", "commonest answer", "words without order"]
     _fractions = [name for name in _told.select_dtypes("float") if name != "parameters"]
     mo.vstack(
@@ -119,8 +119,8 @@ def _(FIGURES, axis, evidence, mo):
 
 
 @app.cell
-def _(evidence, tabled, trend_table):
-    tabled(
+def _(evidence, scrolling_tables, trend_table):
+    scrolling_tables(
         "## Rank correlations\n\n"
         "+1 is a task that puts encoders in the order of their losses; an interval that holds zero, or a Holm p of 0.05 "
         "and more, decides nothing, and the average is the last row.\n\n" + trend_table(evidence)
@@ -129,8 +129,8 @@ def _(evidence, tabled, trend_table):
 
 
 @app.cell
-def _(evidence, law_table, tabled):
-    tabled(
+def _(evidence, law_table, scrolling_tables):
+    scrolling_tables(
         "## From the loss to the score\n\n"
         "Two steps lead from sizes to a loss and from the loss to a score: a law serves where its status is *converged* "
         "and it forecasts the largest encoders from the others.\n\n" + law_table(evidence)
@@ -139,8 +139,8 @@ def _(evidence, law_table, tabled):
 
 
 @app.cell
-def _(evidence, published_table, tabled):
-    tabled(
+def _(evidence, published_table, scrolling_tables):
+    scrolling_tables(
         "## Beside BERT's miniatures\n\n"
         "Published scores are of other text, other vocabularies and another split, so that they say what a size can "
         "reach, not what is wrong here.\n\n"

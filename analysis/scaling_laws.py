@@ -29,7 +29,7 @@ def _():
     from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger
     from study.laws.reading import TableQuery, read_observations
     from study.report.law_sentences import law_findings
-    from study.report.notebooks import gather_ended, opened, plain, prose, refusal, tabled
+    from study.report.notebooks import gather_ended, opened, plain, prose, refusal, scrolling_tables
     from study.plotting import (
         answer_by_convention,
         compute_optimal,
@@ -78,7 +78,7 @@ def _():
         read_observations,
         refusal,
         run_count,
-        tabled,
+        scrolling_tables,
         with_reasons,
     )
 
@@ -332,8 +332,8 @@ def _(mo):
 
 
 @app.cell
-def _(found, law_by_count, tabled):
-    tabled(law_by_count(found) or "This law reads neither parameters nor FLOPs.")
+def _(found, law_by_count, scrolling_tables):
+    scrolling_tables(law_by_count(found) or "This law reads neither parameters nor FLOPs.")
     return
 
 

@@ -81,9 +81,9 @@ def test_a_packed_run_is_known_by_its_id_and_by_where_its_folder_was(both: tuple
     run = packed.runs()[0]
     expected = run.config().architecture
     for name in (str(run.path), run.run_id, run.run_id[:10]):
-        assert subject(name, packed.path.parent).architecture == expected
+        assert resolve_architecture(name, packed.path.parent).architecture == expected
     with pytest.raises(InputError, match="does not exist, and is no model's name"):
-        subject(str(packed.runs_folder / "0123456789abcdef"), packed.path.parent)
+        resolve_architecture(str(packed.runs_folder / "0123456789abcdef"), packed.path.parent)
 
 
 def test_a_packed_run_is_no_teacher_no_start_and_is_not_scored(both: tuple[SweepFolder, SweepFolder]) -> None:

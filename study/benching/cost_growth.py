@@ -15,7 +15,7 @@ from study.benching.gate import Contender, Order, load
 from study.benching.rows import best_product
 from study.benching.step_profile import PRODUCTS, Shares, explained, shares_of
 from study.benching.training_rounds import PROFILED, Stand
-from study.counting.memory import Device, Precision, Step, activation_bytes
+from study.counting.memory import Device, Precision, TrainingStep, activation_bytes
 from study.counting.named_models import architecture_of
 from study.counting.parameters import parameters
 
@@ -60,7 +60,7 @@ def step_bytes(case: Case) -> float:
     Parameters 44 bytes each (read forward and backward, gradient written and read for its norm and by the optimiser, which
     reads and writes weight and two moments), activations written once and read once, logits passed over six times.
     """
-    step = Step(case.batch, case.sequence_length, case.predictions, case.dtype, case.dropout, case.device)
+    step = TrainingStep(case.batch, case.sequence_length, case.predictions, case.dtype, case.dropout, case.device)
     logits = 4 * case.batch * case.predictions * case.architecture.vocabulary
     return 44.0 * parameters(case.architecture).parameters + 2.0 * activation_bytes(case.architecture, step) + 6.0 * logits
 

@@ -255,7 +255,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_js
     from study.laws.multiverse import explore
     from study.laws.reading import TableQuery
 
-    if ask == "shape" or (ask is None and is_about_shape(table)):
+    if ask == "shape" or (ask is None and asks_about_shape(table)):
         if unread := [option_name(name) for name, value in options.items() if value]:
             raise InputError.at(", ".join(unread), "is for tables; the question of shape reads a sweep's own columns")
         found = explore_shapes(table)

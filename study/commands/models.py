@@ -61,16 +61,16 @@ def params(
     a run's id; without it the sizes make the shape, and with it they change it.
     """
     from study.counting.named_models import architecture_of, changed
-    from study.shapes.accounts import Conditions, account, explanations, length_of
-    from study.shapes.naming import subject
+    from study.shapes.accounts import Conditions, account, default_length, explanations
+    from study.shapes.naming import resolve_architecture
 
     given = {key: value for key, value in sizes.items() if value is not None}
-    asked = subject(name, results) if name is not None else None
+    asked = resolve_architecture(name, results) if name is not None else None
     architecture = changed(asked.architecture, given, asked.title) if asked else architecture_of(None, given)
     title = asked.title if asked and not given else architecture.shape_name
     published = asked.published if asked and not given else None
     others = explanations(architecture, published) if explain else ()
-    conditions = Conditions(length_of(sequence_length, [architecture]), batch, precision)
+    conditions = Conditions(default_length(sequence_length, [architecture]), batch, precision)
     counted = account(architecture, conditions, title, others)
     click.echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
 
@@ -110,23 +110,31 @@ def compare(
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
     """  # noqa: D301
-    from study.shapes.accounts import Conditions, length_of
-    from study.shapes.changes import changes_as_text, changes_to_dict, measures, rank_changes, steps_from
-    from study.shapes.comparing import rows_as_text, rows_to_dict, side_by_side
-    from study.shapes.naming import subject
+    from study.shapes.accounts import Conditions, default_length
+    from study.shapes.comparing import (
+        changes_as_text,
+        changes_to_dict,
+        measures,
+        models_as_text,
+        models_to_dict,
+        parse_changes,
+        rank_changes,
+        tabulate_models,
+    )
+    from study.shapes.naming import resolve_architecture
 
-    subjects = [subject(name, results) for name in names]
+    subjects = [resolve_architecture(name, results) for name in names]
     if changes and len(subjects) > 1:
         raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
-    steps = steps_from(subjects[0].architecture, changes)
+    steps = parse_changes(subjects[0].architecture, changes)
     models = [*(found.architecture for found in subjects), *(step.architecture for step in steps)]
-    length = length_of(sequence_length, models)
+    length = default_length(sequence_length, models)
     if not changes:
         for option, value in (("--by", by), ("--latency-table", latency_table)):
             if value is not None:
                 raise InputError.at(option, "is for ranking changes; give --change FIELD=VALUE too")
-        rows = side_by_side(subjects, length)
-        plain, text = rows_to_dict(subjects, rows, length), rows_as_text(subjects, rows, length)
+        rows = tabulate_models(subjects, length)
+        plain, text = models_to_dict(subjects, rows, length), models_as_text(subjects, rows, length)
     else:
         if by == "latency_seconds" and latency_table is None:
             raise InputError.at("--by", "latency_seconds needs a --latency-table, which `study latency` measures")
@@ -191,9 +199,9 @@ def shapes(as_json: bool, **options: Any) -> None:
 
     Those that meet one amount, or stay under several at once.
     """
-    from study.shapes.right_sizing import Question
+    from study.shapes.right_sizing import ShapeQuery
 
-    solved = Question(**options).answer()
+    solved = ShapeQuery(**options).answer()
     if as_json:
         click.echo(json.dumps(solved.to_dict(), indent=1))
     else:

@@ -16,7 +16,7 @@ from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text,
 from study.base.yaml_files import read_yaml
 from study.config.named_runs import NO_RUN, parse_start, parse_teacher
 from study.config.recipe import BASE_FFN_RATIO, BASE_HEAD_WIDTH, Recipe
-from study.counting.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_values, unbuildable, unlike_bert
+from study.counting.architecture import ALWAYS_WRITTEN, NONE, NOT_IN_MLM, Architecture, berts_values, unbuildable, unlike_bert
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
 
 NUMERICS_VERSION = 1
@@ -315,7 +315,7 @@ class RunConfig(Strict):
         none, so that configurations, cells and ledgers stay as they are when another such field is added.
         """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
-        kept = {*TOLD, *unlike_bert(self.architecture)}
+        kept = {*ALWAYS_WRITTEN, *unlike_bert(self.architecture)}
         if "warmup_tokens" in values["recipe"]:
             del values["recipe"]["warmup_fraction"]
         values["recipe"] = _beyond(values["recipe"], _LATER)

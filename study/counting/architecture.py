@@ -15,7 +15,7 @@ SIZES = ("depth", "width", "heads", "ffn")
 SHAPE = tuple(f"architecture.{size}" for size in SIZES)
 """The same as knobs and as ledger columns."""
 
-TOLD = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
+ALWAYS_WRITTEN = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
 """The fields that every configuration tells; it tells the others where the architecture is unlike BERT."""
 
 COUNTED_ALONE: dict[str, tuple[object, ...]] = {
@@ -284,19 +284,19 @@ def nearest_divisor(width: int, heads: int) -> int:
 
 
 def unlike_bert(architecture: Architecture) -> dict[str, object]:
-    """The fields outside TOLD where an architecture has another value than BERT."""
+    """The fields outside ALWAYS_WRITTEN where an architecture has another value than BERT."""
     return {name: value for name, default in berts_values().items() if (value := getattr(architecture, name)) != default}
 
 
 def not_of_berts_kind(architecture: Architecture) -> dict[str, object]:
-    """The fields outside TOLD in which the MLM model of an architecture is unlike BERT's."""
+    """The fields outside ALWAYS_WRITTEN in which the MLM model of an architecture is unlike BERT's."""
     return {name: value for name, value in unlike_bert(architecture).items() if name not in NOT_IN_MLM}
 
 
 @functools.cache
 def berts_values() -> dict[str, object]:
-    """The values of BERT in the fields outside TOLD."""
-    return {name: field.default for name, field in Architecture.model_fields.items() if name not in TOLD}
+    """The values of BERT in the fields outside ALWAYS_WRITTEN."""
+    return {name: field.default for name, field in Architecture.model_fields.items() if name not in ALWAYS_WRITTEN}
 
 
 def built_words(field: str) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """What one optimiser step works on: B sequences of S tokens on this device, K of each masked, in a precision.
 
     `validation_predictions` are the masked positions of a validation sequence, as many as in training where it is None. `muon`
@@ -83,7 +83,7 @@ class Step:
     muon: Precision | None = None
 
     @property
-    def validation(self) -> Step:
+    def validation(self) -> TrainingStep:
         """What validation works on at a time: twice the sequences, with masks of its own."""
         masked = self.predictions if self.validation_predictions is None else self.validation_predictions
         return replace(self, batch=2 * self.batch, predictions=masked)
@@ -109,7 +109,7 @@ class Step:
         return self.device == "cuda" or (not self.dropout and self.precision == "fp32")
 
 
-def training_memory(architecture: Architecture, step: Step) -> Memory:
+def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
     """Memory of training at its peak: stored parts, and the workspace of the moment that needs the most.
 
     Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P with what positions
@@ -196,7 +196,7 @@ def _orthogonalised_numbers(architecture: Architecture) -> int:
     return max(found)
 
 
-def activation_bytes(architecture: Architecture, step: Step) -> int:
+def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
     """Activations that autograd keeps for the backward pass, in bytes.
 
     With N = B·S tokens, M = B·K masked positions and a = 4 in fp32, 2 in bf16 autocast (norms' inputs are counted in fp32,
@@ -230,7 +230,7 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     return norms + projected + mask + token_ids + layers + _head_activations(a, step)
 
 
-def _layer_activations(architecture: Architecture, step: Step, last: bool) -> int:
+def _layer_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
     """What autograd keeps of the last layer, with pre-norm's last norm, or of another (see activation_bytes)."""
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
     rows = step.masked if last else n
@@ -240,7 +240,7 @@ def _layer_activations(architecture: Architecture, step: Step, last: bool) -> in
     return normed * _norm_activations(a, h, step) + _attention_activations(a, step, last) + read + masks
 
 
-def _attention_activations(architecture: Architecture, step: Step, last: bool) -> int:
+def _attention_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
     """What of that lies between the products before and after attention.
 
     The norms of queries and keys keep what the product made, which is not counted again, or a copy of it in fp32.
@@ -313,7 +313,7 @@ def memory_of(architecture: Architecture, batch: int, sequence_length: int, prec
         raise InputError.at("--batch", f"{batch} is below the least allowed, 1")
     if not 1 <= sequence_length <= architecture.positions:
         raise InputError.at("--sequence-length", f"{sequence_length} is not between 1 and positions {architecture.positions}")
-    step = Step(batch, sequence_length, masked_positions(sequence_length, MASKING_RATE), precision)
+    step = TrainingStep(batch, sequence_length, masked_positions(sequence_length, MASKING_RATE), precision)
     return {
         "training": training_memory(architecture, step),
         "inference": inference_memory(architecture, batch, sequence_length, precision),
@@ -325,7 +325,7 @@ def itemsize(precision: Precision) -> int:
     return 2 if precision == "bf16" else FLOAT
 
 
-def _forward_activations(architecture: Architecture, step: Step) -> int:
+def _forward_activations(architecture: Architecture, step: TrainingStep) -> int:
     """What a forward pass to the masked positions without gradients holds at its widest: of several layers, one of all tokens.
 
     In fp32 that is what inference holds. In bf16 the residual stream stays in fp32, so attention holds its input 4NH beside
@@ -345,7 +345,7 @@ def _forward_activations(architecture: Architecture, step: Step) -> int:
     return max(attention, feed_forward) + normed + TOKEN * n
 
 
-def _only_layer_forward(architecture: Architecture, step: Step) -> int:
+def _only_layer_forward(architecture: Architecture, step: TrainingStep) -> int:
     """What `_forward_activations` says of one layer alone, which works at the masked positions.
 
     Attention holds its input 4NH, in pre-norm normed too, 4NH, key and value 2aNH, in bf16 the copy of one that a product
@@ -363,14 +363,14 @@ def _only_layer_forward(architecture: Architecture, step: Step) -> int:
     return max(attention, feed_forward) + TOKEN * n
 
 
-def _weighed(architecture: Architecture, step: Step) -> int:
+def _weighed(architecture: Architecture, step: TrainingStep) -> int:
     """Bytes by which attention without gradients weighs what one token sees: where it is fused, a log-sum-exp a head."""
     if replace(step, dropout=0.0).fused_attention:
         return FLOAT * architecture.heads
     return 2 * step.item * architecture.heads * step.sequence_length
 
 
-def _is_fused(architecture: Architecture, step: Step) -> bool:
+def _is_fused(architecture: Architecture, step: TrainingStep) -> bool:
     """Whether attention with gradients keeps no S·S probabilities: on a CPU it keeps them where a bias is learned."""
     return step.fused_attention and (step.device == "cuda" or architecture.distance_bias != "learned")
 
@@ -380,14 +380,14 @@ def _bias_bytes(architecture: Architecture, queries: int, keys: int, item: int) 
     return item * architecture.heads * queries * keys if architecture.distance_bias != "none" else 0
 
 
-def _head_activations(architecture: Architecture, step: Step) -> int:
+def _head_activations(architecture: Architecture, step: TrainingStep) -> int:
     """Activations of the MLM head on M = B·K positions: what its norm keeps, and M·(aH + 2aE) around it."""
     a, embedding = architecture, architecture.table_width
     products = step.item * (a.width + 2 * embedding)
     return step.masked * (products + _norm_activations(a, embedding, step, step.item))
 
 
-def _norm_activations(architecture: Architecture, width: int, step: Step, item: int = FLOAT) -> int:
+def _norm_activations(architecture: Architecture, width: int, step: TrainingStep, item: int = FLOAT) -> int:
     """Bytes that a norm keeps of each token: its input of `item` bytes a number and two statistics.
 
     RMSNorm reads fp32 and has one statistic; on a CPU torch has no kernel for it, and keeps what is not scaled yet, too.
@@ -407,7 +407,7 @@ def _inner_alive(architecture: Architecture) -> int:
     return 4 if architecture.gated else 2
 
 
-def _copied_weights(architecture: Architecture, step: Step) -> int:
+def _copied_weights(architecture: Architecture, step: TrainingStep) -> int:
     """Autocast's bf16 copies of the weights of the products, one for each layer that uses them: all but NOT_COPIED."""
     if step.precision == "fp32":
         return 0
@@ -417,12 +417,12 @@ def _copied_weights(architecture: Architecture, step: Step) -> int:
     return step.item * sum(component.count for component in unshared if component.name not in left_out)
 
 
-def _stream(step: Step) -> int:
+def _stream(step: TrainingStep) -> int:
     """Bytes of a number of what a layer hands on, 4, on CUDA a."""
     return step.item if step.device == "cuda" else FLOAT
 
 
-def _last_forward(architecture: Architecture, step: Step) -> int:
+def _last_forward(architecture: Architecture, step: TrainingStep) -> int:
     """What the forward pass of the last layer holds at its end beyond what is stored, less what the head will store.
 
     What sublayers begin with is stored in pre-norm, by the norms, and in fp32, by the products; these store the copy in bf16.
@@ -433,7 +433,7 @@ def _last_forward(architecture: Architecture, step: Step) -> int:
     return stream * step.masked * h + given + begun - _head_activations(architecture, step)
 
 
-def _layer_backward(architecture: Architecture, step: Step, last: bool) -> int:
+def _layer_backward(architecture: Architecture, step: TrainingStep, last: bool) -> int:
     """What the backward pass of the last layer, or of the one before, holds at its widest beyond the activations.
 
     Below zero where it frees more: by then the head's activations are gone, and before the last layer also those of the last,

@@ -9,6 +9,7 @@ from study.counting.architecture import Architecture
 from study.counting.components import (
     Letters,
     Part,
+    Quantity,
     attention_weights,
     bottleneck_weights,
     components,
@@ -17,7 +18,6 @@ from study.counting.components import (
     head_weights,
     projection_weights,
 )
-from study.counting.symbols import Quantity
 
 MASKING_RATE = 0.15
 """BERT's share of masked positions, for what is said of an architecture without a run."""

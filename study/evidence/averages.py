@@ -9,9 +9,9 @@ from itertools import chain
 import numpy as np
 
 from study.base.grouping import grouped
-from study.evidence.cells import Cell, common_seeds, documents_of, over_places
+from study.evidence.cells import CellResult, common_seeds, documents_of, weighted_losses
 from study.evidence.comparisons import Comparison, Pair
-from study.evidence.paired import judged, paired_difference
+from study.evidence.paired import adjust_by_holm, paired_difference
 from study.evidence.seed_scatter import seed_scatter
 
 METHOD = (
@@ -54,7 +54,7 @@ class Average(Pair):
         )
 
 
-def averages_of(pairs: Iterable[Comparison], cells: Iterable[Cell]) -> tuple[Average, ...]:
+def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tuple[Average, ...]:
     """The averages of all pairs that were compared in two places or more, all on one validation set and with a seed in common.
 
     Places in which there may be no verdict, since encoders read no word order there, are left out.
@@ -65,10 +65,10 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[Cell]) -> tuple[Ave
     told = (pair for pair in pairs if pair.status != "reads_no_order")
     groups = grouped(told, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second))
     several = [group for group in groups.values() if len(group) > 1]
-    return judged([average for group in several if (average := _average(group, named)) is not None])
+    return adjust_by_holm([average for group in several if (average := _average(group, named)) is not None])
 
 
-def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average | None:
+def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult]) -> Average | None:
     """The mean of pairs that compare the same, None where they have no sequences or no seed in common."""
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
@@ -76,7 +76,7 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average 
     common, alike = common_seeds(chain(*sides)), np.full(len(pairs), 1 / len(pairs))
     if not common:
         return None
-    first, second = (over_places(side, alike, common) for side in sides)
+    first, second = (weighted_losses(side, alike, common) for side in sides)
     of_seeds = [[cell.at(common).losses.mean(axis=0) for cell in side] for side in sides]
     estimates = [float((one - other).mean()) for one, other in zip(*of_seeds, strict=True)]
     variances = seed_scatter(cells[pairs[0].first_cell].pool, {"first": first, "second": second}).variances

@@ -33,7 +33,7 @@ _BUDGET = "recipe.budget."
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellResult:
     """One shape under one setting and budget.
 
     `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
@@ -75,7 +75,7 @@ class Cell:
         """The settings in words, empty where only shapes and budgets differ."""
         return describe_knobs(self.settings)
 
-    def setting_but_for(self, column: str) -> str:
+    def variant_without(self, column: str) -> str:
         """The settings in words without that of a column."""
         return describe_knobs({name: value for name, value in self.settings.items() if name != column})
 
@@ -104,7 +104,7 @@ class Cell:
         """Whether differences from the cell have an error over validation sequences: two of them, and of two documents."""
         return self.usable and len(self.losses[0] if self.documents is None else np.unique(self.documents)) > 1
 
-    def at(self, seeds: Sequence[int]) -> Cell:
+    def at(self, seeds: Sequence[int]) -> CellResult:
         """The cell with the runs of these of its seeds alone."""
         places = [self.seeds.index(seed) for seed in seeds]
         return replace(self, runs=tuple(self.runs[place] for place in places), seeds=tuple(seeds), losses=self.losses[places])
@@ -147,7 +147,7 @@ class Cell:
         }
 
 
-def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
+def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[CellResult, ...]:
     """The cells of a sweep by size, shape, budget and setting, these as the sweep lists them; empty for an empty ledger.
 
     They are those of the sweep as last launched; of runs that are no more of it the ledger alone tells.
@@ -156,21 +156,21 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
         return ()
     ledger = _own(ledger)
     listed = listed_values(folder.sweep())
-    varied = setting_columns(folder, ledger)
+    varied = variant_columns(folder, ledger)
     chosen = searches(ledger, folder.sweep().choosing_seeds)
     found = [_cell(folder, name, ledger.iloc[search.at_best], search, varied) for name, search in chosen.items()]
     if folder.sweep().transfers:
         found = _with_transfers(found)
 
-    def order(cell: Cell) -> tuple[object, ...]:
-        settings = (place_of(value, listed.get(column, ())) for column, value in cell.settings.items())
+    def order(cell: CellResult) -> tuple[object, ...]:
+        settings = (variant_order(value, listed.get(column, ())) for column, value in cell.settings.items())
         budget = (cell.budget.unit, cell.budget.amount)  # whole steps of larger batches may be fewer tokens
         return cell.parameters_non_embedding, *cell.architecture.sizes, *budget, *settings, cell.name
 
     return tuple(sorted(found, key=order))
 
 
-def _with_transfers(cells: Sequence[Cell]) -> list[Cell]:
+def _with_transfers(cells: Sequence[CellResult]) -> list[CellResult]:
     """The cells, with a rate marked as transferred where it is that of the smallest cell and the largest one confirms it.
 
     The smallest cell is the cheapest of the setting and budget, the largest the most expensive of the setting, as in the plan
@@ -178,7 +178,7 @@ def _with_transfers(cells: Sequence[Cell]) -> list[Cell]:
     its source.
     """
 
-    def order(cell: Cell) -> tuple[float, tuple[int, ...]]:
+    def order(cell: CellResult) -> tuple[float, tuple[int, ...]]:
         return cell.train_flops, cell.architecture.sizes
 
     found = []
@@ -200,30 +200,30 @@ def listed_values(sweep: Sweep) -> dict[str, list[object]]:
     return {knob: [ledger_value(knob, value) for value in values] for knob, values in varied.items()}
 
 
-def place_of(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
+def variant_order(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
     """Where a value of a setting stands among those that are listed; the others follow, numbers by size and words in order."""
     number = float(value) if isinstance(value, int | float) and value == value else math.inf
     return listed.index(value) if value in listed else len(listed), number, str(value)
 
 
-def measured(cells: Iterable[Cell]) -> list[Cell]:
+def measured(cells: Iterable[CellResult]) -> list[CellResult]:
     """The cells whose differences have an error over validation sequences."""
     return [cell for cell in cells if cell.measured]
 
 
-def by_budget(cells: Iterable[Cell]) -> dict[Budget, list[Cell]]:
+def by_budget(cells: Iterable[CellResult]) -> dict[Budget, list[CellResult]]:
     """The cells of each budget as they come, the budget of fewer tokens first."""
     groups = grouped(cells, lambda cell: cell.budget)
     return dict(sorted(groups.items(), key=lambda group: min(cell.tokens for cell in group[1])))
 
 
-def by_setting_and_budget(cells: Iterable[Cell]) -> dict[tuple[str, Budget], list[Cell]]:
+def by_variant_and_budget(cells: Iterable[CellResult]) -> dict[tuple[str, Budget], list[CellResult]]:
     """The cells of each setting and budget, of one setting those of fewer tokens first."""
     ordered = sorted(cells, key=lambda cell: (cell.setting, cell.tokens))
     return grouped(ordered, lambda cell: (cell.setting, cell.budget))
 
 
-def scatter_over_seeds(cells: Iterable[Cell]) -> tuple[SeedScatter, ...]:
+def scatter_of_cells(cells: Iterable[CellResult]) -> tuple[SeedScatter, ...]:
     """How the usable cells of each pool that has replicates scatter over seeds, those of fewer tokens first."""
     pools = grouped(sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens), lambda cell: cell.pool)
     found = (seed_scatter(pool, {cell.name: cell.losses for cell in members}) for pool, members in pools.items())
@@ -235,24 +235,24 @@ def seed_variances(scatter: Iterable[SeedScatter]) -> SeedVariances:
     return {name: variance for pool in scatter for name, variance in pool.variances.items()}
 
 
-def variances_over_seeds(cells: Sequence[Cell], seeds: SeedVariances) -> list[SeedVariance] | None:
+def variances_over_seeds(cells: Sequence[CellResult], seeds: SeedVariances) -> list[SeedVariance] | None:
     """The seed variance of each cell, None where any has none."""
     found = [seeds[cell.name] for cell in cells if cell.name in seeds]
     return found if len(found) == len(cells) else None
 
 
-def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Difference:
+def difference_between(first: CellResult, second: CellResult, seeds: SeedVariances) -> Difference:
     """The first cell's loss minus the second's; without an interval where the seed variance of either is unknown."""
     both = (first, second)
     return paired_difference(first.losses, second.losses, variances_over_seeds(both, seeds), documents_of(both))
 
 
-def documents_of(cells: Iterable[Cell]) -> NDArray[np.int64] | None:
+def documents_of(cells: Iterable[CellResult]) -> NDArray[np.int64] | None:
     """The documents of the sequences that cells of one validation set share, from the first that knows them."""
     return next((cell.documents for cell in cells if cell.documents is not None), None)
 
 
-def both_read(first: Cell, second: Cell) -> bool | None:
+def both_read(first: CellResult, second: CellResult) -> bool | None:
     """Whether both cells read word order, which a verdict on their shapes needs; None where it is not known.
 
     The loss of one that does not follows the width of its token table, and says nothing of what its blocks would do.
@@ -261,7 +261,7 @@ def both_read(first: Cell, second: Cell) -> bool | None:
     return False if False in reads else None if None in reads else True
 
 
-def either_reads(first: Cell, second: Cell) -> bool | None:
+def either_reads(first: CellResult, second: CellResult) -> bool | None:
     """Whether a cell at least reads word order, which a verdict on two settings needs; None where it is not known.
 
     What lets an encoder read is a finding, whereas two bags of words say nothing of the settings' worth to one that reads.
@@ -270,18 +270,18 @@ def either_reads(first: Cell, second: Cell) -> bool | None:
     return True if True in reads else None if None in reads else False
 
 
-def common_seeds(cells: Iterable[Cell]) -> list[int]:
+def common_seeds(cells: Iterable[CellResult]) -> list[int]:
     """The seeds that all cells have."""
     return sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
 
 
-def over_places(cells: Sequence[Cell], weights: NDArray[np.float64], seeds: Sequence[int]) -> NDArray[np.float64]:
+def weighted_losses(cells: Sequence[CellResult], weights: NDArray[np.float64], seeds: Sequence[int]) -> NDArray[np.float64]:
     """The weighted sum of cells' losses at seeds that all of them have: seeds × sequences."""
     of_cells = np.stack([cell.at(seeds).losses for cell in cells])
     return np.asarray(np.tensordot(weights, of_cells, axes=1), dtype=np.float64)
 
 
-def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
+def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     """The columns of a sweep's settings: what else than shape, tuned knobs, seed and budget differs between its runs.
 
     They are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch, RMSNorm
@@ -318,14 +318,14 @@ def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
     return words if several else [""] * len(words)
 
 
-def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch, varied: list[str]) -> Cell:
+def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch, varied: list[str]) -> CellResult:
     row = runs.iloc[0]
     config = folder.run(str(row["run_id"])).config()
     at_rate = runs[runs[RATE] == search.rates.chosen]
     chosen = at_rate[at_rate["exclusion"].isna()].sort_values("seed")
     losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
     layers_cut = _told(runs, "layers_cut")
-    return Cell(
+    return CellResult(
         name=name,
         settings={column: row[column] for column in varied},
         budget=config.recipe.budget,

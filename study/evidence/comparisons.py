@@ -12,9 +12,9 @@ from study.base.quantities import EQUAL_WITHIN
 from study.base.text import status_words
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
-from study.evidence.cells import Cell, both_read, difference_between, either_reads, scatter_over_seeds, seed_variances
+from study.evidence.cells import CellResult, both_read, difference_between, either_reads, scatter_of_cells, seed_variances
 from study.evidence.families import Family, ffn_ratio
-from study.evidence.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
+from study.evidence.paired import TestedDifference, adjust_by_holm, seeds_that_would_decide, sequences_that_would_decide
 from study.evidence.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
 
 Size = Literal["depth", "width", "ffn", "heads"]
@@ -46,7 +46,7 @@ METHOD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair(Judged):
+class Pair(TestedDifference):
     """Two shapes, or two settings, and the loss of the first minus that of the second.
 
     `weighs` is of shapes the first of WEIGHED in which they differ, of which the first shape has more; of settings the column
@@ -143,7 +143,7 @@ def compare(families: Sequence[Family], alike: Sequence[Family] = (), include_un
     A cell enters when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
     """
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
-    scatter = scatter_over_seeds(cell for family in families for cell in family.cells)
+    scatter = scatter_of_cells(cell for family in families for cell in family.cells)
     seeds = seed_variances(scatter)
     left_out: dict[tuple[str, str], LeftOut] = {}
     found: list[Comparison] = []
@@ -161,13 +161,13 @@ def compare(families: Sequence[Family], alike: Sequence[Family] = (), include_un
             first, second = (one, other) if family.column is None and _sizes(one) > _sizes(other) else (other, one)
             found.append(_comparison(family, first, second, seeds))
     why_none = None if any(pair.of_shapes for pair in found) else _why_none(equal)
-    pairs = judged(found)
+    pairs = adjust_by_holm(found)
     known = sum(pair.p_value_holm is not None for pair in pairs)
     pairs = tuple(_with_remedies(pair, seeds, known) if pair.status == "undecided" else pair for pair in pairs)
     return Comparisons(pairs, tuple(left_out.values()), scatter, why_none)
 
 
-def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
+def why_left_out(cell: CellResult, include_unbracketed: bool) -> str | None:
     """Why comparisons leave a cell out, None where they do not."""
     if not cell.usable:
         return "no usable run at any learning rate"
@@ -181,7 +181,7 @@ def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
     return f"learning rate {cell.rates.chosen:.3g} is the {edge}, so a better one may lie beyond: widen the range"
 
 
-def _why_unequal(cell: Cell, others: Sequence[Cell]) -> str | None:
+def _why_unequal(cell: CellResult, others: Sequence[CellResult]) -> str | None:
     """Why a cell has spent too much or too little beside every other one to be compared, None where it has not."""
     if len(others) < 2 or any(other is not cell and _equal_budgets(cell, other) for other in others):
         return None
@@ -189,18 +189,18 @@ def _why_unequal(cell: Cell, others: Sequence[Cell]) -> str | None:
     return f"{spent}, and those of no other cell as much within {EQUAL_BUDGETS_WITHIN:.0%}"
 
 
-def _equal_budgets(one: Cell, other: Cell) -> bool:
+def _equal_budgets(one: CellResult, other: CellResult) -> bool:
     """Whether two cells of one budget have spent as much: tokens, or shares of a budget of FLOPs or tokens per parameter."""
     less, more = sorted(cell.tokens if cell.budget.unit in ("tokens", "steps") else cell.budget_share for cell in (one, other))
     return less >= (1 - EQUAL_BUDGETS_WITHIN) * more
 
 
-def _sizes(cell: Cell) -> tuple[int, ...]:
+def _sizes(cell: CellResult) -> tuple[int, ...]:
     return tuple(getattr(cell.architecture, size) for size in WEIGHED)
 
 
-def _comparison(family: Family, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:
-    of_settings = family.column is not None
+def _comparison(family: Family, first: CellResult, second: CellResult, seeds: SeedVariances) -> Comparison:
+    of_variants = family.column is not None
     sizes = list(zip(WEIGHED, _sizes(first), _sizes(second), strict=True))
     fewer = next((size for size, one, other in sizes if one < other), None)
     return Comparison(
@@ -210,11 +210,11 @@ def _comparison(family: Family, first: Cell, second: Cell, seeds: SeedVariances)
         first_cell=first.name,
         second_cell=second.name,
         weighs=family.column or next(size for size, one, other in sizes if one > other),
-        equal=_equal(first.architecture, second.architecture) if of_settings else "parameters",
-        against=None if of_settings else fewer,
+        equal=_equal(first.architecture, second.architecture) if of_variants else "parameters",
+        against=None if of_variants else fewer,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
-        reads_order=either_reads(first, second) if of_settings else both_read(first, second),
+        reads_order=either_reads(first, second) if of_variants else both_read(first, second),
     )
 
 

@@ -175,7 +175,7 @@ class TaskScores:
 
 
 @dataclass(frozen=True)
-class Downstream:
+class DownstreamEvidence:
     """The tasks of a sweep by name, and their average where one can be taken; `left_out` says of other tasks why not."""
 
     tasks: tuple[TaskScores, ...]
@@ -193,14 +193,14 @@ class Downstream:
         return {"tasks": [task.to_dict() for task in self.tasks], "average": average, "left_out_of_average": self.left_out}
 
 
-def downstream(folder: SweepFolder, ledger: pd.DataFrame) -> Downstream | None:
+def downstream(folder: SweepFolder, ledger: pd.DataFrame) -> DownstreamEvidence | None:
     """All that the scores of a sweep say, joined to its ledger; None where nothing was scored."""
     points = score_points(folder, ledger)
     if points.empty:
         return None
     tasks = tuple(_task(of_task.reset_index(drop=True)) for _, of_task in points.groupby("task", sort=True))
     average, left_out = _average(tasks)
-    return Downstream(_corrected(tasks), average, left_out)
+    return DownstreamEvidence(_corrected(tasks), average, left_out)
 
 
 def _corrected(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores, ...]:

@@ -16,17 +16,15 @@ from study.base.quantities import budget_words, rounded_all
 from study.base.text import file_name
 from study.config.sweep import CellSweep, SearchSweep, Sweep
 from study.evidence.averages import Average, averages_of
-from study.evidence.cells import Cell, by_budget, cells_of, listed_values
+from study.evidence.cells import CellResult, by_budget, cells_of, listed_values
 from study.evidence.comparisons import METHOD, Comparisons, compare, why_left_out
-from study.evidence.cuts import Cut, cuts_of
-from study.evidence.downstream import Downstream, downstream
-from study.evidence.families import Family, families_of, families_of_settings
+from study.evidence.downstream import DownstreamEvidence, downstream
+from study.evidence.families import Family, families_of, variant_families
+from study.evidence.gains import Cut, Gain, Rise, TokenGain, cuts_of, gains_of, pareto_front, rises_of, token_gains_of
 from study.evidence.ledgers import check_ledger, usable
 from study.evidence.paired import half_width
-from study.evidence.rankings import Gain, front_of, gains_of
 from study.evidence.seed_scatter import SeedScatter
-from study.evidence.sweep_laws import SweepLaws, by_setting, sweep_laws
-from study.evidence.token_gains import Rise, TokenGain, rises_of, token_gains_of
+from study.evidence.sweep_laws import SweepLaws, by_variant, sweep_laws
 from study.laws.catalogue import LAWS
 from study.laws.reading import differing_columns
 from study.store.records import cell_of
@@ -47,7 +45,7 @@ class Evidence:
     folder: SweepFolder
     sweep: Sweep
     ledger: pd.DataFrame
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
     families: tuple[Family, ...]
     comparisons: Comparisons
     include_unbracketed: bool
@@ -79,9 +77,9 @@ class Evidence:
         return rises_of(taken_in, self.comparisons.seed_variances_beside_other_budgets)
 
     @cached_property
-    def front(self) -> tuple[Cell, ...]:
+    def front(self) -> tuple[CellResult, ...]:
         """The cells that no other of the same budget and validation set beats."""
-        return front_of(self.cells)
+        return pareto_front(self.cells)
 
     @cached_property
     def laws(self) -> SweepLaws:
@@ -94,8 +92,8 @@ class Evidence:
         if self.ledger.empty:
             return ()
         used = usable(self._in_order, self.sweep.choosing_seeds)
-        apart = differing_columns(used, self._settings)
-        return tuple(where for where, _ in by_setting(used, apart)) if apart else ()
+        apart = columns_apart(used, self._settings)
+        return tuple(where for where, _ in by_variant(used, apart)) if apart else ()
 
     @property
     def _settings(self) -> list[str]:
@@ -109,7 +107,7 @@ class Evidence:
         return self.ledger.sort_values("cell", key=lambda names: names.map(places), kind="stable") if places else self.ledger
 
     @cached_property
-    def downstream(self) -> Downstream | None:
+    def downstream(self) -> DownstreamEvidence | None:
         """What downstream scores say, fitted when first asked for; None where nothing was scored."""
         return downstream(self.folder, self.ledger)
 
@@ -123,7 +121,7 @@ class Evidence:
         """The ledger's other rows."""
         return self.ledger.drop(index=self.excluded.index)
 
-    def panels(self) -> dict[str, tuple[Cell, ...]]:
+    def panels(self) -> dict[str, tuple[CellResult, ...]]:
         """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS.
 
         Families whose sizes read alike share a panel.
@@ -133,12 +131,12 @@ class Evidence:
             return {label: tuple(cell for family in families for cell in family.cells) for label, families in alike.items()}
         return {budget_words(budget): tuple(cells) for budget, cells in by_budget(self.cells).items()}
 
-    def half_width(self, cell: Cell) -> float | None:
+    def half_width(self, cell: CellResult) -> float | None:
         """Half the 95% interval of a cell's mean over seeds (nats), None where these are unknown or nothing was trained."""
         variance = self.comparisons.seed_variances.get(cell.name)
         return half_width(variance, len(cell.runs)) if variance is not None and cell.tokens else None
 
-    def losses(self, cell: Cell) -> dict[str, Any]:
+    def losses(self, cell: CellResult) -> dict[str, Any]:
         """What every figure of cells shows of one: mean loss over seeds, half its 95% interval, n, tokens, and plateau."""
         return {
             "loss_nats": cell.loss_nats,
@@ -227,7 +225,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     check_ledger(ledger, str(folder.ledger_file))
     cells = cells_of(folder, ledger)
     families = families_of(cells)
-    alike = families_of_settings(cells, listed_values(sweep)) if isinstance(sweep, CellSweep) else []
+    alike = variant_families(cells, listed_values(sweep)) if isinstance(sweep, CellSweep) else []
     comparisons = compare(families, alike, include_unbracketed)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, include_unbracketed)
 

@@ -14,7 +14,7 @@ from study.base.quantities import EQUAL_SPAN, budget_words, compact
 from study.config.recipe import Budget
 from study.config.run_config import describe_knobs
 from study.counting.architecture import Architecture
-from study.evidence.cells import Cell, by_budget, by_setting_and_budget, place_of
+from study.evidence.cells import CellResult, by_budget, by_variant_and_budget, variant_order
 
 ItemT = TypeVar("ItemT")
 
@@ -24,12 +24,12 @@ class Family:
     """Cells that are looked at together: those of equal parameters, setting and budget, or else those of one budget.
 
     `size` says what the parameters and the setting are, empty where they differ within the family. Of a family of settings
-    (families_of_settings), which differ in the ledger's `column`, it is the shape, or the depth and the parameters.
+    (variant_families), which differ in the ledger's `column`, it is the shape, or the depth and the parameters.
     """
 
     size: str
     budget: Budget
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
     column: str | None = None
 
     @property
@@ -42,14 +42,14 @@ class Family:
         """Size and budget in words."""
         return f"{self.size}, {budget_words(self.budget)}" if self.size else budget_words(self.budget)
 
-    def side(self, cell: Cell) -> str:
+    def side(self, cell: CellResult) -> str:
         """What a cell of the family is compared as: its shape, or its setting."""
         return (
             cell.architecture.shape_name if self.column is None else describe_knobs({self.column: cell.settings[self.column]})
         )
 
 
-def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
+def families_of(cells: tuple[CellResult, ...]) -> tuple[Family, ...]:
     """The families of a sweep: groups of equal parameters where any holds two shapes, else one family a budget."""
     equal = tuple(_equal_parameters(cells))
     if any(len(family.cells) > 1 for family in equal):
@@ -57,27 +57,27 @@ def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     return tuple(Family("", budget, tuple(members)) for budget, members in by_budget(cells).items())
 
 
-def families_of_settings(cells: Sequence[Cell], listed: Mapping[str, Sequence[object]]) -> list[Family]:
+def variant_families(cells: Sequence[CellResult], listed: Mapping[str, Sequence[object]]) -> list[Family]:
     """The cells of one budget and validation set that differ in one setting alone, in the order that is `listed`.
 
     They have one shape; or, of settings of the architecture, which may cost parameters, one depth and equal parameters.
     """
     places = {cell.name: place for place, cell in enumerate(cells)}
     columns = dict.fromkeys(column for cell in cells for column in cell.settings)
-    found = [family for column in columns for family in _of_setting(cells, column, listed.get(column, ()))]
+    found = [family for column in columns for family in _variant_families(cells, column, listed.get(column, ()))]
     return sorted(found, key=lambda family: min(places[cell.name] for cell in family.cells))
 
 
-def _of_setting(cells: Sequence[Cell], column: str, listed: Sequence[object]) -> Iterator[Family]:
+def _variant_families(cells: Sequence[CellResult], column: str, listed: Sequence[object]) -> Iterator[Family]:
     """The families whose cells differ in this column."""
-    ordered = sorted(cells, key=lambda cell: place_of(cell.settings[column], listed))
-    same = grouped(ordered, lambda cell: (cell.setting_but_for(column), cell.budget, cell.validation))
+    ordered = sorted(cells, key=lambda cell: variant_order(cell.settings[column], listed))
+    same = grouped(ordered, lambda cell: (cell.variant_without(column), cell.budget, cell.validation))
     for (others, budget, _), members in same.items():
         for name, alike in _alike(members, column):
             yield Family(", ".join(filter(None, (name, others))), budget, tuple(alike), column)
 
 
-def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]]]:
+def _alike(cells: Sequence[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
     """The cells of each shape, and of each depth and size those of several shapes, one a setting; with what they share."""
     for shape, members in grouped(cells, lambda cell: cell.architecture.shape_name).items():
         of_shape = [cell for cell, *_ in grouped(members, lambda cell: str(cell.settings[column])).values()]
@@ -94,22 +94,22 @@ def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]
                 yield ", ".join(filter(None, (f"depth {depth}", shared, _size(of_size)))), of_size
 
 
-def _matched(cells: list[Cell], column: str) -> Iterator[tuple[str, list[Cell]]]:
+def _matched(cells: list[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
     """The cells of one depth and size that are one a setting, not all of one shape, and what more than these they share.
 
     Where a setting has several shapes, they are matched by the width, as GeGLU's smaller FFN is with GELU's, and by the FFN
     ratio: what is lower at one width may be so for its ratio, which the other setting might have had too.
     """
-    if _one_a_setting(cells, column):
+    if _one_per_variant(cells, column):
         yield "", cells
         return
-    keys: dict[str, Callable[[Cell], float]] = {
+    keys: dict[str, Callable[[CellResult], float]] = {
         "width {:g}": lambda cell: cell.architecture.width,
         "FFN ratio {:.2g}": lambda cell: ffn_ratio(cell.architecture),
     }
     for words, key in keys.items():
         for value, group in grouped(cells, key).items():
-            if _one_a_setting(group, column):
+            if _one_per_variant(group, column):
                 yield words.format(value), group
 
 
@@ -118,15 +118,15 @@ def ffn_ratio(architecture: Architecture) -> float:
     return round(architecture.ffn / architecture.width, 1)
 
 
-def _one_a_setting(cells: Sequence[Cell], column: str) -> bool:
+def _one_per_variant(cells: Sequence[CellResult], column: str) -> bool:
     """Whether cells differ in their setting from one another, and not all have one shape."""
     settings, shapes = {str(cell.settings[column]) for cell in cells}, {cell.architecture.sizes for cell in cells}
     return len(settings) == len(cells) and len(shapes) > 1
 
 
-def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
+def _equal_parameters(cells: tuple[CellResult, ...]) -> Iterator[Family]:
     """Cells of one setting and budget that have equal parameters, from the smallest on."""
-    for (setting, budget), members in by_setting_and_budget(cells).items():
+    for (setting, budget), members in by_variant_and_budget(cells).items():
         for family in of_equal_size(members, lambda cell: cell.parameters_non_embedding):
             yield _family(family, budget, setting)
 
@@ -141,12 +141,12 @@ def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Ite
         rest = rest[len(equal) :]
 
 
-def _size(cells: Iterable[Cell]) -> str:
+def _size(cells: Iterable[CellResult]) -> str:
     """The parameters of cells of equal size in words."""
     return f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
 
 
-def _family(cells: list[Cell], budget: Budget, setting: str) -> Family:
+def _family(cells: list[CellResult], budget: Budget, setting: str) -> Family:
     size = _size(cells)
     ordered = sorted(cells, key=lambda cell: cell.architecture.sizes)
     return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))

@@ -91,7 +91,7 @@ def selected(table: RunTable) -> RunTable:
         clusters=numbered(shapes_of(ledger)),
         cluster="shape",
         validation=validation_names(ledger),
-        settings=sweep.varied() if is_there(sweep.sweep_file) else settings_of(ledger),
+        settings=sweep.varied() if is_there(sweep.sweep_file) else variant_columns_of(ledger),
         amounts={"tokens": "tokens", "parameters_non_embedding": "size"},
         without_order=frozenset(np.flatnonzero(ledger["reads_order"].eq(False)).tolist() if "reads_order" in ledger else ()),
     )
@@ -177,7 +177,7 @@ def validation_columns(runs: pd.DataFrame) -> list[str]:
     return differing_columns(runs, validation_names(runs))
 
 
-def reasons_told(exclusions: pd.Series[str]) -> str:
+def summarise_exclusions(exclusions: pd.Series[str]) -> str:
     """How many runs are left out for which reason, without its particulars, the commonest first.
 
     Runs of one state, of which each may have a reason of its own, are told together, with the first of them.
@@ -191,7 +191,7 @@ def reasons_told(exclusions: pd.Series[str]) -> str:
     return ", ".join(told)
 
 
-def settings_of(ledger: pd.DataFrame) -> list[str]:
+def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
     """The columns of architecture and recipe that tell laws apart, as far as a ledger without its sweep says.
 
     All but sizes, rate and budget, the warmup that follows it, and the knobs that are tuned: those that differ within a cell.

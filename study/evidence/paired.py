@@ -76,7 +76,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class TestedDifference:
     """A difference among others of its kind: `decided` where Holm's p-value, adjusted for all of them, is below 5%.
 
     So a single interval that leaves out zero may still be undecided. Without seed replicates there is no p-value, nor where
@@ -101,10 +101,10 @@ class Judged:
         return asdict(self) | {"status": self.status}
 
 
-_J = TypeVar("_J", bound=Judged)
+_J = TypeVar("_J", bound=TestedDifference)
 
 
-def judged(found: Sequence[_J]) -> tuple[_J, ...]:
+def adjust_by_holm(found: Sequence[_J]) -> tuple[_J, ...]:
     """These, which are all of their kind, the p-values of those on which there may be a verdict adjusted for each other."""
     adjusted = holm([None if one.reads_order is False else one.difference.p_value for one in found])
     return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(found, adjusted, strict=True))
@@ -225,8 +225,10 @@ def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVari
     return None
 
 
-def tells_apart(estimate_nats: float, noise: Difference, seeds: Sequence[SeedVariance], n_seeds: Sequence[int]) -> bool:
-    """Whether an estimate would be told from zero at 5%, over the sequences of another difference and with so many seeds."""
+def would_be_significant(
+    estimate_nats: float, noise: Difference, seeds: Sequence[SeedVariance], n_seeds: Sequence[int]
+) -> bool:
+    """Whether an estimate would differ from zero at 5%, with the sequences of another difference and so many seeds."""
     over_seeds = _over_seeds((1.0, -1.0), n_seeds, seeds)
     freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
     return _decides(replace(noise, estimate_nats=estimate_nats), 1, list(over_seeds.values()), freedoms, 1)
@@ -239,3 +241,39 @@ def _decides(
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
     freedoms = (difference.n_independent * times - 1, satterthwaite(over_seeds, seed_freedoms))
     return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """An estimate in nats per masked token, its 95% interval and p-value against zero; None without seed replicates."""
+
+    estimate: float
+    interval: tuple[float, float] | None = None
+    p_value: float | None = None
+
+
+def contrast(
+    weights: NDArray[np.float64],
+    cells: Sequence[NDArray[np.float64]],
+    seeds: Sequence[SeedVariance] | None,
+    documents: NDArray[np.int64] | None = None,
+) -> Contrast:
+    """Σ wᵢ·mean(lossᵢ) of cells that are seeds × sequences each, over the same two or more sequences.
+
+    Its variance is s²(sequences)/n of the weighted sums, clustered by the sequences' `documents` where these are known, plus Σ
+    s²ᵢ·wᵢ²/kᵢ, where `seeds` are the s²ᵢ of the cells. With the weights 1 and −1 this is
+    study.evidence.paired.paired_difference.
+    """
+    summed = weights @ np.stack([losses.mean(axis=0) for losses in cells])
+    estimate = float(summed.mean())
+    if seeds is None:
+        return Contrast(estimate)
+    n_seeds = [len(losses) for losses in cells]
+    low, high, p_value = told(estimate, *variances_of_sum(summed, weights, n_seeds, seeds, documents))
+    return Contrast(estimate, (low, high), p_value)
+
+
+def slope_weights(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weights whose sum with values is the slope of their least-squares line over x."""
+    away = x - x.mean()
+    return np.asarray(away / (away @ away))

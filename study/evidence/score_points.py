@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
 import numpy as np
 import pandas as pd
 
 from study.base.durable_files import is_there
 from study.base.statistics import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_variance
-from study.base.text import at_budget
-from study.config.named_runs import parse_start
-from study.evidence.cells import budgets_in_words, in_words, setting_columns
-from study.evidence.cuts import START
+from study.base.text import at_budget, shape_and_setting
+from study.config.named_runs import donor_of
+from study.counting.named_models import find
+from study.counting.parameters import parameters
+from study.evidence.cells import budgets_in_words, in_words, variant_columns
+from study.evidence.gains import START
 from study.evidence.ledgers import runs_of, usable
 from study.store.named_files import read_parquet
 from study.store.score_records import BaselineRecord, baseline
@@ -49,7 +56,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     scores["examples"] = scores[_SPLITS].astype(float).sum(axis=1)
     scores["truncated_examples"] = scores["truncated_examples"].astype(float).fillna(0)
-    columns = setting_columns(folder, ledger)
+    columns = variant_columns(folder, ledger)
     settings, built = in_words(ledger, columns), [column for column in columns if column.startswith("architecture.")]
     runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
         setting=settings,
@@ -140,3 +147,50 @@ def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
         str(name): (mean, noise_of_seeds(variance, freedom, n, over_examples))
         for name, mean, over_examples, n in table.itertuples(name=None)
     }
+
+
+_COLUMNS = {
+    "cola": ("CoLA", {"matthews": 0}),
+    "sst2": ("SST-2", {"accuracy": 0}),
+    "mrpc": ("MRPC", {"f1": 0, "accuracy": 1}),
+    "stsb": ("STS-B", {"pearson": 0, "spearman": 1}),
+    "qqp": ("QQP", {"f1": 0, "accuracy": 1}),
+    "mnli": ("MNLI-m", {"accuracy": 0}),
+    "qnli": ("QNLI(v2)", {"accuracy": 0}),
+    "rte": ("RTE", {"accuracy": 0}),
+    "wnli": ("WNLI", {"accuracy": 0}),
+}
+"""The column of each task, and which of the numbers between slashes is which metric."""
+
+
+@dataclass(frozen=True)
+class PublishedScore:
+    """One published number: of which model, how large it is by each count, on which task by which metric, 0 to 1."""
+
+    model: str
+    sizes: Mapping[str, int]
+    task: str
+    metric: str
+    score: float
+
+
+def published_scores(task: str, metric: str) -> tuple[PublishedScore, ...]:
+    """The published scores of a task by a metric, smallest model first; none where nobody has published any."""
+    column, places = _COLUMNS.get(task, ("", {}))
+    if metric not in places:
+        return ()
+    with files("study.evidence").joinpath("bert_miniatures_glue.csv").open(encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    found = [
+        PublishedScore(
+            row["model"], _sizes(row["model"]), task, metric, round(float(row[column].split("/")[places[metric]]) / 100, 6)
+        )
+        for row in rows
+    ]
+    return tuple(sorted(found, key=lambda one: one.sizes["parameters"]))
+
+
+def _sizes(model: str) -> dict[str, int]:
+    named = find(model)
+    assert named is not None, f"{model} is not in the catalogue"
+    return parameters(named.architecture).totals()

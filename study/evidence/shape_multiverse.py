@@ -21,11 +21,11 @@ from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN
 from study.counting.architecture import Architecture
-from study.evidence.cells import Cell, by_setting_and_budget, common_seeds, documents_of, in_words, over_places
-from study.evidence.contrasts import Contrast, contrast, slope_weights
+from study.evidence.cells import CellResult, by_variant_and_budget, common_seeds, documents_of, in_words, weighted_losses
 from study.evidence.evidence import Evidence, gather
 from study.evidence.families import of_equal_size
 from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger, validation_columns
+from study.evidence.paired import Contrast, contrast, slope_weights
 from study.evidence.seed_scatter import seed_scatter
 from study.laws.estimation import Fit, fit
 from study.laws.minimising import Space
@@ -53,7 +53,7 @@ _SPACES: tuple[Space, ...] = ("linear", "log")
 _FLOORS = ("with floor", "without floor")
 
 
-def is_about_shape(folder: Path) -> bool:
+def asks_about_shape(folder: Path) -> bool:
     """Whether a folder is a sweep's that compares depths at equal parameters."""
     if not is_there(SweepFolder(folder).sweep_file):
         return False
@@ -63,7 +63,7 @@ def is_about_shape(folder: Path) -> bool:
 
 def why_not_shape(folder: Path) -> list[Problem]:
     """Why a sweep's folder cannot be asked for shape; nothing of what is no sweep's folder, or can be."""
-    if not is_there(SweepFolder(folder).sweep_file) or is_about_shape(folder):
+    if not is_there(SweepFolder(folder).sweep_file) or asks_about_shape(folder):
         return []
     why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
     settings = "; settings that the sweep varies are compared in its answer" if SweepFolder(folder).varied() else ""
@@ -89,7 +89,7 @@ def explore_shapes(folder: Path) -> Multiverse:
     return Multiverse(QUESTION, tuple(universes))
 
 
-def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]]:
+def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[CellResult]]]:
     """The usable cells of each validation set and masks, named where there are several; the one of most cells first."""
     runs = evidence.first_runs
     words = dict(zip(runs.index, in_words(runs, validation_columns(runs)), strict=True))
@@ -99,7 +99,7 @@ def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]
 
 
 def _compared(
-    cells: Sequence[Cell], about: Mapping[str, str], sizes: Mapping[str, float], budgets: Sequence[str]
+    cells: Sequence[CellResult], about: Mapping[str, str], sizes: Mapping[str, float], budgets: Sequence[str]
 ) -> Iterator[Universe]:
     """The universes that compare cells of equal size, all of one validation set and masks; each set of runs is asked once."""
     asked: set[tuple[str, ...]] = set()
@@ -118,14 +118,14 @@ def _compared(
         yield from (_slope(families, space, {**choices, "space": space}) for space in _SPACES)
 
 
-def _that_did_not_choose(cell: Cell) -> list[int]:
+def _that_did_not_choose(cell: CellResult) -> list[int]:
     """The seeds of a cell that tell of the rate that others chose; all where one rate was tried."""
     tried = cell.rates.tried
     chose = {trial.run_id for rate in tried for trial in rate.trials} if len(tried) > 1 else set()
     return [seed for seed, run in zip(cell.seeds, cell.runs, strict=True) if run not in chose]
 
 
-def _slope(families: Sequence[Sequence[Cell]], space: Space, choices: Mapping[str, str]) -> Universe:
+def _slope(families: Sequence[Sequence[CellResult]], space: Space, choices: Mapping[str, str]) -> Universe:
     """The slope of the loss over log₂ depth within families, the mean of all.
 
     A seed is one draw, at however many budgets: the cells of a shape and setting are summed over them first.
@@ -145,17 +145,17 @@ def _slope(families: Sequence[Sequence[Cell]], space: Space, choices: Mapping[st
     return Universe(choices, "measured", value, interval)
 
 
-def _with_common_seeds(cells: Sequence[Cell]) -> list[Cell] | None:
+def _with_common_seeds(cells: Sequence[CellResult]) -> list[CellResult] | None:
     """The cells with those seeds alone that all cells of their shape and setting have, None where some have none."""
     common = {shape: common_seeds(members) for shape, members in grouped(cells, _shape_and_setting).items()}
     return [cell.at(common[_shape_and_setting(cell)]) for cell in cells] if all(common.values()) else None
 
 
-def _shape_and_setting(cell: Cell) -> tuple[Architecture, str]:
+def _shape_and_setting(cell: CellResult) -> tuple[Architecture, str]:
     return cell.architecture, cell.setting
 
 
-def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> Contrast:
+def _contrast_of_shapes(cells: Sequence[CellResult], factors: NDArray[np.float64]) -> Contrast:
     """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and setting have the same seeds."""
     places = grouped(range(len(cells)), lambda place: _shape_and_setting(cells[place]))
     shapes: dict[str, NDArray[np.float64]] = {}
@@ -164,25 +164,25 @@ def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> 
         weight = float(np.abs(factors[members]).sum())
         if weight:
             of_shape = [cells[place] for place in members]
-            shapes[f"{len(shapes)}"] = over_places(of_shape, factors[members] / weight, common_seeds(of_shape))
+            shapes[f"{len(shapes)}"] = weighted_losses(of_shape, factors[members] / weight, common_seeds(of_shape))
             weights.append(weight)
     variances = seed_scatter(cells[0].pool, shapes).variances
     known = [variances[name] for name in shapes] if len(variances) == len(shapes) else None
     return contrast(np.array(weights), list(shapes.values()), known, documents_of(cells))
 
 
-def _serves(cell: Cell, rates: str) -> bool:
+def _serves(cell: CellResult, rates: str) -> bool:
     """Whether a cell may be compared: with an error over sequences, at a rate that serves, and not as a bag of words."""
     return cell.measured and cell.reads_order is not False and (rates == "all cells" or cell.rates.bracketed)
 
 
-def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
+def _families(cells: Sequence[CellResult], size: Callable[[CellResult], float]) -> Iterator[list[CellResult]]:
     """Cells that weigh depth, equal in size, budget and setting."""
-    for members in by_setting_and_budget(cells).values():
+    for members in by_variant_and_budget(cells).values():
         yield from filter(_weigh_depth, of_equal_size(members, size))
 
 
-def _weigh_depth(cells: Sequence[Cell]) -> bool:
+def _weigh_depth(cells: Sequence[CellResult]) -> bool:
     """Whether cells of equal size are of two depths, bought with width or FFN: where layers are shared depth costs neither."""
     shapes = [cell.architecture for cell in cells]
     return len({shape.depth for shape in shapes}) > 1 and len({(shape.width, shape.ffn) for shape in shapes}) > 1

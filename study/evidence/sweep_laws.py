@@ -23,7 +23,7 @@ from study.store.sweep_folder import SweepFolder
 
 _SETTINGS = Settings(bootstrap=400)
 
-MOST_SETTINGS = 6
+MOST_VARIANTS = 6
 """Of more settings the laws would drown the answer; `study fit` fits those that are asked for."""
 
 LEDGER_LAWS = {
@@ -64,7 +64,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
     at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
     parameters are of one size, and tell what shape does, not size; where no shape has two budgets, tokens that follow from the
-    shape tell nothing of tokens. Runs that differ in columns of `settings` have laws of their own, up to MOST_SETTINGS of them.
+    shape tell nothing of tokens. Runs that differ in columns of `settings` have laws of their own, up to MOST_VARIANTS of them.
     None is fitted to runs whose losses are of different validation sets or masks, nor to those of a search, which gives few
     shapes a good rate and prunes others; one that other constants fit as well is no law.
     """
@@ -80,12 +80,12 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     remedy = "fit some with study fit of this folder and"  # without its path: an answer is the same bytes wherever it lies
     if reason := explain_incomparable_losses(used, validation_names(used), remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
-    if not (apart := differing_columns(used, settings)):
-        return _laws(TableQuery(open_ledger(folder)), used)
-    if len(used[apart].drop_duplicates()) > MOST_SETTINGS or used[apart].isna().any(axis=None):
-        return SweepLaws((), (f"No law is fitted: {explain_separate_laws(used, settings, remedy)}",))
+    if not (apart := columns_apart(used, settings)):
+        return _laws(Source(open_ledger(folder)), used)
+    if len(used[apart].drop_duplicates()) > MOST_VARIANTS or used[apart].isna().any(axis=None):
+        return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
     table = open_ledger(folder)
-    found = {where: _laws(TableQuery(table, where=where), runs) for where, runs in by_setting(used, apart)}
+    found = {where: _laws(Source(table, where=where), runs) for where, runs in by_variant(used, apart)}
     told: dict[str, list[str]] = {}
     for where, laws in found.items():
         for reason in laws.reasons:
@@ -94,7 +94,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     return SweepLaws(tuple(fit for laws in found.values() for fit in laws.fits), tuple(reasons))
 
 
-def by_setting(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+def by_variant(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     """The runs of each setting, by columns in which they differ, and the condition that keeps them, as --where takes it."""
     for values, runs in used.groupby(apart, sort=False):
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)

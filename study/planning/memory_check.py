@@ -83,7 +83,7 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
     """Memory of a run on each of its `ranks` devices; `precision` is the one that its recipe resolves to there."""
     from study.training.execution import resolve_precision
 
-    step = Step(
+    step = TrainingStep(
         batch=-(-config.batch_sequences // ranks),
         sequence_length=config.data.sequence_length,
         predictions=config.predictions,

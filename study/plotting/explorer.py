@@ -8,7 +8,7 @@ import seaborn as sns
 from altair.utils.schemapi import UndefinedType
 
 from study.base.quantities import of_flops, plural
-from study.evidence.ledgers import reasons_told
+from study.evidence.ledgers import summarise_exclusions
 from study.plotting.style import log_locator
 
 SHOWN = {
@@ -46,7 +46,7 @@ def why_none_used(points: pd.DataFrame) -> str:
         return "No run here has both quantities."
     if points["used"].any():
         return ""
-    return f"Laws use none of the {plural(len(points), 'run')} here: {reasons_told(points['left out'])}."
+    return f"Laws use none of the {plural(len(points), 'run')} here: {summarise_exclusions(points['left out'])}."
 
 
 def why_none_shown(points: pd.DataFrame, log_x: bool, log_y: bool) -> str:

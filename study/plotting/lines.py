@@ -9,14 +9,14 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from study.counting.architecture import SIZES
-from study.evidence.cells import Cell
+from study.evidence.cells import CellResult
 from study.plotting.style import MARKERS, series_styles, size_styles
 
 STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 """Of the lines of one colour, in order of width, heads and FFN, settings as they come."""
 
 
-def of_cell(cell: Cell) -> dict[str, object]:
+def of_cell(cell: CellResult) -> dict[str, object]:
     """What tells a cell's line from others: its sizes and its setting, as columns of a figure's data."""
     return dict(zip(SIZES, cell.architecture.sizes, strict=True)) | {"setting": cell.setting}
 

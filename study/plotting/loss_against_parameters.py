@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from study.base.quantities import budget_words
 from study.evidence.cells import by_budget
 from study.evidence.evidence import Evidence
-from study.evidence.rankings import front_of
+from study.evidence.gains import pareto_front
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
     COUNTS,
@@ -35,7 +35,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     stands: at its size, or beside them where others have as many or nearly so.
     """
     counted = evidence.counted(count)
-    front = {cell.name for cell in front_of(evidence.cells, lambda cell: counted[cell.name])}
+    front = {cell.name for cell in pareto_front(evidence.cells, lambda cell: counted[cell.name])}
     rows = [
         {
             "series": f"{budget_words(cell.budget)} {cell.validation}",

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.base.quantities import budget_words, plural
-from study.evidence.cells import Cell
-from study.evidence.cuts import under_every_start
+from study.evidence.cells import CellResult
 from study.evidence.evidence import Evidence
 from study.evidence.families import Family
+from study.evidence.gains import under_every_start
 from study.plotting.lines import of_cell
 from study.plotting.style import (
     LOSS,
@@ -72,7 +72,7 @@ class LossBySize:
         traded, fixed = self._on_lines(table[table["family"] != ""], True), self._on_lines(table, False)
         return fixed if self.size == "heads" or len(fixed) > len(traded) else traded
 
-    def _rows(self, cell: Cell, family: Family, half: float | None) -> list[dict[str, object]]:
+    def _rows(self, cell: CellResult, family: Family, half: float | None) -> list[dict[str, object]]:
         mean = cell.losses.mean()
         shared = {
             "panel": budget_words(family.budget),

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from study.base.quantities import tick
-from study.plotting.bench_sections import read_section
 from study.plotting.style import save_in, series_styles, theme
+from study.plotting.training_speed import read_section
 
 COLUMNS = ["varied", "value", "flops_per_second", "roof", "product_rate", "share_of_roof", "sentence"]
 

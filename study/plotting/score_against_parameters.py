@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from study.evidence.evidence import Evidence
-from study.evidence.published_scores import published_scores
+from study.evidence.score_points import published_scores
 from study.plotting.score_panels import SIZE, drawn, measured
 from study.plotting.style import COUNTS, axis_name, halo, log_ticks, side_by_side
 

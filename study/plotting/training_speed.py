@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
@@ -10,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from study.base.quantities import count_text
-from study.plotting.bench_sections import read_section
 from study.plotting.style import save_in, theme
 
 PEERS = {
@@ -73,3 +74,13 @@ def draw_file(results: Path) -> list[Path]:
     if data.empty:
         return []
     return save_in(draw(data, f"Training speed on {where}"), results.parent, results.stem)
+
+
+def read_section(results: Path, name: str) -> tuple[list[dict[str, Any]], str]:
+    """The rows of a section, none where the file has no such section, and the hardware that they were measured on."""
+    section = json.loads(results.read_bytes())["sections"].get(name)
+    if section is None:
+        return [], ""
+    place = section["environment"]
+    where = place["device"] if place["device"] != "cpu" else f"{place['processor']}, {place['threads']} threads"
+    return section["rows"], where

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 from study.base.durable_files import is_there, write_atomically
 from study.base.text import bullets, escape
 from study.evidence import averages, comparisons
 from study.evidence.evidence import Evidence, gather, save_fits
-from study.plotting import (
-    forecast_against_truth,
-    iso_flop_valleys,
-    law_fit,
-    learning_rate,
-    loss_against_flops,
-    loss_against_parameters,
-    loss_by_shape,
-    loss_curves,
-    paired_differences,
-    score_against_flops,
-    score_against_loss,
-    score_against_parameters,
-    what_doubling_adds,
-)
-from study.plotting.loss_by_size import LossBySize
-from study.plotting.of_law import OfLaw
+from study.plotting import what_doubling_adds
 from study.plotting.style import drawable, save_in
 from study.report import answer_tables as tables
+from study.report.figures import FIGURES
 from study.report.findings import loss_findings, parameter_findings, run_count
 from study.report.law_sentences import law_findings
 from study.report.open_questions import undecided
@@ -37,35 +21,6 @@ from study.report.score_sentences import law_table, score_findings, score_table,
 from study.store.records import READS_ORDER_NATS
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder
-
-FIGURES: dict[str, tuple[ModuleType | OfLaw | LossBySize, str]] = {
-    "loss_by_depth": (LossBySize("depth"), "Final validation loss against depth, one line a size"),
-    "loss_by_heads": (LossBySize("heads"), "Final validation loss against the number of heads, one line a shape"),
-    "loss_by_ffn": (LossBySize("ffn"), "Final validation loss against the FFN ratio, one line a size"),
-    "paired_differences": (
-        paired_differences,
-        "Paired differences between shapes of equal parameters, or settings of one shape",
-    ),
-    "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
-    "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
-    "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
-    "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
-    "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the front"),
-    "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
-    "law_fit": (OfLaw(law_fit.frame, law_fit.draw), "The law of the loss, its interval, what was forecast, and residuals"),
-    "forecast_against_truth": (
-        OfLaw(forecast_against_truth.frame, forecast_against_truth.draw),
-        "What the law, fitted to the smaller runs, says of the largest",
-    ),
-    "iso_flop_valleys": (
-        OfLaw(iso_flop_valleys.frame, iso_flop_valleys.draw),
-        "Loss against parameters at each training budget, with the minima",
-    ),
-    "score_against_loss": (score_against_loss, "Downstream score against loss, with the law from one to the other"),
-    "score_against_parameters": (score_against_parameters, "Downstream score against parameters, beside published ones"),
-    "score_against_flops": (score_against_flops, "Downstream score against FLOPs of pre-training"),
-}
-"""The figures of an answer in its order: what has `frame(evidence)` and `draw(data)`, and the caption."""
 
 FINDINGS = {
     "loss": ("Loss", "measured"),

@@ -7,10 +7,10 @@ from typing import Any
 
 from study.base.quantities import plural, signed
 from study.base.text import status_words, table_of
-from study.config.run_config import describe_knobs
-from study.evidence.cells import Cell, in_words, setting_columns
+from study.config.run_config import setting_words
+from study.evidence.cells import CellResult, in_words, variant_columns
 from study.evidence.evidence import Evidence
-from study.evidence.paired import Difference, Judged
+from study.evidence.paired import Difference, TestedDifference
 from study.laws.estimation import Fit
 from study.laws.law_fits import LawFit, fit_every_count
 
@@ -22,7 +22,7 @@ def differences(evidence: Evidence, of_shapes: bool) -> str:
             {
                 "family": pair.family,
                 "first − second": pair.sides,
-                **_judged(pair),
+                **_test_columns(pair),
                 "status": status_words(pair.status),
                 "sequences": pair.difference.n_sequences,
                 **_seeds(pair.difference),
@@ -33,7 +33,7 @@ def differences(evidence: Evidence, of_shapes: bool) -> str:
     )
 
 
-def _judged(found: Judged) -> dict[str, object]:
+def _test_columns(found: TestedDifference) -> dict[str, object]:
     """A difference, its interval and Holm's adjusted p."""
     p_value = None if found.p_value_holm is None else f"{found.p_value_holm:.2g}"
     return {"nats": signed(found.difference.estimate_nats), "95% interval": found.difference.bounds, "Holm p": p_value}
@@ -53,7 +53,7 @@ def averages(evidence: Evidence) -> str:
             {
                 "first − second": average.sides,
                 "places": len(average.places),
-                **_judged(average),
+                **_test_columns(average),
                 "status": status_words(average.status),
                 "least": signed(average.least_nats),
                 "most": signed(average.most_nats),
@@ -79,7 +79,7 @@ def gains(evidence: Evidence) -> str:
             "to": gain.larger,
             "budget": gain.budget,
             "setting": gain.setting or None,
-            **_judged(gain),
+            **_test_columns(gain),
             "parameters_encoder added": f"{gain.parameters_added:,}",
             "nats lowered per million": f"{gain.nats_lowered_per_million:+.3f}",
         }
@@ -127,7 +127,7 @@ def token_gains(evidence: Evidence) -> str:
             "setting": gain.setting or None,
             "from tokens": f"{gain.fewer_tokens:,}",
             "to tokens": f"{gain.more_tokens:,}",
-            **_judged(gain),
+            **_test_columns(gain),
             "nats lowered per doubling": f"{gain.nats_lowered_per_doubling:+.3f}",
         }
         for gain in evidence.token_gains
@@ -187,7 +187,7 @@ def cells(evidence: Evidence) -> str:
     return table_of([_cell_row(cell) | rest for cell, rest in zip(evidence.cells, more, strict=True)])
 
 
-def _cell_row(cell: Cell) -> dict[str, object]:
+def _cell_row(cell: CellResult) -> dict[str, object]:
     rates = cell.rates
     return {
         "shape": cell.architecture.shape_name,
@@ -204,23 +204,23 @@ def _cell_row(cell: Cell) -> dict[str, object]:
     }
 
 
-def _order(cell: Cell) -> dict[str, object]:
+def _order(cell: CellResult) -> dict[str, object]:
     """What the order of words is worth to the runs of a cell, and that they read none of it where any does not."""
     none = " (reads none)" if cell.reads_order is False else ""
     return {"order gain (nats)": None if cell.order_words is None else f"{cell.order_words}{none}"}
 
 
-def _knobs(cell: Cell) -> dict[str, object]:
-    return {"other knobs": describe_knobs({knob.name: knob.chosen for knob in cell.knobs}) or None}
+def _knobs(cell: CellResult) -> dict[str, object]:
+    return {"other knobs": setting_words({knob.name: knob.chosen for knob in cell.knobs}) or None}
 
 
-def _vertex(cell: Cell) -> str | None:
+def _vertex(cell: CellResult) -> str | None:
     """Where the parabola through the chosen rate and its neighbours is lowest, and how far below the chosen loss."""
     rates = cell.rates
     return None if rates.optimum is None else f"{rates.optimum:.3g} (−{rates.gain_left_nats:.4f})"
 
 
-def _loss(cell: Cell) -> str | None:
+def _loss(cell: CellResult) -> str | None:
     error = "" if cell.standard_error_nats is None else f" ± {cell.standard_error_nats:.4f}"
     return None if cell.loss_nats is None else f"{cell.loss_nats:.4f}{error}"
 
@@ -238,7 +238,7 @@ def excluded(evidence: Evidence) -> list[dict[str, Any]]:
     }
     if evidence.excluded.empty:
         return []
-    settings = in_words(evidence.ledger, setting_columns(evidence.folder, evidence.ledger))
+    settings = in_words(evidence.ledger, variant_columns(evidence.folder, evidence.ledger))
     rows = evidence.ledger.assign(setting=settings).loc[evidence.excluded.index]
     return [{columns[str(key)]: value for key, value in row.items()} for row in rows[list(columns)].to_dict("records")]
 

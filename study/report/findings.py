@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from study.base.grouping import grouped
 from study.base.quantities import budget_words, compact, plural
 from study.counting.parameters import parameters, what_doubling_adds
-from study.evidence.cells import Cell, difference_between, measured
+from study.evidence.cells import CellResult, difference_between, measured
 from study.evidence.comparisons import Pair, why_left_out
 from study.evidence.evidence import Evidence
-from study.evidence.ledgers import reasons_told
-from study.evidence.rankings import Gain, flops_fronts_of
-from study.evidence.token_gains import TokenGain
+from study.evidence.gains import Gain, TokenGain, flops_fronts
+from study.evidence.ledgers import summarise_exclusions
 from study.plotting.what_doubling_adds import shapes_shown
 from study.report.pair_sentences import (
-    LETS_READ,
+    READING_REMEDIES,
     average_sentences,
     chance_words,
     family_sentences,
@@ -24,7 +23,7 @@ from study.report.pair_sentences import (
 )
 from study.store.records import RETRIED
 
-GAINS_TOLD = 3
+MOST_STEPS = 3
 """How many of the best steps are told in words; the table has all."""
 
 
@@ -97,7 +96,7 @@ def _why_excluded(evidence: Evidence) -> str:
         "other learning rates": ~failed & ~by_hand,
     }
     ways = [way for way, runs in helps.items() if runs.any()]
-    return f" ({reasons_told(reasons)}). The ledger says nothing about loss yet; {' or '.join(ways)} may"
+    return f" ({summarise_exclusions(reasons)}). The ledger says nothing about loss yet; {' or '.join(ways)} may"
 
 
 def run_count(evidence: Evidence) -> str:
@@ -128,7 +127,7 @@ def _best(evidence: Evidence) -> Iterator[str]:
         shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
         cheaper = f"; the front below that size: {shown}" if smaller else ""
         yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
-    for front in flops_fronts_of(evidence.cells):
+    for front in flops_fronts(evidence.cells):
         shown = "; ".join(
             f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front
         )
@@ -138,7 +137,7 @@ def _best(evidence: Evidence) -> Iterator[str]:
         yield from _steps(evidence.gains)
 
 
-def _like(cell: Cell, evidence: Evidence) -> str:
+def _like(cell: CellResult, evidence: Evidence) -> str:
     """How many of the cells that one was compared with, in pairs or steps, are not told apart from it; empty where all are."""
     beside = _beside(cell, evidence)
     others, alike = {other for other, _ in beside}, {other for other, status in beside if status != "decided"}
@@ -146,14 +145,14 @@ def _like(cell: Cell, evidence: Evidence) -> str:
     return f", not told apart from {which} that it was compared with" if alike else ""
 
 
-def _beside(cell: Cell, evidence: Evidence) -> list[tuple[str, str]]:
+def _beside(cell: CellResult, evidence: Evidence) -> list[tuple[str, str]]:
     """The names of the cells that one was compared with in pairs or steps, each with the verdict."""
     found = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
     found += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
     return [(two if one == cell.name else one, status) for one, two, status in found if cell.name in (one, two)]
 
 
-def _next(best: Cell, evidence: Evidence) -> str:
+def _next(best: CellResult, evidence: Evidence) -> str:
     """The next lowest cell minus the best, where no pair or step compares the two: chance may have put them in their order."""
     alike = [cell for cell in measured(evidence.cells) if (cell.budget, cell.validation) == (best.budget, best.validation)]
     others = [cell for cell in alike if cell.name != best.name]
@@ -169,20 +168,20 @@ def _steps(gains: Sequence[Gain]) -> Iterator[str]:
     counts = _counted_steps(gains, f"{plural(len(gains), 'step')} to a larger size")
     decided = [gain for gain in gains if gain.status == "decided"]
     lowering = [gain for gain in decided if gain.difference.estimate_nats < 0]
-    yield f"{counts[:-1]}; most of the decided, per million more parameters_encoder:" if len(lowering) > GAINS_TOLD else counts
-    yield from map(_gain_sentence, lowering[:GAINS_TOLD])
+    yield f"{counts[:-1]}; most of the decided, per million more parameters_encoder:" if len(lowering) > MOST_STEPS else counts
+    yield from map(_gain_sentence, lowering[:MOST_STEPS])
     raising = [gain for gain in decided if gain.difference.estimate_nats >= 0]
     if raising:
         raising.sort(key=lambda gain: -gain.difference.estimate_nats)
-        told = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in raising[:GAINS_TOLD])
-        yield f"{'Those that raise it most' if len(raising) > GAINS_TOLD else 'Raising it'}: {told}."
+        told = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in raising[:MOST_STEPS])
+        yield f"{'Those that raise it most' if len(raising) > MOST_STEPS else 'Raising it'}: {told}."
 
 
 def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
     """How many steps lower the loss and how many raise it, or why that is not known, or says nothing."""
     compared = [gain for gain in gains if gain.status != "reads_no_order"]
     if not compared:
-        return f"No verdict on {steps}: an encoder of each reads no word order; {LETS_READ}."
+        return f"No verdict on {steps}: an encoder of each reads no word order; {READING_REMEDIES}."
     if why := why_unknown(compared):
         return f"Not decided: {steps}, but {why}."
     decided = [gain for gain in compared if gain.status == "decided"]
@@ -206,11 +205,11 @@ def _gain_sentence(gain: Gain) -> str:
 def _longest(evidence: Evidence) -> Iterator[str]:
     """What the step to the largest budget bought each shape and setting; of many how many gained, and the largest gains."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
-    if len(last) > GAINS_TOLD:
+    if len(last) > MOST_STEPS:
         counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")
         last = sorted((gain for gain in last if gain.status == "decided"), key=lambda gain: -gain.nats_lowered_per_doubling)
         yield f"{counts[:-1]}; most of the decided, per doubling of the tokens:" if last else counts
-    yield from map(_token_gain_sentence, last[:GAINS_TOLD])
+    yield from map(_token_gain_sentence, last[:MOST_STEPS])
 
 
 def _token_gain_sentence(gain: TokenGain) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from study.base.quantities import plural
 from study.base.text import shape_and_variant, status_words
 from study.evidence.evidence import Evidence
-from study.evidence.token_gains import Rise
+from study.evidence.gains import Rise
 from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit, describe_lack_of_fit
 

@@ -79,7 +79,7 @@ def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html
     return mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind=kind)
 
 
-def tabled(text: str) -> Html:
+def scrolling_tables(text: str) -> Html:
     """Markdown in whose tables no short cell breaks, as of a shape or an interval: they scroll sideways where they are wide."""
     import marimo as mo
 

@@ -13,17 +13,16 @@ from study.base.quantities import EQUAL_WITHIN, budget_words, compact, count_tex
 from study.config.named_runs import NO_RUN
 from study.config.run_config import MOST_OVERLAP
 from study.config.sweep import CellSweep
-from study.evidence.cells import Cell
+from study.evidence.cells import CellResult
 from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
 from study.evidence.families import of_equal_size
+from study.evidence.gains import Gain, TokenGain
 from study.evidence.ledgers import LEDGER_COLUMNS
-from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, tells_apart
-from study.evidence.rankings import Gain
-from study.evidence.token_gains import TokenGain
+from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, would_be_significant
 from study.laws.expressions import evaluate
-from study.report.findings import GAINS_TOLD
-from study.report.pair_sentences import LETS_READ
+from study.report.findings import MOST_STEPS
+from study.report.pair_sentences import READING_REMEDIES
 
 MOST_UNREAD = 8
 """So many cells that read no word order are told by name; the table of cells has all."""
@@ -59,7 +58,7 @@ def _open_order(evidence: Evidence) -> Iterator[str]:
         yield (
             f"What these would reach if all of their runs read word order, {len(unread)} of {plural(len(usable), 'cell')}: "
             f"{names}{more}; until then their losses are those of bags of words, on which no verdict on shapes rests, and "
-            f"{LETS_READ}."
+            f"{READING_REMEDIES}."
         )
     unknown = sum(cell.reads_order is None for cell in usable)
     if unknown:
@@ -69,7 +68,7 @@ def _open_order(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _gain_words(cell: Cell) -> str:
+def _gain_words(cell: CellResult) -> str:
     """What order is worth to a cell, in brackets; empty where it was not measured."""
     return "" if cell.order_gain_nats is None else f" ({cell.order_words})"
 
@@ -169,9 +168,9 @@ def _open_steps(evidence: Evidence) -> Iterator[str]:
     of_sizes = () if evidence.comparisons.weigh_depth_or_width else evidence.gains
     steps: list[Gain | TokenGain] = [*of_sizes, *evidence.token_gains]
     if names := [gain.step for gain in steps if gain.status == "undecided"]:
-        which = "these" if len(names) <= GAINS_TOLD else f"{len(names)} of {len(steps)}"
-        more = f"; and {len(names) - GAINS_TOLD} more, see their tables" if len(names) > GAINS_TOLD else ""
-        told = f"{'; '.join(names[:GAINS_TOLD])}{more}"
+        which = "these" if len(names) <= MOST_STEPS else f"{len(names)} of {len(steps)}"
+        more = f"; and {len(names) - MOST_STEPS} more, see their tables" if len(names) > MOST_STEPS else ""
+        told = f"{'; '.join(names[:MOST_STEPS])}{more}"
         yield f"Whether {which} steps change the loss at all, since chance may do as much (Holm, 5%): {told}."
 
 
@@ -219,7 +218,7 @@ def _open_vertices(evidence: Evidence) -> Iterator[str]:
             told = f"{pair.first} minus {pair.second} {signed(at_vertices)} in place of {signed(found.estimate_nats)} nats"
             moved.append((abs(at_vertices - found.estimate_nats), f"{told} at {pair.family}"))
     if moved:
-        most = "; ".join(words for _, words in sorted(moved, reverse=True)[:GAINS_TOLD])
+        most = "; ".join(words for _, words in sorted(moved, reverse=True)[:MOST_STEPS])
         count = f"{len(moved)} of {plural(len(decided), 'decided pair')} out of the interval"
         yield f"What rates between those tried would give; by the vertices in the table of cells they move {count}: {most}."
 
@@ -242,16 +241,16 @@ def _open_choices(evidence: Evidence) -> Iterator[str]:
         if other is None or other.loss_nats is None:
             continue
         above, at = other.loss_nats - float(cells[lower].losses.mean()), (len(cells[lower].runs), len(other.trials))
-        if above <= 0 or not tells_apart(above, pair.difference, (seeds[lower], seeds[higher]), at):
+        if above <= 0 or not would_be_significant(above, pair.difference, (seeds[lower], seeds[higher]), at):
             loose.append(f"{name} at {other.learning_rate:.4g} minus {pair.lower} {signed(above)} nats at {pair.family}")
             chose = max(chose, cells[higher].rates.seeds)
     if loose:
         who, ranked = ("the first seed", "it ranks") if chose == 1 else (f"the first {chose} seeds", "they rank")
-        more = f"; and {len(loose) - GAINS_TOLD} more" if len(loose) > GAINS_TOLD else ""
+        more = f"; and {len(loose) - MOST_STEPS} more" if len(loose) > MOST_STEPS else ""
         yield (
             f"Whether {who} chose the best of the rates tried: {len(loose)} of {plural(len(decided), 'decided pair')} would be "
             f"open at the rate that {ranked} next for the higher side, and seeds at the chosen rates say nothing of it: "
-            f"{'; '.join(loose[:GAINS_TOLD])}{more}."
+            f"{'; '.join(loose[:MOST_STEPS])}{more}."
         )
 
 

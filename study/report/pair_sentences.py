@@ -10,7 +10,7 @@ from study.base.quantities import plural, signed
 from study.base.text import status_words
 from study.evidence.averages import Average
 from study.evidence.comparisons import WEIGHED, Comparison
-from study.evidence.paired import Judged
+from study.evidence.paired import TestedDifference
 
 MOST_FAMILIES = 8
 """So many families are told in words each; of more, two, and the tables have all."""
@@ -36,7 +36,7 @@ _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower 
 """Where the second shape has more of nothing; less depth or width at equal parameters is more of something."""
 
 
-LETS_READ = (
+READING_REMEDIES = (
     "more tokens (budgets), rotary positions (base.architecture.position_encoding: rotary) or a learned bias by distance "
     "(base.architecture.distance_bias: learned) may let them read it"
 )
@@ -51,7 +51,7 @@ def verdict(pairs: Sequence[Comparison]) -> str:
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     unread = [pair for pair in pairs if pair.status == "reads_no_order"]
     if not compared:
-        return f"No verdict at equal {pairs[0].equal}: {_unread(unread)}; {LETS_READ}."
+        return f"No verdict at equal {pairs[0].equal}: {_unread(unread)}; {READING_REMEDIES}."
     words = _verdict(compared, None if unread else _winner(compared))
     if unread:
         words += f" No verdict on more: {_unread(unread)}."
@@ -84,7 +84,7 @@ def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
     return f"{winner}{' in every pair' if len(pairs) > 1 else ''}: {words}"
 
 
-def why_unknown(found: Sequence[Judged]) -> str:
+def why_unknown(found: Sequence[TestedDifference]) -> str:
     """Why chance between seeds is known of none of these differences; empty where it is of any."""
     if any(one.status != "no_seed_replicates" for one in found):
         return ""
@@ -190,7 +190,7 @@ def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -
     return f"{name}: {none}; {largest}{words}{chance_words(told)}."
 
 
-def chance_words(undecided: Judged) -> str:
+def chance_words(undecided: TestedDifference) -> str:
     """The p-value of what Holm's procedure leaves undecided, beside an interval that is for this difference alone."""
     return "" if undecided.p_value_holm is None else f"; Holm's p {undecided.p_value_holm:.2g}"
 
@@ -213,14 +213,14 @@ def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
             yield f"Averaged {over}, {'; '.join(clauses)} (Holm, 5%)."
             continue
         above = [one.reversed if one.first == lowest else one for one in alike if lowest in (one.first, one.second)]
-        yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_judged(above)} (Holm, 5%)."
+        yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_test_columns(above)} (Holm, 5%)."
     if more := groups[MOST_FAMILIES:]:
         rest = plural(len(more), "more group")
         kind = "shapes" if averages[0].of_shapes else "settings"
         yield f"The averages of {rest} of {kind} are in the table of averages over places."
 
 
-def _judged(averages: Sequence[Average]) -> str:
+def _test_columns(averages: Sequence[Average]) -> str:
     """Averages over places with their intervals, those of one status together and the decided ones first."""
     by_status = grouped(sorted(averages, key=lambda average: average.status), lambda average: average.status)
     return "; ".join(

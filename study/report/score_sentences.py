@@ -12,9 +12,9 @@ from study.base.grouping import grouped
 from study.base.quantities import plural
 from study.base.statistics import CONFIDENCE
 from study.base.text import status_words, table, table_of
-from study.evidence.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
+from study.evidence.downstream import AVERAGE, FREE_FROM, DownstreamEvidence, TaskScores
 from study.evidence.evidence import Evidence
-from study.evidence.published_scores import published_scores
+from study.evidence.score_points import published_scores
 from study.evidence.score_trends import Trend, Verdict
 from study.laws.forecasting import Forecast
 
@@ -47,7 +47,7 @@ def score_findings(evidence: Evidence) -> list[str]:
     return [*_verdicts(found), *_beside_baselines(found), *_average(found), *_unusual(found), *_truncated(found)]
 
 
-def _verdicts(found: Downstream) -> Iterator[str]:
+def _verdicts(found: DownstreamEvidence) -> Iterator[str]:
     verdicts = {task.task: None if task.trend is None else task.trend.verdict for task in found.tasks}
     by_verdict = grouped(verdicts, verdicts.__getitem__)
     for verdict, words in _WORDS.items():
@@ -66,7 +66,7 @@ def _verdicts(found: Downstream) -> Iterator[str]:
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
 
 
-def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
+def _hopeless(found: DownstreamEvidence, undecided: Sequence[str]) -> str:
     """Of which undecided tasks no order of so few encoders has a p that so many tasks leave below 5%, in words."""
     tested = {task.task: task for task in found.tasks if task.trend and task.trend.p_value is not None}
     few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
@@ -78,7 +78,7 @@ def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
     return f"; {most} at most{which} cannot decide {one} in whatever order, more of them might"
 
 
-def _beside_baselines(found: Downstream) -> Iterator[str]:
+def _beside_baselines(found: DownstreamEvidence) -> Iterator[str]:
     """Where pre-training shows, where it hurts, and where a bag of words does better than an encoder."""
     if compared := {task.task: task.above_untrained for task in found.tasks if task.beside_untrained.of}:
         none = ", ".join(name for name, (encoders, _) in compared.items() if not encoders)
@@ -103,7 +103,7 @@ def _of(count: tuple[int, int]) -> str | None:
     return f"{count[0]} of {count[1]}" if count[1] else None
 
 
-def _unusual(found: Downstream) -> Iterator[str]:
+def _unusual(found: DownstreamEvidence) -> Iterator[str]:
     """The tasks that were scored with other than the usual knobs, such as a limit of the examples."""
     knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in found.tasks}
     for words, tasks in grouped(knobs, knobs.__getitem__).items():
@@ -111,7 +111,7 @@ def _unusual(found: Downstream) -> Iterator[str]:
             yield f"Scored with {words}: {', '.join(tasks)}."
 
 
-def _truncated(found: Downstream) -> Iterator[str]:
+def _truncated(found: DownstreamEvidence) -> Iterator[str]:
     """How many examples of each task some encoder did not read whole."""
     most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in found.tasks}
     if told := ", ".join(
@@ -122,7 +122,7 @@ def _truncated(found: Downstream) -> Iterator[str]:
         yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {told}."
 
 
-def _average(found: Downstream) -> Iterator[str]:
+def _average(found: DownstreamEvidence) -> Iterator[str]:
     if found.average is not None:
         yield from _best_on_average(found.average, max(len(task.points) for task in found.tasks))
         yield from _trend_of_average(found.average)
@@ -239,7 +239,7 @@ def _forecast(told: Forecast | str) -> str:
     return f"{told.mean_error}, {told.coverage} ({status_words(told.status)})"
 
 
-def scores_told(evidence: Evidence) -> pd.DataFrame:
+def scores_frame(evidence: Evidence) -> pd.DataFrame:
     """Every encoder's score on every task with its interval, beside what needs no pre-training; empty where there is none."""
     if evidence.downstream is None:
         return pd.DataFrame()
@@ -265,8 +265,8 @@ def scores_told(evidence: Evidence) -> pd.DataFrame:
 
 
 def score_table(evidence: Evidence) -> str:
-    """What `scores_told` has, as Markdown."""
-    told = scores_told(evidence)
+    """What `scores_frame` has, as Markdown."""
+    told = scores_frame(evidence)
     if told.empty:
         return ""
     rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in told.to_dict("records")]

@@ -154,7 +154,7 @@ def account(
     )
 
 
-def length_of(asked: int | None, architectures: Sequence[Architecture]) -> int:
+def default_length(asked: int | None, architectures: Sequence[Architecture]) -> int:
     """The sequence length that models are counted at: what is asked for, else USUAL_LENGTH, or as many as all have."""
     return asked if asked is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
 

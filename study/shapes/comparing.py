@@ -1,19 +1,232 @@
-"""Models side by side: shapes, components, totals and FLOPs."""
+"""What `study compare` prints: models side by side, and single changes of one model ranked by what they add."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
+from study.base.errors import InputError, nearest, of_each
+from study.base.schema import number_in
 from study.base.text import aligned
-from study.counting.architecture import Architecture
+from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting.parameters import parameters
-from study.shapes.accounts import TOTALS, totals, training_flops
-from study.shapes.naming import Subject
+from study.counting.solving import ShapeRules
+from study.shapes.accounts import TOTALS, Conditions, memory_in, totals, training_flops
+from study.shapes.naming import NamedArchitecture
+
+if TYPE_CHECKING:
+    from study.counting.latency_prediction import LatencyModel
+
+Measure = Callable[[Architecture], float]
+"""A number that an architecture has and a change adds to."""
+
+LABELS = {
+    "parameters": ("parameters", 1.0),
+    "train_flops": ("train_flops a token", 1.0),
+    "memory_bytes": ("training memory, MB", 1e-6),
+    "latency_seconds": ("latency, µs", 1e6),
+}
+"""What a reader calls each measure, and by what it is multiplied to be read."""
+
+
+def measures(conditions: Conditions, latency: LatencyModel | None = None) -> dict[str, Measure]:
+    """What changes are ranked by.
+
+    `parameters` (unique tensors of the MLM model), `train_flops` per token, `memory_bytes` of training, and, where a latency
+    model is given, `latency_seconds` of the encoder's forward pass.
+    """
+    found: dict[str, Measure] = {
+        "parameters": lambda architecture: parameters(architecture).parameters,
+        "train_flops": lambda architecture: training_flops(architecture, conditions.sequence_length)[1]["train_flops"],
+        "memory_bytes": lambda architecture: memory_in(conditions, architecture)["training"].total,
+    }
+    if latency is not None:
+        batch, length = conditions.batch, conditions.sequence_length
+        found["latency_seconds"] = lambda architecture: latency.seconds(architecture, batch, length)
+    return found
 
 
 @dataclass(frozen=True)
-class Row:
+class Effect:
+    """What one change does to one measure: the value before and after, and the elasticity over the change.
+
+    The elasticity is ln(after/before) ÷ ln(new size/old size), exact for the step that is made (an arc, not the slope at a
+    point); None for a change of several sizes at once or of something that is no size.
+    """
+
+    before: float
+    after: float
+    elasticity: float | None
+
+    @property
+    def added(self) -> float:
+        """What the change adds."""
+        return self.after - self.before
+
+    def to_dict(self) -> dict[str, float | None]:
+        """The effect as plain values."""
+        share = self.added / self.before
+        return {"after": self.after, "added": self.added, "added_share": share, "elasticity": self.elasticity}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a base: its sizes as asked for, what had to follow, the architecture, and the effect on each measure."""
+
+    label: str
+    note: str
+    architecture: Architecture
+    effects: Mapping[str, Effect]
+
+
+def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChange]:
+    """The changes of a base that texts ask for, in their order.
+
+    Each text is `field=value`, or several joined by commas for one change. What is not named stays: a wider model keeps its
+    ffn. It keeps its heads where they divide the new width; else it gets the number that divides it and comes nearest to the
+    base's head width. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
+    """
+    return of_each(partial(_step, base), texts)
+
+
+def rank_changes(
+    base: Architecture, steps: Sequence[ProposedChange], measured: Mapping[str, Measure], by: str = "parameters"
+) -> list[Change]:
+    """The effects of changes of a base, those that add most to the measure `by` first.
+
+    Memory is known for encoders that study.model builds, latency for those of BERT's kind, and left out where the base or a
+    change is of another. Raises InputError where `by` is.
+    """
+    architectures = (base, *(step.architecture for step in steps))
+    unknown: Set[str] = set()
+    if any(unbuildable(architecture) for architecture in architectures):
+        unknown = measured.keys() - {"parameters", "train_flops"}
+    elif any(map(not_of_berts_kind, architectures)):
+        unknown = {"latency_seconds"}
+    measured = {name: measure for name, measure in measured.items() if name not in unknown}
+    if by not in measured:
+        raise InputError.at("--by", f"{by} is not known for these models; known: {', '.join(measured)}")
+    before = {name: measure(base) for name, measure in measured.items()}
+    changes = [step.measured(before, measured) for step in steps]
+    return sorted(changes, key=lambda change: -change.effects[by].added)
+
+
+@dataclass(frozen=True)
+class ProposedChange:
+    """A change before it is measured; `ratio` is new over old of the one size that changes."""
+
+    label: str
+    note: str
+    architecture: Architecture
+    ratio: float | None
+
+    def measured(self, before: Mapping[str, float], measured: Mapping[str, Measure]) -> Change:
+        """The change with its effects on every measure, whose values before it are given."""
+        effects = {name: _effect(before[name], measure(self.architecture), self.ratio) for name, measure in measured.items()}
+        return Change(self.label, self.note, self.architecture, effects)
+
+
+def _step(base: Architecture, text: str) -> ProposedChange:
+    values = _parse(text)
+    note = ""
+    if "width" in values and "heads" not in values:
+        width = values["width"]
+        if isinstance(width, int) and width > 0 and width % base.heads:
+            heads = ShapeRules(head_width=base.head_width).heads(width)
+            values |= {"heads": heads}
+            note = f"heads {base.heads} → {heads}, to divide it"
+    architecture = Architecture.parse(base.model_dump() | values, place="--change")
+    asked = [field for field in values if not (note and field == "heads")]
+    old, new = base.model_dump(include=set(asked)), architecture.model_dump(include=set(asked))
+    if old == new:
+        raise InputError.at(f"--change {text}", "leaves the model as it is; give another value")
+    label = ", ".join(f"{field} {_shown(old[field])} → {_shown(new[field])}" for field in asked)
+    return ProposedChange(label, note, architecture, _ratio([(old[field], new[field]) for field in asked]))
+
+
+def _parse(text: str) -> dict[str, object]:
+    """The fields and values of `field=value[,field=value…]`."""
+    values: dict[str, object] = {}
+    for part in text.split(","):
+        field, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not field or not value:
+            raise InputError.at(f"--change {text}", "is not field=value, such as depth=24")
+        if field not in Architecture.model_fields:
+            raise InputError.at(
+                f"--change {text}", f"{field!r} is not a field; {nearest(field, list(Architecture.model_fields))}"
+            )
+        if field in values:
+            raise InputError.at(f"--change {text}", f"names {field} twice; give a --change to each value")
+        values[field] = number_in(value)
+    return values
+
+
+def _effect(before: float, after: float, ratio: float | None) -> Effect:
+    return Effect(before, after, None if ratio is None else math.log(after / before) / math.log(ratio))
+
+
+def _ratio(pairs: list[tuple[object, object]]) -> float | None:
+    """New over old of the one size that changed; None where there is more than one, or none."""
+    if len(pairs) != 1:
+        return None
+    old, new = pairs[0]
+    sizes = [value for value in (old, new) if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return sizes[1] / sizes[0] if len(sizes) == 2 else None
+
+
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def changes_as_text(base: NamedArchitecture, changes: Sequence[Change], by: str, conditions: Conditions) -> str:
+    """Changes as rows in their order: for each measure, one below the other, what they add, as a share, and the elasticity."""
+    lines = aligned([row for name in changes[0].effects for row in _rows(base, changes, name)], left=2)
+    note = "elasticity: ln(after/before) ÷ ln(new size/old size), over the whole change; what is not named stays as it is"
+    return "\n".join([*lines, *_answer(changes, by), note, f"counted at {conditions}"])
+
+
+def _rows(base: NamedArchitecture, changes: Sequence[Change], name: str) -> list[list[str]]:
+    """What changes do to one measure, below its name and what it was before, and a blank row."""
+    label, scale = LABELS[name]
+    rows = [["", "change", label, "added", "elasticity"]]
+    rows.append(["", base.title, f"{changes[0].effects[name].before * scale:,.0f}", "", ""])
+    for rank, change in enumerate(changes, 1):
+        effect, words = change.effects[name], change.label + (f" ({change.note})" if change.note else "")
+        slope = "–" if effect.elasticity is None else f"{effect.elasticity:z.3f}"
+        added = f"{effect.added * scale:+,.0f}", f"{effect.added / effect.before:+.1%}"
+        rows.append([f"{rank}.", words, *added, slope])
+    return [*rows, [""] * len(rows[0])]
+
+
+def changes_to_dict(base: NamedArchitecture, changes: Sequence[Change], by: str, conditions: Conditions) -> dict[str, object]:
+    """The ranked changes as plain values."""
+    return {
+        "base": base.title,
+        "counted_at": asdict(conditions),
+        "ranked_by": by,
+        "before": {name: effect.before for name, effect in changes[0].effects.items()},
+        "changes": [
+            {"change": change.label, "note": change.note, "shape": change.architecture.shape_name}
+            | {name: effect.to_dict() for name, effect in change.effects.items()}
+            for change in changes
+        ],
+    }
+
+
+def _answer(changes: Sequence[Change], by: str) -> list[str]:
+    """What people ask for: which change adds most to each measure."""
+    parts = [f"ranked by {LABELS[by][0]} added"]
+    for name in changes[0].effects:
+        added = [change.effects[name].added for change in changes]
+        parts.append(f"most {LABELS[name][0]}: {changes[added.index(max(added))].label}")
+    return parts
+
+
+@dataclass(frozen=True)
+class ModelQuantity:
     """One quantity of every model that is compared; None where a model has no such thing."""
 
     group: str
@@ -21,11 +234,11 @@ class Row:
     values: tuple[float | None, ...]
 
 
-def side_by_side(subjects: Sequence[Subject], sequence_length: int) -> list[Row]:
+def tabulate_models(subjects: Sequence[NamedArchitecture], sequence_length: int) -> list[ModelQuantity]:
     """Shapes, components, totals and FLOPs per token of some models; raises InputError for an impossible length."""
     columns = [_quantities(subject.architecture, sequence_length) for subject in subjects]
     names = dict.fromkeys(key for group in GROUPS for column in columns for key in column if key[0] == group)
-    return [Row(group, name, tuple(column.get((group, name)) for column in columns)) for group, name in names]
+    return [ModelQuantity(group, name, tuple(column.get((group, name)) for column in columns)) for group, name in names]
 
 
 GROUPS = {
@@ -46,7 +259,7 @@ def _quantities(a: Architecture, sequence_length: int) -> dict[tuple[str, str], 
     return {(group, name): value for group, of in zip(GROUPS, groups, strict=True) for name, value in of.items()}
 
 
-def rows_as_text(subjects: Sequence[Subject], rows: Sequence[Row], sequence_length: int) -> str:
+def models_as_text(subjects: Sequence[NamedArchitecture], rows: Sequence[ModelQuantity], sequence_length: int) -> str:
     """Models as columns, with how many times the first the second is where there are two."""
     pair = len(subjects) == 2
     lines = [["", *(subject.title for subject in subjects), *(["second ÷ first"] if pair else [])]]
@@ -60,7 +273,9 @@ def rows_as_text(subjects: Sequence[Subject], rows: Sequence[Row], sequence_leng
     return "\n".join(aligned(lines))
 
 
-def rows_to_dict(subjects: Sequence[Subject], rows: Sequence[Row], sequence_length: int) -> dict[str, object]:
+def models_to_dict(
+    subjects: Sequence[NamedArchitecture], rows: Sequence[ModelQuantity], sequence_length: int
+) -> dict[str, object]:
     """Each model as plain values, quantities by group; None where it has no such thing."""
     models = [
         {"name": subject.title}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Subject:
+class NamedArchitecture:
     """An architecture that was asked for by name, what to call it, and of a named model its published size and its status."""
 
     title: str
@@ -25,7 +25,7 @@ class Subject:
     published: tuple[str, str] | None = None
 
 
-def subject(name: str, results: Path) -> Subject:
+def resolve_architecture(name: str, results: Path) -> NamedArchitecture:
     """The architecture that `name` stands for; named models come first, then files and folders, then runs in `results`.
 
     Raises InputError with the nearest known name, or with what is wrong in the file.
@@ -33,15 +33,15 @@ def subject(name: str, results: Path) -> Subject:
     if not name.strip():
         raise InputError.at(repr(name), "is no model's name; give one such as bert-base, a file, or a run's folder or id")
     if model := find(name):
-        return Subject(model.short_name, model.architecture, (model.published, model.published_status))
+        return NamedArchitecture(model.short_name, model.architecture, (model.published, model.published_status))
     if is_there(path := Path(name)) and path.is_file():
-        return Subject(name, _in_file(path))
+        return NamedArchitecture(name, _in_file(path))
     if path.is_dir() or _is_run(path):
-        return Subject(name, _in_folder(path))
+        return NamedArchitecture(name, _in_folder(path))
     if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and (path.parent.is_dir() or path.parent.name == "runs")):
         raise InputError.at(name, "does not exist, and is no model's name")
     if (architecture := _of_id(name, results)) is not None:
-        return Subject(name, architecture)
+        return NamedArchitecture(name, architecture)
     raise unknown(name, f" (nor is it a file, or a run in {results})")
 
 

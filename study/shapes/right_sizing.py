@@ -78,7 +78,7 @@ class Solved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class ShapeQuery:
     """What `study shapes` is asked, in its options: amounts, which shapes are considered, and what predicts latency and loss.
 
     One amount is met within `tolerance`; `under` it, or under several, a shape stays.

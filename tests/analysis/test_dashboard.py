@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from study.report.answer import FIGURES, report
+from study.report.answer import report
+from study.report.figures import FIGURES
 from study.store.sweep_folder import SweepFolder
 from tests.browsing import ELEMENTS, LINES, WORDS, browser, served
 from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder

@@ -29,7 +29,7 @@ from study.benching.results import Results, read_sections
 from study.benching.rows import Rounds, median_interval, training_row
 from study.benching.step_profile import kernel_kind, kind_of, seconds_by_kind, shares_of
 from study.counting.architecture import Architecture
-from study.counting.memory import Step, training_memory
+from study.counting.memory import TrainingStep, training_memory
 from study.counting.named_models import named
 from study.counting.parameters import flops_per_token, spared_flops_per_token
 from study.executing.slots import MPS_PORTION, Slot, rank_environments
@@ -344,7 +344,7 @@ def test_a_wave_of_models_fits_into_80_gb_with_one_peer() -> None:
     for _, wave in groupby(cases_of_models(1, 0.0), key=lambda case: case.wave):
         ours = peer = 0
         for case in wave:
-            step = Step(case.batch, case.sequence_length, case.predictions, case.dtype, device="cuda", graphed=True)
+            step = TrainingStep(case.batch, case.sequence_length, case.predictions, case.dtype, device="cuda", graphed=True)
             dense = replace(step, predictions=case.sequence_length, graphed=False)
             contenders = training.contenders_of(case, profiled=True)
             started = {"ours", training.MUON, training.PROFILED} & {*contenders}

@@ -17,7 +17,7 @@ import yaml
 
 from study.cli import HOMES
 from study.laws.catalogue import LAWS
-from study.report.answer import FIGURES
+from study.report.figures import FIGURES
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.points import TRUTHS, columns_of

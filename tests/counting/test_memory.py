@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
-from study.counting.memory import Precision, Step, activation_bytes, inference_memory, memory_of, training_memory
+from study.counting.memory import Precision, TrainingStep, activation_bytes, inference_memory, memory_of, training_memory
 from study.counting.parameters import parameters
 from study.model.encoder import Encoder
 from study.planning.memory_check import run_memory
@@ -210,7 +210,7 @@ def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> N
     a = run.architecture
     teacher = Architecture.parse(sizes | {"vocabulary": a.vocabulary, "positions": a.positions})
     precision: Any = "bf16" if run.recipe.precision == "bf16" else "fp32"
-    step = Step(run.batch_sequences, run.data.sequence_length, run.predictions, precision, teacher=teacher)
+    step = TrainingStep(run.batch_sequences, run.data.sequence_length, run.predictions, precision, teacher=teacher)
     predicted = training_memory(a, step)
     with one_thread():
         measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, weight=weight))
@@ -294,7 +294,7 @@ def bert_base() -> Architecture:
 def test_the_parts_add_up_and_workspace_is_never_negative() -> None:
     for batch in (1, 8, 512):
         for precision in ("fp32", "bf16"):
-            memory = training_memory(bert_base(), Step(batch, 128, 19, precision))
+            memory = training_memory(bert_base(), TrainingStep(batch, 128, 19, precision))
             assert memory.workspace >= 0
             assert memory.total == sum(memory.parts.values())
             assert memory.weights + memory.gradients + memory.optimiser == 16 * parameters(bert_base()).parameters
@@ -305,7 +305,7 @@ def test_heads_keep_their_log_sum_exps_and_masked_positions_their_head_and_label
     depth, width, batch, length, predictions = 3, 64, 8, 32, 5
     sizes = {"depth": depth, "width": width, "ffn": 256, "vocabulary": 300}
     two, eight = (Architecture.parse(sizes | {"heads": heads}) for heads in (2, 8))
-    step = Step(batch, length, predictions)
+    step = TrainingStep(batch, length, predictions)
     of_heads = activation_bytes(eight, step) - activation_bytes(two, step)
     assert of_heads == 4 * (8 - 2) * batch * ((depth - 1) * length + predictions)
     masked = batch * predictions
@@ -317,12 +317,12 @@ def test_heads_keep_their_log_sum_exps_and_masked_positions_their_head_and_label
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_accounts_are_of_berts_masking_without_dropout(precision: Any) -> None:
     found = memory_of(bert_base(), 32, 128, precision)
-    assert found["training"] == training_memory(bert_base(), Step(32, 128, 19, precision, dropout=0.0, device="cpu"))
+    assert found["training"] == training_memory(bert_base(), TrainingStep(32, 128, 19, precision, dropout=0.0, device="cpu"))
     assert found["inference"] == inference_memory(bert_base(), 32, 128, precision)
 
 
 def test_ddp_holds_the_gradients_once_more() -> None:
-    one, two = (training_memory(bert_base(), Step(8, 128, 19, ranks=ranks)) for ranks in (1, 2))
+    one, two = (training_memory(bert_base(), TrainingStep(8, 128, 19, ranks=ranks)) for ranks in (1, 2))
     assert two.gradients == 2 * one.gradients
 
 

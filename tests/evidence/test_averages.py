@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
 from study.evidence.averages import Average, averages_of
-from study.evidence.cells import Cell
+from study.evidence.cells import CellResult
 from study.evidence.comparisons import Comparison, _with_remedies, compare, why_left_out
-from study.evidence.families import families_of, families_of_settings
+from study.evidence.families import families_of, variant_families
 from study.evidence.learning_rates import RateSearch
 from study.evidence.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
 from study.evidence.seed_scatter import SeedVariance
@@ -23,11 +23,11 @@ from study.report.pair_sentences import average_sentences as sentences
 SEQUENCES = 400
 
 
-def cell(norm: str, millions: int, losses: NDArray[np.float64], seeds: Sequence[int] | None = None) -> Cell:
+def cell(norm: str, millions: int, losses: NDArray[np.float64], seeds: Sequence[int] | None = None) -> CellResult:
     """A cell of one shape at a budget, under one norm."""
     sizes = {"depth": 2, "width": 64, "heads": 2, "ffn": 256, "vocabulary": 9, "positions": 8, "norm": norm}
     seeds = tuple(range(len(losses)) if seeds is None else seeds)
-    return Cell(
+    return CellResult(
         name=f"{norm} {millions}",
         settings={"architecture.norm": norm},
         budget=Budget(tokens=millions * 1e6),
@@ -54,9 +54,9 @@ def losses(mean: float, of_seeds: ArrayLike, noise: float = 0.0, draw: int = 0) 
     return mean + np.array(of_seeds)[:, None] + hardness + rng.normal(0, noise, (np.size(of_seeds), SEQUENCES))
 
 
-def averaged(cells: Sequence[Cell]) -> tuple[tuple[Comparison, ...], tuple[Average, ...]]:
+def averaged(cells: Sequence[CellResult]) -> tuple[tuple[Comparison, ...], tuple[Average, ...]]:
     """The pairs of cells of one shape, and their averages."""
-    pairs = compare(families_of(tuple(cells)), families_of_settings(cells, {}), include_unbracketed=True).pairs
+    pairs = compare(families_of(tuple(cells)), variant_families(cells, {}), include_unbracketed=True).pairs
     return pairs, averages_of(pairs, cells)
 
 
@@ -238,7 +238,7 @@ def test_pairs_of_shapes_and_of_settings_are_adjusted_together_and_those_without
         for depth, scatter, seeds in ((1, 0.3, 3), (2, 0.003, 3), (3, 0.1, 1))
         for norm in ("post", "pre")
     ]
-    found = compare(families_of(tuple(cells)), families_of_settings(cells, {}), include_unbracketed=True)
+    found = compare(families_of(tuple(cells)), variant_families(cells, {}), include_unbracketed=True)
     known = [pair for pair in found.pairs if pair.difference.p_value is not None]
     assert (len(known), len(found.pairs)) == (4, 9)
     assert {pair.of_shapes for pair in known} == {True, False}
@@ -278,8 +278,8 @@ def test_places_that_are_not_decided_do_not_oppose_each_other() -> None:
 
 def test_settings_on_other_validation_sets_are_no_pair() -> None:
     post, pre = (cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre"))
-    assert len(families_of_settings([post, pre], {})) == 1
-    assert not families_of_settings([post, replace(pre, validation="other")], {})
+    assert len(variant_families([post, pre], {})) == 1
+    assert not variant_families([post, replace(pre, validation="other")], {})
 
 
 def test_a_single_validation_sequence_is_left_out() -> None:

@@ -13,15 +13,15 @@ from study.base.errors import InputError
 from study.base.quantities import EQUAL_WITHIN
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
-from study.evidence.cells import Cell, cells_of, difference_between
+from study.evidence.cells import CellResult, cells_of, difference_between
 from study.evidence.families import families_of
 from study.evidence.learning_rates import RateSearch
 from tests.synthetic import SEQUENCES, SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
 
 
-def cell(depth: int, size: int) -> Cell:
+def cell(depth: int, size: int) -> CellResult:
     """A cell without runs; its architecture does not have that size."""
-    return Cell(
+    return CellResult(
         name=f"{depth}",
         settings={},
         budget=Budget(tokens=1e6),

@@ -21,14 +21,14 @@ from study.base.quantities import signed
 from study.config.run_config import RunConfig
 from study.config.shape_spec import Shapes
 from study.config.tuned_values import trial_seeds
-from study.evidence.cells import Cell, cells_of, setting_columns
+from study.evidence.cells import CellResult, cells_of, variant_columns
 from study.evidence.comparisons import compare
 from study.evidence.evidence import Evidence, gather, save_fits
 from study.evidence.families import Family
+from study.evidence.gains import gains_of
 from study.evidence.learning_rates import RateSearch, Trial, TriedRate
 from study.evidence.ledgers import open_ledger
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
-from study.evidence.rankings import gains_of
 from study.evidence.seed_scatter import SeedScatter, SeedVariance
 from study.laws.reading import TableQuery, read_columns
 from study.report.answer_tables import cells as cells_table
@@ -283,8 +283,8 @@ def test_a_knob_that_some_runs_lack_is_a_setting(tmp_path: Path) -> None:
     for width in (64, 96):
         add_run(folder, run_config(1, width))
     ledger = folder.write_ledger()
-    assert setting_columns(folder, ledger) == []
-    assert setting_columns(folder, ledger.assign(**{"recipe.new": pd.Series([None, 0.5])})) == ["recipe.new"]
+    assert variant_columns(folder, ledger) == []
+    assert variant_columns(folder, ledger.assign(**{"recipe.new": pd.Series([None, 0.5])})) == ["recipe.new"]
 
 
 def test_the_bias_that_rms_norm_has_not_is_no_setting_of_its_own(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_what_a_search_tries_is_a_setting_also_where_it_follows_from_others_in_a
     )
     for warmup in (0.1, 0.4):
         add_run(folder, run_config(1, 64, warmup_fraction=warmup))
-    assert setting_columns(folder, folder.write_ledger()) == ["recipe.warmup_fraction"]
+    assert variant_columns(folder, folder.write_ledger()) == ["recipe.warmup_fraction"]
 
 
 def test_settings_that_the_sweep_does_not_list_come_after_those_that_it_does(tmp_path: Path) -> None:
@@ -597,10 +597,10 @@ def test_settings_and_shapes_have_verdicts_of_their_own_and_settings_come_first(
         law = Law(depth_effect=0.5, best_rate=3e-3 if norm == "pre" else 9e-3)
         add_run(folder, in_setting(run_config(depth, width, seed=seed), norm=norm), law)
     found = evidence_of(folder, include_unbracketed=True)
-    settings, of_settings, shapes, of_shapes = loss_findings(found)[:4]
+    settings, of_variants, shapes, of_shapes = loss_findings(found)[:4]
     assert shapes.startswith("Width lowers loss more in every pair: at equal parameters and tokens, of 2 pairs")
     assert of_shapes.startswith("Averaged over 2 places, L2-H92-A2-F368 minus L1-H128-A2-F512: +0.4")
-    assert of_settings.startswith("Averaged over 2 places, norm=p")
+    assert of_variants.startswith("Averaged over 2 places, norm=p")
     assert settings.startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
 
 
@@ -793,7 +793,7 @@ def test_equal_cells_are_told_apart_less_where_a_third_of_the_seeds_chose_their_
     assert max(untold.values()) < 0.08 * 150
 
 
-def tuned(cell: Cell, chose: int, random: np.random.Generator) -> Cell:
+def tuned(cell: CellResult, chose: int, random: np.random.Generator) -> CellResult:
     """The cell with twelve seeds at the one of five rates that the first so many like best, of a best loss of 4 nats.
 
     Its curve rises by one deviation over seeds for a doubling of the rate, from an optimum anywhere.

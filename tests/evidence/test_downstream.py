@@ -24,8 +24,7 @@ from study.counting.parameters import parameters
 from study.evidence.downstream import TaskScores, between, downstream, noises_over_tasks, observed
 from study.evidence.evidence import Evidence, gather
 from study.evidence.ledgers import LEDGER_PARAMETERS
-from study.evidence.published_scores import published_scores
-from study.evidence.score_points import score_points
+from study.evidence.score_points import published_scores, score_points
 from study.evidence.score_trends import orders, p_value_of, rank_interval, trend
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
@@ -33,7 +32,8 @@ from study.laws.forecasting import Forecast
 from study.laws.observations import Observations
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters, score_figures
 from study.plotting.style import MARKERS
-from study.report.answer import FIGURES, report
+from study.report.answer import report
+from study.report.figures import FIGURES
 from study.report.score_sentences import law_table, published_table, score_findings, score_table, trend_table
 from study.store.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.store.sweep_folder import SweepFolder

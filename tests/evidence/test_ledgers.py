@@ -13,7 +13,15 @@ import pytest
 
 from study.base.errors import InputError
 from study.evidence.learning_rates import searches
-from study.evidence.ledgers import open_ledger, reasons_told, runs_of, settings_of, shapes_of, unusable, validation_columns
+from study.evidence.ledgers import (
+    open_ledger,
+    runs_of,
+    shapes_of,
+    summarise_exclusions,
+    unusable,
+    validation_columns,
+    variant_columns_of,
+)
 from study.laws.catalogue import LAWS
 from study.laws.reading import TableQuery, differing_columns, read_columns, read_observations
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
@@ -180,8 +188,8 @@ def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_sett
     ]
     strangers = strangers.drop(columns=ours)
     strangers.to_csv(tmp_path / "t.csv", index=False)
-    assert settings_of(strangers) == []
-    assert len(read_observations(TableQuery(open_ledger(tmp_path / "t.csv")), CHINCHILLA)) == 16
+    assert variant_columns_of(strangers) == []
+    assert len(read_observations(Source(open_ledger(tmp_path / "t.csv")), CHINCHILLA)) == 16
 
 
 def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:
@@ -235,7 +243,7 @@ def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> 
     pruned = [f"PRUNED: median: {loss} nats, where the median of 5 runs is 5.5, after 1,024 tokens" for loss in (5.6, 5.7)]
     edges = [f"not at the best rate of its cell (loss {loss} nats)" for loss in (5.57, 5.58, 5.59)]
     full = ["FAILED: No space left on device"] * 3 + ["FAILED"]
-    told = reasons_told(pd.Series([*pruned, *full, "excluded: broken GPU", *edges])).split(", ", 2)
+    told = summarise_exclusions(pd.Series([*pruned, *full, "excluded: broken GPU", *edges])).split(", ", 2)
     assert told[0] == "4 FAILED: No space left on device"
     assert told[1] == "3 not at the best rate of its cell"
     assert told[2] == f"2 PRUNED, the first: {pruned[0].removeprefix('PRUNED: ')}, 1 excluded: broken GPU"

@@ -16,12 +16,11 @@ import yaml
 
 from study.base.errors import InputError
 from study.evidence import ledgers, shape_multiverse
-from study.evidence.cells import Cell
-from study.evidence.contrasts import contrast
+from study.evidence.cells import CellResult
 from study.evidence.ledgers import open_ledger
-from study.evidence.paired import paired_difference
+from study.evidence.paired import contrast, paired_difference
 from study.evidence.seed_scatter import SeedVariance, pooled_seed_variance
-from study.evidence.shape_multiverse import explore_shapes, is_about_shape
+from study.evidence.shape_multiverse import asks_about_shape, explore_shapes
 from study.laws import approaches as compute_optimal
 from study.laws import multiverse, tables
 from study.laws.approaches import frontiers
@@ -260,7 +259,7 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
     monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
     folder = depth_or_width(tmp_path / "made_up", Law(depth_effect=0.05))
     folder.write_ledger()
-    assert is_about_shape(folder.path)
+    assert asks_about_shape(folder.path)
     found = explore_shapes(folder.path)
     told = found.to_dict()
     assert told["answer"] == "Width"
@@ -385,7 +384,7 @@ def test_a_shape_without_a_seed_at_all_its_budgets_has_no_slope() -> None:
     assert kept[1].losses[0] == pytest.approx(cells[1].losses[0])
 
 
-def pooled_of(cells: list[Cell]) -> SeedVariance:
+def pooled_of(cells: list[CellResult]) -> SeedVariance:
     """The pooled variance over the seeds of cells."""
     found = pooled_seed_variance([each.losses for each in cells])
     assert found is not None
@@ -406,7 +405,7 @@ def test_depth_that_costs_nothing_is_not_weighed_against_width(tmp_path: Path, m
                 add_run(shared, config)
     for each in (folder, shared):
         each.write_ledger()
-    assert not is_about_shape(shared.path)
+    assert not asks_about_shape(shared.path)
     usual = next(one for one in explore_shapes(folder.path).universes if one.choices["rates"] == "all cells")
     assert usual.value == pytest.approx(0.1, abs=0.02)
 
@@ -414,8 +413,8 @@ def test_depth_that_costs_nothing_is_not_weighed_against_width(tmp_path: Path, m
 def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", shapes=((1, 128), (1, 184)), budgets=(1e6,))
     folder.write_ledger()
-    assert not is_about_shape(folder.path)
-    assert not is_about_shape(tmp_path)
+    assert not asks_about_shape(folder.path)
+    assert not asks_about_shape(tmp_path)
 
 
 def test_a_sweep_of_which_no_run_has_ended_is_told_as_such(tmp_path: Path) -> None:

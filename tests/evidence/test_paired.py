@@ -11,10 +11,10 @@ from scipy import stats
 
 from study.evidence.paired import (
     Difference,
-    Judged,
+    TestedDifference,
+    adjust_by_holm,
     half_width,
     holm,
-    judged,
     paired_difference,
     seeds_that_would_decide,
     sequences_that_would_decide,
@@ -140,7 +140,8 @@ def test_a_difference_tells_its_seeds(seeds: tuple[int, int], told: str) -> None
     ],
 )
 def test_differences_are_judged_among_their_kind(p_values: tuple[float | None, ...], statuses: list[str]) -> None:
-    found = judged([Judged(difference=Difference(0.1, 0.01, 9, (2, 2), p_value=p_value)) for p_value in p_values])
+    tested = [TestedDifference(difference=Difference(0.1, 0.01, 9, (2, 2), p_value=p_value)) for p_value in p_values]
+    found = adjust_by_holm(tested)
     assert [one.status for one in found] == statuses
     assert [one.to_dict()["status"] for one in found] == statuses
 

@@ -213,7 +213,7 @@ def test_a_condition_on_words_names_a_file() -> None:
 def test_of_many_settings_the_answer_says_how_to_fit_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = of_two_dropouts(tmp_path / "s")
     save_fits(gather(folder, include_unbracketed=True))
-    monkeypatch.setattr(sweep_laws, "MOST_SETTINGS", 1)
+    monkeypatch.setattr(sweep_laws, "MOST_VARIANTS", 1)
     evidence = gather(folder, include_unbracketed=True)
     (reason,) = evidence.laws.reasons
     assert reason.startswith("No law is fitted: runs that differ in recipe.dropout have laws of their own")

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from study.config.run_config import RunConfig
-from study.evidence.contrasts import Contrast
 from study.evidence.evidence import Evidence, gather
-from study.evidence.paired import Difference
-from study.evidence.token_gains import Rise, TokenGain, rises_of
+from study.evidence.gains import Rise, TokenGain, rises_of
+from study.evidence.paired import Contrast, Difference
 from study.report.law_sentences import law_findings
 from tests.synthetic import SWEEP, Law, add_run, run_config, sweep_folder
 

@@ -35,7 +35,7 @@ def of_shapes(path: Path, gains: dict[int, float | None], seeds: int = 3, budget
     return folder
 
 
-def of_settings(path: Path, post: float | None, pre: float | None) -> Evidence:
+def of_variants(path: Path, post: float | None, pre: float | None) -> Evidence:
     folder = sweep_folder(path, FIXED | {"vary": {"architecture.norm": ["post", "pre"]}})
     for norm, gain in (("post", post), ("pre", pre)):
         for seed in range(3):
@@ -80,7 +80,7 @@ def test_there_is_a_verdict_on_settings_of_which_one_reads(
     post: float | None, pre: float | None, verdict: bool, tmp_path: Path
 ) -> None:
     """What lets an encoder read is a finding; two bags of words say nothing of it."""
-    (pair,) = of_settings(tmp_path / "s", post, pre).comparisons.pairs
+    (pair,) = of_variants(tmp_path / "s", post, pre).comparisons.pairs
     assert (pair.status != "reads_no_order") is verdict
     assert (pair.p_value_holm is not None) is verdict
 

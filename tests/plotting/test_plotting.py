@@ -31,7 +31,8 @@ from study.plotting import (
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, log_locator, panels, save_in, theme, title_above
-from study.report.answer import FIGURES, report
+from study.report.answer import report
+from study.report.figures import FIGURES
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")

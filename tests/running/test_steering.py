@@ -383,7 +383,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
     for name in (str(one.path), one.run_id, one.run_id[:6]):
         assert [there.run_id for there in exclude(name, results, "the GPU was broken")] == [one.run_id]
         assert [there.run_id for there in include(name, results)] == [one.run_id]
-        assert subject(name, results).architecture.shape_name == "L1-H16-A2-F32"
+        assert resolve_architecture(name, results).architecture.shape_name == "L1-H16-A2-F32"
     with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and the weights are needed"):
         single_run(one.path)
     scores = one.scores / "0123456789abcdef"
@@ -391,7 +391,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
     (scores / "record.json").write_text("{}")
     for folder in (results, scores):
         with pytest.raises(InputError, match="is a folder that holds no run, which has a"):
-            subject(str(folder), results)
+            resolve_architecture(str(folder), results)
     with pytest.raises(InputError, match="is neither a run's folder nor the id of a run"):
         exclude(str(scores), results, "the GPU was broken")
 

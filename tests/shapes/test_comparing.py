@@ -16,28 +16,29 @@ from hypothesis import strategies as st
 
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
-from study.counting.architecture import TOLD, Architecture, unbuildable
+from study.counting.architecture import ALWAYS_WRITTEN, Architecture, unbuildable
 from study.counting.latency_prediction import TERMS, LatencyModel
 from study.counting.memory import memory_of
 from study.counting.named_models import catalogue, find, named
 from study.counting.parameters import parameters
 from study.model.masked_language_model import MaskedLanguageModel
 from study.shapes.accounts import Conditions, account, explanations
-from study.shapes.changes import Change, Measure, measures, rank_changes, steps_from
-from study.shapes.comparing import rows_as_text, side_by_side
-from study.shapes.naming import Subject, subject
+from study.shapes.comparing import Change, Measure, measures, models_as_text, parse_changes, rank_changes, tabulate_models
+from study.shapes.naming import NamedArchitecture, resolve_architecture
 from tests.small import config, config_values
 
-BASE = Subject("bert-base", named("bert-base"))
+BASE = NamedArchitecture("bert-base", named("bert-base"))
 ISSUE = ("depth=24", "width=1024", "ffn=6144", "heads=24", "vocabulary=60000")
-subjects = st.sampled_from([Subject(model.short_name, model.architecture) for model in catalogue()])
+subjects = st.sampled_from([NamedArchitecture(model.short_name, model.architecture) for model in catalogue()])
 
 
 MEASURES = measures(Conditions(128, 32, "fp32"))
 
 
-def ranking(base: Subject, texts: Sequence[str], measured: Mapping[str, Measure], by: str = "parameters") -> list[Change]:
-    return rank_changes(base.architecture, steps_from(base.architecture, texts), measured, by)
+def ranking(
+    base: NamedArchitecture, texts: Sequence[str], measured: Mapping[str, Measure], by: str = "parameters"
+) -> list[Change]:
+    return rank_changes(base.architecture, parse_changes(base.architecture, texts), measured, by)
 
 
 def test_twice_the_depth_adds_most_to_bert_base() -> None:
@@ -57,7 +58,7 @@ def test_twice_the_depth_adds_most_to_bert_base() -> None:
 
 
 @given(subjects, st.integers(2, 40))
-def test_an_elasticity_is_that_of_the_whole_step(base: Subject, times: int) -> None:
+def test_an_elasticity_is_that_of_the_whole_step(base: NamedArchitecture, times: int) -> None:
     (change,) = ranking(base, [f"depth={base.architecture.depth * times}"], measures(Conditions(64, 8, "fp32")))
     for effect in change.effects.values():
         assert effect.elasticity is not None
@@ -67,7 +68,7 @@ def test_an_elasticity_is_that_of_the_whole_step(base: Subject, times: int) -> N
 
 
 @given(subjects, st.integers(1, 40))
-def test_a_wider_model_keeps_its_heads_where_they_divide(base: Subject, more: int) -> None:
+def test_a_wider_model_keeps_its_heads_where_they_divide(base: NamedArchitecture, more: int) -> None:
     width = base.architecture.width + 64 * more
     (change,) = ranking(base, [f"width={width}"], measures(Conditions(64, 8, "fp32")))
     kept = width % base.architecture.heads == 0
@@ -124,11 +125,11 @@ def test_memory_and_latency_rank_where_they_are_known() -> None:
 
 
 def test_models_side_by_side_show_what_one_has_and_the_other_lacks() -> None:
-    both = [BASE, Subject("albert-base", named("albert-base"))]
-    rows = {row.name: row.values for row in side_by_side(both, 128)}
+    both = [BASE, NamedArchitecture("albert-base", named("albert-base"))]
+    rows = {row.name: row.values for row in tabulate_models(both, 128)}
     assert rows["mlm_tied"] == (109_514_298, 11_221_680)
     assert rows["embedding projection"] == (None, 99_072)
-    text = rows_as_text(both, side_by_side(both, 128), 128)
+    text = models_as_text(both, tabulate_models(both, 128), 128)
     assert "second ÷ first" in text
     assert "–" in text
 
@@ -177,7 +178,7 @@ def test_params_of_a_file_a_run_folder_and_a_run_id(study: Any, tmp_path: Path) 
     status, out, _ = study("params", alone)
     assert status == 0
     assert "embedding projection" in out
-    assert subject(str(alone), tmp_path).architecture.layer_groups == 1
+    assert resolve_architecture(str(alone), tmp_path).architecture.layer_groups == 1
 
 
 def test_a_run_that_two_sweeps_share_is_one_run(tmp_path: Path) -> None:
@@ -185,9 +186,9 @@ def test_a_run_that_two_sweeps_share_is_one_run(tmp_path: Path) -> None:
         folder = tmp_path / sweep / "runs" / name
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(config(tmp_path / "corpus.txt").to_yaml())
-    assert subject("0f3c9d", tmp_path).architecture.depth == 2
+    assert resolve_architecture("0f3c9d", tmp_path).architecture.depth == 2
     with pytest.raises(InputError, match="is the start of 2 runs' ids"):
-        subject("0f3c", tmp_path)
+        resolve_architecture("0f3c", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +301,7 @@ def test_fields_that_do_not_fit_each_other_are_told_with_both_values(name: str, 
 
 def test_fields_of_other_families_leave_configurations_as_they_were(tmp_path: Path) -> None:
     written = config(tmp_path).to_dict()["architecture"]
-    assert written.keys() == {*TOLD}
+    assert written.keys() == {*ALWAYS_WRITTEN}
     unpooled = config(tmp_path, architecture={"pooler": False})
     assert RunConfig.parse(unpooled.to_dict()) == unpooled
 

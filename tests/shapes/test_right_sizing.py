@@ -19,7 +19,7 @@ from study.counting.latency_prediction import fit_latency
 from study.counting.latency_table import write_table
 from study.counting.memory import memory_of
 from study.counting.parameters import flops_per_token, parameters
-from study.shapes.right_sizing import Question
+from study.shapes.right_sizing import ShapeQuery
 from tests.counting.test_latency import synthetic_table
 from tests.synthetic import depth_or_width
 
@@ -39,7 +39,7 @@ def write_law(path: Path, **law: Any) -> Path:
 def reachable(otherwise: str, **question: Any) -> tuple[Architecture, ...]:
     """The shapes that answer a question; none where it is refused, which must say `otherwise`."""
     try:
-        return Question(**question).answer().shapes
+        return ShapeQuery(**question).answer().shapes
     except InputError as error:
         refusal = str(error)
     assert otherwise in refusal
@@ -55,7 +55,7 @@ def reachable(otherwise: str, **question: Any) -> tuple[Architecture, ...]:
     ],
 )
 def test_amounts_are_told_with_the_names_of_their_conventions(asked: dict[str, Any], told: str) -> None:
-    assert told in Question(**asked).answer().question
+    assert told in ShapeQuery(**asked).answer().question
 
 
 CONVENTIONS = st.sampled_from(["parameters", "parameters_encoder", "parameters_non_embedding"])
@@ -110,30 +110,30 @@ def test_every_shape_is_under_all_budgets_and_the_next_wider_is_not(
 
 
 def test_widths_are_multiples_of_a_head_width_that_is_asked_for() -> None:
-    solved = Question(parameters="10M", head_width=96, tolerance=0.2).answer()
+    solved = ShapeQuery(parameters="10M", head_width=96, tolerance=0.2).answer()
     assert solved.shapes
     assert {shape.head_width for shape in solved.shapes} == {96}
     assert "in multiples of 192" in solved.question
-    assert "in multiples of 32" in Question(parameters="10M", width_multiple=32).answer().question
+    assert "in multiples of 32" in ShapeQuery(parameters="10M", width_multiple=32).answer().question
 
 
 def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
-    solved = Question(memory="200MB", latency="10ms", latency_table=latency_folder, depth="1:12").answer()
+    solved = ShapeQuery(memory="200MB", latency="10ms", latency_table=latency_folder, depth="1:12").answer()
     model = fit_latency(synthetic_table(), "fp32", setting=(1, 128))
     assert solved.latency is not None
     assert all(model.seconds(shape, 1, 128) <= 0.01 * (1 + 1e-5) for shape in solved.shapes)
     assert "each shape left out in turn" in solved.to_text()
-    measured = Question(latency="10ms", latency_table=latency_folder, depth="2:12", width="128:512", under=True).answer()
+    measured = ShapeQuery(latency="10ms", latency_table=latency_folder, depth="2:12", width="128:512", under=True).answer()
     assert not any("extrapolated" in note for note in measured.notes)
-    deeper = Question(latency="30ms", latency_table=latency_folder, depth="12:13", width="128:512", under=True).answer()
+    deeper = ShapeQuery(latency="30ms", latency_table=latency_folder, depth="12:13", width="128:512", under=True).answer()
     assert deeper.notes[-1] == (
         "latency is extrapolated for 1 of 2 shapes, which that error does not cover: it was measured at depth 2 to 12"
     )
-    longer = Question(latency="2s", latency_table=latency_folder, depth="2:12", width="128:512", under=True, ffn_ratio=2.0,
+    longer = ShapeQuery(latency="2s", latency_table=latency_folder, depth="2:12", width="128:512", under=True, ffn_ratio=2.0,
                         sequence_length=512, batch=64, head_width=32).answer()  # fmt: skip
     assert longer.notes[-1].startswith("latency is extrapolated for ")
     assert "FFN ratio 4, head width 64, batch " in longer.notes[-1]
-    contour = Question(latency="10ms", latency_table=latency_folder, tolerance=0.05).answer()
+    contour = ShapeQuery(latency="10ms", latency_table=latency_folder, tolerance=0.05).answer()
     assert all(abs(model.seconds(shape, 1, 128) / 0.01 - 1) <= 0.0501 for shape in contour.shapes)
 
 
@@ -145,7 +145,7 @@ def test_a_law_puts_the_lowest_loss_first(tmp_path: Path) -> None:
         estimates={"E": 1.5, "A": 400, "alpha": 0.34},
         intervals={"alpha": [0.3, 0.4]},
     )
-    solved = Question(memory="100MB", law=path, under=True).answer()
+    solved = ShapeQuery(memory="100MB", law=path, under=True).answer()
     losses = [row["loss_nats"] for row in solved.to_dict()["shapes"]]
     assert losses == sorted(losses)
     first = solved.shapes[0]
@@ -157,11 +157,11 @@ def test_a_chinchilla_law_needs_tokens(tmp_path: Path) -> None:
     path = write_law(
         tmp_path / "y.json", law="chinchilla", columns={"parameters": "parameters_non_embedding"}, estimates=estimates
     )
-    solved = Question(parameters="10M", law=path, tokens="1B").answer()
+    solved = ShapeQuery(parameters="10M", law=path, tokens="1B").answer()
     count = parameters(solved.shapes[0]).parameters_non_embedding
     assert solved.to_dict()["shapes"][0]["loss_nats"] == pytest.approx(1.69 + 406.4 / count**0.34 + 410.7 / 1e9**0.28)
     with pytest.raises(InputError, match="--tokens"):
-        Question(parameters="10M", law=path).answer()
+        ShapeQuery(parameters="10M", law=path).answer()
 
 
 def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
     told = CliRunner().invoke(commands, [*arguments, "--tokens", "D", "--loss", "loss", "--bootstrap", "0", "--json"])
     assert told.exit_code == 0, told.output
     (tmp_path / "y.json").write_text(told.output)
-    solved = Question(parameters="10M", law=tmp_path / "y.json", tokens="1B").answer()
+    solved = ShapeQuery(parameters="10M", law=tmp_path / "y.json", tokens="1B").answer()
     count = parameters(solved.shapes[0]).parameters_encoder
     loss = solved.to_dict()["shapes"][0]["loss_nats"]
     assert loss == pytest.approx(1.7 + 400 * count**-0.34 + 410 * 1e9**-0.28, rel=1e-4)
@@ -181,28 +181,28 @@ def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
 
 def test_what_the_n_of_a_foreign_law_counts_is_said_beside_it(tmp_path: Path) -> None:
     path = write_law(tmp_path / "y.json", law="power", columns={"parameters": "Model Size"}, estimates={"A": 2, "alpha": 0.3})
-    for convention, count in parameters(Question(parameters="10M").answer().shapes[0]).totals().items():
+    for convention, count in parameters(ShapeQuery(parameters="10M").answer().shapes[0]).totals().items():
         told = CliRunner().invoke(
             commands, ["shapes", "--parameters", "10M", "--law", str(path), "--law-convention", convention, "--json"]
         )
         assert told.exit_code == 0, told.output
         losses = {row["shape"]: row["loss_nats"] for row in json.loads(told.output)["shapes"]}
-        shape = Question(parameters="10M").answer().shapes[0].shape_name
+        shape = ShapeQuery(parameters="10M").answer().shapes[0].shape_name
         assert losses[shape] == pytest.approx(2 * count**-0.3), convention
     own = write_law(
         tmp_path / "x.json", law="power", columns={"parameters": "parameters_encoder"}, estimates={"A": 2, "alpha": 0.3}
     )
     with pytest.raises(InputError, match="is parameters_encoder, and --law-convention says parameters; leave the option out"):
-        Question(parameters="10M", law=own, law_convention="parameters").answer()
+        ShapeQuery(parameters="10M", law=own, law_convention="parameters").answer()
 
 
 def test_a_law_that_is_weakly_identified_is_used_with_a_note(tmp_path: Path) -> None:
     found = {"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "weakly_identified", "reasons": ["alpha is wide"]}
     (tmp_path / "y.json").write_text(json.dumps(found))
-    notes = Question(parameters="10M", law=tmp_path / "y.json").answer().notes
+    notes = ShapeQuery(parameters="10M", law=tmp_path / "y.json").answer().notes
     assert "loss: power is weakly identified (alpha is wide)" in notes
     (tmp_path / "y.json").write_text(json.dumps(found | {"status": "converged"}))
-    assert not any(note.startswith("loss:") for note in Question(parameters="10M", law=tmp_path / "y.json").answer().notes)
+    assert not any(note.startswith("loss:") for note in ShapeQuery(parameters="10M", law=tmp_path / "y.json").answer().notes)
 
 
 def test_what_a_law_was_not_fitted_to_is_said(tmp_path: Path) -> None:
@@ -214,14 +214,14 @@ def test_what_a_law_was_not_fitted_to_is_said(tmp_path: Path) -> None:
         warnings=["loss: looks like bits"],
         ranges={"parameters": [1e6, 2e7], "tokens": [1e6, 2e7]},
     )
-    solved = Question(parameters="30M", law=path, tokens="100B", tolerance=0.1).answer()
+    solved = ShapeQuery(parameters="30M", law=path, tokens="100B", tolerance=0.1).answer()
     shapes = len(solved.shapes)
     assert solved.notes[1:] == (
         "loss: chinchilla was fitted with a warning: loss: looks like bits",
         f"loss: chinchilla is extrapolated for {shapes} of {shapes} shapes: it was fitted to parameters of 1.0M to 20.0M",
         f"loss: chinchilla is extrapolated for {shapes} of {shapes} shapes: it was fitted to tokens of 1.0M to 20.0M",
     )
-    assert not any("extrapolated" in note for note in Question(parameters="10M", law=path, tokens="10M").answer().notes)
+    assert not any("extrapolated" in note for note in ShapeQuery(parameters="10M", law=path, tokens="10M").answer().notes)
 
 
 def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
         "loss: chinchilla was fitted to runs of vocabulary 2,048, and these shapes have 30,522; losses over other vocabularies "
         "are not comparable: give --vocabulary 2048"
     )
-    assert note in Question(**asked).answer().notes
-    assert not any("vocabulary" in line for line in Question(**asked, vocabulary=2048).answer().notes)
+    assert note in ShapeQuery(**asked).answer().notes
+    assert not any("vocabulary" in line for line in ShapeQuery(**asked, vocabulary=2048).answer().notes)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
 def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None:
     (tmp_path / "y.json").write_text(content)
     with pytest.raises(InputError) as refused:
-        Question(parameters="10M", law=tmp_path / "y.json").answer()
+        ShapeQuery(parameters="10M", law=tmp_path / "y.json").answer()
     assert told in str(refused.value)
 
 

@@ -1,0 +1,281 @@
+"""What larger sizes, more tokens and layers cut off change in the loss; Pareto fronts of loss against size and FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from math import inf, log2
+from pathlib import Path
+
+import numpy as np
+
+from study.base.grouping import grouped
+from study.base.quantities import budget_words
+from study.base.statistics import CONFIDENCE
+from study.base.text import shape_and_setting
+from study.config.named_runs import donor_of
+from study.config.recipe import Budget
+from study.evidence.cells import CellResult, both_read, difference_between, documents_of, measured, variances_over_seeds
+from study.evidence.paired import Contrast, Difference, TestedDifference, adjust_by_holm, contrast, holm
+from study.evidence.seed_scatter import SeedVariances
+
+START = "recipe.start"
+"""The column of a ledger that says which run's weights a run begins with, and which of its layers."""
+
+_HELD: dict[str, Callable[[CellResult], tuple[float, ...]]] = {
+    "depth": lambda cell: (cell.architecture.width, cell.architecture.heads, cell.architecture.ffn),
+    "width": lambda cell: (cell.architecture.depth, cell.architecture.ffn / cell.architecture.width),
+    "ffn": lambda cell: (cell.architecture.depth, cell.architecture.width, cell.architecture.heads),
+}
+"""What two cells share that differ in one size only; the FFN keeps its ratio to the width, and of heads see gains_of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain(TestedDifference):
+    """Two neighbouring cells that differ in one size: the larger minus the smaller in loss and in `parameters_encoder`."""
+
+    axis: str
+    smaller: str
+    larger: str
+    smaller_cell: str
+    larger_cell: str
+    budget: str
+    setting: str
+    parameters_added: int
+
+    @property
+    def step(self) -> str:
+        """What is made larger, from what to what, in words."""
+        return f"{self.axis} from {self.smaller} to {shape_and_setting(self.larger, self.setting)} at {self.budget}"
+
+    @property
+    def nats_lowered_per_million(self) -> float:
+        """Loss lowered for each million parameters added to the encoder, in nats per masked token."""
+        return -self.difference.estimate_nats / (self.parameters_added / 1e6)
+
+
+def gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Gain, ...]:
+    """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter.
+
+    With the width the FFN grows in proportion, and the heads follow it as the shapes have them; where a width was tried with
+    several numbers of heads, they are a size of their own, and steps in width are between equal heads. A step that adds no
+    parameters, as depth does where layers are shared, buys nothing that can be ranked so.
+    """
+    told = measured(cells)
+    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, told)]
+    gains = [gain for gain in gains if gain.parameters_added > 0]
+    return adjust_by_holm(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
+
+
+def pareto_front(
+    cells: Sequence[CellResult], size: Callable[[CellResult], float] = lambda cell: cell.parameters
+) -> tuple[CellResult, ...]:
+    """The cells that no other of the same budget and validation set beats: as small, by default in `parameters`, of lower loss.
+
+    The budgets of fewer tokens come first; along one budget and validation set the sizes rise and the loss falls.
+    """
+    usable = sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens)
+    groups = grouped(usable, lambda cell: (cell.budget, cell.validation))
+    return tuple(chain.from_iterable(_falling(alike, size) for alike in groups.values()))
+
+
+def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], ...]:
+    """Of each shape, of one setting but for the teacher, the cells that no other beats: for as few `train_flops` lower loss.
+
+    Only where teachers make equal tokens cost other FLOPs; ordered by FLOPs.
+    """
+
+    def but_for_the_teacher(cell: CellResult) -> tuple[object, ...]:
+        return cell.architecture, cell.validation, cell.variant_without("recipe.teacher")
+
+    return tuple(
+        tuple(_falling(alike, lambda cell: cell.train_flops))
+        for alike in grouped((cell for cell in cells if cell.usable), but_for_the_teacher).values()
+        if len({cell.tokens for cell in alike}) < len({(cell.tokens, cell.train_flops) for cell in alike})
+    )
+
+
+def _falling(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
+    """In the order of their costs the cells with a lower loss than all before."""
+    lowest = inf
+    for cell in sorted(cells, key=lambda cell: (cost(cell), cell.losses.mean())):
+        if (loss := cell.losses.mean()) < lowest:
+            lowest = loss
+            yield cell
+
+
+def _steps(axis: str, cells: Sequence[CellResult]) -> Iterator[tuple[CellResult, CellResult]]:
+    """Neighbours along one size among the cells that share the rest."""
+    ladders = grouped(cells, lambda cell: (cell.setting, cell.budget, _HELD[axis](cell)))
+    for ladder in [part for whole in ladders.values() for part in _by_heads(axis, whole)]:
+        ladder.sort(key=lambda cell: (_size(axis, cell), cell.name))
+        yield from ((one, two) for one, two in pairwise(ladder) if _size(axis, one) < _size(axis, two))
+
+
+def _by_heads(axis: str, ladder: list[CellResult]) -> list[list[CellResult]]:
+    """A ladder as it is where each size has one number of heads, else a ladder for each number."""
+    rungs = {(_size(axis, cell), cell.architecture.heads) for cell in ladder}
+    if len(rungs) == len({size for size, _ in rungs}):
+        return [ladder]
+    numbers = sorted({heads for _, heads in rungs})
+    return [[cell for cell in ladder if cell.architecture.heads == heads] for heads in numbers]
+
+
+def _size(axis: str, cell: CellResult) -> int:
+    size: int = getattr(cell.architecture, axis)
+    return size
+
+
+def _gain(axis: str, smaller: CellResult, larger: CellResult, seeds: SeedVariances) -> Gain:
+    return Gain(
+        axis=axis,
+        smaller=smaller.architecture.shape_name,
+        larger=larger.architecture.shape_name,
+        smaller_cell=smaller.name,
+        larger_cell=larger.name,
+        budget=budget_words(smaller.budget),
+        setting=smaller.setting,
+        parameters_added=larger.parameters_encoder - smaller.parameters_encoder,
+        difference=difference_between(larger, smaller, seeds),
+        reads_order=both_read(larger, smaller),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenGain(TestedDifference):
+    """One shape at two neighbouring budgets, `shorter` and `longer` as they were given: the longer minus the shorter in loss.
+
+    Seeds are taken as independent, which is cautious where one trunk serves both budgets.
+    """
+
+    shape: str
+    setting: str
+    shorter: str
+    longer: str
+    fewer_tokens: int
+    more_tokens: int
+
+    @property
+    def step(self) -> str:
+        """Which shape goes from which budget to which, in words."""
+        return f"{shape_and_setting(self.shape, self.setting)} from {self.shorter} to {self.longer}"
+
+    @property
+    def nats_lowered_per_doubling(self) -> float:
+        """Loss lowered by each doubling of the tokens, in nats per masked token."""
+        return -self.difference.estimate_nats / log2(self.more_tokens / self.fewer_tokens)
+
+
+@dataclass(frozen=True)
+class Rise:
+    """Two neighbouring steps in tokens of one shape: what a doubling buys in the later one minus what it buys in the earlier.
+
+    E + B·D^−beta falls by less with each doubling: where `nats_per_doubling` is above zero beyond chance, no such law holds, if
+    each cell has its best learning rate. The interval is for these two steps alone; `p_value_holm` is corrected for all of the
+    sweep.
+    """
+
+    earlier: TokenGain
+    later: TokenGain
+    nats_per_doubling: Contrast
+    p_value_holm: float | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether a doubling buys more in the later step, beyond chance."""
+        return self.nats_per_doubling.estimate > 0 and self.p_value_holm is not None and self.p_value_holm < 1 - CONFIDENCE
+
+
+def token_gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[TokenGain, ...]:
+    """Every step of a shape to the next larger budget of tokens, all else equal, in the order of the cells."""
+    return adjust_by_holm([_token_gain(fewer, more, seeds) for ladder in _ladders(cells) for fewer, more in pairwise(ladder)])
+
+
+def rises_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Rise, ...]:
+    """Every two neighbouring steps in tokens of a shape, in the order of the cells."""
+    found = []
+    for ladder in _ladders(cells):
+        steps = pairwise([_token_gain(fewer, more, seeds) for fewer, more in pairwise(ladder)])
+        triples = zip(ladder, ladder[1:], ladder[2:], strict=False)
+        found += [Rise(*two, _rise(three, seeds)) for two, three in zip(steps, triples, strict=True)]
+    adjusted = holm([rise.nats_per_doubling.p_value for rise in found])
+    return tuple(replace(rise, p_value_holm=p_value) for rise, p_value in zip(found, adjusted, strict=True))
+
+
+def _ladders(cells: Sequence[CellResult]) -> Iterator[list[CellResult]]:
+    """The cells of each shape and setting by their tokens, of equal tokens one."""
+    for alike in grouped(measured(cells), lambda cell: (cell.setting, cell.architecture)).values():
+        yield [first for _, (first, *_) in sorted(grouped(alike, lambda cell: cell.tokens).items())]
+
+
+def _token_gain(fewer: CellResult, more: CellResult, seeds: SeedVariances) -> TokenGain:
+    """A step, whose budgets' seeds scatter apart; without an interval where either has no seed replicates."""
+    return TokenGain(
+        shape=fewer.architecture.shape_name,
+        setting=fewer.setting,
+        shorter=budget_words(fewer.budget),
+        longer=budget_words(more.budget),
+        fewer_tokens=fewer.tokens,
+        more_tokens=more.tokens,
+        difference=difference_between(more, fewer, seeds),
+    )
+
+
+def _rise(ladder: tuple[CellResult, CellResult, CellResult], seeds: SeedVariances) -> Contrast:
+    """By how much more a doubling lowers the loss from the second cell to the third than from the first to the second."""
+    few, more, most = (log2(cell.tokens) for cell in ladder)
+    earlier, later = 1 / (more - few), 1 / (most - more)
+    weights = np.array([-earlier, earlier + later, -later])
+    return contrast(weights, [cell.losses for cell in ladder], variances_over_seeds(ladder, seeds), documents_of(ladder))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An encoder that began without so many `layers` of a trained one, minus the one that began with all of them.
+
+    Both had the same budget since. The interval in `difference` is for this pair alone.
+    """
+
+    whole: str
+    cut: str
+    budget: str
+    layers: int
+    parameters_saved: int
+    difference: Difference
+
+
+def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...]:
+    """Every cell that begins without layers of its donor, beside the cell that begins with all of them; the least cut first."""
+    told = measured(cells)
+    whole = {_lineage(cell): cell for cell in told if cell.layers_cut == 0}
+    cuts = [_cut(whole[_lineage(cell)], cell, seeds) for cell in told if cell.layers_cut and _lineage(cell) in whole]
+    return tuple(sorted(cuts, key=lambda cut: cut.layers))
+
+
+def under_every_start(shown: Sequence[CellResult], cells: Sequence[CellResult]) -> Iterator[CellResult]:
+    """The cells that are shown, those with all layers of a donor under the name of each start from it among all `cells`."""
+    begun = grouped((cell for cell in cells if cell.layers_cut is not None), _lineage)
+    for cell in shown:
+        if cell.layers_cut != 0 or START not in cell.settings:
+            yield cell
+            continue
+        for start in dict.fromkeys(other.settings[START] for other in begun[_lineage(cell)]):
+            yield replace(cell, settings={**cell.settings, START: start})
+
+
+def _cut(whole: CellResult, cell: CellResult, seeds: SeedVariances) -> Cut:
+    return Cut(
+        whole=whole.words,
+        cut=cell.words,
+        budget=budget_words(cell.budget),
+        layers=cell.layers_cut or 0,
+        parameters_saved=whole.parameters_encoder - cell.parameters_encoder,
+        difference=difference_between(cell, whole, seeds),
+    )
+
+
+def _lineage(cell: CellResult) -> tuple[Path | None, str, Budget, str]:
+    """What cells share that begin with layers of one donor and differ in nothing else."""
+    donor = donor_of(str(cell.settings.get(START)))
+    return None if donor is None else donor.folder, cell.variant_without(START), cell.budget, cell.validation

@@ -1,0 +1,75 @@
+"""The figures of an answer, in its order, with their captions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from study.evidence.evidence import Evidence
+from study.laws.law_fits import LawFit
+from study.plotting import (
+    forecast_against_truth,
+    iso_flop_valleys,
+    law_fit,
+    learning_rate,
+    loss_against_flops,
+    loss_against_parameters,
+    loss_by_shape,
+    loss_curves,
+    paired_differences,
+    score_against_flops,
+    score_against_loss,
+    score_against_parameters,
+    what_doubling_adds,
+)
+from study.plotting.loss_by_size import LossBySize
+
+
+@dataclass(frozen=True)
+class LawFigure:
+    """A figure of a sweep that shows its main law: `data_of` gives the data of a law's fit."""
+
+    data_of: Callable[[LawFit], pd.DataFrame]
+    draw: Callable[[pd.DataFrame], Figure]
+
+    def frame(self, evidence: Evidence) -> pd.DataFrame:
+        """The data of the figure, empty where there is no law."""
+        shown = evidence.laws.shown
+        return pd.DataFrame() if shown is None else self.data_of(shown)
+
+
+FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
+    "loss_by_depth": (LossBySize("depth"), "Final validation loss against depth, one line a size"),
+    "loss_by_heads": (LossBySize("heads"), "Final validation loss against the number of heads, one line a shape"),
+    "loss_by_ffn": (LossBySize("ffn"), "Final validation loss against the FFN ratio, one line a size"),
+    "paired_differences": (
+        paired_differences,
+        "Paired differences between shapes of equal parameters, or settings of one shape",
+    ),
+    "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
+    "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
+    "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
+    "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
+    "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the front"),
+    "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
+    "law_fit": (LawFigure(law_fit.frame, law_fit.draw), "The law of the loss, its interval, what was forecast, and residuals"),
+    "forecast_against_truth": (
+        LawFigure(forecast_against_truth.frame, forecast_against_truth.draw),
+        "What the law, fitted to the smaller runs, says of the largest",
+    ),
+    "iso_flop_valleys": (
+        LawFigure(iso_flop_valleys.frame, iso_flop_valleys.draw),
+        "Loss against parameters at each training budget, with the minima",
+    ),
+    "score_against_loss": (score_against_loss, "Downstream score against loss, with the law from one to the other"),
+    "score_against_parameters": (
+        score_against_parameters,
+        "Downstream score against parameters, beside published ones",
+    ),
+    "score_against_flops": (score_against_flops, "Downstream score against FLOPs of pre-training"),
+}
+"""The figures of an answer in its order: what has `frame(evidence)` and `draw(data)`, and the caption."""
