@@ -18,7 +18,7 @@ from study.running.status import status
 from study.running.status_tables import overview
 from study.running.steering import exclude, include, retry
 from study.scoring.targets import single_run
-from study.shapes.naming import subject
+from study.shapes.naming import resolve_architecture
 from study.store.packing import pack, unpack
 from study.store.run_folder import RunFolder
 from study.store.score_records import write_scores

@@ -251,7 +251,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_js
     to 1,000 rows at most, with intervals of 100 resamples; those of study fit and study frontier, of all rows and 1,000
     resamples, differ from them a little.
     """
-    from study.evidence.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
+    from study.evidence.shape_multiverse import asks_about_shape, explore_shapes, why_not_shape
     from study.laws.multiverse import explore
     from study.laws.reading import TableQuery
 

@@ -92,7 +92,7 @@ class Evidence:
         if self.ledger.empty:
             return ()
         used = usable(self._in_order, self.sweep.choosing_seeds)
-        apart = columns_apart(used, self._settings)
+        apart = differing_columns(used, self._settings)
         return tuple(where for where, _ in by_variant(used, apart)) if apart else ()
 
     @property

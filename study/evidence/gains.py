@@ -13,8 +13,8 @@ import numpy as np
 from study.base.grouping import grouped
 from study.base.quantities import budget_words
 from study.base.statistics import CONFIDENCE
-from study.base.text import shape_and_setting
-from study.config.named_runs import donor_of
+from study.base.text import shape_and_variant
+from study.config.named_runs import parse_start
 from study.config.recipe import Budget
 from study.evidence.cells import CellResult, both_read, difference_between, documents_of, measured, variances_over_seeds
 from study.evidence.paired import Contrast, Difference, TestedDifference, adjust_by_holm, contrast, holm
@@ -47,7 +47,7 @@ class Gain(TestedDifference):
     @property
     def step(self) -> str:
         """What is made larger, from what to what, in words."""
-        return f"{self.axis} from {self.smaller} to {shape_and_setting(self.larger, self.setting)} at {self.budget}"
+        return f"{self.axis} from {self.smaller} to {shape_and_variant(self.larger, self.setting)} at {self.budget}"
 
     @property
     def nats_lowered_per_million(self) -> float:
@@ -159,7 +159,7 @@ class TokenGain(TestedDifference):
     @property
     def step(self) -> str:
         """Which shape goes from which budget to which, in words."""
-        return f"{shape_and_setting(self.shape, self.setting)} from {self.shorter} to {self.longer}"
+        return f"{shape_and_variant(self.shape, self.setting)} from {self.shorter} to {self.longer}"
 
     @property
     def nats_lowered_per_doubling(self) -> float:
@@ -277,5 +277,5 @@ def _cut(whole: CellResult, cell: CellResult, seeds: SeedVariances) -> Cut:
 
 def _lineage(cell: CellResult) -> tuple[Path | None, str, Budget, str]:
     """What cells share that begin with layers of one donor and differ in nothing else."""
-    donor = donor_of(str(cell.settings.get(START)))
+    donor = parse_start(str(cell.settings.get(START)))
     return None if donor is None else donor.folder, cell.variant_without(START), cell.budget, cell.validation

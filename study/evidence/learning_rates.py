@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from study.base.grouping import grouped
 from study.base.schema import whole
 from study.config.tuned_values import Tried, best_values, comparable_seeds, rank
+from study.store.records import INFORMATIVE_STATES
 
 RATE = "recipe.learning_rate"
 

@@ -12,8 +12,8 @@ import pandas as pd
 
 from study.base.durable_files import is_there
 from study.base.statistics import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_variance
-from study.base.text import at_budget, shape_and_setting
-from study.config.named_runs import donor_of
+from study.base.text import at_budget, shape_and_variant
+from study.config.named_runs import parse_start
 from study.counting.named_models import find
 from study.counting.parameters import parameters
 from study.evidence.cells import budgets_in_words, in_words, variant_columns

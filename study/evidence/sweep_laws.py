@@ -80,12 +80,12 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     remedy = "fit some with study fit of this folder and"  # without its path: an answer is the same bytes wherever it lies
     if reason := explain_incomparable_losses(used, validation_names(used), remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
-    if not (apart := columns_apart(used, settings)):
-        return _laws(Source(open_ledger(folder)), used)
+    if not (apart := differing_columns(used, settings)):
+        return _laws(TableQuery(open_ledger(folder)), used)
     if len(used[apart].drop_duplicates()) > MOST_VARIANTS or used[apart].isna().any(axis=None):
-        return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
+        return SweepLaws((), (f"No law is fitted: {explain_separate_laws(used, settings, remedy)}",))
     table = open_ledger(folder)
-    found = {where: _laws(Source(table, where=where), runs) for where, runs in by_variant(used, apart)}
+    found = {where: _laws(TableQuery(table, where=where), runs) for where, runs in by_variant(used, apart)}
     told: dict[str, list[str]] = {}
     for where, laws in found.items():
         for reason in laws.reasons:

@@ -27,7 +27,6 @@ from study.counting.solving import undivided
 from study.planning.cell import Cell, Values
 from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant
 from study.planning.neighbours import link_neighbours, with_sources
-from study.store.named_records import donor_depth
 from study.store.records import RunRecord
 from study.store.run_folder import init_from_depth
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from study.base.quantities import plural, signed
 from study.base.text import status_words, table_of
-from study.config.run_config import setting_words
+from study.config.run_config import describe_knobs
 from study.evidence.cells import CellResult, in_words, variant_columns
 from study.evidence.evidence import Evidence
 from study.evidence.paired import Difference, TestedDifference
@@ -211,7 +211,7 @@ def _order(cell: CellResult) -> dict[str, object]:
 
 
 def _knobs(cell: CellResult) -> dict[str, object]:
-    return {"other knobs": setting_words({knob.name: knob.chosen for knob in cell.knobs}) or None}
+    return {"other knobs": describe_knobs({knob.name: knob.chosen for knob in cell.knobs}) or None}
 
 
 def _vertex(cell: CellResult) -> str | None:

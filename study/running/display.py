@@ -96,7 +96,7 @@ class Display(Generic[JobT, RecordT]):
 
 def run_display(console: Console, sweep: SweepFolder, expected: int) -> Display[RunJob, RunRecord]:
     """The display of a sweep's runs, of which so many are expected."""
-    varied = sweep.told_apart_by()
+    varied = sweep.distinguishing_knobs()
     return Display(console, "run", lambda job: job.config.words(varied), lambda _, record: run_line(record, varied), expected)
 
 

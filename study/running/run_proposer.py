@@ -20,9 +20,8 @@ from study.planning.trunks import Trunks
 from study.running.coordinator import Proposer
 from study.running.retries import GivenUp, steps_of
 from study.running.sharing import SharedRuns
-from study.store.named_records import teacher_architecture
 from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
-from study.store.run_folder import RunFolder
+from study.store.run_folder import RunFolder, teacher_architecture
 from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.subsets import PlannedTask
 from study.scoring.task_inputs import padding_share, task_inputs
-from study.store.ownership import Attempt, Fenced, Held, turn
+from study.store.ownership import Attempt, Fenced, Held, work_lock
 from study.store.records import Ending, State, timestamp
 from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline

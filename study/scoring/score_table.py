@@ -13,7 +13,7 @@ from study.base.grouping import grouped
 from study.base.quantities import plural
 from study.base.statistics import noise_of_seeds, pooled_variance
 from study.base.terminal import narrow_table
-from study.base.text import printable
+from study.base.text import pasted, printable
 from study.scoring.evaluations import Evaluation
 from study.scoring.targets import Scored, label_runs
 from study.store.records import RETRIED

@@ -154,7 +154,7 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
 def evaluations_of(asked: Target, downstream: Downstream) -> list[Evaluation]:
     """Every run on every task that is asked for; raises InputError with all that is wrong with what is asked."""
     lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
-    found = all_evaluations(asked.runs, asked.sweep.name, told_together(partial(load_tasks, downstream), *lengths), downstream)
+    found = all_evaluations(asked.runs, asked.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream)
     _check_grid(downstream, found)
     return found
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from study.base.errors import InputError, nearest, of_each
+from study.base.errors import InputError, map_all, nearest
 from study.base.schema import number_in
 from study.base.text import aligned
 from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
@@ -89,7 +89,7 @@ def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChan
     ffn. It keeps its heads where they divide the new width; else it gets the number that divides it and comes nearest to the
     base's head width. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
     """
-    return of_each(partial(_step, base), texts)
+    return map_all(partial(_step, base), texts)
 
 
 def rank_changes(

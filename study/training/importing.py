@@ -24,7 +24,7 @@ from study.data.prepared import prepare
 from study.data.tokenizing import is_cased, load_tokenizer
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.transformers_classes import TransformersClass, class_in
-from study.store.ownership import Attempt
+from study.store.ownership import Attempt, work_lock
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder

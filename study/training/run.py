@@ -14,10 +14,9 @@ import torch
 from study.base.durable_files import retry_write, write_atomically
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.store.run_folder import init_from_depth, teacher_architecture
-from study.store.ownership import Attempt, Fenced, Held
+from study.store.ownership import Attempt, Fenced, Held, work_lock
 from study.store.records import Ending
-from study.store.run_folder import RunFolder
+from study.store.run_folder import RunFolder, init_from_depth, teacher_architecture
 from study.training.callbacks import Pruned
 from study.training.checkpoints import newest_whole_checkpoint
 from study.training.execution import Execution

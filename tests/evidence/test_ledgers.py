@@ -189,7 +189,7 @@ def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_sett
     strangers = strangers.drop(columns=ours)
     strangers.to_csv(tmp_path / "t.csv", index=False)
     assert variant_columns_of(strangers) == []
-    assert len(read_observations(Source(open_ledger(tmp_path / "t.csv")), CHINCHILLA)) == 16
+    assert len(read_observations(TableQuery(open_ledger(tmp_path / "t.csv")), CHINCHILLA)) == 16
 
 
 def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:

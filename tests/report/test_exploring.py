@@ -17,6 +17,7 @@ from study.evidence.score_points import series
 from study.plotting import explorer, run_curves
 from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
 from study.running.status import status
+from study.running.status_tables import STATES, overview, runs_table
 from study.store.ownership import work_lock
 from study.store.records import validation_of
 from study.store.score_records import write_scores

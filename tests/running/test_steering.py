@@ -29,7 +29,7 @@ from study.running.status import RunStatus, SweepStatus, status
 from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
 from study.running.steering import exclude, include, retry, stop
 from study.scoring.targets import single_run
-from study.shapes.naming import subject
+from study.shapes.naming import resolve_architecture
 from study.store.locks import held
 from study.store.ownership import Attempt, work_lock
 from study.store.records import FOREIGN, ledger
