@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 
 import torch
 
@@ -17,13 +17,22 @@ from study.training.stopping import StopSignal
 
 
 def ranks_said(folder: RunFolder, stop_at: int = -1) -> list[str]:
-    """Train a run by two ranks that are told to stop in one step; how each says that it ended."""
+    """Train a run by two ranks that are told to stop in one step; how each says that it ended.
+
+    A rank that fails leaves the other one waiting for it, which is killed, so that the error of the first is what a test shows.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     with ProcessPoolExecutor(2, start_forkserver()) as processes:
         said = [processes.submit(_said_by, rank, port, folder, stop_at) for rank in range(2)]
-        return [each.result(200) for each in said]
+        ended, waiting = wait(said, timeout=200, return_when=FIRST_EXCEPTION)
+        if waiting:
+            for process in processes._processes.values():
+                process.kill()
+        for each in ended:
+            each.result()
+        return [each.result() for each in said]
 
 
 def _said_by(rank: int, port: str, folder: RunFolder, stop_at: int) -> str:

@@ -66,7 +66,7 @@ def rows(scored: Scored) -> list[ScoreRow]:
         ScoreRow(
             run_id=evaluation.run.run_id,
             shape=evaluation.run.config.architecture.shape_name,
-            setting=evaluation.run.config.setting(knobs),
+            setting=evaluation.run.config.variant(knobs),
             tokens=evaluation.run.config.tokens,
             seed=evaluation.run.config.seed,
             task=evaluation.task.spec.name,

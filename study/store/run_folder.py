@@ -17,7 +17,7 @@ from study.base.durable_files import write_atomically
 from study.base.errors import InputError
 from study.base.schema import Count, Strict
 from study.base.text import pasted
-from study.config.named_runs import Donor, Teacher
+from study.config.named_runs import InitFrom, Teacher
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.store.named_files import Inside, file_once, reason_in
@@ -225,11 +225,11 @@ def teacher_architecture(config: RunConfig) -> Architecture | None:
 
 def init_from_depth(config: RunConfig) -> int | None:
     """The layers of the run whose weights this one begins with; None where there is none, or its record is not here."""
-    architecture = _architecture_of(config.recipe.donor)
+    architecture = _architecture_of(config.recipe.init_from)
     return None if architecture is None else architecture.depth
 
 
-def _architecture_of(named: Donor | Teacher | None) -> Architecture | None:
+def _architecture_of(named: InitFrom | Teacher | None) -> Architecture | None:
     record = None if named is None else RunFolder(named.folder).record()
     return None if record is None else record.config.architecture
 
