@@ -37,7 +37,8 @@ def ranks_said(folder: RunFolder, stop_at: int = -1) -> list[str]:
 
 def _said_by(rank: int, port: str, folder: RunFolder, stop_at: int) -> str:
     """The life of one rank, in a process of its own."""
-    os.environ.update({"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+    here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update(here)  # RANK too, which the forkserver may have from a job that ran in this process before
     stop, step = StopSignal(), MaskedLanguageModelling.training_step
 
     def training_step(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
