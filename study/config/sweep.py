@@ -17,7 +17,8 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from study.base.errors import InputError, Problem, shown
-from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, whole
+from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, deep_merge, whole
+from study.config.presets import PRESETS, PresetName
 from study.config.recipe import Budget
 from study.config.resources import Resources
 from study.config.run_config import DataConfig, Masking
@@ -120,13 +121,18 @@ _SEARCH_ALONE = "a search takes one budget and one seed, and tries what its spac
 
 
 class SweepBase(Strict):
-    """What every sweep has: a question, the data, what all runs share, how long they train, and where they execute."""
+    """What every sweep has: a question, the data, what all runs share, how long they train, and where they execute.
+
+    `preset` names the defaults of architecture and recipe, and `base` overrides them (see study.config.presets). The
+    configuration of each run holds every value: its id is the same whether the preset or the file gives them.
+    """
 
     name: Text
     question: Text
     expect: Text | None = None
     data: DataConfig = DataConfig()
     masking: Masking = Masking()
+    preset: PresetName = "bert"
     base: dict[str, Any] = Field(default_factory=dict)
     budgets: Budgets
     seeds: Seeds = 1
@@ -156,6 +162,11 @@ class SweepBase(Strict):
     def known_keys(cls) -> dict[str, Any]:
         """The keys of a sweep file of either kind, of which a slip may mean any."""
         return {name: field.annotation for kind in (CellSweep, SearchSweep) for name, field in kind.model_fields.items()}
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What all runs share: the values of the preset, and over them those of `base`."""
+        return deep_merge(PRESETS[self.preset], self.base)
 
     @property
     def varied(self) -> tuple[str, ...]:

@@ -75,6 +75,8 @@ def _why_no_knob(place: str, knob: str, value: object) -> str | None:
         return "is one for all runs of a sweep, since losses on other text or other pieces do not compare; make a sweep of each"
     if field in NOT_IN_MLM:
         return "changes no run: a masked language model is built alike at any value"
+    if knob == "preset":
+        return "is one for all runs of a sweep; launch the file once with each preset, or list the knobs that differ"
     if knob in PARTS and isinstance(value, Mapping):
         return f"holds keys; write each as one with a dot, as in {knob}.{next(iter(value), '…')}"
     if knob not in KNOBS:
