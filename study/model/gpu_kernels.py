@@ -1,10 +1,9 @@
-"""What lies between the products of training on a GPU, with its gradients, as Triton kernels.
+"""Triton kernels for everything between the products of training on a GPU, with gradients.
 
-Such a kernel takes as long as the bytes that it reads and writes. Where one writes the gradient of a product's result it sums
-the columns on the way, since their sums are the gradient of the product's bias, which else takes a pass over all of it.
-Everything is reckoned in fp32, and tensors lie in memory row by row. Arguments after the asterisk divide the work: rows and
-columns, or all numbers, of a block, the blocks that a program takes one after the other, its warps, and the stages, blocks of
-which one is in work while the others are loaded; `study bench --only kernels` times them beside others.
+These kernels are bound by the bytes that they read and write. One that writes the gradient of a product's result also sums its
+columns, which are the gradient of the product's bias and would otherwise take another pass. All compute in fp32 on contiguous
+tensors. Arguments after the asterisk divide the work: rows and columns, or all numbers, of a block, the blocks of a program,
+its warps, and the stages of its pipeline; `study bench --only kernels` times other choices.
 
 Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
 """
@@ -24,10 +23,10 @@ THREADS, LOADED = 32, 8
 """Threads of a warp, and the bf16 numbers that one of them loads at once."""
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-"""By which exponents of e are those of two, of which a GPU has the exponential."""
+"""The factor from exponents of e to those of two, which a GPU computes."""
 
 LONGEST, HEAD_WIDTHS = 128, (16, 32, 64)
-"""Tokens of the longest sequence, and the head widths, of which one program of `attention_gradient` holds a head."""
+"""The longest sequence, and the head widths, for which a program of `attention_gradient` can hold a head."""
 
 
 @triton.jit
@@ -42,7 +41,7 @@ def _column_sums_kernel(parts_at, sums_at, count, WIDTH: tl.constexpr, ROWS: tl.
 
 
 def _column_sums(parts: Float[Tensor, "programs columns"]) -> Float[Tensor, " columns"]:
-    """The sums of what the programs of a kernel have summed."""
+    """The totals of the programs' sums."""
     (count, width), columns = parts.shape, 32
     sums = parts.new_empty(width)
     _column_sums_kernel[triton.cdiv(width, columns),](parts, sums, count, width, 128, columns, num_warps=4)
@@ -51,9 +50,9 @@ def _column_sums(parts: Float[Tensor, "programs columns"]) -> Float[Tensor, " co
 
 @triton.jit
 def _normal(x):
-    """The standard normal distribution function and density, to 1e-7; both take the one exponential.
+    """The standard normal distribution function and density, to 1e-7, from one exponential.
 
-    A reciprocal root, squared, takes fewer instructions than a division. Source: Abramowitz and Stegun 1964, 7.1.26.
+    A squared reciprocal root takes fewer instructions than a division. Source: Abramowitz and Stegun 1964, 7.1.26.
     """
     exponential = tl.exp2(x * x * (-0.5 * LOG2_E))
     root = tl.rsqrt(1.0 + 0.23164188910766447 * tl.abs(x))
@@ -140,7 +139,7 @@ def _add_norm_kernel(
 
 
 class AddedNorm(NamedTuple):
-    """A norm of rows, with the mean of each and what its deviations were multiplied by, which its gradient takes."""
+    """A norm of rows, with the mean and scale of each, which its gradient needs."""
 
     y: Float[Tensor, "*places H"]
     mean: Float[Tensor, " N"]
@@ -207,7 +206,7 @@ def _add_norm_gradient_kernel(
 
 
 class AddNormGradient(NamedTuple):
-    """The gradient by x, which is that by what was added, too, and those by weight, bias and the bias that was added."""
+    """The gradient by x, which is also that by `added`, and those by weight, bias and the added bias."""
 
     dx: Float[Tensor, "*places H"]
     dweight: Float[Tensor, " H"]

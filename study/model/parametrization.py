@@ -1,10 +1,9 @@
 """Parametrisations: how initial weights, learning rates, weight decay and epsilon scale with the size of an encoder.
 
-The forward pass has no factors. A residual branch divided by the depth, logits divided by the width and attention scores
-divided by the width of a head are folded into the weights: a weight that a factor is folded into begins that much smaller and
-moves that much slower. The steps of AdamW and Muon do not depend on the scale of the gradient, so both forms train alike (Yang
-and Hu 2021, arXiv:2011.14522, section 3.2), and a trained encoder is an ordinary one to whatever scores, cuts, exports or
-learns from it.
+The forward pass has no factors. Those of residual branches (1 ÷ depth), logits (1 ÷ width) and attention scores (1 ÷ head
+width) are folded into the weights, which start and move that much smaller. The steps of AdamW and Muon do not depend on the
+scale of the gradient, so both forms train alike (Yang and Hu 2021, arXiv:2011.14522, section 3.2), and a trained encoder is an
+ordinary one for scoring, cutting, exporting and teaching.
 """
 
 from __future__ import annotations

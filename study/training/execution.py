@@ -56,11 +56,11 @@ class Execution:
     sharing: int = 1
 
     def of(self, config: RunConfig) -> Execution:
-        """How a run is executed: what trains nothing is validated alone, on one device and by torch's own kernels."""
+        """The execution of a run; one of no steps is only validated, on one device and by torch's own kernels."""
         return self if config.steps else replace(self, kernels="eager", devices=1, nodes=1)
 
     def check(self, config: RunConfig) -> None:
-        """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""
+        """Raise InputError if this machine lacks the device or the kernels, or a batch cannot be divided evenly."""
         if config.batch_sequences % self.devices:
             place, batch = "recipe.batch_tokens", config.batch_sequences
             raise InputError.at(place, f"{batch} sequences a batch cannot be shared out over {self.devices} devices evenly")
@@ -182,18 +182,17 @@ def processor() -> str:
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc's malloc keep freed memory in this process; False where the C library has no `mallopt`.
+    """Make glibc's malloc keep freed memory in this process; False if the C library has no `mallopt`.
 
-    By default it maps large tensors afresh and gives them back, so that each step touches its logits and gradients for the
-    first time again: at 2x128 with 30,522 word pieces that is 73,000 page faults a step, a quarter of its time. The numbers
-    are the same to the bit. Source: mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD.
+    By default each step maps its logits and gradients anew: at 2x128 with 30,522 word pieces that costs 73,000 page faults, a
+    quarter of the step's time. The numbers are the same to the bit. Source: mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
 
 
 def release_models(device: Device) -> None:
-    """Free what trainings that are over have left: a Trainer and its module hold each other, and live until Python collects."""
+    """Free the models of finished trainings; a Trainer and its module hold each other until Python collects them."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -90,7 +90,7 @@ def test_the_command_line_names_a_preset(tmp_path: Path) -> None:
     ("changes", "place", "message"),
     [
         ({"preset": "moderm"}, "preset", "'moderm' is not one of bert, modern; did you mean 'modern'?"),
-        ({"base": {"preset": "modern"}}, "base.preset", "stands beside base, not under it"),
+        ({"base": {"preset": "modern"}}, "base.preset", "belongs beside base, not under it"),
         ({"vary": {"preset": ["bert", "modern"]}}, "vary.preset", "launch the file once with each preset"),
         ({"preset": "modern", "shapes": {"grid": {"width": [6], "ffn": [12]}}}, "", "rotary turns pairs of numbers"),
     ],
