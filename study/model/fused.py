@@ -184,9 +184,9 @@ class _Attention(torch.autograd.Function):
 
 
 class _AfterAttention(torch.autograd.Function):
-    """A block from the product after attention on, to whose result `x` is added; it gives its own result twice.
+    """A block from the product after attention on, to which `x` is added; it returns its result twice.
 
-    The parameters are weights and biases of the three products, and of the two norms, which add the bias of the product before.
+    The parameters are those of the three products and two norms; a norm adds the bias of the product before it.
     """
 
     @staticmethod

@@ -157,9 +157,9 @@ def add_norm(
     block: int = 1024,
     warps: int = 1,
 ) -> AddedNorm:
-    """The LayerNorm of x + (added + added_bias), a product with its bias, which cuBLAS multiplies faster without.
+    """The LayerNorm of x + (added + added_bias), where `added` is a product whose bias cuBLAS would add more slowly.
 
-    A warp that has rows for itself waits for no other.
+    A warp with rows of its own waits for no other.
     """
     width = x.shape[-1]
     count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
@@ -229,9 +229,9 @@ def add_norm_gradient(
     programs: int = 3,
     stages: int = 3,
 ) -> AddNormGradient:
-    """The gradients of `add_norm`, of whose result dy + dy2 is the gradient; `programs` a multiprocessor.
+    """The gradients of `add_norm`, whose result has the gradient dy + dy2; `programs` run on each multiprocessor.
 
-    Rows of more numbers than a block has are not loaded ahead: shared memory might not hold them.
+    Rows longer than a block are not prefetched, since shared memory might not hold them.
     """
     width = x.shape[-1]
     count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
@@ -255,11 +255,10 @@ def _attention_gradient_kernel(
     HEADS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
     FULL: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One sequence after the other at the head of this program: there are as many programs for each head.
+    """The sequences of this program's head, one after the other.
 
-    The weights of a query sum to one. Hence the gradients by the keys sum to zero, since what is added to all keys changes
-    no weight, and those by the values to the sum of dy. Sums are added up thread by thread until the last sequence: PARTS rows
-    of dy lie in one.
+    The weights of a query sum to one, so the gradients by the keys sum to zero and those by the values to the sum of dy. Sums
+    are kept thread by thread until the last sequence, with PARTS rows of dy in each.
     """
     rows, columns = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
     head = tl.program_id(0) % HEADS
@@ -301,10 +300,10 @@ def _attention_gradient_kernel(
 def attention_gradient(
     joint: Float[Tensor, "B S 3*A*D"], dy: Float[Tensor, "B S A*D"], heads: int, *, stages: int = 3, warps: int = 8
 ) -> tuple[Float[Tensor, "B S 3*A*D"], Float[Tensor, " 3*A*D"]]:
-    """The gradient of attention by queries, keys and values side by side, and the sums of its columns.
+    """The gradient of attention by stacked queries, keys and values, and the sums of its columns.
 
-    Its weights are made again from queries and keys. See `holds_attention` for the sizes that it takes. A block is a sequence;
-    masks leave registers for two stages.
+    It recomputes the weights from queries and keys. `holds_attention` limits its sizes. A block is a sequence; masks leave
+    registers for two stages.
     """
     batch, length, joint_width = joint.shape
     width, tokens = joint_width // 3 // heads, max(16, triton.next_power_of_2(length))
@@ -391,7 +390,7 @@ def cross_entropy(
     columns: int = 2048,
     warps: int = 4,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Of each row -log softmax at its label, in nats, 0 where that is `ignored`, and the log of its sum of exponentials.
+    """For each row −log softmax at its label in nats, 0 for `ignored` labels, and the log of its sum of exponentials.
 
     Columns from V on are not logits.
     """

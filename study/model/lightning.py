@@ -113,14 +113,13 @@ class ValidationResult:
 class MaskedLanguageModelling(pl.LightningModule):
     """One run's training: masks and dropout of step t come from (seed, t), and the loss is the mean over masked tokens only.
 
-    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs count its forward pass.
-    A training batch is the packed tokens (B, S) of this rank. Logged every `log_every_steps`: `train/loss`, the mean since
-    the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
-    `trainer/flops` (convention train_flops) done so far; `perf/tokens_per_second` and, where the device's peak is known,
-    `perf/mfu`, the share of it that the products take which run (`spared_flops_per_token` left out). Validation logs
-    `val/loss`, `val/accuracy` and `val/order_gain` (see ValidationResult), with standard errors that cluster by
-    `validation_documents`, the document of each validation sequence. Raises FloatingPointError where a logged loss is not
-    finite.
+    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs count its forward pass. A
+    training batch holds the packed tokens (B, S) of this rank. Every `log_every_steps` it logs `train/loss`, the mean since the
+    last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
+    `trainer/flops` (convention train_flops) so far; `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`,
+    the share of it used by the executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy`
+    and `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, the document of each
+    sequence. Raises FloatingPointError if a logged loss is not finite.
     """
 
     def __init__(

@@ -36,13 +36,11 @@ _NEVER = 2**31 - 1
 
 @dataclass(frozen=True)
 class Execution:
-    """How to execute one run: on which kind of device, how many of them (DDP) over all nodes, with how many CPU threads each.
+    """How one run executes: the kind and number of devices (DDP) over all nodes, and the CPU threads of each.
 
-    By `auto`, `kernels` are fused on a GPU where torch.compile can run, and recorded as a CUDA graph on a single one; on a
-    CPU they are oneDNN's for fp32 products where MKL, which is torch's own choice, is slow.
-    `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
-    every `checkpoint_seconds`, without them as `Checkpointer` chooses; a run that takes no step for `hang_seconds` is given up
-    as HUNG. `sharing` runs at most have each device at a time.
+    `kernels` of `auto` follow `resolve_kernels`. `validations` are spread evenly over the steps, the last at the end; by
+    default their cost decides. Checkpoints are taken every `checkpoint_seconds`, or as `Checkpointer` chooses. A run that takes
+    no step for `hang_seconds` ends as HUNG. At most `sharing` runs share a device.
     """
 
     device: Device = "cpu"
@@ -91,9 +89,9 @@ def can_compile(device: Device) -> bool:
 
 
 def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:
-    """The kernels that `auto` means: fused on CUDA where that is possible, graphed there on a single device.
+    """The kernels of `auto`: on CUDA fused if torch.compile can run, and graphed on a single device.
 
-    On a CPU, where fusing gains nothing, they are oneDNN's in fp32 where MKL is slow, else eager.
+    On a CPU, where fusing gains nothing, oneDNN's in fp32 if MKL is slow, else eager.
     """
     if execution.kernels != "auto":
         return execution.kernels

@@ -111,10 +111,10 @@ def tidy(folder: WorkFolder, state: State) -> None:
 
 
 def failure_of(error: Exception) -> Outcome:
-    """How an attempt ended that met an error: DIVERGED, OOM, or FAILED with the traceback in its log.
+    """The outcome of an attempt that met an error: DIVERGED, OOM, or FAILED with the traceback in its log.
 
-    Raises the error again where it is the device's: a GPU that several processes share may fail all of them for the fault of
-    one, and its context is of no more use, so that the process is to end without a record and the run to be tried again.
+    Raises device errors again: on a shared GPU one process's fault may fail all, and the context is lost, so the process must
+    end without a record and the run be tried again.
     """
     if isinstance(error, FloatingPointError):
         return Outcome("DIVERGED", str(error))
@@ -175,7 +175,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
 
 
 def _rows(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The rows of a run, up to one that is damaged: that is why it failed, and its record has to be filed all the same."""
+    """The rows of a run up to a damaged one, which is why it failed; its record is filed all the same."""
     with contextlib.suppress(InputError):
         yield from folder.metrics()
 

@@ -52,9 +52,9 @@ def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | No
 def check_trained_runs(configs: Iterable[RunConfig], begun: Container[str] = (), prepared: PreparedData | None = None) -> None:
     """Raise InputError with every reason why starts and teachers of these runs are of no use, each once.
 
-    Both must have completed, and have the run's tokeniser: that of the same text, or of the same file, which is looked at
-    where the runs' data is there. A donor has the run's architecture but for the depth, and at least as many layers; runs whose
-    keys are in `begun` need theirs no more. A teacher has the run's vocabulary, and positions for its sequences.
+    Both must have completed with the run's tokeniser, that of the same text or file, which is compared if the data is prepared.
+    A start needs the run's architecture with at least as many layers; runs whose keys are in `begun` need theirs no longer. A
+    teacher needs the run's vocabulary, and positions for its sequences.
     """
     problems: dict[str, Problem] = {}
     for config in configs:

@@ -53,7 +53,7 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"budgets": {"steps": []}}, "budgets", "needs at least one budget"),
         ({"budgets": {"steps": [1.5]}}, "budgets.steps[0]", "1.5 is not a whole number"),
         ({"tune": {"recipe.beta1": {"low": 0.5, "high": 0.5, "trials": 2}}}, "tune.recipe.beta1", "low 0.5 is not below"),
-        ({"tune": {"architecture.width": {"low": 8, "high": 1e12, "trials": 2}}}, "tune.architecture.width", "is what shapes"),
+        ({"tune": {"architecture.width": {"low": 8, "high": 1e12, "trials": 2}}}, "tune.architecture.width", "list its values under shapes"),
         ({"tune": {"masking.rate": {"low": 0.1, "high": 0.4, "trials": 3}}}, "tune.masking.rate", "the masks of validation"),
         ({"tune": {f"recipe.{knob}": {"low": 0.1, "high": 0.2, "trials": 200} for knob in ("dropout", "epsilon")}}, "tune",
          "makes 40,000 combinations a cell"),
