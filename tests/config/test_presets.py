@@ -63,7 +63,8 @@ def test_a_preset_sets_what_it_says() -> None:
 
 @pytest.mark.parametrize("knob", SET)
 def test_each_value_of_a_preset_can_be_overridden_varied_and_searched(knob: str) -> None:
-    other, base = OTHERS[knob], {}
+    other = OTHERS[knob]
+    base: dict[str, Any] = {}
     set_path(base, knob, other)
     assert {run.values_of([knob])[knob] for run in first_runs(preset="modern", base=base)} == {other}
     varied = first_runs(preset="modern", vary={knob: [SET[knob], other]})

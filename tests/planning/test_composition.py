@@ -34,13 +34,13 @@ class Knob(NamedTuple):
 KNOBS = [
     Knob("recipe.masking.rate", 0.15, 0.3),
     Knob("recipe.masking.mask_share", 0.8, 0.9),
-    Knob("recipe.masking.random_share", 0.1, 0.05),
+    Knob("recipe.masking.random_share", 0.1, 0.05, range=(0.05, 0.1)),
     Knob("recipe.masking.whole_words", False, True),
     Knob("recipe.masking.static_copies", 0, 10, range=(1, 10)),
     Knob("recipe.optimizer", "adamw", "muon"),
     Knob("recipe.muon_rate_ratio", 4, 8, {"recipe.optimizer": "muon"}),
     Knob("recipe.parametrization", "standard", "completep"),
-    Knob("recipe.base_width", 128, 64, {"recipe.parametrization": "completep"}),
+    Knob("recipe.base_width", 128, 64, {"recipe.parametrization": "completep"}, (64, 128)),
     Knob("recipe.base_depth", 2, 4, {"recipe.parametrization": "completep"}),
     Knob("recipe.residual_initialisation", "bert", "zero"),
     Knob("architecture.distance_bias", "none", "learned"),
@@ -63,8 +63,7 @@ def varied(knob: Knob) -> dict[str, Any]:
 
 
 def tuned(knob: Knob) -> dict[str, Any]:
-    numbers = knob.range or (knob.default, knob.value)
-    low, high = sorted(numbers) if all(isinstance(number, float | int) for number in numbers) else numbers
+    low, high = knob.range or (knob.default, knob.value)
     return {"base": base_of(knob.beside), "tune": {knob.name: {"low": low, "high": high, "trials": 2}}}
 
 
