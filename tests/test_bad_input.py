@@ -116,11 +116,11 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
             "base.recipe.learning_rate: True is true or false where a number is needed",
         ),
         ("batch_tokens: 256", "batch_tokens: 100", "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16"),
-        ("batch_tokens: 256", "budget: {steps: 1, tokens: 5}", "base.recipe.budget: stands under budgets, beside base"),
+        ("batch_tokens: 256", "budget: {steps: 1, tokens: 5}", "base.recipe.budget: belongs under budgets, beside base"),
         (
             "base: {recipe: {batch_tokens: 256}}",
             "base: {data: {corpus: x}}",
-            "base.data: stands beside base, not under it",
+            "base.data: belongs beside base, not under it",
         ),
         (
             "base: {recipe: {batch_tokens: 256}}",
@@ -166,7 +166,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "question: Why?",
             "question: Why?\nresources: {slurm: {memory: abc}}",
-            "resources.slurm.memory: 'abc' is no amount of memory; write 64GB or 500MB",
+            "resources.slurm.memory: 'abc' is not an amount of memory; write 64GB or 500MB",
         ),
         (
             "question: Why?",
@@ -630,7 +630,7 @@ def test_a_sweeps_folder_or_name_in_place_of_its_file(given: str, meant: str, he
     Path("sweeps").mkdir()
     Path("sweeps/other.yaml").write_text(GOOD)
     for command in ("plan", "launch"):
-        assert one(refusal.of(command, given)) == f"{given}: is no file; did you mean {meant}?"
+        assert one(refusal.of(command, given)) == f"{given}: is not a file; did you mean {meant}?"
 
 
 @pytest.mark.parametrize("command", ["status", "report"])

@@ -238,7 +238,7 @@ def _with_sums(gradient: Tensor) -> Tensors:
 
 
 def _predictions(of: Sizes) -> tuple[Tensor, Tensor]:
-    """Random logits at masked positions, filled up as fused_loss does, and labels."""
+    """Random logits at masked positions, filled up as fused_cross_entropy does, and labels."""
     logits = of.drawn(of.sequences * masked_positions(of.length, MASKING_RATE), aligned_outputs(of.model.vocabulary))
     return logits, torch.randint(of.model.vocabulary, (len(logits),), device=of.device)
 

@@ -11,6 +11,7 @@ import click
 from study.base.errors import InputError
 from study.base.machine import rest_at_barriers
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option, results_option, threads_option
+from study.config.presets import PRESETS, PresetName
 
 if TYPE_CHECKING:
     from study.counting.latency_prediction import LatencyModel
@@ -39,6 +40,7 @@ length_option = click.option(
 @click.option("--ffn", type=size, help="Inner size F.  [default: 4·width]")
 @click.option("--vocabulary", type=size, help="Word pieces V.  [default: 30522]")
 @click.option("--positions", type=size, help="Learned positions.  [default: 512]")
+@click.option("--preset", type=click.Choice([*PRESETS]), help="Architecture of a preset, at 15% masks.  [default: bert]")
 @length_option
 @batch_option
 @precision_option
@@ -51,6 +53,7 @@ def params(
     batch: int,
     precision: Precision,
     explain: bool,
+    preset: PresetName | None,
     results: Path,
     as_json: bool,
     **sizes: int | None,
@@ -64,11 +67,12 @@ def params(
     from study.shapes.accounts import Conditions, account, default_length, explanations
     from study.shapes.naming import resolve_architecture
 
-    given = {key: value for key, value in sizes.items() if value is not None}
+    changes = dict(PRESETS[preset or "bert"].get("architecture", {}))
+    changes |= {key: value for key, value in sizes.items() if value is not None}
     asked = resolve_architecture(name, results) if name is not None else None
-    architecture = changed(asked.architecture, given, asked.title) if asked else architecture_of(None, given)
-    title = asked.title if asked and not given else architecture.shape_name
-    published = asked.published if asked and not given else None
+    architecture = changed(asked.architecture, changes, asked.title) if asked else architecture_of(None, changes)
+    title = asked.title if asked and not changes else architecture.shape_name
+    published = asked.published if asked and not changes else None
     others = explanations(architecture, published) if explain else ()
     conditions = Conditions(default_length(sequence_length, [architecture]), batch, precision)
     counted = account(architecture, conditions, title, others)

@@ -1,4 +1,4 @@
-"""The trained runs that a recipe names: one whose weights a run begins with, and one from whose predictions it learns."""
+"""The trained runs that a recipe names: one to start from, and a teacher."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Literal, cast
 from study.base.schema import whole
 
 NO_RUN = {"start": "fresh", "teacher": "none"}
-"""The knobs of a recipe that name a trained run, and what they are where they name none."""
+"""The knobs that name a trained run, with the word for none."""
 
 Keep = Literal["first", "last", "spread"]
-"""Which layers of a deeper encoder are kept: its first ones, its last ones, or ones evenly from the first to the last."""
+"""Which layers of a deeper encoder are kept: the first, the last, or evenly spread ones."""
 
 
 def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
-    """The layers, from 0, that an encoder of `kept` layers has of one of `depth`.
+    """The layers, from 0, of an encoder of `depth` that one of `kept` layers keeps.
 
-    The first ones, since cutting off those nearest the output loses least (Sajjad et al. 2023, arXiv:2004.03844, top-layer
-    dropping); the last ones; or round(i·(depth − 1)/(kept − 1)), and of one layer the first: six of 12 are 0, 2, 4, 7, 9 and
-    11, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108, its scripts). Raises ValueError where there are fewer layers.
+    `first` drops the layers nearest the output, which loses least (Sajjad et al. 2023, arXiv:2004.03844). `spread` keeps
+    round(i·(depth − 1)/(kept − 1)): six of 12 are 0, 2, 4, 7, 9 and 11, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108,
+    its scripts). Raises ValueError if there are fewer layers.
     """
     if not 1 <= kept <= depth:
         raise ValueError(f"{kept} layers cannot be kept of {depth}")
@@ -32,7 +32,7 @@ def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
             return tuple(range(depth - kept, depth))
         case "spread":
             stride = (depth - 1) / max(1, kept - 1)
-            return tuple(round(place * stride) for place in range(kept))
+            return tuple(round(index * stride) for index in range(kept))
 
 
 _RUN = r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?"
@@ -42,20 +42,20 @@ _TEACHER = re.compile(_RUN + r"(?::weight=(?P<weight>[0-9.e+-]+))?(?::temperatur
 
 @dataclass(frozen=True)
 class InitFrom:
-    """The trained run whose weights another one begins with, and which of its layers are kept where it has more."""
+    """The trained run that another one starts from, and which of its layers it keeps."""
 
     folder: Path
     keep: Keep
 
     @property
     def identity(self) -> str:
-        """What tells donors apart wherever they lie: the run's id, and the layers kept."""
+        """The run's id and the layers kept, wherever its folder is."""
         return f"{self.folder.name}:{self.keep}"
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """The trained run from whose predictions another one learns, their share of its loss, and their temperature."""
+    """The trained run whose predictions another one learns from, their share of its loss, and their temperature."""
 
     folder: Path
     weight: float = 1.0
@@ -63,23 +63,23 @@ class Teacher:
 
     @property
     def identity(self) -> str:
-        """What tells teachers apart wherever they lie: the run's id, with weight and temperature where they are not usual."""
-        told = {name: getattr(self, name) for name, usual in USUAL.items() if getattr(self, name) != usual}
-        return "".join((self.folder.name, *(f":{name}={whole(value)!r}" for name, value in told.items())))
+        """The run's id, with weight and temperature if they differ from the defaults, wherever its folder is."""
+        unusual = {name: getattr(self, name) for name, usual in USUAL.items() if getattr(self, name) != usual}
+        return "".join((self.folder.name, *(f":{name}={whole(value)!r}" for name, value in unusual.items())))
 
 
 USUAL = {"weight": Teacher.weight, "temperature": Teacher.temperature}
-"""How a teacher is followed where nothing is said of it."""
+"""The defaults of a teacher."""
 
 
 def parse_start(start: str) -> InitFrom | None:
-    """The donor that a start names, None where it names none."""
-    found = _START.fullmatch(start)
-    return None if found is None else InitFrom(Path(found["folder"]), cast(Keep, found["keep"] or "first"))
+    """The run that `recipe.start` names, if any."""
+    match = _START.fullmatch(start)
+    return None if match is None else InitFrom(Path(match["folder"]), cast(Keep, match["keep"] or "first"))
 
 
 def parse_teacher(named: str) -> Teacher | None:
-    """The teacher that a recipe names, None where it names none; raises ValueError where weight or temperature is no number."""
-    if (found := _TEACHER.fullmatch(named)) is None:
+    """The teacher that `recipe.teacher` names, if any; raises ValueError if weight or temperature is not a number."""
+    if (match := _TEACHER.fullmatch(named)) is None:
         return None
-    return Teacher(Path(found["folder"]), **{name: float(found[name] or usual) for name, usual in USUAL.items()})
+    return Teacher(Path(match["folder"]), **{name: float(match[name] or usual) for name, usual in USUAL.items()})

@@ -1,4 +1,4 @@
-"""How a run trains: optimiser, learning rate, schedule, batch, precision, the trained runs that it names, and for how long."""
+"""The recipe of a run: optimiser, learning rate, schedule, batch, precision, start, teacher and budget."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ ParametrizationName = Literal["standard", "completep"]
 
 
 BASE_HEAD_WIDTH = 64
-"""The head width of the encoder from which completep scales, at any width of it."""
+"""The head width of the base encoder of completep, whatever its width."""
 
 BASE_FFN_RATIO = 4
-"""The inner size of that encoder's FFN over its width."""
+"""The FFN size of that encoder over its width."""
 
 
 class Budget(Strict):
     """How long a run trains, in exactly one unit; the run takes the whole steps that fit in it.
 
-    `tokens` counts input tokens, padding excluded; `flops` are `train_flops` (see study.counting.parameters);
-    `tokens_per_parameter` multiplies `parameters`, the unique tensors of the MLM model. No steps take the weights that
-    a run begins with as they are.
+    `tokens` counts input tokens without padding, `flops` are `train_flops` (study.counting.parameters), and
+    `tokens_per_parameter` multiplies the unique parameters of the MLM model. A run of 0 steps keeps its initial weights.
     """
 
     tokens: Positive | None = None
@@ -47,12 +46,12 @@ class Budget(Strict):
 
     @property
     def unit(self) -> str:
-        """What it is counted in: tokens, steps, FLOPs, tokens per parameter."""
+        """The unit: tokens, steps, FLOPs or tokens per parameter."""
         return {"flops": "FLOPs"}.get(self._given[0], self._given[0].replace("_", " "))
 
     @property
     def amount(self) -> float:
-        """How many of its unit."""
+        """The number of units."""
         return float(self._given[1])
 
     @property
@@ -62,13 +61,12 @@ class Budget(Strict):
 
 
 class TrainingMasking(Strict):
-    """How training corrupts text; a rate or share that is not given is that of the run's `masking`, which validation uses.
+    """How training corrupts text; rates and shares default to those of the run's `masking`, which validation uses.
 
-    The number of positions is round(rate · sequence length) in every sequence. `whole_words` masks whole words: words in
-    random order, each with all its pieces, until the number is reached; the last word is cut if it has more (Devlin et al.
-    skip such a word). `static_copies` is 0 for masks that are drawn anew at every step. With k copies each sequence has k
-    fixed masks, one of which is drawn at every visit; BERT wrote each sequence 10 times before training (Liu et al. 2019,
-    arXiv:1907.11692, §4.1).
+    Each sequence masks round(rate · sequence length) positions. `whole_words` masks words in random order, each with all its
+    pieces, and cuts the last word if it has too many (Devlin et al. skip it). `static_copies` of 0 draws new masks at every
+    step; k copies give each sequence k fixed masks, one of which is drawn at every visit. BERT wrote each sequence 10 times
+    (Liu et al. 2019, arXiv:1907.11692, §4.1).
     """
 
     rate: Annotated[Positive, Field(le=0.9)] | None = None
@@ -81,23 +79,23 @@ class TrainingMasking(Strict):
 class Recipe(Strict):
     """How a run trains: optimiser, learning rate, schedule, batch, regularisation, precision and budget.
 
-    `optimizer` is AdamW, without weight decay on norms and biases, or `muon`: then the matrices of the blocks are Muon's (see
-    study.model.muon), whose rate is `muon_rate_ratio` times `learning_rate`, so that tuning one tunes both. `linear` and
-    `cosine` rise over `warmup_fraction` of the steps and fall to `final_learning_rate_fraction` of the peak at the end; `wsd`
-    (warmup-stable-decay) stays at the peak and falls linearly over the last `decay_fraction`. `warmup_tokens` takes the place
-    of `warmup_fraction` where it is given: then the warmup is that of every budget, and a wsd run's way to its decay is part of
-    the way of every longer run. `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not
-    clip. `start` says where the weights come from: `fresh`, drawn; or the folder of a completed run, of which a shallower
-    encoder keeps the first layers, with `:last` or `:spread` after it the last ones or ones spread evenly (see
-    study.training.trained_runs). `teacher` is `none`, or the folder of a completed run whose predictions replace the masked
-    words; a share of the loss below 1, beside these words, or a temperature is written after it, as in
-    `PATH:weight=0.5:temperature=2` (see study.model.loss.distillation_loss). `initialisation` says how fresh weights are drawn
-    (see study.model.embeddings): as BERT's, or with `unit_stream` but for the projection of narrower tables.
-    `residual_initialisation` says how each block's last products begin, of attention and FFN: as BERT's, or at `zero`, so that
-    every block begins as the identity, in post-norm but for its norms (Goyal et al. 2017, arXiv:1706.02677, section 5.1; Zhang
-    et al. 2019, arXiv:1901.09321). `masking` is what training masks (see TrainingMasking). `parametrization` is `standard`, the
-    same learning rate, weight decay and initial deviation at every size, or `completep`: these are those of an encoder of
-    `base_width` and `base_depth`, and scale with the size (see study.model.parametrization).
+    - `optimizer`: AdamW, without weight decay on norms and biases; or `muon`, which steps the matrices of the blocks at
+      `muon_rate_ratio` times `learning_rate` (study.model.muon), so that tuning one rate tunes both.
+    - `schedule`: `linear` and `cosine` rise over `warmup_fraction` of the steps and fall to `final_learning_rate_fraction` of
+      the peak. `wsd` (warmup-stable-decay) stays at the peak and falls linearly over the last `decay_fraction`.
+      `warmup_tokens` replaces `warmup_fraction`: every budget then has the same warmup, and wsd runs share all steps before
+      the decay.
+    - `batch_tokens`: the global batch, over all devices. `gradient_clip_norm`: 0 does not clip.
+    - `start`: `fresh` weights, or the folder of a completed run. A shallower encoder keeps its first layers, with `:last` or
+      `:spread` after the folder its last ones or ones spread evenly.
+    - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.
+      `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.loss.distillation_loss).
+    - `initialisation`: BERT's, or `unit_stream`, which changes the projection of narrower tables (study.model.embeddings).
+    - `residual_initialisation`: BERT's, or `zero`, which starts each block as the identity, but for the norms of post-norm
+      (Goyal et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
+    - `masking`: what training masks (TrainingMasking).
+    - `parametrization`: `standard` uses the same learning rate, weight decay and initial deviation at every size. `completep`
+      scales those of an encoder of `base_width` and `base_depth` with the size (study.model.parametrization).
     """
 
     learning_rate: Positive = 1e-3
@@ -131,7 +129,7 @@ class Recipe(Strict):
     def _start_is_a_run(cls, start: str) -> str:
         if start != NO_RUN["start"] and parse_start(start) is None:
             raise ValueError(
-                "is neither fresh nor the folder of a run, as results/mine/runs/<run id> or the same with :last or :spread"
+                "is neither fresh nor the folder of a run; write results/mine/runs/<run id>, perhaps with :last or :spread"
             )
         return start
 
@@ -141,10 +139,10 @@ class Recipe(Strict):
         try:
             teacher = parse_teacher(named)
         except ValueError:
-            raise ValueError("has a weight or a temperature that is no number") from None
+            raise ValueError("has a weight or a temperature that is not a number") from None
         if named != NO_RUN["teacher"] and teacher is None:
             raise ValueError(
-                "is neither none nor the folder of a run, as results/mine/runs/<run id> or the same with :weight=0.9, "
+                "is neither none nor the folder of a run; write results/mine/runs/<run id>, perhaps with :weight=0.9, "
                 ":temperature=1 or both in this order"
             )
         if teacher is not None and not (0 < teacher.weight <= 1 and 0 < teacher.temperature < math.inf):
@@ -156,7 +154,7 @@ class Recipe(Strict):
         decay = self.decay_fraction if self.schedule == "wsd" else 0.0
         if self.warmup_tokens is not None:
             if self.warmup_fraction != type(self).model_fields["warmup_fraction"].default:
-                raise ValueError(f"warmup_tokens take the place of warmup_fraction {self.warmup_fraction}; give one of them")
+                raise ValueError(f"warmup_tokens replace warmup_fraction {self.warmup_fraction}; give one of them")
         elif self.warmup_fraction + decay > 1 + 1e-9:
             raise ValueError(f"warmup_fraction {self.warmup_fraction} and decay_fraction {decay} add up to more than 1")
         return self
@@ -165,31 +163,31 @@ class Recipe(Strict):
     def _first_values_follow_one_rule(self) -> Self:
         if self.parametrization == "completep" and self.initialisation != "bert":
             both = f"initialisation {self.initialisation} and parametrization completep"
-            raise ValueError(f"{both} both say how the projection of narrower tables begins; leave out one")
+            raise ValueError(f"{both} both initialise the projection of narrower tables; leave out one")
         return self
 
     @property
     def init_from(self) -> InitFrom | None:
-        """The run that the weights come from, None where they are drawn."""
+        """The run whose weights this one starts from, None for fresh weights."""
         return parse_start(self.start)
 
     @property
     def teacher_run(self) -> Teacher | None:
-        """The run from whose predictions this one learns too, None where it learns from text alone."""
+        """The run whose predictions this one learns from, if any."""
         return parse_teacher(self.teacher)
 
     @property
     def trained_runs(self) -> dict[str, str]:
-        """The identities of the trained runs that the recipe names, by knob."""
+        """The identities of the named trained runs, by knob."""
         named = {"start": self.init_from, "teacher": self.teacher_run}
         return {knob: run.identity for knob, run in named.items() if run is not None}
 
     def warmup_steps(self, steps: int) -> int:
-        """How many of a run's steps the learning rate rises over."""
+        """The steps of the warmup."""
         if self.warmup_tokens is not None:
             return round(self.warmup_tokens / self.batch_tokens)
         return round(self.warmup_fraction * steps)
 
     def decay_steps(self, steps: int) -> int:
-        """How many of a run's steps, the last ones, the learning rate falls over."""
+        """The steps of the decay, the last ones."""
         return round(self.decay_fraction * steps) if self.schedule == "wsd" else steps - self.warmup_steps(steps)

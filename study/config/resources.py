@@ -1,4 +1,4 @@
-"""Where a sweep runs and on how much: the `resources` of a sweep file, and what the command line says over them."""
+"""Where a sweep runs and on how much: the `resources` of a sweep file, and the flags that override them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from study.base.errors import InputError, Problem
 from study.base.schema import Count, Strict, Text
 
 Kernels = Literal["eager", "onednn", "compiled", "graphed"]
-"""How a step's kernels run: torch's own one by one, the same but for the fp32 products of a CPU, which go through oneDNN,
-fused by torch.compile, or fused and recorded as one CUDA graph.
+"""How a step's kernels run: torch's own, the same with a CPU's fp32 products by oneDNN, fused by torch.compile, or fused and
+recorded as one CUDA graph.
 
 All but the first change the last bits of a run; validation is never fused.
 """
 
 AskedKernels = Literal[Kernels, "auto"]
-"""Kernels, or those that suit the device and the precision (study.training.execution.resolve_kernels)."""
+"""Kernels, or `auto`, which depends on device and precision (study.training.execution.resolve_kernels)."""
 
 UNITS = {"s": 1 / 60, "m": 1.0, "min": 1.0, "h": 60.0, "d": 1440.0}
 """Minutes of each unit of a time limit."""
 
 SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-|(?=\d+:))(?P<parts>\d{1,4}(?::\d{2}){0,2})")
-"""How Slurm writes a limit, but for a bare number: minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
+"""Slurm's time limits, without bare numbers: minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
 
 SLURM_FLAGS = ("partition", "time", "array", "nodes")
 """What the command line sets in the `slurm` part."""
@@ -38,14 +38,14 @@ def _slurm_time(text: str) -> str:
 
 def _slurm_memory(text: str) -> str:
     if not re.fullmatch(r"\d+([KMGT]B?)?", text, re.IGNORECASE):
-        raise ValueError("is no amount of memory; write 64GB or 500MB")
+        raise ValueError("is not an amount of memory; write 64GB or 500MB")
     return text
 
 
 def _line(text: str) -> str:
-    """One line of text; sbatch and the terminal would take a line break, or a character that is not seen, for another."""
+    """One line of printable text; sbatch and the terminal would misread a line break or an invisible character."""
     if hidden := [character for character in text if not character.isprintable()]:
-        raise ValueError(f"holds {hidden[0]!r}; write one line of characters that are seen")
+        raise ValueError(f"holds {hidden[0]!r}; write one line of printable characters")
     return text
 
 
@@ -63,34 +63,34 @@ def _script(text: str) -> str:
 
 def _option_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", text):
-        raise ValueError("is no option of sbatch; write its long name without dashes before it, as in reservation")
+        raise ValueError("is not an option of sbatch; write its long name without leading dashes, as in reservation")
     return text
 
 
 Line = Annotated[Text, AfterValidator(_line)]
-"""One line of text in which every character is seen."""
+"""One line of printable text."""
 
 Word = Annotated[Text, AfterValidator(_word)]
-"""The same without blanks, as Slurm's names are."""
+"""The same without spaces, like Slurm's names."""
 
 Script = Annotated[Text, AfterValidator(_script)]
-"""Lines of shell; what is seen of them is what is executed."""
+"""Lines of shell, printable so that people see what is executed."""
 
 OptionName = Annotated[str, AfterValidator(_option_name)]
-"""The long name of an option of sbatch, without the dashes before it."""
+"""The long name of an option of sbatch, without leading dashes."""
 
 MemoryAmount = Annotated[str, AfterValidator(_slurm_memory)]
-"""An amount of memory as Slurm takes it."""
+"""An amount of memory in Slurm's format."""
 
 ResourceCount = Annotated[Count, Field(le=100_000)]
-"""A number of devices, nodes, cores or jobs, far beyond any cluster's at most, so that a slip of the keyboard is told."""
+"""A number of devices, nodes, cores or jobs, at most far beyond any cluster's, so that a typing error is refused."""
 
 TimeLimit = Annotated[str, AfterValidator(_slurm_time)]
 """A time limit such as 30m, 4h, 2d, or Slurm's own '1-12:00:00'."""
 
 
 def minutes_of(text: str) -> int:
-    """The whole minutes of a time limit; raises ValueError where it is none."""
+    """The whole minutes of a time limit; raises ValueError if it is not one."""
     if found := re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text):
         return max(1, math.ceil(float(found[1]) * UNITS[found[2]]))
     if found := SLURM_TIME.fullmatch(text):
@@ -101,11 +101,10 @@ def minutes_of(text: str) -> int:
 
 
 class SlurmOptions(Strict):
-    """What a run's Slurm job asks for; `array` is how many jobs of the sweep are in the queue at most at a time.
+    """The options of a run's Slurm job; `array` is the most jobs of the sweep in the queue at a time.
 
-    Runs that become due together are submitted as one job array. `cpus` are those of each rank, `memory` is that of each
-    node, `setup` are shell lines that run before Python with all that the user may do, and `options` any other option of sbatch
-    by its long name.
+    Runs that become due together are submitted as one job array. `cpus` counts cores per rank, `memory` is per node, `setup`
+    holds shell lines that run before Python with the user's rights, and `options` other options of sbatch by their long names.
     """
 
     partition: Word | None = None
@@ -131,9 +130,9 @@ class SlurmOptions(Strict):
 
 
 class RayOptions(Strict):
-    """Which Ray cluster, by default RAY_ADDRESS or else one started on this machine, and each run's share of it.
+    """The Ray cluster, by default RAY_ADDRESS or one started on this machine, and each run's share of it.
 
-    `runs` at most run at a time, by default as many as the cluster's nodes have room for.
+    At most `runs` run at a time, by default as many as fit on the cluster's nodes.
     """
 
     address: Word | None = None
@@ -142,9 +141,9 @@ class RayOptions(Strict):
 
 
 class Resources(Strict):
-    """Where runs execute and what each gets; none of it changes a run's id, and `kernels` the last bits of its numbers.
+    """Where runs execute and what each gets. None of it changes a run's id; `kernels` changes the last bits of its numbers.
 
-    `devices` are those of one run (DDP), over all its nodes; `slots_per_device` is how many runs share each.
+    `devices` counts the devices of one run (DDP), over all its nodes; `slots_per_device` runs share each device.
     """
 
     on: Literal["local", "slurm", "ray"] = "local"
@@ -167,17 +166,17 @@ class Resources(Strict):
 
     @property
     def executed(self) -> tuple[str, ...]:
-        """The lines of shell that a sweep file has every job execute; none where runs are no Slurm jobs."""
+        """The lines of shell that every Slurm job executes."""
         return tuple(line for part in self.slurm.setup for line in part.splitlines()) if self.on == "slurm" else ()
 
     @property
     def for_scores(self) -> Resources:
-        """The same place for downstream scores: each has one device, and torch's own kernels."""
+        """The same resources for downstream scores: one device each, and torch's own kernels."""
         slurm = self.slurm.model_copy(update={"nodes": 1})
         return self.model_copy(update={"devices": 1, "kernels": "eager", "slurm": slurm})
 
     def overridden(self, **flags: Any) -> Resources:
-        """These resources with the command line's flags put over them, None where a flag was not given."""
+        """These resources, overridden by the command line's flags that are not None."""
         given = {name: value for name, value in flags.items() if value is not None}
         slurm = {name: given.pop(name) for name in SLURM_FLAGS if name in given}
         on = given.get("on", self.on)

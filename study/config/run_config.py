@@ -1,4 +1,4 @@
-"""What one run is: a frozen tree of architecture, recipe, data, masking and seed, its YAML, and its fingerprint."""
+"""The configuration of one run: a frozen tree of architecture, recipe, data, masking and seed, with its fingerprint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from study.counting.architecture import ALWAYS_WRITTEN, NONE, NOT_IN_MLM, Archit
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
 
 NUMERICS_VERSION = 1
-"""Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
+"""Raised by every change of the code that moves the numbers of a run; CHANGELOG.md says which and why."""
 
 _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
     include={
@@ -29,39 +29,38 @@ _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
     },
     exclude_none=True,
 )
-"""The knobs of a recipe that configurations leave out at their defaults, with these."""
+"""The knobs of a recipe that configurations leave out at their defaults, with the defaults."""
 
 LEFT_OUT = flatten({"recipe": _LATER}) | {
     f"architecture.{name}": NONE if value is None else value for name, value in berts_values().items()
 }
 LEFT_OUT["data.dedupe"] = False
-"""The values that configurations leave out, by knob: no trained run, what is as BERT has it, and text as it stands."""
+"""The values that configurations leave out, by knob."""
 
 TRAINING_MASKS = "recipe.masking."
-"""What the knobs of training's masks begin with."""
+"""The prefix of the knobs of training's masks."""
 
 OR_NONE = frozenset(f"architecture.{name}" for name, value in berts_values().items() if value is None)
 """The knobs of an architecture that may be NONE."""
 
 OVERLAP_WINDOW = 13
-"""Tokens of a window that counts as repeated where it occurs in both validation and training text."""
+"""The length in tokens of the windows that are looked for in both validation and training text."""
 
 MOST_OVERLAP = 0.05
-"""The share of validation tokens in windows of the training text above which answers name it."""
+"""The share of validation tokens in repeated windows above which answers name it."""
 
 FEWEST_PIECES = 64
 """The smallest vocabulary: the special pieces and a few characters."""
 
 MOST_UNKNOWN = 0.05
-"""The share of [UNK] above which people are told: of the docstrings a vocabulary of 256 leaves 9% unread, one of 512 0.06%."""
+"""The share of [UNK] above which a warning is shown; of the docstrings, 256 pieces leave 9% unread and 512 pieces 0.06%."""
 
 
 class TokenizerConfig(Strict):
-    """How text becomes tokens: a vocabulary trained on the corpus, or a file that already holds one.
+    """How text becomes tokens: a vocabulary trained on the corpus, or a file that holds one.
 
-    `kind` wordpiece trains BERT's uncased WordPiece with `vocabulary` pieces on the training split; `file` loads a
-    `vocab.txt` (WordPiece, cased where it has capitals) or a `tokenizer.json` from `path`, whose size must then be
-    `vocabulary`.
+    `kind: wordpiece` trains BERT's uncased WordPiece with `vocabulary` pieces on the training split. `file` loads a `vocab.txt`
+    (WordPiece, cased if it has capitals) or a `tokenizer.json` of `vocabulary` pieces from `path`.
     """
 
     kind: Literal["wordpiece", "file"] = "wordpiece"
@@ -76,27 +75,27 @@ class TokenizerConfig(Strict):
 
     @property
     def remedy(self) -> str:
-        """What reads more of a text than this one does."""
+        """How to read more of a text."""
         if self.kind == "wordpiece":
-            larger = "ask for a larger vocabulary, an eighth of which is its alphabet, as far as the text yields one"
-            return f"{larger}, or give a tokeniser of the text's language"
-        return "train a tokeniser on this text (kind: wordpiece), or give one of its language"
+            larger = "use a larger vocabulary, an eighth of which is its alphabet, as far as the text yields one"
+            return f"{larger}, or a tokeniser of the text's language"
+        return "train a tokeniser on this text (kind: wordpiece), or use one of its language"
 
     def unread(self, unknown_share: float | None) -> str | None:
-        """What to tell of a text of which so much is [UNK]; None up to MOST_UNKNOWN, and where it is not known."""
+        """A warning about a text with this share of [UNK]; None up to MOST_UNKNOWN, and if it is not known."""
         if unknown_share is None or unknown_share <= MOST_UNKNOWN:
             return None
-        words = "words that the tokeniser does not know and no run is asked for"
+        words = "words that the tokeniser does not know and no run predicts"
         return f"{unknown_share:.0%} of the text's tokens are [UNK], {words}; {self.remedy}"
 
 
 class DataConfig(Strict):
-    """Which text a run reads: a corpus, its tokeniser, the sequence length, and how much of it validates.
+    """The text of a run: a corpus, its tokeniser, the sequence length, and the size of the validation set.
 
-    `corpus` is `docstrings`, a file (.parquet, .arrow, .jsonl, .csv, .tsv or .txt, text also as .gz or .zst), a folder of them
-    or one that `save_to_disk` of datasets wrote, or `hub:NAME[:CONFIG]`; `text_column` is the column that holds the text,
-    dotted where it is a field of nested values. `dedupe` drops repeated paragraphs and puts documents that nearly repeat others
-    into one split (study.data.deduplication). `sequence_length` counts tokens, [CLS] included.
+    `corpus` is `docstrings`, a file (.parquet, .arrow, .jsonl, .csv, .tsv or .txt, text also as .gz or .zst), a folder of
+    files, a folder that `save_to_disk` of datasets wrote, or `hub:NAME[:CONFIG]`. `text_column` names the column with the text,
+    with dots for nested fields. `dedupe` drops repeated paragraphs and puts near-duplicate documents into one split
+    (study.data.deduplication). `sequence_length` counts tokens, [CLS] included.
     """
 
     corpus: Text = "docstrings"
@@ -107,22 +106,21 @@ class DataConfig(Strict):
     validation_sequences: Count = 1024
 
     def overlap(self, share: float | None) -> str | None:
-        """The share of the validation text that occurs in the training text, in words; None where it is not known."""
+        """The share of the validation text that occurs in the training text, in words; None if it is not known."""
         if share is None:
             return None
-        found = f"{share:.1%} of the validation tokens stand in {OVERLAP_WINDOW}-token windows that occur in the training text"
+        words = f"{share:.1%} of the validation tokens stand in {OVERLAP_WINDOW}-token windows that occur in the training text"
         if share <= MOST_OVERLAP:
-            return found
-        remedy = "give text that repeats itself less" if self.dedupe else "data.dedupe: true leaves out what repeats"
-        return f"{found}, so losses reward memory too; {remedy}"
+            return words
+        remedy = "use text that repeats itself less" if self.dedupe else "data.dedupe: true leaves out what repeats"
+        return f"{words}, so losses reward memory too; {remedy}"
 
 
 class Masking(Strict):
-    """The masks of validation, and of training where `recipe.masking` says nothing else.
+    """The masks of validation, and of training unless `recipe.masking` changes them.
 
-    BERT's corruption: of the chosen positions 80% become [MASK], 10% a random token, 10% stay (Devlin et al. 2019, §3.1).
-
-    The number of positions is round(rate · sequence length) in every sequence, so that shapes are static.
+    BERT's corruption: of the chosen positions 80% become [MASK], 10% a random token, 10% stay (Devlin et al. 2019, §3.1). Each
+    sequence has round(rate · sequence length) of them, so that shapes are static.
     """
 
     rate: Annotated[Positive, Field(le=0.5)] = 0.15
@@ -147,10 +145,10 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _same_masks_stand_once(self) -> Self:
-        """Leave out of `recipe.masking` what is as `masking` has it: one run, one fingerprint."""
-        asked = self.recipe.masking
-        if same := {name: None for name, value in self.masking if getattr(asked, name) == value}:
-            recipe = self.recipe.model_copy(update={"masking": asked.model_copy(update=same)})
+        """Leave out of `recipe.masking` what equals `masking`: one run, one fingerprint."""
+        training = self.recipe.masking
+        if same := {name: None for name, value in self.masking if getattr(training, name) == value}:
+            recipe = self.recipe.model_copy(update={"masking": training.model_copy(update=same)})
             object.__setattr__(self, "recipe", recipe)
         return self
 
@@ -169,7 +167,7 @@ class RunConfig(Strict):
         self._check_masks()
         if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
             flops = f"recipe.budget.flops {recipe.budget.flops:g}"
-            raise ValueError(f"{flops} would leave out what the teacher {recipe.teacher} takes; give tokens or steps")
+            raise ValueError(f"{flops} would leave out the FLOPs of the teacher {recipe.teacher}; give tokens or steps")
         if recipe.budget.steps == 0:
             self._check_untrained()
         elif self.steps < 1:
@@ -186,7 +184,7 @@ class RunConfig(Strict):
         return self
 
     def _check_masks(self) -> None:
-        """Raise ValueError where masks of training or validation hide nothing, or shares of training's are above the whole."""
+        """Raise ValueError if training or validation masks no position, or the shares of training's masks exceed 1."""
         length, training = self.data.sequence_length, self.training_masking
         if self.validation_predictions < 1:
             raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
@@ -197,15 +195,15 @@ class RunConfig(Strict):
             raise ValueError(f"recipe.masking has {shares}, which add up to more than 1; give both")
 
     def _check_untrained(self) -> None:
-        """Raise ValueError where a run of no steps has no trained weights, or something to train them by."""
+        """Raise ValueError if a run of no steps has no trained weights, or has a teacher."""
         if self.recipe.init_from is None:
             raise ValueError("recipe.budget.steps 0 trains nothing; let recipe.start name the run whose weights it takes")
         if self.recipe.teacher_run is not None:
-            raise ValueError(f"recipe.budget.steps 0 trains nothing, so nothing is learnt from {self.recipe.teacher}")
+            raise ValueError(f"recipe.budget.steps 0 trains nothing; leave out the teacher {self.recipe.teacher}")
 
     @property
     def at_base_sizes(self) -> bool:
-        """Whether the encoder has the sizes from which completep scales, so that nothing is scaled."""
+        """Whether the encoder has the sizes of completep's base encoder, where nothing is scaled."""
         a, width = self.architecture, self.recipe.base_width
         sizes = (a.depth, a.width, a.table_width, a.ffn, a.head_width)
         return sizes == (self.recipe.base_depth, width, width, BASE_FFN_RATIO * width, BASE_HEAD_WIDTH)
@@ -217,9 +215,9 @@ class RunConfig(Strict):
 
     @property
     def training_masking(self) -> Masking:
-        """Rate and shares of the masks that training sees: those of `recipe.masking`, where it has none those of `masking`."""
-        asked = self.recipe.masking.model_dump(include=set(Masking.model_fields), exclude_none=True)
-        return self.masking.model_copy(update=asked)
+        """Rate and shares of training's masks: those of `recipe.masking`, by default those of `masking`."""
+        own = self.recipe.masking.model_dump(include=set(Masking.model_fields), exclude_none=True)
+        return self.masking.model_copy(update=own)
 
     @property
     def predictions(self) -> int:
@@ -233,18 +231,18 @@ class RunConfig(Strict):
 
     @property
     def flops_per_token(self) -> dict[str, float]:
-        """FLOPs of training per input token, by convention; what a teacher takes is not in them."""
+        """Training FLOPs per input token, by convention, without those of a teacher."""
         return flops_per_token(self.architecture, self.data.sequence_length, self.predictions)
 
     def flops_per_token_with(self, teacher: Architecture | None) -> dict[str, float]:
-        """FLOPs of training per input token, by convention, a teacher's forward pass among them: a third of training it."""
+        """Training FLOPs per input token, by convention, with the forward pass of a teacher: a third of training it."""
         if teacher is None:
             return self.flops_per_token
         training = flops_per_token(teacher, self.data.sequence_length, self.predictions)
         return {convention: flops + training[convention] / 3 for convention, flops in self.flops_per_token.items()}
 
     def spared_flops_per_token_with(self, teacher: Architecture | None) -> float:
-        """What of `train_flops` per input token the last layer spares, a teacher's, which only predicts, by a third."""
+        """The `train_flops` per input token that the last layer spares, with a third of those of a teacher."""
         own, its = (
             0.0 if model is None else spared_flops_per_token(model, self.data.sequence_length, self.predictions)
             for model in (self.architecture, teacher)
@@ -253,7 +251,7 @@ class RunConfig(Strict):
 
     @property
     def budget_tokens(self) -> float:
-        """The budget in tokens, before it is cut to whole steps."""
+        """The budget in tokens, before it is rounded down to whole steps."""
         budget = self.recipe.budget
         if budget.tokens is not None:
             return budget.tokens
@@ -266,7 +264,7 @@ class RunConfig(Strict):
 
     @property
     def steps(self) -> int:
-        """Optimiser steps: the whole batches that the budget pays for, one that rounding alone takes away included."""
+        """Optimiser steps: the whole batches in the budget, up to rounding errors."""
         return int(self.budget_tokens * (1 + 1e-12) // self.recipe.batch_tokens)
 
     @property
@@ -275,14 +273,14 @@ class RunConfig(Strict):
         return self.steps * self.recipe.batch_tokens
 
     def validation_interval(self, validations: int) -> int:
-        """Steps between validations where there are at most so many, the last at the end; at least 2, as a checkpoint needs."""
+        """Steps between validations if there are at most so many, the last at the end; at least 2, as a checkpoint needs."""
         return self.steps // min(self.steps, validations) + 1
 
     @property
     def branch_step(self) -> int | None:
-        """The step after which the decay begins, where all before is shared with every longer budget; None where it is not.
+        """The step after which the decay begins, if every longer budget shares the steps before it.
 
-        It is shared in a wsd schedule whose warmup is given in tokens: data order, masks and dropout are functions of the step.
+        That holds under wsd with a warmup in tokens, since data order, masks and dropout are functions of the step.
         """
         if self.recipe.schedule != "wsd" or self.recipe.warmup_tokens is None:
             return None
@@ -290,29 +288,28 @@ class RunConfig(Strict):
         return self.steps - decay if 0 < decay < self.steps else None
 
     def values_of(self, knobs: Collection[str]) -> dict[str, Any]:
-        """What some knobs are set to, by their dotted keys, those among them that `to_dict` leaves out."""
-        asked: dict[str, Any] = {}
+        """The values of some knobs, by their dotted keys, with those that `to_dict` leaves out."""
+        included: dict[str, Any] = {}
         for knob in knobs:
-            set_path(asked, knob, True)
-        values = flatten(_plain(self.model_dump(mode="json", include=asked)))
+            set_path(included, knob, True)
+        values = flatten(_plain(self.model_dump(mode="json", include=included)))
         if any(knob.startswith(TRAINING_MASKS) for knob in knobs):
             training = flatten(_plain(self.training_masking.model_dump()), TRAINING_MASKS.rstrip("."))
             values |= {knob: value for knob, value in training.items() if knob in values}
         return {knob: values.get(knob) for knob in knobs}
 
     def variant(self, knobs: Collection[str]) -> str:
-        """What some knobs are set to, in words."""
+        """The values of some knobs, in words."""
         return describe_knobs({knob: ledger_value(knob, value) for knob, value in self.values_of(knobs).items()})
 
     def words(self, knobs: Collection[str]) -> str:
-        """The run in a few words: its shape, what some knobs are set to, its learning rate and its seed."""
+        """The run in a few words: its shape, some knobs, its learning rate and its seed."""
         return describe_run(self.architecture.shape_name, self.variant(knobs), self.recipe.learning_rate, self.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved tree as plain values, whole floats as integers.
 
-        Fields of the architecture that no run varies are left out at BERT's value, and trained runs where the recipe names
-        none, so that configurations, cells and ledgers stay as they are when another such field is added.
+        It leaves out LEFT_OUT, so that configurations, cells and ledgers stay the same when a field is added.
         """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
         kept = {*ALWAYS_WRITTEN, *unlike_bert(self.architecture)}
@@ -325,10 +322,9 @@ class RunConfig(Strict):
         return values
 
     def without_paths(self) -> dict[str, Any]:
-        """The tree without where corpus, tokeniser and trained runs lie: what tells the runs on one text apart.
+        """The tree without the paths of corpus, tokeniser and trained runs, which identifies a run on one text.
 
-        It holds no more than the fingerprint does. The column that the text stands in is left at its default: the text's own
-        fingerprint covers it where it is read.
+        It holds no more than the fingerprint does. The text column keeps its default: the fingerprint of the text covers it.
         """
         values = self.to_dict()
         for name in NOT_IN_MLM:
@@ -341,14 +337,13 @@ class RunConfig(Strict):
 
     @functools.cached_property
     def key(self) -> str:
-        """What tells this run from others on the same data (see `identity`)."""
+        """The identity of this run among those on the same data."""
         return self.identity()
 
     def identity(self, but: Iterable[str] = ()) -> str:
-        """What tells this run, some knobs aside, from others on the same data, as JSON.
+        """JSON that identifies this run, apart from some knobs, among those on the same data.
 
-        It tells what `without_paths` does, in a fraction of the time, for as long as a process lives: a field that is added
-        changes it.
+        It says the same as `without_paths` in a fraction of the time, but only within a process: a new field changes it.
         """
         unused: dict[str, Any] = {"recipe": dict.fromkeys(NO_RUN, True), "architecture": dict.fromkeys(NOT_IN_MLM, True)}
         unused["data"] = {"corpus": True, "text_column": True, "tokenizer": {"path": True}}
@@ -368,11 +363,11 @@ class RunConfig(Strict):
         return cls.parse(read_yaml(path), place=str(path))
 
     def fingerprint(self, data_fingerprint: str) -> str:
-        """The run's id: 16 hex digits of SHA-256 over what can change its numbers.
+        """The run's id: 16 hex digits of SHA-256 over everything that can change its numbers.
 
-        `data_fingerprint` covers the content of corpus and tokeniser (study.data.prepared), so `data` itself is left out but
-        for the number of validation sequences. Defaults are left out too, so that a new knob renames no run; a default that
-        changes must raise NUMERICS_VERSION.
+        `data_fingerprint` covers the content of corpus and tokeniser (study.data.prepared); of `data` only the number of
+        validation sequences is added. Defaults are left out, so that a new knob renames no run; a changed default must raise
+        NUMERICS_VERSION.
         """
         unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
         values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
@@ -383,32 +378,32 @@ class RunConfig(Strict):
 
 
 def ledger_value(knob: str, value: object) -> object:
-    """A knob's value as ledgers tell it: a trained run by its identity, wherever it lies; what may be NONE as a word."""
+    """A knob's value in a ledger: a trained run as its identity, what may be NONE as a word."""
     if knob in OR_NONE:
         return NONE if value is None else str(value)
-    read = _TRAINED_RUN_OF.get(knob)
-    found = read(value) if read is not None and isinstance(value, str) else None
-    return value if found is None else found.identity
+    parse = _TRAINED_RUN_OF.get(knob)
+    run = parse(value) if parse is not None and isinstance(value, str) else None
+    return value if run is None else run.identity
 
 
 _TRAINED_RUN_OF = {"recipe.start": parse_start, "recipe.teacher": parse_teacher}
 
 
 def describe_knobs(values: Mapping[str, object]) -> str:
-    """What knobs are set to, by their last words where these tell them apart: norm=pre, dropout=0.1, masking.rate=0.3."""
+    """The values of knobs, by their last words if these are unique: norm=pre, dropout=0.1, masking.rate=0.3."""
     words = {
         knob: knob.removeprefix("recipe.") if knob.startswith(TRAINING_MASKS) else knob.rpartition(".")[2] for knob in values
     }
-    apart = words if len({*words.values()}) == len(words) else {knob: knob for knob in values}
+    names = words if len({*words.values()}) == len(words) else {knob: knob for knob in values}
     return ", ".join(
-        f"{apart[knob]}={value:.6g}" if isinstance(value, float) else f"{apart[knob]}={value}" for knob, value in values.items()
+        f"{names[knob]}={value:.6g}" if isinstance(value, float) else f"{names[knob]}={value}" for knob, value in values.items()
     )
 
 
-def describe_run(shape: str, setting: str, learning_rate: float, seed: int) -> str:
+def describe_run(shape: str, variant: str, learning_rate: float, seed: int) -> str:
     """A run in a few words, such as `L2-H128-A2-F512 norm=pre lr=3e-3 seed=0`."""
     mantissa, exponent = f"{learning_rate:.2e}".split("e")
-    return " ".join(filter(None, (shape, setting, f"lr={float(mantissa):g}e{int(exponent)} seed={seed}")))
+    return " ".join(filter(None, (shape, variant, f"lr={float(mantissa):g}e{int(exponent)} seed={seed}")))
 
 
 def fingerprint_of(values: object) -> str:
@@ -417,7 +412,7 @@ def fingerprint_of(values: object) -> str:
 
 
 def _beyond(values: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are not plain, mapping by mapping; a mapping of which nothing is left is left out."""
+    """The values that differ from `plain`, mapping by mapping, without empty mappings."""
     kept = {
         name: _beyond(value, plain[name]) if isinstance(value, dict) and name in plain else value
         for name, value in values.items()
@@ -427,7 +422,7 @@ def _beyond(values: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, An
 
 
 def _plain(value: Any) -> Any:
-    """A value of a model with whole floats as integers; most are scalars, told apart before a call is spent on them."""
+    """A value of a model with whole floats as integers; scalars, which most are, cost no call."""
     if isinstance(value, dict):
         return {key: below if type(below) in _SCALARS else _plain(below) for key, below in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What one score is: an encoder, a task, a protocol, its knobs and a seed; and the grid of scores that a sweep asks for."""
+"""The configuration of one score (encoder, task, protocol, knobs and seed), and the grid of scores of a sweep."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from study.config.run_config import fingerprint_of
 from study.counting.memory import AskedPrecision
 
 SCORING_VERSION = 1
-"""Raised whenever a change of the code moves the numbers of a score; CHANGELOG.md says which and why."""
+"""Raised by every change of the code that moves the numbers of a score; CHANGELOG.md says which and why."""
 
 Protocol = Literal["fine_tune", "frozen", "zero_shot", "random_init"]
-"""How an encoder met a task.
+"""How an encoder is scored on a task.
 
-`fine_tune` updates all weights; `frozen` trains a head on features that stay as they are; `zero_shot` trains nothing;
-`random_init` is any of the three on the same architecture with weights that were never trained.
+`fine_tune` updates all weights, `frozen` trains a head on fixed features, `zero_shot` trains nothing, and `random_init` is any
+of these with untrained weights.
 """
 
 
@@ -30,19 +30,19 @@ def _how_many(seeds: object) -> object:
 
 
 Seeds = Annotated[Count, Field(le=100), BeforeValidator(_how_many)]
-"""How many seeds there are, not which."""
+"""A number of seeds."""
 
 Update = Literal["all", "head", "none"]
-"""Which weights learn from the task: all, the head alone (the encoder is a feature extractor), or none (zero-shot)."""
+"""Which weights the task trains: all, those of the head, or none (zero-shot)."""
 
 
 class Knobs(Strict):
-    """How a head, and where `update` is all the encoder too, is trained on a task.
+    """How a head, with `update: all` also the encoder, is trained on a task.
 
-    AdamW, the rate rising linearly over `warmup_fraction` of the steps and falling linearly to zero. `batch_examples` is the
-    batch of one step. Training stops once the dev score has not risen for `patience` epochs, and the best epoch counts.
-    `max_length` cuts inputs in tokens, by default at the sequence length of pre-training, past which no position was trained;
-    `max_train_examples` and `max_evaluation_examples` take the first of a fixed permutation of train, and of the other splits.
+    AdamW; the rate rises linearly over `warmup_fraction` of the steps and falls linearly to zero. Training stops once the dev
+    score has not risen for `patience` epochs, and the best epoch counts. `max_length` cuts inputs in tokens, by default at the
+    sequence length of pre-training, beyond which no position was trained. `max_train_examples` and `max_evaluation_examples`
+    take the first of a fixed permutation of train and of the other splits.
     """
 
     learning_rate: Positive = 1e-4
@@ -61,9 +61,9 @@ class Knobs(Strict):
 class ScoreConfig(Strict):
     """Everything that can change the numbers of one score, and nothing else.
 
-    `encoder` is the id of the pre-training run, or the fingerprint of architecture and data where the weights are random, so
-    that runs of one shape share those. `task_fingerprint` covers the kind of the task and its examples. `metric` is its main
-    one, which epochs and knobs are chosen by.
+    `encoder` is the id of the pre-training run; for random weights it is the fingerprint of architecture and data, so that runs
+    of one shape share scores. `task_fingerprint` covers the kind of the task and its examples. Epochs and knobs are chosen by
+    `metric`, the task's main one.
     """
 
     encoder: Text
@@ -76,30 +76,29 @@ class ScoreConfig(Strict):
     seed: Index = 0
 
     def fingerprint(self) -> str:
-        """The score's id: 16 hex digits of SHA-256 over its values, defaults left out, and the version of the code."""
+        """The score's id: 16 hex digits of SHA-256 over its values without defaults and SCORING_VERSION."""
         values = self.model_dump(mode="json", exclude_defaults=True)
         return fingerprint_of(values | {"scoring_version": SCORING_VERSION})
 
     def tuned_with(self) -> str:
-        """What scores share that differ in the tuned knobs and the seed only."""
+        """A key that scores share if they differ only in tuned knobs and seed."""
         return fingerprint_of(self.model_dump(mode="json", exclude={"seed": True, "knobs": set(TUNED)}))
 
 
 TUNED = ("learning_rate", "batch_examples", "epochs")
-"""The knobs that a grid varies and that are chosen on dev."""
+"""The knobs that are chosen on dev among the values of a grid."""
 
 
 GRID = ("learning_rates", "batch_examples", "epochs")
-"""What gives the values of those knobs."""
+"""The keys that list the values of those knobs."""
 
 
 class Downstream(Strict):
-    """The scores that a sweep asks for: tasks, and the grid of the literature for compact encoders, or another.
+    """The downstream scores of a sweep: tasks, and a grid of fine-tuning knobs.
 
-    Rates, batches and epochs are those of Turc et al. 2019 (arXiv:1908.08962), who fine-tuned BERT's miniatures over
-    {3e-5 … 3e-4}, {8 … 128} and 4 epochs, thinned to what decides; Devlin et al. 2019 (§A.3) have {2e-5 … 5e-5}, {16, 32},
-    {2, 3, 4}. The grid runs at a third of the seeds, its best on dev at the others. A list of names alone is one of `tasks`;
-    `data` is the folder that holds their files.
+    The default grid thins that of Turc et al. 2019 (arXiv:1908.08962), who fine-tuned BERT's miniatures over {3e-5 … 3e-4},
+    {8 … 128} and 4 epochs; Devlin et al. 2019 (§A.3) used {2e-5 … 5e-5}, {16, 32} and {2, 3, 4}. The grid runs at a third of
+    the seeds, its best on dev at the others. A plain list of names stands for `tasks`; `data` is the folder of their files.
     """
 
     tasks: Several[Text]
@@ -125,7 +124,7 @@ class Downstream(Strict):
 
     @property
     def data_folder(self) -> Path | None:
-        """The folder that holds the tasks' files, None where there is none; raises InputError for a home that is nobody's."""
+        """The folder with the tasks' files, if any; raises InputError for an unknown user's home."""
         return None if self.data is None else path_from(self.data, "downstream.data").resolve()
 
     def grid(self) -> list[Knobs]:

@@ -19,7 +19,7 @@ Value = Annotated[int | float | str | bool, BeforeValidator(number_in)]
 
 
 def _plain(annotation: Any) -> list[Any]:
-    """The types that an annotation names, those within unions and beside constraints too."""
+    """The types in an annotation, also within unions and constraints."""
     return [annotation, *(plain for part in get_args(annotation) for plain in _plain(part))]
 
 
@@ -33,7 +33,7 @@ WHOLE_KNOBS = frozenset(
 
 
 class Choices(Strict):
-    """A dimension of a search that takes one of these values."""
+    """A dimension of a search with listed values."""
 
     choices: Distinct[Value]
 
@@ -77,13 +77,13 @@ class Choices(Strict):
 
 
 End = Annotated[Number, Field(ge=-1e15, le=1e15)]
-"""An end of a range: floats tell whole numbers up to here apart."""
+"""An end of a range, within which floats represent whole numbers exactly."""
 
 
 class Range(Strict):
-    """A dimension of a search that takes numbers from `low` to `high`; whole ones where the knob takes no others.
+    """A dimension of a search from `low` to `high`, of whole numbers if the knob takes no others.
 
-    `log` draws them evenly in their logarithm; of whole numbers with a `step` it takes every so many.
+    `log` draws evenly in the logarithm; `step` takes every so many whole numbers.
     """
 
     low: End
@@ -112,7 +112,7 @@ class Range(Strict):
         return self
 
     def of(self, knob: str) -> Self:
-        """The dimension as that of a knob, by its dotted key, which says whether it takes whole numbers only."""
+        """The dimension of a knob, by its dotted key, which decides whether it holds whole numbers only."""
         made = self.model_copy()
         made._of_whole_numbers = knob in WHOLE_KNOBS or self.step is not None
         return made
@@ -124,7 +124,7 @@ class Range(Strict):
 
     @property
     def finite(self) -> bool:
-        """Whether `values` are all that there are."""
+        """Whether `values` are complete."""
         return self.whole
 
     @property
@@ -133,7 +133,7 @@ class Range(Strict):
         return range(int(self.low), int(self.high) + 1, self.step or 1) if self.whole else (self.low, self.high)
 
     def holds(self, value: object) -> bool:
-        """Whether a value lies in the range, and on a step of it where whole numbers do."""
+        """Whether a value lies in the range, and on a step of whole numbers."""
         if not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         return not self.whole or (value - self.low) % (self.step or 1) == 0
@@ -155,11 +155,11 @@ Dimension: TypeAlias = Annotated[
 
 
 class Prune(Strict):
-    """Runs of a search that are worse than others at the same share of the budget are stopped before their end.
+    """Stop runs of a search early if they are worse than others at the same share of the budget.
 
-    `median`: worse than the median of the other trials there, once `spared` have ended that did not fail. `hyperband`: by
-    successive halving in brackets (Li et al. 2018, arXiv:1603.06560; reduction 3). Runs validate `checks` times, evenly over
-    the budget, and none is stopped before `first` of it: masked language models stay on a plateau for a while.
+    `median` stops a run that is worse than the median of the other trials, once `spared` trials have ended without failing.
+    `hyperband` halves successively in brackets (Li et al. 2018, arXiv:1603.06560; reduction 3). Runs validate `checks` times,
+    evenly over the budget, and no run stops before `first` of it: masked language models stay on a plateau for a while.
     """
 
     by: Literal["median", "hyperband"] = "median"
@@ -209,7 +209,7 @@ class Search(Strict):
 
 
 def _check_size(path: str, value: object) -> None:
-    """Raise ValueError where a knob that is a size is beyond what a sweep takes."""
+    """Raise ValueError if a size is outside the range of a sweep."""
     size = path.removeprefix("architecture.")
     if size in LARGEST and isinstance(value, int | float) and (why := why_beyond(size, value)):
         raise ValueError(f"{path} reaches {value:g}, {why}")

@@ -16,10 +16,10 @@ from study.counting.parameters import parameters
 from study.counting.solving import HEAD_WIDTH, ShapeRules, undivided
 
 LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_000_000}
-"""The largest sizes that a sweep takes, far beyond any encoder, so that a slip of the keyboard is told and not planned."""
+"""The largest sizes of a sweep, far beyond any encoder, so that a typing error is refused and not planned."""
 
 MOST_COMBINATIONS = 10_000
-"""The most shapes of a grid, the most settings, and the most combinations of tuned values of a cell."""
+"""The most shapes of a grid, variants of a sweep, and combinations of tuned values of a cell."""
 
 Depth = Annotated[Count, Field(le=LARGEST["depth"])]
 Width = Annotated[Count, Field(le=LARGEST["width"])]
@@ -29,14 +29,14 @@ FfnRatio = Annotated[Positive, Field(ge=0.001, le=1000)]
 
 
 def why_beyond(size: str, value: float) -> str | None:
-    """Why a sweep does not take a size of LARGEST at this value, None where it does."""
+    """Why a size of LARGEST cannot have this value, None if it can."""
     if value > LARGEST[size]:
         return f"above the most allowed, {LARGEST[size]:,}"
     return "below the least allowed, 1" if value < 1 else None
 
 
 class Grid(Strict):
-    """Every combination of the sizes given; heads and ffn follow the width by the rules where they are not."""
+    """Every combination of the sizes; heads and ffn follow the width by the rules unless given."""
 
     depth: Several[Depth]
     width: Several[Width]
@@ -60,7 +60,7 @@ class Grid(Strict):
 
 
 class Shape(Strict):
-    """One shape; heads and ffn follow the width by the rules where they are not given."""
+    """One shape; heads and ffn follow the width by the rules unless given."""
 
     depth: Depth
     width: Width
@@ -79,11 +79,10 @@ class Shape(Strict):
 class Shapes(Strict):
     """The shapes of a sweep, in exactly one way: `iso_parameters` with `depth`, `grid`, or `list`.
 
-    `iso_parameters` are targets of `parameters_non_embedding`: at each target and depth the width is solved for, and a shape
-    that misses the target by more than `tolerance` is refused. Heads and FFN that are not given follow the width by
-    `head_width` and `ffn_ratio` (see study.counting.solving.ShapeRules); of several of these each makes shapes of its own. A
-    `head_width` that is given divides the widths: one that leaves part of a given width over is refused, and widths are solved
-    for in multiples of it, unless `width_multiple` says in which.
+    `iso_parameters` are targets of `parameters_non_embedding`: the width is solved for at each target and depth, and a shape
+    that misses the target by more than `tolerance` is refused. Heads and FFN follow the width by `head_width` and `ffn_ratio`
+    unless given (study.counting.solving.ShapeRules); each of several values makes shapes of its own. A `head_width` in the file
+    must divide the given widths, and solved widths are multiples of it or of `width_multiple`.
     """
 
     iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
@@ -121,7 +120,7 @@ class Shapes(Strict):
 
     @property
     def says_head_width(self) -> bool:
-        """Whether the file asks for a head width."""
+        """Whether the file gives a head width."""
         return "head_width" in self.model_fields_set
 
     @property
@@ -131,23 +130,23 @@ class Shapes(Strict):
         return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width)) for head_width, ffn_ratio in pairs]
 
     def _multiple(self, head_width: int) -> int:
-        """What widths that are solved for are multiples of."""
+        """The step of solved widths."""
         return self.width_multiple or math.lcm(8, head_width if self.says_head_width else 1)
 
-    def sizes(self, architecture: Mapping[str, Any], setting: str = "") -> tuple[list[dict[str, int]], list[Problem]]:
+    def sizes(self, architecture: Mapping[str, Any], variant: str = "") -> tuple[list[dict[str, int]], list[Problem]]:
         """The sizes of every shape, and the targets that no width meets.
 
-        `architecture` holds what else of it is given, which may change the parameters; `setting` says in words which of that
-        is varied, for the messages.
+        `architecture` holds the other given fields, which may change the parameters; `variant` describes the varied ones in
+        messages.
         """
         if self.iso_parameters is None:
             return [rules.completed(shape) for shape in self._given() for rules in self.rules], []
-        return self._solved(self.iso_parameters, architecture, setting)
+        return self._solved(self.iso_parameters, architecture, variant)
 
     def _solved(
-        self, targets: Sequence[float], architecture: Mapping[str, Any], setting: str
+        self, targets: Sequence[float], architecture: Mapping[str, Any], variant: str
     ) -> tuple[list[dict[str, int]], list[Problem]]:
-        """The shapes nearest to the parameters that are asked for, and the targets that no width meets."""
+        """The shapes nearest to the targets, and the targets that no width meets."""
         templates = {depth: _template(depth, architecture) for depth in self.depth or ()}
         shapes, unmet = [], []
         for target, (depth, template), rules in product(targets, templates.items(), self.rules):
@@ -155,7 +154,7 @@ class Shapes(Strict):
             reached = parameters(found).parameters_non_embedding
             if abs(reached / target - 1) > self.tolerance:
                 ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(self.ffn_ratio) > 1 else ""
-                place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}{f' with {setting}' if setting else ''}"
+                place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}{f' with {variant}' if variant else ''}"
                 remedy = "move the target, or allow it with tolerance (shapes are compared within 5% of one size)"
                 nearest = f"the nearest width, {found.width}, has {reached:,} parameters"
                 unmet.append(Problem(place, f"{nearest}; {remedy} or a smaller width_multiple"))
@@ -171,7 +170,7 @@ class Shapes(Strict):
 
 
 def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:
-    """An encoder of a depth and with all else that widths are solved for; as BERT where that is wrong, which its runs tell."""
+    """An encoder of a depth with the given fields, for solving widths; BERT's if these are invalid, which its runs report."""
     sizes = {"depth": depth, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1}
     others = {name: value for name, value in architecture.items() if name not in sizes}
     try:

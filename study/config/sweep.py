@@ -1,7 +1,6 @@
 """A sweep file as strict models: one question, and either the cells or the search that answers it.
 
-Both halves read sweeps by these models (study.config.sweep_files). Whether the parts of its runs fit each other is for
-study.planning.plan.
+Whether the parts of its runs fit each other is for study.planning.plan.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from study.base.errors import InputError, Problem, shown
-from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, whole
+from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, deep_merge, whole
+from study.config.presets import PRESETS, PresetName
 from study.config.recipe import Budget
 from study.config.resources import Resources
 from study.config.run_config import DataConfig, Masking
@@ -28,11 +28,11 @@ from study.config.tuned_values import trial_seeds
 from study.counting.architecture import SHAPE
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""What a sweep may be called: its name becomes a folder, a W&B group and a title."""
+"""The pattern of a sweep's name, which becomes a folder, a W&B group and a title."""
 
 
 class Budgets(Strict):
-    """Budgets of a sweep, each a cell of its own: any of the units of a run's budget, each with a list of values."""
+    """Budgets of a sweep, each a cell of its own: lists of values in any unit of a run's budget."""
 
     tokens: Distinct[Annotated[Positive, Field(le=1e18)]] = ()
     steps: Distinct[Annotated[Index, Field(le=10**12)]] = ()
@@ -46,7 +46,7 @@ class Budgets(Strict):
         return self
 
     def each(self) -> Iterator[Budget]:
-        """The budgets one by one."""
+        """Yield the budgets."""
         for unit, values in self:
             for value in values:
                 yield Budget.parse({unit: value})
@@ -58,20 +58,20 @@ class Budgets(Strict):
 
     @property
     def trains_nothing(self) -> bool:
-        """Whether a budget is of no steps."""
+        """Whether a budget has no steps."""
         return 0 in self.steps
 
 
 class TuneRange(Strict):
-    """A knob tuned for each cell: `trials` values from low to high in equal ratios, one more where the best is at an end.
+    """A knob tuned for each cell: `trials` values from low to high in equal ratios, one more if the best is at an end.
 
-    Up to three values are tried at once. Of more, a cell tries the three around the best of the nearest cheaper cell (of the
-    range, where there is none), and goes on downhill until worse ones lie on both sides. Several knobs are tried in all
-    combinations, and then the values on both sides of the best in each, until they have all been tried.
+    Up to three values are tried at once. Of more, a cell tries three around the best of the nearest cheaper cell, or around the
+    middle of the range, and goes downhill until worse values lie on both sides. Several knobs are tried in all combinations of
+    these values, then next to the best of each, until all neighbours have been tried.
 
-    `at: smallest` tunes the cheapest cell of each setting and budget alone. The others train with its best values, and the most
-    expensive cell of the setting also tries the values on both sides of them, to check that they transfer; under
-    `recipe.parametrization: completep` they should.
+    `at: smallest` tunes only the cheapest cell of each variant and budget. The others train with its best values, and the most
+    expensive cell of the variant also tries the values on both sides, to check that they transfer, as they should under
+    `recipe.parametrization: completep`.
     """
 
     low: Positive
@@ -97,7 +97,7 @@ class TuneRange(Strict):
 
 @functools.cache
 def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
-    """So many values from low to high, rounded to four digits, each once; every cell of a sweep asks for the same."""
+    """`count` values from low to high, rounded to four digits, each once; cached, since every cell needs the same."""
     return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
 
 
@@ -106,27 +106,32 @@ def _rounded(value: float) -> float:
 
 
 Varied = Several[Value]
-"""Values of a knob to compare, each a setting of its own at every shape and budget."""
+"""Values of a knob to compare, each a variant of its own at every shape and budget."""
 
 
 PARTS = ("architecture", "recipe")
-"""The parts of a run of which `base` says what all runs share."""
+"""The parts of a run that `base` sets for all runs."""
 
 _ANY_SHAPE = {"list": [{"depth": 1, "width": 1}]}
-"""Shapes in place of those that are missing, so that what else is wrong with a file is found."""
+"""A substitute for missing shapes, so that the other problems of a file are found too."""
 
-_NOTHING_TO_TUNE = "a budget of 0 steps trains nothing: it takes no other beside it, one seed, and no tune or search"
-_SEARCH_ALONE = "a search takes one budget and one seed, and tries what its space names, so no vary and no tune"
+_NOTHING_TO_TUNE = "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
+_SEARCH_ALONE = "a search has one budget and one seed, and its space names what it tries; leave out vary and tune"
 
 
 class SweepBase(Strict):
-    """What every sweep has: a question, the data, what all runs share, how long they train, and where they execute."""
+    """What every sweep has: a question, the data, what all runs share, how long they train, and where they execute.
+
+    `preset` names the defaults of architecture and recipe, and `base` overrides them (see study.config.presets). The
+    configuration of each run holds every value: its id is the same whether the preset or the file gives them.
+    """
 
     name: Text
     question: Text
     expect: Text | None = None
     data: DataConfig = DataConfig()
     masking: Masking = Masking()
+    preset: PresetName = "bert"
     base: dict[str, Any] = Field(default_factory=dict)
     budgets: Budgets
     seeds: Seeds = 1
@@ -154,8 +159,13 @@ class SweepBase(Strict):
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
-        """The keys of a sweep file of either kind, of which a slip may mean any."""
+        """The keys of either kind of sweep file, any of which a typing error may mean."""
         return {name: field.annotation for kind in (CellSweep, SearchSweep) for name, field in kind.model_fields.items()}
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What all runs share: the values of the preset, and over them those of `base`."""
+        return deep_merge(PRESETS[self.preset], self.base)
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -174,33 +184,33 @@ class SweepBase(Strict):
 
     @property
     def distinguishing_knobs(self) -> tuple[str, ...]:
-        """The knobs that tell runs apart beside shape, rate and seed: those that are varied, tuned or searched."""
+        """The knobs that distinguish runs, apart from shape, rate and seed: those varied, tuned or searched."""
         knobs = (*self.varied, *self.tuned, *self.searched)
         return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))
 
     @property
     def choosing_seeds(self) -> tuple[int, ...]:
-        """The seeds at which tuned values are tried and chosen by; none where nothing is tuned."""
+        """The seeds at which tuned values are tried; none if nothing is tuned."""
         return ()
 
     @property
     def transfers(self) -> bool:
-        """Whether the smallest cells alone are tuned, and the others take over their best values."""
+        """Whether only the smallest cells are tuned, and the others take their best values."""
         return False
 
     @property
     def iso_parameters(self) -> tuple[float, ...]:
-        """The numbers of non-embedding parameters at which shapes of equal size are asked for."""
+        """The targets of non-embedding parameters for shapes of equal size."""
         return ()
 
     def place_of(self, knob: str) -> str | None:
-        """Where the file gives the values of a knob that differs between its runs; None of any other."""
-        places = {"vary": self.varied, "tune": self.tuned, "search.space": self.searched}
-        return next((f"{place}.{knob}" for place, knobs in places.items() if knob in knobs), None)
+        """Where the file lists the values of a knob that differs between its runs; None for other knobs."""
+        sections = {"vary": self.varied, "tune": self.tuned, "search.space": self.searched}
+        return next((f"{section}.{knob}" for section, knobs in sections.items() if knob in knobs), None)
 
 
 class CellSweep(SweepBase):
-    """A sweep of cells: every shape at every budget in every setting, with knobs tuned for each and seeds repeated."""
+    """A sweep of cells: every shape at every budget in every variant, with tuned knobs and repeated seeds."""
 
     shapes: Shapes
     vary: dict[str, Varied] = Field(default_factory=dict)
@@ -208,18 +218,18 @@ class CellSweep(SweepBase):
 
     @field_validator("vary")
     @classmethod
-    def _settings_are_not_endless(cls, vary: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    def _variants_are_not_endless(cls, vary: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
         if (count := math.prod(len(values) for values in vary.values())) > MOST_COMBINATIONS:
-            raise ValueError(f"asks for {count:,} settings, more than {MOST_COMBINATIONS:,}")
+            raise ValueError(f"makes {count:,} variants, more than {MOST_COMBINATIONS:,}")
         return vary
 
     @field_validator("tune")
     @classmethod
     def _tuned_values_are_sensible(cls, tune: dict[str, TuneRange]) -> dict[str, TuneRange]:
         if (count := math.prod(tuned.trials for tuned in tune.values())) > MOST_COMBINATIONS:
-            raise ValueError(f"asks for {count:,} combinations a cell, more than {MOST_COMBINATIONS:,}")
+            raise ValueError(f"makes {count:,} combinations a cell, more than {MOST_COMBINATIONS:,}")
         if len({tuned.at for tuned in tune.values()}) > 1:
-            raise ValueError("tunes some knobs at every cell and others at: smallest; give all of them one of the two")
+            raise ValueError("tunes some knobs at every cell and others at: smallest; give all of them the same")
         return tune
 
     @model_validator(mode="after")
@@ -245,7 +255,7 @@ class CellSweep(SweepBase):
 
     @property
     def variants(self) -> list[dict[str, Any]]:
-        """Every combination of the values of `vary`, one of no values where it is empty."""
+        """Every combination of the values of `vary`; one without values if it is empty."""
         return [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
 
     @property
@@ -260,12 +270,12 @@ class CellSweep(SweepBase):
 
     @property
     def trial_seeds(self) -> tuple[int, ...]:
-        """The seeds that a cell begins with: all, but those that choose among tuned values where any are tuned."""
+        """The seeds that a cell begins with: the choosing seeds if knobs are tuned, else all."""
         return self.choosing_seeds or self.seed_values
 
     @property
     def repeat_seeds(self) -> tuple[int, ...]:
-        """The seeds that the best of the tuned values is repeated at: the others."""
+        """The other seeds, at which the best tuned values are repeated."""
         return self.seed_values[len(self.trial_seeds) :]
 
     @property
@@ -275,7 +285,7 @@ class CellSweep(SweepBase):
 
 
 class SearchSweep(SweepBase):
-    """A sweep that Optuna searches: one budget, one seed, and the points of a space."""
+    """A sweep that Optuna searches: one budget, one seed, and a space."""
 
     search: Search
 
@@ -304,7 +314,7 @@ Sweep: TypeAlias = CellSweep | SearchSweep
 
 
 def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
-    """The sweep that values describe, a search where they have one; `unknown` says what becomes of keys that no sweep has.
+    """The sweep that values describe, of the kind that they name; `unknown` decides about keys that no sweep has.
 
     Raises InputError with every problem, each under its dotted path.
     """

@@ -1,4 +1,4 @@
-"""Reading a sweep file: as a person wrote it, with overrides from the command line, or as a launch left it in its folder."""
+"""Reading a sweep file with overrides from the command line, or the copy that a launch left in its folder."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from study.config.sweep import PARTS, Sweep, sweep_of
 from study.config.sweep_knobs import KNOBS, problems_of_knobs
 
 SWEEP_FILE = "sweep.yaml"
-"""The name of the file in which a launch leaves the sweep, in the sweep's folder."""
+"""The name of the copy in the sweep's folder."""
 
-_PRUNE_REFUSED = (
-    "stands under search and nowhere else: to stop those runs of a comparison or a fit that begin slowly would bias it"
-)
+_PRUNE_REFUSED = "belongs under search: stopping slow runs would bias a comparison or a fit"
 
 
 def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[str, Any]]:
-    """A sweep file with `key.path=value` overrides put in: the sweep, and the plain values as `sweep.yaml` keeps them.
+    """Read a sweep file with `key.path=value` overrides: the sweep, and the plain values that `sweep.yaml` keeps.
 
-    Raises InputError with everything that is wrong with the file or the overrides.
+    Raises InputError with every problem of the file and the overrides.
     """
     if not path.is_file() and (meant := next(filter(Path.is_file, _files_meant(path)), None)):
-        raise InputError.at(str(path), f"is no file; did you mean {meant}?")
+        raise InputError.at(str(path), f"is not a file; did you mean {meant}?")
     values = {"name": path.stem} | read_yaml(path)
     problems = list(_problems_between(overrides))
     for override in overrides:
@@ -49,10 +47,10 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[s
 
 
 def read_launched(path: Path) -> Sweep:
-    """The sweep that a launch left in its folder.
+    """Read the sweep that a launch left in its folder.
 
-    An earlier or later version of the workbench may have launched it: keys that no sweep has now are passed over, and knobs
-    are taken as they stand. Raises InputError where the file is not there, or holds no sweep.
+    Another version of the workbench may have launched it: unknown keys are ignored, and knobs are not checked. Raises
+    InputError if the file is missing or holds no sweep.
     """
     values = {"name": path.parent.name} | read_yaml(path)
     try:
@@ -62,7 +60,7 @@ def read_launched(path: Path) -> Sweep:
 
 
 def parse_sweep(values: Mapping[str, Any]) -> Sweep:
-    """The sweep that plain values describe; raises InputError with everything that is wrong with them."""
+    """The sweep that plain values describe; raises InputError with every problem."""
     problems = list(problems_of_knobs(values))
     if "prune" in values:
         problems.append(Problem("prune", _PRUNE_REFUSED))
@@ -80,7 +78,7 @@ def parse_sweep(values: Mapping[str, Any]) -> Sweep:
 
 
 def _unmet_targets(values: Mapping[str, Any]) -> Sequence[Problem]:
-    """The sizes that no width meets, of a sweep that cannot be planned for other reasons; none where the shapes are wrong."""
+    """The targets that no width meets, of a sweep with other problems; none if its shapes are invalid."""
     base = values.get("base")
     architecture = base.get("architecture") if isinstance(base, Mapping) else None
     with suppress(InputError):
@@ -89,9 +87,9 @@ def _unmet_targets(values: Mapping[str, Any]) -> Sequence[Problem]:
 
 
 def _files_meant(path: Path) -> Iterator[Path]:
-    """What may be meant by a path that is no file.
+    """The files that a wrong path may mean.
 
-    A sweep's folder, a file without its suffix, one under sweeps/, or the one beside it whose name is nearest.
+    The copy in a sweep's folder, the file with its suffix, one under sweeps/, or the neighbour with the nearest name.
     """
     file = path if path.suffix in (".yaml", ".yml") else Path(f"{path}.yaml")
     yield from (path / SWEEP_FILE, file, Path("sweeps") / file.name)
@@ -101,16 +99,16 @@ def _files_meant(path: Path) -> Iterator[Path]:
 
 
 def _problems_between(overrides: Sequence[str]) -> Iterator[Problem]:
-    """Overrides that set what another one has set."""
+    """Overrides that set the same key."""
     paths = [override.partition("=")[0] for override in overrides]
     yield from (Problem(path, f"is set {count} times; set it once") for path, count in Counter(paths).items() if count > 1)
-    for place, path in enumerate(paths):
-        if undone := next((before for before in paths[:place] if before.startswith(f"{path}.")), None):
-            yield Problem(path, f"would undo {undone}, which is set before it; set one of them")
+    for index, path in enumerate(paths):
+        if undone := next((before for before in paths[:index] if before.startswith(f"{path}.")), None):
+            yield Problem(path, f"would undo {undone}, which comes before it; set one of them")
 
 
 def _override(values: dict[str, Any], override: str) -> None:
-    """Put one `key.path=value` into the values of a sweep file."""
+    """Set one `key.path=value` in the values of a sweep file."""
     path, separator, text = override.partition("=")
     keys = _keys_of(path)
     if not separator or not all(path.split(".")) or not path.isprintable():
@@ -127,7 +125,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _keys_of(path: str) -> list[str]:
-    """The keys that a path goes through; a knob under `vary`, `tune` or `search.space` is one key with dots in it."""
+    """The keys of a path; a knob under `vary`, `tune` or `search.space` is one key with dots."""
     keys = path.split(".")
     for above in (["vary"], ["tune"], ["search", "space"]):
         if keys[: len(above)] == above and len(keys) > len(above) + 1:

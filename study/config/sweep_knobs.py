@@ -1,4 +1,4 @@
-"""What is wrong with the knobs of a sweep file and with its `base`, by the values as they stand there.
+"""The problems of a sweep file's knobs and of its `base`, found in its raw values.
 
 Whether the parts of a run fit each other is for study.planning.plan.
 """
@@ -23,27 +23,27 @@ KNOBS = (
     *(f"{TRAINING_MASKS}{name}" for name in TrainingMasking.model_fields),
     *(f"masking.{name}" for name in Masking.model_fields),
 )
-"""The dotted keys of a run that `vary`, `tune` and `search` may set."""
+"""The dotted keys that `vary`, `tune` and `search` may set."""
 
 TRAINED_RUNS = tuple(f"recipe.{knob}" for knob in NO_RUN)
 """The knobs that name a trained run."""
 
 _BESIDE_BASE = {
-    f"masking_{name}": f"stands beside base, as masking.{name}; for training alone write base.{TRAINING_MASKS}{name}"
+    f"masking_{name}": f"belongs beside base, as masking.{name}; for training alone write base.{TRAINING_MASKS}{name}"
     for name in Masking.model_fields
 }
-"""What is told of a key for the masks, those of a whole sweep or of training, where it is written as one word under `base`."""
+"""Messages about keys of masks that are written as one word under `base`."""
 
 
 def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong with the knobs and with `base` in the values of a sweep file, whatever else is wrong there."""
+    """The problems of the knobs and of `base`, whatever else is wrong with the values of a sweep file."""
     search, base = values.get("search"), values.get("base", {})
     space = search.get("space") if isinstance(search, Mapping) else None
     vary, tune = values.get("vary"), values.get("tune")
-    for place, given in (("vary", vary), ("tune", tune), ("search.space", space)):
+    for section, given in (("vary", vary), ("tune", tune), ("search.space", space)):
         for knob, value in given.items() if isinstance(given, Mapping) else ():
-            yield from _problems_of_knob(place, str(knob), value)
-    yield from (Problem(part, f"stands under base; write base.{part}") for part in PARTS if part in values)
+            yield from _problems_of_knob(section, str(knob), value)
+    yield from (Problem(part, f"belongs under base; write base.{part}") for part in PARTS if part in values)
     if isinstance(vary, Mapping):
         yield from _problems_of_varied(vary, tune, base)
     if isinstance(base, Mapping):
@@ -51,59 +51,61 @@ def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _problems_of_budgets(values, base)
 
 
-def _problems_of_knob(place: str, knob: str, value: object) -> Iterator[Problem]:
-    """What is wrong with a knob where the file gives its values."""
-    at, field = f"{place}.{knob}", knob.removeprefix("architecture.")
-    if (message := _why_no_knob(place, knob, value)) is not None:
-        yield Problem(at, message)
+def _problems_of_knob(section: str, knob: str, value: object) -> Iterator[Problem]:
+    """The problems of a knob in a section of the file that lists its values."""
+    place, field = f"{section}.{knob}", knob.removeprefix("architecture.")
+    if (message := _why_no_knob(section, knob, value)) is not None:
+        yield Problem(place, message)
     elif knob == "recipe.precision" and len(values := _listed(value)) > 1 and "auto" in values:
-        yield Problem(at, "'auto' is bf16 or fp32, as the device has it, and no third; list those that are compared")
-    elif place != "tune":
-        yield from _problems_of_words(at, field, _listed(value))
+        yield Problem(place, "'auto' is either bf16 or fp32, as the device has it; list those two to compare them")
+    elif section != "tune":
+        yield from _problems_of_words(place, field, _listed(value))
 
 
 def _listed(value: object) -> list[Any]:
-    """The values that are listed for a knob, also as the choices of a search; none where it has no list."""
+    """The values listed for a knob, also as the choices of a search; none if it has no list."""
     listed = value.get("choices") if isinstance(value, Mapping) else value
     return listed if isinstance(listed, list) else []
 
 
-def _why_no_knob(place: str, knob: str, value: object) -> str | None:
-    """Why a knob cannot stand at a place, None where it can."""
+def _why_no_knob(section: str, knob: str, value: object) -> str | None:
+    """Why a knob cannot stand in a section, None if it can."""
     field = knob.removeprefix("architecture.")
     if knob.startswith("data."):
-        return "is one for all runs of a sweep, since losses on other text or other pieces do not compare; make a sweep of each"
+        return "is the same for all runs of a sweep, since losses on other text or pieces do not compare; make a sweep of each"
     if field in NOT_IN_MLM:
-        return "changes no run: a masked language model is built alike at any value"
+        return "changes no run: masked language models do not depend on it"
+    if knob == "preset":
+        return "is the same for all runs of a sweep; launch the file once with each preset, or list the knobs that differ"
     if knob in PARTS and isinstance(value, Mapping):
         return f"holds keys; write each as one with a dot, as in {knob}.{next(iter(value), '…')}"
     if knob not in KNOBS:
         return f"is not a knob of a run; {nearest(knob, list(KNOBS))}"
-    if knob in TRAINED_RUNS and place != "vary":
-        return "is compared by vary, and no number to search"
+    if knob in TRAINED_RUNS and section != "vary":
+        return "is not a number; compare runs under vary"
     if knob.startswith("masking."):
         of_training = f"{TRAINING_MASKS}{knob.removeprefix('masking.')} changes those of training alone"
-        return f"changes the masks of validation too, so that losses could not be compared; {of_training}"
-    if field in LARGEST and place != "search.space":
-        return "is what shapes give; list its values there"
+        return f"changes the masks of validation too, so that losses would not compare; {of_training}"
+    if field in LARGEST and section != "search.space":
+        return "is a size; list its values under shapes"
     return None
 
 
 def _problems_of_varied(vary: Mapping[Any, Any], tune: object, base: object) -> Iterator[Problem]:
-    """What is wrong with knobs that are varied and have another place."""
+    """The problems of varied knobs that the file also sets elsewhere."""
     elsewhere = flatten(base) if isinstance(base, Mapping) else {}
     for knob in vary:
         if isinstance(tune, Mapping) and knob in tune:
-            yield Problem(f"vary.{knob}", "is tuned too; leave it out of one of the two")
+            yield Problem(f"vary.{knob}", "is tuned too; leave it out of vary or of tune")
         elif knob in elsewhere:
-            yield Problem(f"vary.{knob}", "has a value in base too; leave it out there")
+            yield Problem(f"vary.{knob}", "has a value in base too; remove that one")
 
 
 def _problems_of_base(base: Mapping[Any, Any], has_shapes: bool) -> Iterator[Problem]:
-    """What is wrong with what all runs share."""
+    """The problems of `base`."""
     for key in [key for key in base if key not in PARTS]:
         if key in SweepBase.known_keys():
-            yield Problem(f"base.{key}", "stands beside base, not under it")
+            yield Problem(f"base.{key}", "belongs beside base, not under it")
         else:
             inside = [knob for knob in KNOBS if knob.startswith(PARTS) and knob.partition(".")[2] == key]
             unknown = f"is not a known key; {nearest(str(key), inside or [*PARTS])}"
@@ -118,7 +120,7 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
     place = "base.architecture"
     for size in [size for size in LARGEST if size in given]:
         if has_shapes:
-            yield Problem(f"{place}.{size}", "is what shapes give; leave it out here")
+            yield Problem(f"{place}.{size}", "is set by shapes; leave it out here")
         elif isinstance(value := number_in(given[size]), int | float) and (why := why_beyond(size, value)):
             yield Problem(f"{place}.{size}", f"{value:g} is {why}")
     for key, value in given.items():
@@ -130,17 +132,17 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
         yield from error.problems
 
 
-def _problems_of_words(place: str, field: str, asked: list[Any]) -> Iterator[Problem]:
-    """Which values cannot be trained, of a field of the architecture that can be counted at more than can."""
+def _problems_of_words(place: str, field: str, values: list[Any]) -> Iterator[Problem]:
+    """The values of an architecture's field that can be counted but not trained."""
     built = built_words(field)
-    for value in asked if field in COUNTED_ALONE else ():
+    for value in values if field in COUNTED_ALONE else ():
         if value not in built:
             yield Problem(place, f"{shown(value)} cannot be trained; {' or '.join(built)} can")
 
 
 def _problems_of_recipe(recipe: Mapping[Any, Any]) -> Iterator[Problem]:
     if "budget" in recipe:
-        yield Problem("base.recipe.budget", "stands under budgets, beside base")
+        yield Problem("base.recipe.budget", "belongs under budgets, beside base")
     beside_base = {key: message for key, message in _BESIDE_BASE.items() if key in recipe}
     yield from (Problem(f"base.recipe.{key}", message) for key, message in beside_base.items())
     given = {key: value for key, value in recipe.items() if key not in beside_base}
@@ -151,7 +153,7 @@ def _problems_of_recipe(recipe: Mapping[Any, Any]) -> Iterator[Problem]:
 
 
 def _problems_of_budgets(values: Mapping[str, Any], base: Mapping[Any, Any]) -> Iterator[Problem]:
-    """Budgets in tokens below one batch, where the file fixes the batch; other budgets depend on the shapes."""
+    """Budgets in tokens below one batch, if the file fixes the batch; other budgets depend on the shapes."""
     recipe, knobs = base.get("recipe"), [values.get("tune"), values.get("vary")]
     varies = values.get("search") is not None or any(
         "recipe.batch_tokens" in each for each in knobs if isinstance(each, Mapping)
@@ -161,7 +163,7 @@ def _problems_of_budgets(values: Mapping[str, Any], base: Mapping[Any, Any]) -> 
         batch = Recipe.parse({**given, "budget": {"steps": 1}}).batch_tokens
         budgets = Budgets.parse(values.get("budgets"))
     except InputError:
-        return  # told already
+        return  # reported elsewhere
     for tokens in budgets.tokens:
         if tokens < batch and not varies:
             yield Problem("budgets.tokens", f"{whole(tokens):,} tokens are less than one batch of {batch:,}")

@@ -9,18 +9,18 @@ from study.counting.memory import Device, Precision
 
 
 def autocast(device: str, precision: Precision) -> torch.autocast:
-    """Within, products are in bf16 on this type of device where that is the precision."""
+    """Run products in bf16 inside the block if that is the precision."""
     return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
 
 
 def multiplies_in_bf16(device: Device) -> bool:
-    """Whether a device multiplies in bf16 itself: a GPU that does not emulate it, or a CPU with AVX512-BF16."""
+    """Whether a device multiplies in bf16 natively: a GPU without emulation, or a CPU with AVX512-BF16."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype that products of a tensor run in: that of autocast where it is on, else its own."""
+    """The dtype of a tensor's products: autocast's if it is on, else its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

@@ -1,4 +1,4 @@
-"""Dropout that on a CPU takes its draws from the bits of a few random words."""
+"""Dropout that on a CPU draws from the bits of a few random words."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 DRAWS = 2**16
-"""A draw on a CPU is one of so many: a quarter of a random word of 64 bits."""
+"""The values of a draw on a CPU: a quarter of a random word of 64 bits."""
 
 
 class Dropout(nn.Dropout):
     """`nn.Dropout`, by `drop`."""
 
     def forward(self, x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-        """Drop numbers in training, none in evaluation."""
+        """Drop numbers in training only."""
         return drop(x, self.p if self.training else 0.0)
 
 
 def drop(x: Float[Tensor, "*any"], rate: float) -> Float[Tensor, "*any"]:
-    """Keep each number, scaled by 1 ÷ (1 - rate), or make it zero, by a draw of its own; at rate 0 give x itself.
+    """Scale each number by 1 ÷ (1 − rate) or make it zero, by a draw of its own; at rate 0 return x itself.
 
-    On a CPU the rate is rounded to a multiple of 1 ÷ DRAWS, in the scale too, so that the mean stays. torch draws numbers
-    there one after the other, at 6 ns each, which made dropout a quarter of a step; draws of 16 bits take a seventh of that.
-    Source: Srivastava et al. 2014, "Dropout", scaled in training instead of in evaluation.
+    On a CPU the rate is rounded to a multiple of 1 ÷ DRAWS, also in the scale, so that the mean stays. torch draws numbers one
+    by one there, at 6 ns each, which made dropout a quarter of a step; draws of 16 bits take a seventh of that. Source:
+    Srivastava et al. 2014, "Dropout", scaled in training instead of in evaluation.
     """
     if not rate or x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
@@ -32,7 +32,7 @@ def drop(x: Float[Tensor, "*any"], rate: float) -> Float[Tensor, "*any"]:
 
 
 def _scales(x: Tensor, dropped: int) -> Tensor:
-    """What each number of x is multiplied by, zero for `dropped` of DRAWS draws."""
+    """The factor of each number of x, zero for `dropped` of DRAWS draws."""
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     draws = words.view(torch.int16)[: x.numel()].view(x.shape)
     kept = torch.ge(draws, dropped - DRAWS // 2, out=torch.empty(x.shape, dtype=x.dtype))
@@ -40,5 +40,5 @@ def _scales(x: Tensor, dropped: int) -> Tensor:
 
 
 def seed_dropout(device: torch.device, seed: int) -> None:
-    """Seed the generator of one device: `torch.manual_seed` visits those of all, in a millisecond on a CPU."""
+    """Seed the generator of one device; `torch.manual_seed` seeds those of all, which takes a millisecond on a CPU."""
     (torch.cuda.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed)(seed)

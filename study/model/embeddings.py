@@ -1,4 +1,4 @@
-"""Embeddings: token, position if learned, and segment, summed, normed and projected to the width where they have another.
+"""Embeddings: the sum of token, learned position and segment, normed and projected to the width if they are narrower.
 
 Letters: B sequences, S tokens, E embedding width, H width.
 """
@@ -18,11 +18,11 @@ from study.model.norm import norm
 
 
 class Embeddings(nn.Module):
-    """Sum of the token, position and segment tables, a norm (in pre-norm where one is asked for), dropout and projection.
+    """The sum of the token, position and segment tables, a norm (in pre-norm an optional one), dropout and projection.
 
     The projection is that of ALBERT (Lan et al. 2020, arXiv:1909.11942, section 3.1): tables of width E, then E → H. The
-    residual stream begins in the precision that it keeps: in pre-norm, which only ever adds to it, in that of the tables, in
-    post-norm in that of the norms, so that every layer reads one dtype and is compiled once.
+    residual stream starts in the precision that it keeps, that of the tables in pre-norm and that of the norms in post-norm, so
+    that every layer reads one dtype and is compiled once.
     """
 
     def __init__(self, architecture: Architecture, dropout: float) -> None:
@@ -40,7 +40,7 @@ class Embeddings(nn.Module):
     def forward(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S H"]:
         """Embed tokens; without `segments_BxS` all belong to segment 0."""
         embedded_BxSxE: Tensor = self.token(tokens_BxS)
-        offsets: list[Tensor] = []  # what every sequence gets alike, summed before it is spread over them
+        offsets: list[Tensor] = []  # the same for all sequences, summed before they are broadcast
         if self.position is not None:
             offsets.append(self.position.weight[: tokens_BxS.shape[1]])
         if self.segment is not None and segments_BxS is not None:
@@ -55,10 +55,10 @@ class Embeddings(nn.Module):
 
 
 def initialise_unit_stream(embeddings: Embeddings) -> None:
-    """Draw the projection of narrower tables with deviation 1/√E, so that the residual stream begins as it does without one.
+    """Draw the projection of narrower tables, if there is one, with deviation 1/√E.
 
-    The norm of the embeddings hands on unit variance, of which weights of deviation 0.02 leave 0.0004·E. Nothing is drawn where
-    there is no projection.
+    The residual stream then starts with the unit variance of the embeddings' norm, of which weights of deviation 0.02 would
+    leave 0.0004·E.
     """
     if (projection := embeddings.projection) is not None:
         nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
@@ -80,5 +80,5 @@ def initialise(module: nn.Module) -> None:
 
 
 def padding_mask(attended_BxS: Tensor) -> Tensor:
-    """A boolean mask over keys, (B, 1, 1, S), from the tokens that are not padding."""
+    """A boolean mask over keys, (B, 1, 1, S), that excludes padding."""
     return attended_BxS.to(torch.bool)[:, None, None, :]

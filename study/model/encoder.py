@@ -1,4 +1,4 @@
-"""BERT's encoder at any depth, width, heads and ffn, with learned or rotary positions, and what its successors changed.
+"""BERT's encoder at any depth, width, heads and ffn, with the changes of its successors.
 
 Letters: B sequences, S tokens, K positions of them, H width, A heads, D head width, E half of it, F ffn, P positions.
 """
@@ -23,10 +23,10 @@ from study.model.norm import norm
 
 
 class Attention(nn.Module):
-    """Full bidirectional multi-head self-attention; query, key and value come from one product of width 3H.
+    """Bidirectional multi-head self-attention; query, key and value come from one product of width 3H.
 
-    Where an architecture has them, norms of each head's queries and keys come before rotary positions, and a bias by distance
-    is added to the scores.
+    Optional norms of each head's queries and keys come before rotary positions; an optional bias by distance is added to the
+    scores.
     """
 
     def __init__(self, architecture: Architecture, dropout: float) -> None:
@@ -47,7 +47,7 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "B 1 1 S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
     ) -> Float[Tensor, "B S H"]:
-        """Attend from every token to every token that `mask` allows, to all without it; `rotary_2xSxE` are rotary positions."""
+        """Attend from every token to every token, or to those that `mask` allows; `rotary_2xSxE` are rotary positions."""
         batch, length, width = x_BxSxH.shape
         joint = self.query_key_value(x_BxSxH).view(batch, length, 3, self.heads, self.head_width)
         query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
@@ -67,7 +67,7 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "B 1 1 S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
     ) -> Float[Tensor, "B K H"]:
-        """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at their positions."""
+        """Attend from the tokens `queries_BxKxH` alone to all of `x_BxSxH`, as `forward` does at their positions."""
         batch, length, width = x_BxSxH.shape
         of_query, of_key_and_value = self.query_key_value.parts([width, 2 * width])
         query_BxKxAxD = self.query_key_value.multiply(queries_BxKxH, *of_query).view(batch, -1, self.heads, self.head_width)
@@ -85,7 +85,7 @@ class Attention(nn.Module):
     def _normed(
         self, query_BxKxAxD: Float[Tensor, "B K A D"], key_BxSxAxD: Float[Tensor, "B S A D"]
     ) -> tuple[Float[Tensor, "B K A D"], Float[Tensor, "B S A D"]]:
-        """Queries and keys normed head by head, in the precision of the products, or as they are."""
+        """Norm queries and keys head by head, in the precision of the products, if the architecture does."""
         if self.query_norm is None or self.key_norm is None:
             return query_BxKxAxD, key_BxSxAxD
         dtype = query_BxKxAxD.dtype
@@ -99,7 +99,7 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "B 1 1 S"] | None,
         bias: Float[Tensor, "#B A K S"] | None,
     ) -> Float[Tensor, "B K A D"]:
-        """`attended`, of tensors that hold the tokens before the heads."""
+        """`attended`, with tokens before heads."""
         dropout = self.dropout if self.training else 0.0
         query_BxAxKxD, key_BxAxSxD, value_BxAxSxD = (
             tensor.transpose(1, 2) for tensor in (query_BxKxAxD, key_BxSxAxD, value_BxSxAxD)
@@ -120,7 +120,7 @@ def rotary_table(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
 def rotated(x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *places E"]) -> Float[Tensor, "B S A D"]:
     """Rotate numbers i and i + D/2 of every head as a pair, as GPT-NeoX and ESM-2 do; RoFormer pairs 2i and 2i + 1.
 
-    `rotary` is rotary_table at the places of the tokens, (2, S, E) or (2, B, S, E).
+    `rotary` holds the rows of `rotary_table` for the tokens, (2, S, E) or (2, B, S, E).
     """
     cosine, sine = rotary.to(x.dtype).unsqueeze(-2)
     first, second = x.chunk(2, -1)
@@ -135,11 +135,11 @@ def attended(
     dropout: float,
     bias: Float[Tensor, "#B A K S"] | None = None,
 ) -> Float[Tensor, "B A K D"]:
-    """Values mixed by softmax(query · key / √D + bias), by torch's fused kernel where that is fast and gives all gradients.
+    """Values mixed by softmax(query · key / √D + bias), by torch's fused kernel if it is fast and has all gradients.
 
-    On a CPU it does not with bf16, dropout or a bias that is learned. Its backward pass is slow in bf16: two plain products
-    with a softmax between take a third of its time. With dropout torch has no fused kernel for a CPU, and its fallback works in
-    fp32 and draws number by number. The gradient of a bias is that of the scores, which the fused kernel does not give.
+    On a CPU plain products replace it with bf16, dropout or a learned bias: its backward pass takes three times as long in
+    bf16; with dropout torch falls back to fp32 and draws number by number; and it has no gradient of the scores, which a
+    learned bias needs.
     """
     if bias is not None:
         bias = bias.to(query_BxAxKxD.dtype)
@@ -156,7 +156,7 @@ def attended(
 
 
 class _Gelu(torch.autograd.Function):
-    """The exact GELU, to the bit; its gradient is written over the incoming one, which nothing but this may read."""
+    """The exact GELU; its gradient overwrites the incoming one, which nothing else may read."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class _Gelu(torch.autograd.Function):
 
 
 def _gelu(x: Tensor) -> Tensor:
-    """The exact GELU; on a CPU its gradient is written over the incoming one, so that only a product may read what it gives."""
+    """The exact GELU; on a CPU its gradient overwrites the incoming one, so that only a product may read the result."""
     if x.device.type != "cpu" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return F.gelu(x)
     activated: Tensor = _Gelu.apply(x)  # type: ignore[no-untyped-call]
@@ -183,9 +183,9 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": F.
 
 
 class FeedForward(nn.Module):
-    """Two products with an activation between, H → F → H: f(x·W)·O, where it is gated (f(x·W) ⊗ x·V)·O.
+    """H → F → H: f(x·W)·O, or gated (f(x·W) ⊗ x·V)·O with W and V as one product of width 2F; GELU is the exact one.
 
-    W and V are one product of width 2F. Source: Shazeer 2020, arXiv:2002.05202, equations 1, 2 and 6; GELU is the exact one.
+    Source: Shazeer 2020, arXiv:2002.05202, equations 1, 2 and 6.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -197,7 +197,7 @@ class FeedForward(nn.Module):
         self.outer = Linear(architecture.ffn, architecture.width, biases)
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S H"]:
-        """Apply to every token alike."""
+        """Transform each token."""
         y_BxSxH: Tensor = self.outer(self._activated(self.inner(x_BxSxH)))
         return y_BxSxH
 
@@ -212,7 +212,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One layer: attention and feed-forward, each with a residual sum and a norm after it (post) or before it (pre).
 
-    A `normed` block reads what is normed already, and has no norm before its attention.
+    A `normed` block has no norm before its attention, since its input is normed already.
     """
 
     def __init__(self, architecture: Architecture, dropout: float, normed: bool = False) -> None:
@@ -231,7 +231,7 @@ class Block(nn.Module):
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """Transform the residual stream, at every token or at some positions only, without the work for the others."""
+        """Transform the residual stream at every token, or at some positions only, without the work for the others."""
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         if self.pre_norm:
             at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK))
@@ -251,7 +251,7 @@ class Block(nn.Module):
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
         positions_BxK: Int[Tensor, "B K"] | None,
     ) -> Float[Tensor, "B K H"]:
-        """What attention makes of the residual stream, normed first in pre-norm."""
+        """The attention's output for the residual stream, which pre-norm norms first."""
         normed_BxSxH = self.attention_norm(x_BxSxH) if self.pre_norm else x_BxSxH
         if positions_BxK is None:
             mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, rotary_2xSxE)
@@ -261,7 +261,7 @@ class Block(nn.Module):
 
 
 def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
-    """Whether `fused_blocks` make what the blocks of an architecture do: BERT's, that is, without dropout."""
+    """Whether `fused_blocks` can replace the blocks of an architecture: if they are BERT's, without dropout."""
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases, a.distance_bias) == ("post", "layer", "gelu", "all", "none")
     return berts and a.norm_bias and not (a.rotary or a.query_key_norm or dropout)
@@ -270,9 +270,8 @@ def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
 class Encoder(nn.Module):
     """Embeddings and L layers, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last norm.
 
-    Each layer has a block of its own, or, of G groups, those of one group have one block between them: layer i, from 0, that
-    of group ⌊i·G/L⌋ (ALBERT, Lan et al. 2020, arXiv:1909.11942, section 3.1). In training `fused` works in place of the blocks
-    where it is set and nothing is padding.
+    Each layer has its own block, or layers share blocks in G groups: layer i, from 0, has that of group ⌊i·G/L⌋ (ALBERT, Lan et
+    al. 2020, arXiv:1909.11942, section 3.1). If `fused` is set, it replaces the blocks in training without padding.
     """
 
     fused: Callable[[list[Block], Tensor, Tensor | None], Tensor] | None = None
@@ -297,9 +296,9 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """Encode every token, or those at some positions; `attended_BxS` is False at padding, without it nothing is padding.
+        """Encode every token, or with `positions_BxK` only some, which spares the last block the others.
 
-        At some positions only, the last block works for those alone, since nothing reads the others.
+        `attended_BxS` is False at padding; without it there is none.
         """
         x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         if self.fused is not None and self.training and mask is None:
@@ -318,7 +317,7 @@ class Encoder(nn.Module):
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
-        """The output of the embeddings and of every layer, L + 1 of them; in pre-norm the last norm is on the last one."""
+        """The L + 1 outputs of the embeddings and of every layer; pre-norm's last norm is applied to the last one."""
         x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         outputs = [x_BxSxH]
         for block in self._in_order:
@@ -326,7 +325,7 @@ class Encoder(nn.Module):
         return [*outputs[:-1], self.final_norm(outputs[-1])]
 
     def zero_residuals(self) -> None:
-        """Make what the blocks add to the residual stream zero, until their last products have learned something."""
+        """Zero the last products of attention and FFN, so that each block starts by adding nothing."""
         for block in self.blocks:
             assert isinstance(block, Block)
             for product in (block.attention.output, block.feed_forward.outer):
@@ -340,7 +339,7 @@ class Encoder(nn.Module):
     def _before_blocks(
         self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None
     ) -> tuple[Float[Tensor, "B S H"], Bool[Tensor, "B 1 1 S"] | None, Float[Tensor, "2 S E"] | None]:
-        """The embedded tokens, the mask where some are padding, and the rotary positions where none are learned."""
+        """The embedded tokens, the mask if there is padding, and the rotary positions if there are any."""
         mask = None if attended_BxS is None else padding_mask(attended_BxS)
         rotary_2xSxE = None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, : tokens_BxS.shape[1]]
         return self.embeddings(tokens_BxS, segments_BxS), mask, rotary_2xSxE
@@ -354,6 +353,6 @@ def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B 
 
 
 def rows_at(positions_BxK: Int[Tensor, "B K"], length: int) -> Int[Tensor, " B*K"]:
-    """The places of each sequence's positions among the rows of all sequences of a length."""
+    """The indices of each sequence's positions among the rows of all sequences."""
     first_Bx1 = torch.arange(len(positions_BxK), device=positions_BxK.device)[:, None] * length
     return (positions_BxK + first_Bx1).flatten()

@@ -23,17 +23,17 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.norm import EPSILON
 
 Copies = dict[Tensor, Tensor]
-"""Parameters with their copies in the precision that products run in."""
+"""Parameters with their copies in the precision of the products."""
 
 
 def fused_blocks(
     blocks: Sequence[Block], x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"] | None
 ) -> Float[Tensor, "B K H"]:
-    """What blocks that are BERT's (`has_fused_kernels`) make one after the other of tokens of which none is padding.
+    """The output of BERT's blocks (`has_fused_kernels`) for tokens without padding, the last block at some positions if given.
 
-    The last one works at some positions only, where they are given. Products run in the precision of autocast, and what is
-    between them is rounded to it; gradients of the weights are summed in fp32. Each block gives its result twice, for the
-    product and for the residual sum of the next, so that the two gradients of it are added where they are read.
+    Products and the tensors between them have the precision of autocast; gradients of the weights are summed in fp32. Each
+    block returns its result twice, for the next block's product and residual sum, so that its two gradients are added where
+    they are read.
     """
     dtype = product_dtype(x_BxSxH)
     with torch.autocast(x_BxSxH.device.type, enabled=False):
@@ -50,7 +50,7 @@ def fused_blocks(
 
 
 def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> Copies:
-    """The weights of all products in the precision of autocast, copied together, and the biases that no norm adds."""
+    """Copies in the precision of autocast of the weights of all products, and of the biases that no norm adds."""
     parameters = [
         parameter
         for block in dict.fromkeys(blocks)
@@ -69,7 +69,7 @@ def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> Copies:
 
 
 def _fused_block(block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: Copies) -> tuple[Tensor, Tensor]:
-    """One block, whose product before attention reads x and whose first residual sum `residual_BxSxH`."""
+    """One block, whose attention reads x and whose first residual sum reads `residual_BxSxH`."""
     joint, heads = block.attention.query_key_value, block.attention.heads
     given = (x_BxSxH, copies, heads, joint.weight, joint.bias)
     attended_BxSxH = (
@@ -91,7 +91,7 @@ def _fused_block_at(block: Block, x_BxSxH: Tensor, positions_BxK: Tensor, copies
 
 
 def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: Copies) -> tuple[Tensor, Tensor]:
-    """A block from the product after attention on, whose result comes twice."""
+    """A block from the product after attention on, which returns its result twice."""
     products = (block.attention.output, block.feed_forward.inner, block.feed_forward.outer)
     norms = (block.attention_norm, block.feed_forward_norm)
     y, again = _AfterAttention.apply(  # type: ignore[no-untyped-call]
@@ -104,7 +104,7 @@ def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: Copies) 
 
 
 def _by_heads(joint: Float[Tensor, "B S parts*A*D"], heads: int, parts: int = 3) -> tuple[Tensor, ...]:
-    """Queries, keys and values, or what is there of them, (B, A, S, D) each."""
+    """Queries, keys and values, or some of them, (B, A, S, D) each."""
     batch, length, width = joint.shape
     return joint.view(batch, length, parts, heads, width // parts // heads).transpose(1, 3).unbind(2)
 
@@ -115,7 +115,7 @@ def _side_by_side(by_heads: Float[Tensor, "B A S D"]) -> Float[Tensor, "B S A*D"
 
 
 def attention_of(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> Float[Tensor, "B S A*D"]:
-    """Attention of queries, keys and values that lie side by side, by torch's own kernel."""
+    """Attention of stacked queries, keys and values, by torch's own kernel."""
     return _attended(*_by_heads(joint, heads))
 
 
@@ -124,7 +124,7 @@ def _attended(query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "B S A
 
 
 class _Joint(torch.autograd.Function):
-    """Queries, keys and values, with the product that makes them, whose weight and bias come last."""
+    """Attention with the product before it, whose weight and bias come last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
@@ -166,7 +166,7 @@ class _JointAt(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    """Attention without the product after it, with that before it, whose weight and bias come last."""
+    """Attention at some positions with the product before it, whose weight and bias come last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, weight: Tensor, bias: Tensor) -> Tensor:
@@ -184,9 +184,9 @@ class _Attention(torch.autograd.Function):
 
 
 class _AfterAttention(torch.autograd.Function):
-    """A block from the product after attention on, to whose result `x` is added; it gives its own result twice.
+    """A block from the product after attention on, to which `x` is added; it returns its result twice.
 
-    The parameters are weights and biases of the three products, and of the two norms, which add the bias of the product before.
+    The parameters are those of the three products and two norms; a norm adds the bias of the product before it.
     """
 
     @staticmethod
@@ -248,7 +248,7 @@ def fused_cross_entropy(
     bias_V: Float[Tensor, " V"],
     labels_N: Int[Tensor, " N"],
 ) -> Float[Tensor, ""]:
-    """The mean_cross_entropy of the logits hidden·Wᵀ + b, in the precision of autocast; its gradient can be taken once.
+    """`mean_cross_entropy` of the logits hidden·Wᵀ + b, in the precision of autocast; its gradient can be taken once.
 
     The logits are read twice and written twice, as their own gradient the second time.
     """

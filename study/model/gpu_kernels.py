@@ -1,10 +1,9 @@
-"""What lies between the products of training on a GPU, with its gradients, as Triton kernels.
+"""Triton kernels for everything between the products of training on a GPU, with gradients.
 
-Such a kernel takes as long as the bytes that it reads and writes. Where one writes the gradient of a product's result it sums
-the columns on the way, since their sums are the gradient of the product's bias, which else takes a pass over all of it.
-Everything is reckoned in fp32, and tensors lie in memory row by row. Arguments after the asterisk divide the work: rows and
-columns, or all numbers, of a block, the blocks that a program takes one after the other, its warps, and the stages, blocks of
-which one is in work while the others are loaded; `study bench --only kernels` times them beside others.
+These kernels are bound by the bytes that they read and write. One that writes the gradient of a product's result also sums its
+columns, which are the gradient of the product's bias and would otherwise take another pass. All compute in fp32 on contiguous
+tensors. Arguments after the asterisk divide the work: rows and columns, or all numbers, of a block, the blocks of a program,
+its warps, and the stages of its pipeline; `study bench --only kernels` times other choices.
 
 Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
 """
@@ -24,10 +23,10 @@ THREADS, LOADED = 32, 8
 """Threads of a warp, and the bf16 numbers that one of them loads at once."""
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-"""By which exponents of e are those of two, of which a GPU has the exponential."""
+"""The factor from exponents of e to those of two, which a GPU computes."""
 
 LONGEST, HEAD_WIDTHS = 128, (16, 32, 64)
-"""Tokens of the longest sequence, and the head widths, of which one program of `attention_gradient` holds a head."""
+"""The longest sequence, and the head widths, for which a program of `attention_gradient` can hold a head."""
 
 
 @triton.jit
@@ -42,7 +41,7 @@ def _column_sums_kernel(parts_at, sums_at, count, WIDTH: tl.constexpr, ROWS: tl.
 
 
 def _column_sums(parts: Float[Tensor, "programs columns"]) -> Float[Tensor, " columns"]:
-    """The sums of what the programs of a kernel have summed."""
+    """The totals of the programs' sums."""
     (count, width), columns = parts.shape, 32
     sums = parts.new_empty(width)
     _column_sums_kernel[triton.cdiv(width, columns),](parts, sums, count, width, 128, columns, num_warps=4)
@@ -51,9 +50,9 @@ def _column_sums(parts: Float[Tensor, "programs columns"]) -> Float[Tensor, " co
 
 @triton.jit
 def _normal(x):
-    """The standard normal distribution function and density, to 1e-7; both take the one exponential.
+    """The standard normal distribution function and density, to 1e-7, from one exponential.
 
-    A reciprocal root, squared, takes fewer instructions than a division. Source: Abramowitz and Stegun 1964, 7.1.26.
+    A squared reciprocal root takes fewer instructions than a division. Source: Abramowitz and Stegun 1964, 7.1.26.
     """
     exponential = tl.exp2(x * x * (-0.5 * LOG2_E))
     root = tl.rsqrt(1.0 + 0.23164188910766447 * tl.abs(x))
@@ -140,7 +139,7 @@ def _add_norm_kernel(
 
 
 class AddedNorm(NamedTuple):
-    """A norm of rows, with the mean of each and what its deviations were multiplied by, which its gradient takes."""
+    """A norm of rows, with the mean and scale of each, which its gradient needs."""
 
     y: Float[Tensor, "*places H"]
     mean: Float[Tensor, " N"]
@@ -158,9 +157,9 @@ def add_norm(
     block: int = 1024,
     warps: int = 1,
 ) -> AddedNorm:
-    """The LayerNorm of x + (added + added_bias), a product with its bias, which cuBLAS multiplies faster without.
+    """The LayerNorm of x + (added + added_bias), where `added` is a product whose bias cuBLAS would add more slowly.
 
-    A warp that has rows for itself waits for no other.
+    A warp with rows of its own waits for no other.
     """
     width = x.shape[-1]
     count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
@@ -207,7 +206,7 @@ def _add_norm_gradient_kernel(
 
 
 class AddNormGradient(NamedTuple):
-    """The gradient by x, which is that by what was added, too, and those by weight, bias and the bias that was added."""
+    """The gradient by x, which is also that by `added`, and those by weight, bias and the added bias."""
 
     dx: Float[Tensor, "*places H"]
     dweight: Float[Tensor, " H"]
@@ -230,9 +229,9 @@ def add_norm_gradient(
     programs: int = 3,
     stages: int = 3,
 ) -> AddNormGradient:
-    """The gradients of `add_norm`, of whose result dy + dy2 is the gradient; `programs` a multiprocessor.
+    """The gradients of `add_norm`, whose result has the gradient dy + dy2; `programs` run on each multiprocessor.
 
-    Rows of more numbers than a block has are not loaded ahead: shared memory might not hold them.
+    Rows longer than a block are not prefetched, since shared memory might not hold them.
     """
     width = x.shape[-1]
     count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
@@ -256,11 +255,10 @@ def _attention_gradient_kernel(
     HEADS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
     FULL: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One sequence after the other at the head of this program: there are as many programs for each head.
+    """The sequences of this program's head, one after the other.
 
-    The weights of a query sum to one. Hence the gradients by the keys sum to zero, since what is added to all keys changes
-    no weight, and those by the values to the sum of dy. Sums are added up thread by thread until the last sequence: PARTS rows
-    of dy lie in one.
+    The weights of a query sum to one, so the gradients by the keys sum to zero and those by the values to the sum of dy. Sums
+    are kept thread by thread until the last sequence, with PARTS rows of dy in each.
     """
     rows, columns = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
     head = tl.program_id(0) % HEADS
@@ -302,10 +300,10 @@ def _attention_gradient_kernel(
 def attention_gradient(
     joint: Float[Tensor, "B S 3*A*D"], dy: Float[Tensor, "B S A*D"], heads: int, *, stages: int = 3, warps: int = 8
 ) -> tuple[Float[Tensor, "B S 3*A*D"], Float[Tensor, " 3*A*D"]]:
-    """The gradient of attention by queries, keys and values side by side, and the sums of its columns.
+    """The gradient of attention by stacked queries, keys and values, and the sums of its columns.
 
-    Its weights are made again from queries and keys. See `holds_attention` for the sizes that it takes. A block is a sequence;
-    masks leave registers for two stages.
+    It recomputes the weights from queries and keys. `holds_attention` limits its sizes. A block is a sequence; masks leave
+    registers for two stages.
     """
     batch, length, joint_width = joint.shape
     width, tokens = joint_width // 3 // heads, max(16, triton.next_power_of_2(length))
@@ -392,7 +390,7 @@ def cross_entropy(
     columns: int = 2048,
     warps: int = 4,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Of each row -log softmax at its label, in nats, 0 where that is `ignored`, and the log of its sum of exponentials.
+    """For each row −log softmax at its label in nats, 0 for `ignored` labels, and the log of its sum of exponentials.
 
     Columns from V on are not logits.
     """

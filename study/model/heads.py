@@ -31,11 +31,11 @@ class MaskedLanguageModelHead(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "*places H"], token_embedding_VxE: Float[Tensor, "V E"]
     ) -> Float[Tensor, "*places V"]:
-        """Logits over the vocabulary at each place that is given."""
+        """Logits over the vocabulary at each position."""
         return self.transform.multiply(self.transformed(hidden), self.decoding(token_embedding_VxE), self.bias)
 
     def transformed(self, hidden: Float[Tensor, "*places H"]) -> Float[Tensor, "*places E"]:
-        """What the decoder multiplies."""
+        """The input of the decoder."""
         normed: Tensor = self.norm(F.gelu(self.transform(hidden)))
         return normed
 
@@ -71,14 +71,14 @@ class TokenHead(nn.Module):
         self.output = Linear(width, outputs)
 
     def forward(self, hidden_BxSxH: Float[Tensor, "B S H"], places_N: Int[Tensor, " N"] | None = None) -> Tensor:
-        """Logits (N, C) at the places given, which count through the flattened batch; (B, S, C) without them."""
+        """Logits (N, C) at indices into the flattened batch; (B, S, C) without them."""
         hidden = hidden_BxSxH if places_N is None else hidden_BxSxH.flatten(0, 1).index_select(0, places_N)
         logits: Tensor = self.output(self.dropout(hidden))
         return logits
 
 
 class SpanHead(nn.Module):
-    """How likely an answer starts, and ends, at each token: H → 2, as `BertForQuestionAnswering`."""
+    """The start and the end of an answer: H → 2 for each token, as `BertForQuestionAnswering`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

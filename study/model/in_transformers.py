@@ -1,4 +1,4 @@
-"""A trained model in transformers: the configuration and weights of the class there that computes the same, and back.
+"""Conversion of a trained model to the class of transformers that computes the same, and back.
 
 Letters: E half of the head width.
 """
@@ -20,14 +20,14 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.transformers_classes import TransformersClass, class_for, class_in
 
 _JOINT, _PARTS = "query_key_value", ("query", "key", "value")
-"""What is one product here, and three in most classes there."""
+"""One product here, and three in most classes of transformers."""
 
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 _TOKENS, _SEGMENTS = "encoder.embeddings.token.weight", "encoder.embeddings.segment.weight"
 
 
 def their_config(architecture: Architecture, special: SpecialTokens, dropout: float = 0.0) -> dict[str, Any]:
-    """The values of config.json for `class_for(architecture)`."""
+    """The config.json for `class_for(architecture)`."""
     a, family = architecture, class_for(architecture)
     values: dict[str, Any] = {"architectures": [family.name], "model_type": family.model_type}
     plain = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 1}
@@ -42,9 +42,9 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
 
 
 def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel under the names of `class_for(architecture)`, and what else its state holds.
+    """The weights of a MaskedLanguageModel under the names of `class_for(architecture)`, with the rest of its state.
 
-    Where it has no segments, the row of the first one is added to each token, and the decoder keeps the tokens without it.
+    If the class has no segments, the first segment's row is added to each token, and the decoder keeps the original tokens.
     """
     a, family = architecture, class_for(architecture)
     ours: dict[str, Tensor] = {}
@@ -73,9 +73,9 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
 
 
 def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
-    """The architecture of the model that a config.json describes; what it leaves out is as its class has it.
+    """The architecture that a config.json describes, with the defaults of its class.
 
-    Raises InputError, at `place`, where nothing that is built here computes the same.
+    Raises InputError, at `place`, if nothing that is built here computes the same.
     """
     family = class_in(config, place)
     told = _told(config, family)
@@ -101,7 +101,7 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
 
 
 def _told(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any]:
-    """What a config.json says, or means by leaving it out; ModernBERT's angles as its first releases called them."""
+    """The values of a config.json with its class's defaults; ModernBERT's angles under the names of its first releases."""
     told = family.left_out | {name: value for name, value in config.items() if value is not None}
     angles = told.get("rope_parameters")
     each = angles.get("full_attention") if isinstance(angles, dict) else told.get("rope_scaling")
@@ -112,14 +112,14 @@ def _told(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any
 
 
 def _is_local(told: Mapping[str, Any], family: TransformersClass) -> bool:
-    """Whether tokens see only their neighbours in some layers, as in all of ModernBERT's but every third."""
+    """Whether tokens see only their neighbours in some layers, as in two of three layers of ModernBERT."""
     if isinstance(layers := told.get("layer_types"), list):
         return any(layer != "full_attention" for layer in layers)
     return family.model_type == "modernbert" and told.get("global_attn_every_n_layers", 3) != 1
 
 
 def _unusual(told: Mapping[str, Any], family: TransformersClass) -> dict[str, tuple[Any, str]]:
-    """What a configuration says of what is built here in another way, with how it is built."""
+    """The values of a configuration that cannot be built here, with those that can."""
     usual = {name: (value,) for name, value in family.usual.items()} | {family.activation: tuple(family.activations.values())}
     if "embedding_size" not in family.fields:
         usual["embedding_size"] = (told.get("hidden_size"),)
@@ -132,9 +132,9 @@ def our_weights(
 ) -> dict[str, Tensor]:
     """The weights of a MaskedLanguageModel of this architecture in fp32, from those of a class of transformers.
 
-    Others, as a pooler's, are left out; norms may have the names of TensorFlow. The head's bias is that of a decoder of its own
-    where it has one, which BERT adds in place of the other. Raises InputError, at `place`, where one is missing or of another
-    size, or ALBERT maps embeddings that are as wide as the blocks.
+    Other weights, such as a pooler's, are left out; norms may have TensorFlow's names. An untied decoder's bias replaces the
+    head's, as in BERT. Raises InputError, at `place`, if a weight is missing or of another size, or if ALBERT maps embeddings
+    that are as wide as the blocks.
     """
     there = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor.float() for name, tensor in theirs.items()}
     bias, decoders_bias = (_their_name(name, family) for name in ("head.bias", "head.decoder.bias"))
@@ -165,7 +165,7 @@ def our_weights(
 
 
 def _always_there(a: Architecture, family: TransformersClass) -> dict[str, Tensor]:
-    """ALBERT's product between tables and blocks where these are of one width, and the product is the identity."""
+    """ALBERT's product between tables and blocks of the same width, which must be the identity."""
     if family.model_type != "albert" or a.embedding_width is not None:
         return {}
     product = "encoder.embeddings.projection"
@@ -173,7 +173,7 @@ def _always_there(a: Architecture, family: TransformersClass) -> dict[str, Tenso
 
 
 def _pieces(name: str, family: TransformersClass) -> list[str]:
-    """Our name of a weight, or of each of query, key and value where their class has these apart."""
+    """Our name of a weight, or those of query, key and value if the class separates them."""
     before, joint, after = name.partition(_JOINT)
     if not joint or f"encoder.blocks.*.attention.{_JOINT}" in family.parts:
         return [name]
@@ -181,22 +181,22 @@ def _pieces(name: str, family: TransformersClass) -> list[str]:
 
 
 def _neighbours(rows: Tensor, heads: int) -> Tensor:
-    """Rows of a query or key with those that are rotated as a pair side by side: i and i + E of each head at 2i and 2i + 1."""
+    """Rows of a query or key with rotated pairs side by side: i and i + E of each head at 2i and 2i + 1."""
     return rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _halves(rows: Tensor, heads: int) -> Tensor:
-    """The rows that `_neighbours` was given, from what it made of them."""
+    """The inverse of `_neighbours`."""
     return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _is_rotated(name: str) -> bool:
-    """Whether a weight makes queries or keys, which rotary positions rotate."""
+    """Whether a weight makes queries or keys, to which rotary positions apply."""
     return ".query." in name or ".key." in name
 
 
 def _their_name(name: str, family: TransformersClass) -> str:
-    """The name there of a weight, by our name of it or of its piece."""
+    """The class's name of a weight, by our name of it or of its piece."""
     stem, _, kind = name.rpartition(".")
     block = _BLOCK.search(stem)
     part = family.parts[_BLOCK.sub("encoder.blocks.*.", stem)]

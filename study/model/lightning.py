@@ -33,23 +33,22 @@ from study.model.parametrization import fresh_model
 from study.model.step_graph import StepGraph
 
 HOOK = "_current_fx_name"
-"""Where Lightning keeps the name of the hook that it is in."""
+"""The attribute in which Lightning keeps the name of the current hook."""
 
 
 ORDER_SHARE = 0.25
-"""The share of the validation sequences, the first ones, that word order is measured on during a run; at its end on all.
+"""The share of the validation sequences, the first ones, on which word order is measured during a run; at its end on all.
 
-Validation takes 5% of a run at most (study.training.trainer.validations_of), so that this takes 1.25% more.
+Validation takes at most 5% of a run (study.training.trainer.validations_of), so this takes at most 1.25% more.
 """
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """What validation measures after a step: nats summed over the masked tokens of each sequence, their number, and the hits.
+    """The validation after a step: the nats and number of the masked tokens of each sequence, and the hits.
 
-    `permuted_nats` are those of the first sequences with their visible tokens permuted, of all sequences at a run's end.
-    `documents` are those that the sequences are of (PreparedData.validation_documents), None where that is not known: standard
-    errors cluster by them.
+    `permuted_nats` are those of the first sequences, at a run's end of all, with their visible tokens permuted. Standard errors
+    cluster by `documents`, those of the sequences (PreparedData.validation_documents), if they are known.
     """
 
     step: int
@@ -66,33 +65,33 @@ class ValidationResult:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the loss over sequences, clustered by document; None with one of these."""
+        """Standard error of the loss over sequences, clustered by document; None for one document."""
         return self._standard_error(self.nats, self.tokens)
 
     @property
     def order_gain(self) -> float:
         """Loss with the visible tokens permuted minus the loss, over the sequences that were permuted.
 
-        Both have the masks of the loss, with its random and kept tokens, so that what a run gains is of the loss it reports.
+        Both have the same masks, with random and kept tokens, so that the gain is part of the reported loss.
         """
         gained, tokens = self._gained
         return float(gained.sum() / tokens.sum())
 
     @property
     def order_gain_standard_error(self) -> float | None:
-        """Standard error of the order gain over sequences, each paired with itself; None with one document."""
+        """Standard error of the order gain over paired sequences; None for one document."""
         return self._standard_error(*self._gained)
 
     @property
     def _gained(self) -> tuple[Tensor, Tensor]:
-        """The nats that each permuted sequence loses with its order, and its masked tokens."""
+        """The nats that each sequence loses by the permutation, and its masked tokens."""
         measured = slice(len(self.permuted_nats))
         return self.permuted_nats - self.nats[measured], self.tokens[measured]
 
     def _standard_error(self, nats: Tensor, tokens: Tensor) -> float | None:
-        """Standard error of Σ nats ÷ Σ tokens over the first sequences, as many as are given; None with one document.
+        """Standard error of Σ nats ÷ Σ tokens over the given sequences, the first ones; None for one document.
 
-        It is that of the mean of (nats − ratio · tokens) ÷ mean tokens, which is the ratio's to first order.
+        To first order it is that of the mean of (nats − ratio · tokens) ÷ mean tokens.
         """
         documents = None if self.documents is None else self.documents[: len(nats)].numpy()
         if len(nats if documents is None else np.unique(documents)) < 2:
@@ -102,26 +101,25 @@ class ValidationResult:
 
     @property
     def document_count(self) -> int | None:
-        """How many documents the sequences are of, None where that is not known."""
+        """The number of documents, if it is known."""
         return None if self.documents is None else len(np.unique(self.documents.numpy()))
 
     @property
     def accuracy(self) -> float:
-        """Share of the masked tokens that were predicted rightly."""
+        """Share of the masked tokens that were predicted correctly."""
         return self.correct / int(self.tokens.sum())
 
 
 class MaskedLanguageModelling(pl.LightningModule):
     """One run's training: masks and dropout of step t come from (seed, t), and the loss is the mean over masked tokens only.
 
-    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs count its forward pass.
-    A training batch is the packed tokens (B, S) of this rank. Logged every `log_every_steps`: `train/loss`, the mean since
-    the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
-    `trainer/flops` (convention train_flops) done so far; `perf/tokens_per_second` and, where the device's peak is known,
-    `perf/mfu`, the share of it that the products take which run (`spared_flops_per_token` left out). Validation logs
-    `val/loss`, `val/accuracy` and `val/order_gain` (see ValidationResult), with standard errors that cluster by
-    `validation_documents`, the document of each validation sequence. Raises FloatingPointError where a logged loss is not
-    finite.
+    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs count its forward pass. A
+    training batch holds the packed tokens (B, S) of this rank. Every `log_every_steps` it logs `train/loss`, the mean since the
+    last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
+    `trainer/flops` (convention train_flops) so far; `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`,
+    the share of it used by the executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy`
+    and `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, the document of each
+    sequence. Raises FloatingPointError if a logged loss is not finite.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._validated: list[tuple[Tensor, ...]] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; HOOK, which is set some forty times a step, without looking for a module or a parameter in it."""
+        """Set an attribute; for HOOK, which is set some forty times a step, without torch's checks."""
         if name == HOOK:
             object.__setattr__(self, name, value)
         else:
@@ -170,7 +168,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self.model(*inputs, **named)
 
     def setup(self, stage: str) -> None:
-        """Draw masks on the training device, and choose what multiplies; fuse each block and the loss where asked to.
+        """Draw masks on the training device, choose the kernels of products, and fuse each block and the loss if requested.
 
         Blocks of one shape are compiled once, whatever the depth. A teacher gets the same, but for the fused kernels, which
         have gradients.
@@ -207,7 +205,7 @@ class MaskedLanguageModelling(pl.LightningModule):
             self._predicted_loss = functools.partial(fused_predicted_loss, self.model, transformed)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        """The loss of one step; `batch_idx` does not matter, the optimiser step does."""
+        """The loss of one step."""
         del batch_idx
         seed, step, rank = self.config.seed, self.trainer.global_step, self.trainer.global_rank
         self._generator.manual_seed(stream_seed(Stream.MASKS, seed, step))
@@ -222,10 +220,10 @@ class MaskedLanguageModelling(pl.LightningModule):
         return loss
 
     def _loss_of(self, tokens: Tensor) -> Tensor:
-        """The mean loss over the positions that are masked in this rank's tokens, mixed with the teacher's if there is one.
+        """The mean loss over the masked positions of this rank's tokens, mixed with the teacher's if there is one.
 
-        Ranks' gradients are averaged as they are, so that a position of a rank that has fewer of them weighs a little more;
-        ranks have equally many but in text of sequences with less than their share of ordinary tokens.
+        Gradients of ranks are averaged with equal weights. Ranks have equally many masked positions, except in sequences with
+        few ordinary tokens.
         """
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
         predicted = () if self.teacher is None else (self.teacher.predict(masked),)
@@ -233,24 +231,24 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Differentiate the loss; the graph of a step has done it already."""
+        """Differentiate the loss, unless the graph of a step has done it."""
         if self._graph is None:
             super().backward(loss, *args, **kwargs)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        """Drop the gradients of the step before, but for those that belong to the graph of a step."""
+        """Drop the gradients of the step before, unless they belong to the graph of a step."""
         if self._graph is None:
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        """Take the optimiser's step; the graph of a step takes it within the closure."""
+        """Take the optimiser's step, which the graph of a step takes in the closure."""
         if self._graph is None:
             super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         else:
             optimizer_closure()
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
-        """Clip the global norm as the recipe says, and keep the norm from before."""
+        """Clip the global norm by the recipe, and keep the norm before."""
         self.gradient_norm = clip_gradients(self._clipped, self._clip_norm)
 
     @property
@@ -258,7 +256,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self.config.recipe.gradient_clip_norm or float("inf")
 
     def on_train_start(self) -> None:
-        """Start the first row's clock, list the parameters once, and make the graph of a step where kernels are graphed."""
+        """Start the first row's clock, list the parameters, and make the graph of a step if kernels are graphed."""
         self._row_started, self._row_step, self._starting = time.perf_counter(), self.steps_done, True
         self._clipped = list(self.parameters())
         optimizer = self.optimizers(use_pl_optimizer=False)
@@ -271,13 +269,13 @@ class MaskedLanguageModelling(pl.LightningModule):
                 group["lr"], group["capturable"] = float(group["lr"]), False
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Log a row where one is due; an attempt's first step, which builds kernels, is in no row's throughput."""
+        """Log a due row; throughputs leave out an attempt's first step, which builds kernels."""
         self.log_due_row()
         if self._starting:
             self._row_started, self._row_step, self._starting = time.perf_counter(), self.steps_done, False
 
     def log_due_row(self) -> None:
-        """Log the row of this step where it is due and not logged yet, so that a checkpoint of this step comes after it."""
+        """Log the row of this step if it is due and not logged yet, before a checkpoint of this step."""
         if self.steps_done % self.log_every_steps == 0 and self.steps_done > self._row_step:
             self._log_interval()
 

@@ -1,9 +1,8 @@
-"""Linear layers whose products can go through oneDNN, or are aligned for a GPU. Letters: H inputs, F outputs, R some of these.
+"""Linear layers with products by oneDNN on a CPU, or aligned for a GPU. Letters: H inputs, F outputs, R some of these.
 
-MKL, which torch's fp32 products on a CPU go through, has its fast paths on Intel's processors alone. On an AMD EPYC oneDNN
-multiplied x·Wᵀ 1.35 times and the gradient by x 1.3 times as fast. In the gradient by W, where the long side is summed over,
-MKL stays ahead, but for a decoder, which has more outputs than it has rows of inputs, and on EPYCs from Zen 5 on: there oneDNN
-makes all three at 200 GFLOP/s a core, MKL at 100.
+MKL, torch's default for fp32 on a CPU, has fast paths only for Intel's processors. On an AMD EPYC oneDNN computed x·Wᵀ 1.35
+times and the gradient by x 1.3 times as fast. MKL stays faster for the gradient by W, except for a decoder, which has more
+outputs than rows of inputs, and on EPYCs from Zen 5 on, where oneDNN reaches 200 GFLOP/s a core and MKL 100.
 """
 
 from __future__ import annotations
@@ -20,21 +19,19 @@ from torch.autograd.function import once_differentiable
 from study.base.machine import processor_line
 
 LEAST_PRODUCTS = 2**25
-"""Multiplications from which on oneDNN pays: torch takes some 0.1 ms longer to call it."""
+"""The least multiplications for which oneDNN pays, since calling it takes torch some 0.1 ms longer."""
 
 ZEN_5 = 26
-"""The family that Zen 5 calls itself."""
+"""The CPU family of Zen 5."""
 
 ALIGNED = 8
-"""A product that torch.compile builds for a GPU has a multiple of so many outputs, 16 bytes in bf16."""
+"""The outputs of a product on a GPU are a multiple of this, 16 bytes in bf16."""
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, through torch's own product, or through oneDNN where `onednn` is set and applies.
+    """`nn.Linear`; if `onednn` is set, oneDNN computes large fp32 products on a CPU outside autocast.
 
-    It applies to large products in fp32 on a CPU outside autocast; anything else takes torch's product. The two differ in the
-    last bits. `matrices` is how many of equal size the weight holds, one above the other, that have nothing to do with each
-    other but that one product makes what they give.
+    The two differ in the last bits. `matrices` is the number of independent matrices of equal size that the weight stacks.
     """
 
     onednn = False
@@ -45,14 +42,14 @@ class Linear(nn.Linear):
         return self.multiply(x, self.weight, self.bias)
 
     def parts(self, outputs: list[int]) -> list[tuple[Float[Tensor, "R H"], Float[Tensor, " R"] | None]]:
-        """W and b of so many outputs each, which add up to F."""
+        """W and b split into parts with these numbers of outputs."""
         biases = [None] * len(outputs) if self.bias is None else torch.split(self.bias, outputs)
         return list(zip(torch.split(self.weight, outputs), biases, strict=True))
 
     def multiply(
         self, x: Float[Tensor, "*places H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
     ) -> Float[Tensor, "*places F"]:
-        """x·Wᵀ + b by the kernel of this layer with other weights, as those of a tied decoder."""
+        """x·Wᵀ + b by this layer's kernel with other weights, such as those of a tied decoder."""
         if self.onednn and _applies(x, weight_FxH):
             product: Tensor = _Product.apply(x, weight_FxH, bias_F)  # type: ignore[no-untyped-call]
             return product
@@ -62,31 +59,30 @@ class Linear(nn.Linear):
 
 
 def multiply_through_onednn(module: nn.Module) -> None:
-    """Send the products of every layer of a module through oneDNN, for as long as the module lives."""
+    """Compute the products of every layer of a module by oneDNN."""
     for layer in module.modules():
         if isinstance(layer, Linear):
             layer.onednn = True
 
 
 def _applies(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is meant for a product: a large one of fp32 tensors on a CPU, outside autocast."""
+    """Whether oneDNN computes a product: a large one of fp32 tensors on a CPU, outside autocast."""
     on_cpu = x.device.type == weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
     return on_cpu and x.dtype == weight.dtype == torch.float32 and x.numel() * len(weight) >= LEAST_PRODUCTS
 
 
 def aligned_outputs(outputs: int) -> int:
-    """Outputs filled up to a multiple of ALIGNED."""
+    """The next multiple of ALIGNED."""
     return outputs + -outputs % ALIGNED
 
 
 def aligned_product(
     x: Float[Tensor, "*places H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
 ) -> Float[Tensor, "*places F"]:
-    """x·Wᵀ + b, made with further rows of zeros in W and b up to `aligned_outputs`, which are cut off again.
+    """x·Wᵀ + b, with W and b padded by zeros to `aligned_outputs`, which are cut off again.
 
-    Of rows that are no multiple of 16 bytes, as BERT's logits in 30,522 word pieces, cuBLAS's kernels for Hopper cannot read:
-    torch.compile then measures whether copies pay. Fused with the copy of W in bf16 and with the gradient of the logits the
-    zeros cost nothing.
+    cuBLAS's kernels for Hopper cannot read rows that are no multiple of 16 bytes, such as logits over BERT's 30,522 word
+    pieces. Fused with the bf16 copy of W and with the gradient of the logits, the zeros cost nothing.
     """
     if missing := aligned_outputs(len(weight_FxH)) - len(weight_FxH):
         filled = None if bias_F is None else F.pad(bias_F, (0, missing))
@@ -95,7 +91,7 @@ def aligned_product(
 
 
 def gradient_by_weight(gradient: Float[Tensor, "*places F"], x: Float[Tensor, "*places H"]) -> Float[Tensor, "F H"]:
-    """The gradient of x·Wᵀ by W, in fp32, in which a GPU sums it."""
+    """The gradient of x·Wᵀ by W, in fp32, the precision of a GPU's sums."""
     rows, inputs = gradient.flatten(0, -2), x.flatten(0, -2)
     if rows.dtype == torch.float32:
         return rows.t() @ inputs
@@ -103,7 +99,7 @@ def gradient_by_weight(gradient: Float[Tensor, "*places F"], x: Float[Tensor, "*
 
 
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x·Wᵀ + b; torch 2.13's kernel takes any strides of x and W, but reads a bias as if its numbers lay side by side."""
+    """x·Wᵀ + b; torch 2.13's kernel takes any strides of x and W, but assumes a contiguous bias."""
     dense = None if bias is None else bias.contiguous()
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, dense, "none", [], "")
     return product
@@ -131,9 +127,9 @@ class _Product(torch.autograd.Function):
 
 
 def _of_weight(gradient: Tensor, x: Tensor) -> Tensor:
-    """The gradient by W, by whichever is faster: oneDNN made that of BERT's decoder, transposed, 1.1 to 1.6 times as fast.
+    """The gradient by W, by the faster library: for BERT's decoder oneDNN was 1.1 to 1.6 times as fast as MKL.
 
-    It is faster the way round in which the shorter side comes first: by a quarter, of sides that differ fourfold.
+    oneDNN is faster with the shorter side first: by a quarter, if the sides differ fourfold.
     """
     (rows, outputs), inputs = gradient.shape, x.shape[1]
     if outputs <= rows and not mkl_is_half_as_fast():
@@ -145,6 +141,6 @@ def _of_weight(gradient: Tensor, x: Tensor) -> Tensor:
 
 @functools.cache
 def mkl_is_half_as_fast() -> bool:
-    """Whether oneDNN multiplies twice as fast as MKL: on AMD's processors from Zen 5 on, whose units have AVX-512's width."""
+    """Whether oneDNN multiplies twice as fast as MKL: on AMD's processors with full AVX-512 units, from Zen 5 on."""
     family = processor_line("cpu family")
     return processor_line("vendor_id") == "AuthenticAMD" and family is not None and int(family) >= ZEN_5

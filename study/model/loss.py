@@ -13,14 +13,14 @@ from torch.autograd.function import once_differentiable
 from study.data.masking import IGNORED
 
 LEAST_PROBABILITY = 1e-30
-"""Where a label is less likely than this, the loss is taken from the logits: fp32 ends at 1e-38."""
+"""Below this probability of a label the loss is computed from the logits, since fp32 ends at 1e-38."""
 
 
 def mean_cross_entropy(logits_NxV: Float[Tensor, "N V"], labels_N: Int[Tensor, " N"]) -> Float[Tensor, ""]:
-    """The mean over the labels, but for those that are IGNORED, of -log softmax(logits) at the label, in nats.
+    """The mean of -log softmax(logits) at the labels that are not IGNORED, in nats.
 
-    On a CPU the gradient is made in the memory of the probabilities, in half the passes over the logits that torch's own
-    takes; the two agree up to rounding.
+    On a CPU the gradient reuses the memory of the probabilities, in half as many passes over the logits as torch's own; both
+    agree up to rounding.
     """
     if logits_NxV.device.type != "cpu" or torch.compiler.is_compiling():
         return F.cross_entropy(logits_NxV, labels_N, ignore_index=IGNORED)
@@ -31,9 +31,9 @@ def mean_cross_entropy(logits_NxV: Float[Tensor, "N V"], labels_N: Int[Tensor, "
 def distillation_loss(
     logits_NxV: Float[Tensor, "N V"], taught_NxV: Float[Tensor, "N V"], labels_N: Int[Tensor, " N"], temperature: float
 ) -> Float[Tensor, ""]:
-    """T² times the mean, over the labels but for those that are IGNORED, of KL(softmax(taught/T) ‖ softmax(logits/T)), in nats.
+    """T² times the mean of KL(softmax(taught/T) ‖ softmax(logits/T)), in nats, over the labels that are not IGNORED.
 
-    By T² its gradient stays of one size whatever the temperature. Source: Hinton et al. 2015 (arXiv:1503.02531), §2.
+    T² keeps the size of the gradient at any temperature. Source: Hinton et al. 2015 (arXiv:1503.02531), §2.
     """
     taught_NxV, learned_NxV = (torch.log_softmax(logits / temperature, -1) for logits in (taught_NxV, logits_NxV))
     divergence_N = F.kl_div(learned_NxV, taught_NxV, reduction="none", log_target=True).sum(-1)
@@ -42,7 +42,7 @@ def distillation_loss(
 
 
 class _MeanCrossEntropy(torch.autograd.Function):
-    """Gradient: (softmax(logits) - one at the label) ÷ labels that count. It can be taken once."""
+    """Gradient: (softmax(logits) − one at the label) ÷ number of labels. It can be taken once."""
 
     @staticmethod
     def forward(ctx: Any, logits_NxV: Tensor, labels_N: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class _MeanCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         if ctx.probabilities is None:
-            raise RuntimeError("the gradient of the loss was taken already, and its memory is in use")
+            raise RuntimeError("the gradient of the loss was taken already, and its memory is reused")
         gradient_NxV, ctx.probabilities = ctx.probabilities, None
         scale_Nx1 = torch.where(ctx.counts, gradient / ctx.counts.sum(), 0)[:, None].to(gradient_NxV.dtype)
         return gradient_NxV.mul_(scale_Nx1).scatter_add_(1, ctx.places, -scale_Nx1), None

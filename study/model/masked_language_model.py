@@ -22,7 +22,7 @@ from study.model.loss import distillation_loss, mean_cross_entropy
 
 
 class TeacherLogits(NamedTuple):
-    """What a teacher predicts at the masked positions, its share of the student's loss, and the temperature of both."""
+    """A teacher's logits at the masked positions, its share of the student's loss, and the temperature of both."""
 
     logits: Float[Tensor, "B K V"]
     weight: float
@@ -30,9 +30,9 @@ class TeacherLogits(NamedTuple):
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder that predicts masked tokens; only the positions asked for pass through the last block and the head.
+    """An encoder that predicts masked tokens; only the requested positions pass through the last block and the head.
 
-    Raises InputError for an architecture that can be counted but is not built here.
+    Raises InputError for an architecture that can be counted but not built here.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MaskedLanguageModel(nn.Module):
         return self.logits(self.encoder(tokens_BxS, segments_BxS, attended_BxS, positions_BxK))
 
     def logits(self, hidden: Float[Tensor, "B places H"]) -> Float[Tensor, "B places V"]:
-        """Logits at each place that is given."""
+        """Logits at each position."""
         logits: Tensor = self.head(hidden, self.encoder.embeddings.token.weight)
         return logits
 
@@ -79,7 +79,7 @@ class MaskedLanguageModel(nn.Module):
         labels_BxK: Int[Tensor, "B K"],
         teacher: TeacherLogits | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean cross-entropy in nats over the positions to predict, but for IGNORED labels.
+        """The mean cross-entropy in nats over the positions to predict, without IGNORED labels.
 
         With a teacher of weight w it is (1 − w) · cross-entropy + w · distillation_loss.
         """
@@ -97,7 +97,7 @@ class MaskedLanguageModel(nn.Module):
 class TeacherModel:
     """A trained model, the share of its predictions in the student's loss, and their temperature.
 
-    It is no module, so that no optimiser, checkpoint or count of the student's parameters ever sees its weights.
+    It is not a module, so that no optimiser, checkpoint or parameter count of the student includes its weights.
     """
 
     model: MaskedLanguageModel
@@ -109,11 +109,11 @@ class TeacherModel:
 
     @torch.no_grad()
     def predict(self, masked: MaskedBatch) -> TeacherLogits:
-        """What the model predicts at the masked positions, which it sees masked as the student does."""
+        """The model's logits at the masked positions of the student's input."""
         return TeacherLogits(self.model(masked.tokens, masked.positions), self.weight, self.temperature)
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:
-    """Raise AssertionError unless the closed form counts exactly the live module's parameters."""
+    """Raise AssertionError unless the closed form equals the live module's parameters."""
     counted, live = parameters(architecture).parameters, sum(parameter.numel() for parameter in model.parameters())
     assert counted == live, f"{architecture.shape_name}: counted {counted:,} parameters, the module has {live:,}"

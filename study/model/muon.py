@@ -1,4 +1,4 @@
-"""Muon: steps of matrices whose momentum is orthogonalised. Letters: N matrices, R rows, C columns, S the shorter of both.
+"""Muon: steps of matrices by their orthogonalised momentum. Letters: N matrices, R rows, C columns, S the shorter of both.
 
 Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks" (kellerjordan.github.io/posts/muon).
 """
@@ -17,32 +17,32 @@ from torch.optim.adamw import adamw
 from study.base.grouping import grouped
 
 MOMENTUM = 0.95
-"""The share of the momentum that a step keeps; Nesterov's look ahead takes it once more."""
+"""The share of the momentum that a step keeps; Nesterov's step applies it once more."""
 
 LINEAR, CUBIC, QUINTIC = 3.4445, -4.7750, 2.0315
 """The polynomial aσ + bσ³ + cσ⁵ that an iteration applies to every singular value (Jordan et al. 2024)."""
 
 SQUARE, OBLONG = (1, 1, 1, 1, 1), (3, 2)
-"""How many iterations are multiplied together before the matrix itself is, five in all: see `orthogonalised`."""
+"""How the five iterations are grouped into products of S·S matrices: see `orthogonalised`."""
 
 OBLONG_FROM = 1.5
-"""The ratio of the sides from which on OBLONG takes fewer products."""
+"""The ratio of the sides from which OBLONG takes fewer FLOPs."""
 
 LEAST_NORM = 1e-7
-"""What a matrix is divided by at least."""
+"""The least divisor of a matrix."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for the groups whose weights hold matrices, AdamW for the others, in one optimiser.
+    """Muon for the groups with matrices, AdamW for the others, in one optimiser.
 
-    A group has `matrices`, how many of equal size each of its weights holds, one above the other (a joint product of query, key
-    and value holds three, which are orthogonalised apart); 0 of them is AdamW's. With momentum M, gradient G and rate η
+    `matrices` of a group is how many matrices of equal size each of its weights stacks: three in a joint product of query, key
+    and value, which are orthogonalised separately, and 0 in AdamW's groups. With momentum M, gradient G and rate η
 
         M ← μ·M + (1 − μ)·G,    W ← (1 − η·λ)·W − η·√max(1, R/C)·orthogonalised(μ·M + (1 − μ)·G),
 
-    with one momentum for state where AdamW has two. The factor √max(1, R/C) is Jordan's (torch.optim.Muon's `original`): a step
-    changes what a layer gives by as much whatever its width. `bf16` says in which precision matrices are orthogonalised; it is
-    saved with the state, so that a run that is resumed elsewhere keeps to it.
+    with one momentum as state where AdamW has two. The factor √max(1, R/C) is Jordan's (torch.optim.Muon's `original`): a step
+    changes a layer's output by the same amount at any width. `bf16` is the precision of the orthogonalisation; it is saved with
+    the state, so that a run resumed elsewhere keeps it.
     """
 
     def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], bf16: bool) -> None:
@@ -51,7 +51,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; returns what the closure does, which is called first."""
+        """Take one step; call the closure first and return its result."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -59,8 +59,8 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             if not group["matrices"]:
                 self._step_by_adamw(group)
-        found = [matrix for group in self.param_groups if group["matrices"] for matrix in self._matrices(group)]
-        for alike in grouped(found, lambda matrix: (matrix.weight.shape, matrix.bf16)).values():
+        matrices = [matrix for group in self.param_groups if group["matrices"] for matrix in self._matrices(group)]
+        for alike in grouped(matrices, lambda matrix: (matrix.weight.shape, matrix.bf16)).values():
             _step_together(alike)
         return loss
 
@@ -92,7 +92,7 @@ class Muon(torch.optim.Optimizer):
         )
 
     def _matrices(self, group: dict[str, Any]) -> Iterator[_Matrix]:
-        """The matrices of a group whose weights have gradients, and their momenta moved on."""
+        """Update the momenta of a group and yield its matrices that have gradients."""
         if not (weights := [weight for weight in group["params"] if weight.grad is not None]):
             return
         for weight in weights:
@@ -138,13 +138,12 @@ def _ahead(matrices: list[_Matrix]) -> Float[Tensor, "N R C"]:
 
 
 def orthogonalised(x_NxRxC: Float[Tensor, "N R C"]) -> Float[Tensor, "N R C"]:
-    """Matrices with their singular vectors and singular values near one, between 0.7 and 1.2, by five Newton-Schulz iterations.
+    """Matrices of the same singular vectors and singular values between 0.7 and 1.2, by five Newton-Schulz iterations.
 
-    An iteration is X ← P·X with P = a + b·G + c·G² and G = X·Xᵀ, or X ← X·P with G = Xᵀ·X where X is tall, begun at norm 1. As
-    P is a polynomial in G, several iterations work on the S·S matrices alone, G ← P·G·P, and multiply X by the product of
-    their P at the end: of matrices four times as long as wide two such blocks take 60·S³ FLOPs in place of 90·S³. In bf16 a
-    block of five is not stable; blocks of three and two are as near to what fp64 gives as five single iterations. Changes the
-    memory of what it is given.
+    From norm 1, an iteration is X ← P·X with P = a + b·G + c·G² and G = X·Xᵀ, or X ← X·P with G = Xᵀ·X if X is tall. As P is a
+    polynomial in G, several iterations can work on S·S matrices, G ← P·G·P, and multiply X by the product of their P at the
+    end: two such groups take 60·S³ FLOPs instead of 90·S³ for matrices four times as long as wide. In bf16 a group of five is
+    unstable; groups of three and two are as near to fp64 as five single iterations. Overwrites its argument.
     """
     x_NxRxC.div_(torch.linalg.vector_norm(x_NxRxC, dim=(1, 2), keepdim=True).clamp(min=LEAST_NORM))
     shorter, longer = sorted(x_NxRxC.shape[1:])
@@ -154,7 +153,7 @@ def orthogonalised(x_NxRxC: Float[Tensor, "N R C"]) -> Float[Tensor, "N R C"]:
 
 
 def _iterated(x_NxRxC: Float[Tensor, "N R C"], count: int) -> Float[Tensor, "N R C"]:
-    """Matrices after so many iterations."""
+    """Matrices after `count` iterations."""
     tall = x_NxRxC.shape[1] > x_NxRxC.shape[2]
     gram_NxSxS = x_NxRxC.mT @ x_NxRxC if tall else x_NxRxC @ x_NxRxC.mT
     all_NxSxS = last_NxSxS = _polynomial(gram_NxSxS)
@@ -167,7 +166,7 @@ def _iterated(x_NxRxC: Float[Tensor, "N R C"], count: int) -> Float[Tensor, "N R
 
 
 def _polynomial(gram_NxSxS: Float[Tensor, "N S S"]) -> Float[Tensor, "N S S"]:
-    """The matrix a + b·G + c·G² that an iteration multiplies by."""
-    found = torch.baddbmm(gram_NxSxS, gram_NxSxS, gram_NxSxS, beta=CUBIC, alpha=QUINTIC)
-    found.diagonal(dim1=1, dim2=2).add_(LINEAR)
-    return found
+    """The factor a + b·G + c·G² of an iteration."""
+    factor_NxSxS = torch.baddbmm(gram_NxSxS, gram_NxSxS, gram_NxSxS, beta=CUBIC, alpha=QUINTIC)
+    factor_NxSxS.diagonal(dim1=1, dim2=2).add_(LINEAR)
+    return factor_NxSxS

@@ -1,4 +1,4 @@
-"""The norms of an encoder, whose results on a GPU have the precision of the products. Letters: H width."""
+"""The norms of an encoder. Letters: H width."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from study.counting.architecture import Architecture
 
 EPSILON = 1e-12
-"""BERT's, under every norm."""
+"""BERT's epsilon, for every norm."""
 
 
 class _Norm(nn.Module):
-    """A norm of x, or of the sum of x and what a block adds to it, reckoned in fp32 under autocast.
+    """A norm of x, or of x plus a block's output, computed in fp32 under autocast.
 
-    Under autocast on a GPU the result is rounded to bf16, which the next product would do anyway, so that the residual stream
-    of post-norm blocks, and its gradient, is in bf16 too: kernels between the products take as long as their bytes.
+    Under autocast on a GPU the result is rounded to bf16, which the next product would do anyway. The residual stream of
+    post-norm blocks and its gradient are then bf16 too, and kernels between products, bound by memory, take half the time.
     """
 
     def forward(
@@ -41,17 +41,17 @@ class RMSNorm(_Norm, nn.RMSNorm):
     def forward(
         self, x: Float[Tensor, "*places H"], added: Float[Tensor, "*places H"] | None = None
     ) -> Float[Tensor, "*places H"]:
-        """The norm of x, or of x + `added`, in the precision of the weight, in which torch has a fused kernel."""
+        """The norm of x, or of x + `added`, in the precision of the weight, for which torch has a fused kernel."""
         return super().forward(x.to(self.weight.dtype), added)
 
 
 def norm(architecture: Architecture, width: int) -> LayerNorm | RMSNorm:
-    """A norm of the kind that an architecture has."""
+    """A norm of an architecture's kind."""
     if architecture.norm_kind == "rms":
         return RMSNorm(width, eps=EPSILON)
     return LayerNorm(width, eps=EPSILON, bias=architecture.norm_bias)
 
 
 def rounds(x: Tensor) -> bool:
-    """Whether results are rounded to the precision of autocast: on a CPU the conversions take the time that the bytes save."""
+    """Whether results are rounded to the precision of autocast; on a CPU the conversions cost what the bytes save."""
     return x.device.type == "cuda" and torch.is_autocast_enabled("cuda")

@@ -23,7 +23,7 @@ CLIP_EPSILON = 1e-6
 
 
 def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices and embeddings only, as in BERT: norms and biases do not decay."""
+    """AdamW with weight decay on matrices and embeddings, but not on norms and biases, as in BERT."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": recipe.weight_decay},
@@ -34,10 +34,10 @@ def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
 
 
 def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, made when the model is on the device that it trains on.
+    """The optimiser of a recipe; the model must be on its device already.
 
-    Muon steps the matrices of the blocks, at `muon_rate_ratio` times the learning rate. Tables, norms, biases and the head,
-    whose inputs or outputs are no hidden features, are AdamW's.
+    Muon steps the matrices of the blocks, at `muon_rate_ratio` times the learning rate. AdamW steps tables, norms, biases and
+    the head, which do not map hidden features to hidden features.
     """
     muon = recipe.optimizer == "muon"
     if not muon and recipe.parametrization == "standard":
@@ -67,10 +67,9 @@ def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Opti
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
-    """Scale gradients so that their global norm is at most `limit`; returns the norm from before.
+    """Scale gradients so that their global norm is at most `limit`; return the norm before.
 
-    As torch's clip_grad_norm_, to the bit; but on a CPU, where looking at the norm costs nothing, gradients below the limit
-    are not multiplied by one.
+    Equal to torch's clip_grad_norm_ to the bit, but on a CPU gradients below the limit are not multiplied by one.
     """
     clipped = [parameter for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in clipped if parameter.grad is not None])
@@ -80,12 +79,12 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
 
 
 def learning_rate_factor(step: int, steps: int, recipe: Recipe) -> float:
-    """The share of the peak learning rate that step `step` (from 0) of `steps` runs at.
+    """The share of the peak learning rate at step `step` (from 0) of `steps`.
 
-    It rises linearly over the warmup (Recipe.warmup_steps), the first step already above zero, and then
-    - linear: falls linearly to final_learning_rate_fraction, which the step after the last would reach;
-    - cosine: falls there along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983);
-    - wsd: stays at 1 until the last decay_fraction · steps, then falls linearly (Hu et al. 2024, arXiv:2404.06395).
+    It rises linearly over the warmup (Recipe.warmup_steps), from above zero at the first step. Then
+    - linear falls linearly to final_learning_rate_fraction, which the step after the last would reach;
+    - cosine falls to it along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983);
+    - wsd stays at 1 until the last decay_fraction · steps, then falls linearly (Hu et al. 2024, arXiv:2404.06395).
     """
     warmup, decay = recipe.warmup_steps(steps), recipe.decay_steps(steps)
     if step < warmup:
@@ -97,5 +96,5 @@ def learning_rate_factor(step: int, steps: int, recipe: Recipe) -> float:
 
 
 def schedule(optimizer: torch.optim.Optimizer, steps: int, recipe: Recipe) -> LambdaLR:
-    """The learning rate as torch's scheduler, stepped once an optimiser step."""
+    """The learning rate as a torch scheduler, for one step per optimiser step."""
     return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, recipe))

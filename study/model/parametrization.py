@@ -1,10 +1,9 @@
 """Parametrisations: how initial weights, learning rates, weight decay and epsilon scale with the size of an encoder.
 
-The forward pass has no factors. A residual branch divided by the depth, logits divided by the width and attention scores
-divided by the width of a head are folded into the weights: a weight that a factor is folded into begins that much smaller and
-moves that much slower. The steps of AdamW and Muon do not depend on the scale of the gradient, so both forms train alike (Yang
-and Hu 2021, arXiv:2011.14522, section 3.2), and a trained encoder is an ordinary one to whatever scores, cuts, exports or
-learns from it.
+The forward pass has no factors. Those of residual branches (1 ÷ depth), logits (1 ÷ width) and attention scores (1 ÷ head
+width) are folded into the weights, which start and move that much smaller. The steps of AdamW and Muon do not depend on the
+scale of the gradient, so both forms train alike (Yang and Hu 2021, arXiv:2011.14522, section 3.2), and a trained encoder is an
+ordinary one for scoring, cutting, exporting and teaching.
 """
 
 from __future__ import annotations
@@ -39,19 +38,18 @@ class CompleteP:
     """CompleteP with α = 1 (Dey et al. 2025, arXiv:2505.01618, table 1), which is µP over the width.
 
     Ratios to the base encoder: m of the width, l of the depth, n of the inputs of a matrix, h = head width ÷ BASE_HEAD_WIDTH.
-    Where all are 1, every scale is. With learning rate η, weight decay λ and epsilon ε:
+    If all are 1, so is every scale. With learning rate η, weight decay λ and epsilon ε:
 
     - tables, norms and biases have η and ε/m, in a residual branch ε/(m·l); the bias of the logits has ε;
     - matrices under AdamW have deviation 0.02/√n, η/n, λ·n and the same ε; an untied decoder is scaled like a table;
     - matrices under Muon have deviation 0.02/√n, η and λ: a step of spectral norm √(outputs ÷ inputs) changes a layer's output
-      equally at any width (Yang et al. 2023, arXiv:2310.17813; Large et al. 2024, arXiv:2405.14813). Where a matrix is wider
-      than tall, Muon's factor √max(1, outputs ÷ inputs) lacks part of that, which is made up relative to the base;
+      equally at any width (Yang et al. 2023, arXiv:2310.17813; Large et al. 2024, arXiv:2405.14813). For a matrix wider than
+      tall the rate adds what Muon's factor √max(1, outputs ÷ inputs) lacks of that, relative to the base;
     - residual branches are divided by l, folded into attention's output and the FFN's outer product; attention scores by √h
-      beside the root of the head width, h^(−1/4) folded into query, key and value each, and its inverse for the value into
+      besides the root of the head width, with h^(−1/4) folded into query, key and value, and undone for the value in
       attention's output; logits by n of the decoder, folded into the norm before it.
 
-    Dey et al. use pre-norm. In post-norm the norms of a block act on the stream itself, and l times as many move it: η/l and
-    ε/m.
+    Dey et al. use pre-norm. In post-norm a block's norms act on the stream itself, and l times as many of them: η/l and ε/m.
     """
 
     architecture: Architecture

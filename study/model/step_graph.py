@@ -1,4 +1,4 @@
-"""One optimiser step recorded as a CUDA graph: small models take longer to launch than to run, kernel by kernel."""
+"""One optimiser step recorded as a CUDA graph, since launching the kernels of small models takes longer than running them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from study.model.optimization import clip_gradients
 
 WARM_UP = 3
-"""Steps that run kernel by kernel before the recording, as torch asks for; they count as steps."""
+"""Steps that run kernel by kernel before the recording, as torch requires; they count as steps."""
 
 
 class StepGraph:
     """Forward, backward, clipping and the optimiser of a step, replayed on each batch with one call from the host.
 
-    `loss_of` gives the loss of a batch, drawing from `generator` and torch's own alone, and both may be seeded anew before
-    each step: a replay draws what running kernel by kernel would draw. The learning rates become tensors on the device, so
-    that a scheduler moves them between replays. Batches must keep their shape, and the gradients belong to the graph.
+    `loss_of` may draw only from `generator` and torch's own generator. Both may be seeded before each step: a replay draws the
+    same as kernels run one by one. Learning rates become tensors on the device, so that a scheduler can change them between
+    replays. Batches must keep their shape, and the gradients belong to the graph.
 
     Source: "Accelerating PyTorch with CUDA Graphs" (PyTorch blog, 2021), whole-network capture.
     """

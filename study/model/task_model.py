@@ -16,16 +16,16 @@ from study.model.encoder import Encoder
 from study.model.heads import SequenceHead, SpanHead, TaskHead, TokenHead
 
 HeadKind = Literal["sequence", "tokens", "spans"]
-"""What a head reads: the first token of an input, some of its tokens, or all of them."""
+"""The input of a head: the first token, some tokens, or all of them."""
 
 TOKEN_TABLE = "embeddings.token.weight"
 
 
 class TaskModel(nn.Module):
-    """An encoder with random weights and a new head; `load_encoder` puts pre-trained weights in.
+    """An encoder with random weights and a new head; `load_encoder` loads pre-trained weights.
 
-    `vocabulary` is how many pieces the task uses. The token table holds those alone: a row that no input reads has no gradient
-    and changes nothing, so that the scores are those of the whole table, at a fraction of the optimiser's work.
+    `vocabulary` is the number of pieces that the task uses. The token table holds only those: unused rows have no gradient, so
+    scores are the same as with the whole table, at a fraction of the optimiser's work.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TaskModel(nn.Module):
             self.head.apply(initialise)
 
     def load_encoder(self, state: Mapping[str, Tensor], pieces: Tensor) -> None:
-        """Take the weights of a pre-trained masked language model, of the token table the rows of `pieces`."""
+        """Load the weights of a pre-trained masked language model, with the token table's rows of `pieces`."""
         own = {name.removeprefix("encoder."): value for name, value in state.items() if name.startswith("encoder.")}
         own[TOKEN_TABLE] = own[TOKEN_TABLE][pieces]
         self.encoder.load_state_dict(own)
@@ -54,7 +54,7 @@ class TaskModel(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
         places_N: Int[Tensor, " N"] | None = None,
     ) -> Tensor:
-        """Logits: (B, C) for a whole input, (N, C) at the places given or (B, S, C) for tokens, (B, S, 2) for spans."""
+        """Logits: (B, C) for a whole input, (N, C) at `places_N` or (B, S, C) for tokens, (B, S, 2) for spans."""
         if isinstance(self.head, SequenceHead):
             first_Bx1 = torch.zeros(len(tokens_BxS), 1, dtype=torch.long, device=tokens_BxS.device)
             hidden_Bx1xH = self.encoder(tokens_BxS, segments_BxS, attended_BxS, first_Bx1)

@@ -1,4 +1,4 @@
-"""The weights that a completed run left."""
+"""The weights of a completed run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from study.store.run_folder import RunFolder
 
 
 def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
-    """The weights of a completed run.
+    """Load the weights of a completed run.
 
-    Raises InputError where the file is not there, is not the one that its record names, or holds other tensors than the run's
-    architecture has.
-
-    Safetensors itself notices no flipped byte. Records of before they named the file's SHA-256 are believed.
+    Raises InputError if the file is missing, differs from the SHA-256 in its record (safetensors notices no flipped byte; older
+    records have none), or holds other tensors than the run's architecture.
     """
     file, record = folder.weights_file, folder.record()
     try:
@@ -37,7 +35,7 @@ def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 
 def _unlike(weights: Mapping[str, Tensor], architecture: Architecture) -> str | None:
-    """How tensors differ from those of an architecture in names and sizes, None where they do not."""
+    """How tensors differ from those of an architecture in names and sizes, if they do."""
     with torch.device("meta"):
         sizes = {name: tuple(tensor.shape) for name, tensor in MaskedLanguageModel(architecture).state_dict().items()}
     for name in sizes.keys() | weights.keys():

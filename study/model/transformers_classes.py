@@ -1,4 +1,4 @@
-"""The classes of transformers that compute what is built here, each with the names that it has for it."""
+"""The classes of transformers that compute what is built here, with their names for fields and weights."""
 
 from __future__ import annotations
 
@@ -46,13 +46,15 @@ _BERTS_HEAD = {
 
 @dataclass(frozen=True)
 class TransformersClass:
-    """A class of transformers that computes what ours does.
+    """A class of transformers that computes what an encoder here does.
 
-    `parts` are the names there of our modules, `*` the number of a block. The fields of an architecture that may have any value
-    are in `fields`, by the name there; `activation` is the name of that field there, and `activations` those of the values that
-    it may have. In the fields of `kind` it has these values alone, and in all others those of BERT. `usual` is what its
-    configuration says of what is built here in one way alone, and `left_out` what it means by saying nothing, where that is not
-    as here. `dropouts` are the names of its rates of dropout, `special` the pieces whose ids it tells.
+    - `parts`: its names of our modules; `*` is the number of a block.
+    - `fields`: the architecture's fields that may have any value, by its names of them.
+    - `activation`, `activations`: its name of that field, and of the possible values.
+    - `kind`: the values of the fields that it has in one way; all other fields are BERT's.
+    - `usual`: the values in its configuration of what is built here in one way.
+    - `left_out`: its defaults where they differ from those here.
+    - `dropouts`, `special`: the names of its dropout rates, and the pieces whose ids it stores.
     """
 
     model_type: str
@@ -73,7 +75,7 @@ class TransformersClass:
         return "segments" in self.fields.values()
 
     def unlike(self, architecture: Architecture) -> dict[str, str]:
-        """The fields in which it is unlike an architecture, with what it has there."""
+        """The fields in which it differs from an architecture, with its values."""
         free = {"segments", *self.fields.values(), *NOT_IN_MLM}
         found = {}
         for name, info in Architecture.model_fields.items():
@@ -91,7 +93,7 @@ def _berts(
     head: Mapping[str, str] = _BERTS_HEAD,
     final_norm: str = "",
 ) -> dict[str, str]:
-    """The parts of a class that is made like BERT's: `norms` are those of a block, by default after its sums."""
+    """The parts of a class built like BERT's; `norms` are those of a block, by default after its sums."""
     blocks = _PRODUCTS | {"attention_norm": norms[0], "feed_forward_norm": norms[1]}
     parts = {f"encoder.embeddings.{ours}": f"{prefix}.embeddings.{theirs}" for ours, theirs in _EMBEDDINGS.items()}
     parts |= {f"encoder.blocks.*.{ours}": f"{prefix}.encoder.layer.*.{theirs}" for ours, theirs in blocks.items()}
@@ -215,14 +217,13 @@ TRANSFORMERS_CLASSES = (
         special=("pad", "cls", "sep", "bos", "eos"),
     ),
 )
-"""Of two that fit, the first is the plainer one."""
+"""The known classes, the plainer of two that fit first."""
 
 
 def class_for(architecture: Architecture) -> TransformersClass:
-    """The class of transformers that computes what an architecture does.
+    """The class of transformers that computes an architecture.
 
-    Raises InputError where none does: with the fields that none has so at any size, or else with what each has in another way,
-    the nearest first.
+    Raises InputError if there is none, with the values that no class has, or with the differences of each, the nearest first.
     """
     unlike = sorted(((family, family.unlike(architecture)) for family in TRANSFORMERS_CLASSES), key=lambda each: len(each[1]))
     nearest, differs = unlike[0]
@@ -242,7 +243,7 @@ def class_for(architecture: Architecture) -> TransformersClass:
 
 
 def class_in(config: Mapping[str, Any], place: str) -> TransformersClass:
-    """The class of transformers that a config.json is of; raises InputError, at `place`, where none is built here."""
+    """The class of transformers of a config.json; raises InputError, at `place`, if it is not built here."""
     known = {family.model_type: family for family in TRANSFORMERS_CLASSES}
     if (family := known.get(str(model_type := config.get("model_type")))) is None:
         raise InputError.at(place, f"is a model of type {model_type}; what can be built here is {', '.join(known)}")

@@ -207,7 +207,7 @@ def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, kno
         "masking": spec.masking.model_dump(),
         "seed": spec.first_seed,
     }
-    values = deep_merge(template, spec.base)
+    values = deep_merge(template, spec.shared)
     for path, value in knobs.items():
         set_path(values, path, value)
     try:
@@ -219,7 +219,7 @@ def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, kno
 
 def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
     """The run that a point of the search space describes; heads and ffn follow the width by the rules unless given."""
-    given = {f"architecture.{key}": value for key, value in spec.base.get("architecture", {}).items()} | dict(values)
+    given = {f"architecture.{key}": value for key, value in spec.shared.get("architecture", {}).items()} | dict(values)
     sizes = {name: given[f"architecture.{name}"] for name in SIZES if f"architecture.{name}" in given}
     if isinstance(sizes.get("width"), int):
         sizes = spec.search.rules.completed(sizes)
@@ -285,11 +285,11 @@ def check_space(spec: SearchSweep) -> None:
 
 def check_heads(spec: SearchSweep) -> None:
     """Raise InputError where a search asks for a head width that does not divide all widths of its space."""
-    given = {f"architecture.{key}" for key in spec.base.get("architecture", {})} | spec.search.space.keys()
+    given = {f"architecture.{key}" for key in spec.shared.get("architecture", {})} | spec.search.space.keys()
     searched = spec.search.space.get("architecture.width")
     if "architecture.heads" in given or "head_width" not in spec.search.model_fields_set:
         return
-    widths = [number_in(spec.base.get("architecture", {}).get("width"))] if searched is None else searched.values
+    widths = [number_in(spec.shared.get("architecture", {}).get("width"))] if searched is None else searched.values
     if problem := undivided([spec.search.head_width], [width for width in widths if isinstance(width, int)]):
         raise InputError.at("search", problem)
 
@@ -300,6 +300,8 @@ def _place(spec: Sweep, path: str, shape: str = "") -> str:
         return place
     if path in flatten(spec.base):
         return f"base.{path}"
+    if path in flatten(spec.shared):
+        return f"preset ({spec.preset}) {path}"
     if path.startswith("recipe.budget"):
         return "budgets"
     if path.startswith(_OF_ARCHITECTURE) and isinstance(spec, CellSweep):
@@ -313,7 +315,7 @@ def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Prob
     A target that no width meets is added to the problems, or else a shape that comes out twice.
     """
     given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items()}
-    shapes, unmet = spec.shapes.sizes(spec.base.get("architecture", {}) | given, describe_knobs(varied))
+    shapes, unmet = spec.shapes.sizes(spec.shared.get("architecture", {}) | given, describe_knobs(varied))
     problems |= {problem.place: problem for problem in unmet}
     sizes = Counter(tuple(shape[size] for size in LARGEST) for shape in shapes)
     if not problems:

@@ -1,4 +1,4 @@
-"""One trunk, many budgets: a run leaves its state where shorter budgets begin to decay, and they go on from there."""
+"""One trunk, many budgets: a run saves its state where shorter budgets begin to decay, and these resume from it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from study.training.callbacks import refuse_infinite_weights
 from study.training.checkpoints import POSTPONABLE
 
 ROWS_OF_WARMUP = 5
-"""How many rows of metrics a run whose way is shared logs while it warms up, at least."""
+"""The least rows of metrics that a run with a shared trunk logs while it warms up."""
 
 UNWARMED_INTERVAL = 10
-"""Steps between its rows where there is no warmup."""
+"""Steps between its rows if there is no warmup."""
 
 
 def shared_log_interval(config: RunConfig) -> int | None:
-    """Steps between logged rows for a run whose way to its decay is part of longer ones; None where it is not.
+    """Steps between logged rows for a run whose steps before the decay longer runs share; None for other runs.
 
-    It follows the warmup and not the budget, so that runs of every budget log the same rows on the way that they share.
+    It depends on the warmup and not on the budget, so that runs of every budget log the same rows in the steps that they share.
     """
     if config.branch_step is None:
         return None
@@ -34,12 +34,12 @@ def shared_log_interval(config: RunConfig) -> int | None:
 
 
 class Branching(pl.Callback):
-    """Saves the run's state where others leave it, and notes in its own folder where its state came from.
+    """Saves the run's state where shorter runs branch off, and records which run the state came from.
 
-    `check` is asked before a write (see study.training.trainer.Training.fit). A state that cannot be written now is left out.
+    `check` is called before a write (study.training.trainer.Training.fit). A state that cannot be written now is left out.
 
-    A checkpoint names the run that saved it. The sweep puts a trunk's state among the checkpoints of a run that has none;
-    the run resumes from it as from its own, and this writes `trunk.json`.
+    A checkpoint names the run that saved it. The sweep links a trunk's state into the checkpoints of a run without any; the run
+    resumes from it as from its own, and this callback writes `trunk.json`.
     """
 
     def __init__(self, folder: RunFolder, check: Callable[[], None] | None = None) -> None:
@@ -48,16 +48,16 @@ class Branching(pl.Callback):
         self._from: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Whose state this is."""
+        """The run of this state."""
         return {"run_id": self.folder.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Note whose state this was."""
+        """Remember which other run saved the state."""
         if state_dict["run_id"] != self.folder.run_id:
             self._from = state_dict["run_id"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Say which run this one branched from; one that begins at its first step has none."""
+        """Write which run this one branched from, if any."""
         if not trainer.is_global_zero:
             return
         if self._from is not None or trainer.global_step == 0:
@@ -65,7 +65,7 @@ class Branching(pl.Callback):
             retry_write(lambda: self.folder.write_trunk(trunk), check=self._check)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Leave the state of this step, its row of metrics logged, where a shorter budget begins to decay."""
+        """Save the state of this step, after logging its row of metrics, if a shorter budget begins to decay here."""
         if trainer.global_step not in self._steps:
             return
         assert isinstance(pl_module, MaskedLanguageModelling)

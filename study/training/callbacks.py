@@ -1,4 +1,4 @@
-"""What goes on beside the steps of a run: stopping when told to, checkpoints, the clock."""
+"""Lightning callbacks of a run: stopping on a signal or by the sweep, checkpoints, the clock."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO
 from study.training.stopping import Preempted, StopSignal
 
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 60.0
-"""When the first checkpoint of an attempt is due, and the pause that each later one doubles up to."""
+"""The time to the first checkpoint of an attempt, and the limit up to which each later pause doubles."""
 
 SHARE = 0.02
-"""How much of a run's time its checkpoints may take; one of BERT-Large is 4 GB."""
+"""The share of a run's time for checkpoints; one of BERT-Large is 4 GB."""
 
 AGAIN_SECONDS = 1.0
-"""When a checkpoint is tried again that could not be written."""
+"""The pause before a failed checkpoint is tried again."""
 
 
 @runtime_checkable
 class LogsRows(Protocol):
-    """A module whose rows of metrics come before the checkpoint of their step."""
+    """A module that logs its rows of metrics before the checkpoint of their step."""
 
     def log_due_row(self) -> None:
-        """Log the row of this step where it is due and not logged yet."""
+        """Log the row of this step if it is due and not logged yet."""
 
 
 class Checkpointer(pl.Callback):
-    """Saves at a step boundary every so many seconds and when told to stop, then raising Preempted.
+    """Saves at step boundaries every `every_seconds`, and on a stop signal, after which it raises Preempted.
 
-    Where the seconds are left open a young attempt saves more often, so that a run that is killed again and again gets on, and
-    one whose checkpoints are large less often, so that they take no more than SHARE of its time. A step after which validation
-    is due is no boundary: the state is saved one step later, so that a resumed run validates exactly where an undisturbed one
-    does. A state that is not finite is never saved. Every checkpoint tells its precision, which a resumed run keeps to.
+    By default a young attempt saves more often, so that a run that is killed again and again makes progress, and one with large
+    checkpoints less often, so that they take at most SHARE of its time. A step with a validation after it is no boundary: the
+    state is saved one step later, so that a resumed run validates where an undisturbed one does. A state that is not finite is
+    never saved. Each checkpoint holds its precision, which a resumed run keeps.
     """
 
     def __init__(self, folder: Path, stop: StopSignal, every_seconds: float | None) -> None:
@@ -47,9 +47,9 @@ class Checkpointer(pl.Callback):
         self._due = time.monotonic() + self._interval
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take over the signals after Lightning has set its own, and see that all ranks go on from one step.
+        """Take over the signals after Lightning, and check that all ranks resume from one step.
 
-        Ranks agree through gloo, on GPUs too: the host does not wait for the device, and hears of a rank that is gone.
+        Ranks communicate through gloo, also on GPUs: the host does not wait for the device, and notices a lost rank.
         """
         self.stop.install()
         if trainer.world_size > 1:
@@ -60,11 +60,11 @@ class Checkpointer(pl.Callback):
                 raise RuntimeError(f"the ranks resumed from different checkpoints, this one from step {trainer.global_step}")
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take over the signals again where Lightning validates on its own: the run ends with its record."""
+        """Take over the signals again if Lightning validates on its own, so that the run ends with its record."""
         self.stop.install()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Save where it is time."""
+        """Save if a checkpoint is due."""
         assert isinstance(pl_module, LogsRows)
         pl_module.log_due_row()
         stopping, due = self._agreed(trainer)
@@ -79,11 +79,11 @@ class Checkpointer(pl.Callback):
             raise Preempted
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the precision (see precision_of)."""
+        """Store the precision (see precision_of)."""
         checkpoint["precision"] = trainer.precision
 
     def _save(self, trainer: pl.Trainer, stopping: bool) -> None:
-        """Save, and say when next; while the folder is out of reach training goes on, unless it is to stop here."""
+        """Save and schedule the next checkpoint; training continues while the folder is out of reach, unless it stops here."""
         started = time.monotonic()
         trainer.save_checkpoint(self.folder / "next.ckpt", storage_options=None if stopping else POSTPONABLE)
         writer = trainer.strategy.checkpoint_io
@@ -94,7 +94,7 @@ class Checkpointer(pl.Callback):
         self._due = now + (self._interval if writer.saved else AGAIN_SECONDS)
 
     def _agreed(self, trainer: pl.Trainer) -> tuple[bool, bool]:
-        """Whether to stop and whether a checkpoint is due; over several ranks any of them decides for all."""
+        """Whether to stop and whether a checkpoint is due; any rank decides for all."""
         flags = (self.stop.received, time.monotonic() > self._due)
         if trainer.world_size == 1:
             return flags
@@ -105,7 +105,7 @@ class Checkpointer(pl.Callback):
 
 
 def refuse_infinite_weights(trainer: pl.Trainer, module: pl.LightningModule) -> None:
-    """Raise FloatingPointError where a weight is not finite, so that no such state is saved."""
+    """Raise FloatingPointError if a weight is not finite, so that no such state is saved."""
     if not all(torch.isfinite(parameter).all() for parameter in module.parameters()):
         raise FloatingPointError(f"a weight is not finite after step {trainer.global_step}")
 
@@ -116,9 +116,9 @@ def _validates_after(trainer: pl.Trainer) -> bool:
 
 
 class Clock(pl.Callback):
-    """Keeps the seconds that a run has trained and validated, over all its attempts; those of its trunk are not its own.
+    """Counts the seconds of training and validation over all attempts of a run, without those of its trunk.
 
-    Of these, an attempt's up to the end of its first step are its start: kernels are built in it.
+    An attempt's seconds up to the end of its first step, in which kernels are built, are its start.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -141,30 +141,30 @@ class Clock(pl.Callback):
         self._start = self._start or time.perf_counter() - self._started
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been spent."""
+        """The seconds so far."""
         return {"seconds": self.seconds, "start_seconds": self.start_seconds, "run_id": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what earlier attempts had spent when they saved."""
+        """Add the seconds of earlier attempts up to their checkpoint."""
         if state_dict.get("run_id", self.run_id) == self.run_id:
             self._before, self._starts_before = state_dict["seconds"], state_dict.get("start_seconds", 0.0)
 
 
 class Pruned(Exception):
-    """The sweep wants no more of this run."""
+    """The sweep gives up this run."""
 
 
 class PruneOrder(pl.Callback):
-    """Stops all ranks of a run at one step, by raising Pruned with the reason, once `prune.json` is in its folder.
+    """Stops all ranks of a run at one step once `prune.json` is in its folder, by raising Pruned with the reason.
 
-    Rank 0 looks at every step that a row may be logged at, and tells the others.
+    Rank 0 looks for the file at every logging step and informs the others.
     """
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Look whether the run is to stop."""
+        """Raise Pruned if the run is to stop."""
         assert isinstance(pl_module, MaskedLanguageModelling)
         if trainer.global_step % pl_module.log_every_steps or trainer.global_step >= trainer.max_steps:
             return

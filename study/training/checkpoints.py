@@ -1,4 +1,4 @@
-"""Checkpoints that survive kills, full disks and flipped bits: each under a new name, and verified before an older one goes."""
+"""Checkpoints that survive kills, full disks and flipped bits: each has a new name and is verified before an older one goes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from study.store.work_folder import checkpoint_name, checkpoints_in
 from study.training.execution import LIGHTNING_PRECISION, resolve_precision
 
 POSTPONABLE = {"postpone": True}
-"""Storage options of a checkpoint that may be left out while its folder is out of reach."""
+"""Storage options of a checkpoint that may be skipped while its folder is out of reach."""
 
 
 class DurableCheckpointIO(CheckpointIO):
-    """Lightning's checkpoints as files whose names carry their SHA-256; the two newest are kept.
+    """Lightning's checkpoints as files with their SHA-256 in the name; the two newest are kept.
 
-    A checkpoint is written to a temporary name in its own folder, fsynced, hashed as read back, and renamed to
-    `step-<step>-<sha256>.ckpt`, once `check` has raised nothing; the folder is fsynced, and then all but the newest two go.
-    Tensors are read with `weights_only=True`: a checkpoint executes nothing. While the folder is out of reach a checkpoint that
-    may be postponed is left out, but not for longer than PATIENCE_SECONDS; `saved` says whether the last one is there.
+    A checkpoint is written to a temporary file in its folder, fsynced, hashed as read back, and renamed to
+    `step-<step>-<sha256>.ckpt` unless `check` raises; then the folder is fsynced and all but the newest two are deleted.
+    Tensors are read with `weights_only=True`, so that a checkpoint executes nothing. While the folder is out of reach,
+    checkpoints that may be postponed are skipped for up to PATIENCE_SECONDS; `saved` is whether the last one was written.
     """
 
     def __init__(self, check: Callable[[], None] | None = None) -> None:

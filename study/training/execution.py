@@ -36,13 +36,11 @@ _NEVER = 2**31 - 1
 
 @dataclass(frozen=True)
 class Execution:
-    """How to execute one run: on which kind of device, how many of them (DDP) over all nodes, with how many CPU threads each.
+    """How one run executes: the kind and number of devices (DDP) over all nodes, and the CPU threads of each.
 
-    By `auto`, `kernels` are fused on a GPU where torch.compile can run, and recorded as a CUDA graph on a single one; on a
-    CPU they are oneDNN's for fp32 products where MKL, which is torch's own choice, is slow.
-    `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
-    every `checkpoint_seconds`, without them as `Checkpointer` chooses; a run that takes no step for `hang_seconds` is given up
-    as HUNG. `sharing` runs at most have each device at a time.
+    `kernels` of `auto` follow `resolve_kernels`. `validations` are spread evenly over the steps, the last at the end; by
+    default their cost decides. Checkpoints are taken every `checkpoint_seconds`, or as `Checkpointer` chooses. A run that takes
+    no step for `hang_seconds` ends as HUNG. At most `sharing` runs share a device.
     """
 
     device: Device = "cpu"
@@ -56,11 +54,11 @@ class Execution:
     sharing: int = 1
 
     def of(self, config: RunConfig) -> Execution:
-        """How a run is executed: what trains nothing is validated alone, on one device and by torch's own kernels."""
+        """The execution of a run; one of no steps is only validated, on one device and by torch's own kernels."""
         return self if config.steps else replace(self, kernels="eager", devices=1, nodes=1)
 
     def check(self, config: RunConfig) -> None:
-        """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""
+        """Raise InputError if this machine lacks the device or the kernels, or a batch cannot be divided evenly."""
         if config.batch_sequences % self.devices:
             place, batch = "recipe.batch_tokens", config.batch_sequences
             raise InputError.at(place, f"{batch} sequences a batch cannot be shared out over {self.devices} devices evenly")
@@ -91,9 +89,9 @@ def can_compile(device: Device) -> bool:
 
 
 def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:
-    """The kernels that `auto` means: fused on CUDA where that is possible, graphed there on a single device.
+    """The kernels of `auto`: on CUDA fused if torch.compile can run, and graphed on a single device.
 
-    On a CPU, where fusing gains nothing, they are oneDNN's in fp32 where MKL is slow, else eager.
+    On a CPU, where fusing gains nothing, oneDNN's in fp32 if MKL is slow, else eager.
     """
     if execution.kernels != "auto":
         return execution.kernels
@@ -182,18 +180,17 @@ def processor() -> str:
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc's malloc keep freed memory in this process; False where the C library has no `mallopt`.
+    """Make glibc's malloc keep freed memory in this process; False if the C library has no `mallopt`.
 
-    By default it maps large tensors afresh and gives them back, so that each step touches its logits and gradients for the
-    first time again: at 2x128 with 30,522 word pieces that is 73,000 page faults a step, a quarter of its time. The numbers
-    are the same to the bit. Source: mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD.
+    By default each step maps its logits and gradients anew: at 2x128 with 30,522 word pieces that costs 73,000 page faults, a
+    quarter of the step's time. The numbers are the same to the bit. Source: mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
 
 
 def release_models(device: Device) -> None:
-    """Free what trainings that are over have left: a Trainer and its module hold each other, and live until Python collects."""
+    """Free the models of finished trainings; a Trainer and its module hold each other until Python collects them."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()

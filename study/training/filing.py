@@ -25,22 +25,22 @@ from study.training.execution import environment, peak_memory_bytes
 from study.training.trainer import Trained, Training
 
 DEVIATIONS = 7.0
-"""How many standard deviations above the mean of the rows before it a row's loss is a spike."""
+"""How many standard deviations above the mean of the rows before it makes a loss a spike."""
 
 ROWS_BEFORE = 10
-"""So many rows before a row say what was to be expected of it.
+"""The number of rows from which a row's expected loss is estimated.
 
-A run logs some fifty, each the mean of many steps. Over all rows so far, or the last fifty, the fall of the loss at the start
-hides every spike; over ten, it hides those of the first rows, and 3 of the 784 reference runs have one.
+A run logs some fifty rows, each the mean of many steps. Over all rows so far, or the last fifty, the initial fall of the loss
+hides every spike; over ten it hides those of the first rows, and 3 of the 784 reference runs have one.
 """
 
 NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
-"""What errors say where memory is short."""
+"""Words of errors for lack of memory."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: the state, why where it failed, and what was trained where the target was reached."""
+    """How an attempt ended: the state, the reason of a failure, and the trained model if it reached its target."""
 
     state: Ending
     reason: str | None = None
@@ -49,7 +49,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Filing:
-    """Files what one attempt at a run leaves."""
+    """Files the results of one attempt at a run."""
 
     training: Training
     sweep: str
@@ -58,7 +58,7 @@ class Filing:
     init_from_depth: int | None = None
 
     def file(self, outcome: Outcome) -> None:
-        """Write what a run leaves, waiting while the folder is out of reach; raises Fenced where the run is another's now."""
+        """Write the results, waiting while the folder is out of reach; raises Fenced if another attempt owns the run now."""
         config, folder, weights_sha256 = self.training.config, self.training.folder, None
         if outcome.trained is not None:
             try:
@@ -111,10 +111,10 @@ def tidy(folder: WorkFolder, state: State) -> None:
 
 
 def failure_of(error: Exception) -> Outcome:
-    """How an attempt ended that met an error: DIVERGED, OOM, or FAILED with the traceback in its log.
+    """The outcome of an attempt that met an error: DIVERGED, OOM, or FAILED with the traceback in its log.
 
-    Raises the error again where it is the device's: a GPU that several processes share may fail all of them for the fault of
-    one, and its context is of no more use, so that the process is to end without a record and the run to be tried again.
+    Raises device errors again: on a shared GPU one process's fault may fail all, and the context is lost, so the process must
+    end without a record and the run be tried again.
     """
     if isinstance(error, FloatingPointError):
         return Outcome("DIVERGED", str(error))
@@ -175,7 +175,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
 
 
 def _rows(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The rows of a run, up to one that is damaged: that is why it failed, and its record has to be filed all the same."""
+    """The rows of a run up to a damaged one, which is why it failed; its record is filed all the same."""
     with contextlib.suppress(InputError):
         yield from folder.metrics()
 

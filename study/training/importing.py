@@ -1,4 +1,4 @@
-"""An encoder that was trained elsewhere as a completed run: to validate, score, cut and learn from as from any other."""
+"""Import of an encoder trained elsewhere as a completed run, to be scored, cut and learnt from like any other."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from study.training.filing import Filing, Outcome
 from study.training.trainer import Training
 
 VALIDATION_BATCH = 32
-"""Sequences of a batch of the run's recipe, by which nothing is trained."""
+"""Sequences in a batch of the run's recipe, which trains nothing."""
 
 _UNLIKE = {
     "strip_accents": "a vocab.txt that keeps accents",
     "tokenize_chinese_chars": "a vocab.txt that leaves Chinese characters together",
 }
-"""Settings by which transformers reads a vocab.txt otherwise than it is read here, where they are false."""
+"""Settings of transformers that, if false, change how it reads a vocab.txt."""
 
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
@@ -47,15 +47,14 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_confi
 def import_encoder(
     source: str, into: SweepFolder, data: DataConfig, execution: Execution, precision: AskedPrecision = "auto"
 ) -> RunFolder:
-    """Make an encoder in the form of transformers a completed run of no steps, validated on a text; returns its folder.
+    """Import an encoder of transformers as a completed run of no steps, validated on a text; return its folder.
 
-    `source` is a folder with config.json, model.safetensors and tokenizer.json, or vocab.txt, or
-    hub:NAME. The tokeniser of `data` is left aside for the encoder's own, which is put into the new run's sweep folder, for
-    sweeps that begin with the encoder or learn from it. The recipe of the run names the weights by their hash. An encoder that
-    is there already is left alone.
+    `source` is hub:NAME, or a folder with config.json, model.safetensors and tokenizer.json or vocab.txt. The encoder's own
+    tokeniser replaces that of `data` and is copied into the sweep folder, for sweeps that start from the encoder or learn from
+    it. The recipe names the weights by their hash. An encoder that was imported before is left alone.
 
-    Raises InputError where files are missing, nothing that is built here computes the same, the text cannot be used, or the
-    sweep folder has another tokeniser.
+    Raises InputError if files are missing, nothing that is built here computes the same, the text cannot be used, or the sweep
+    folder has another tokeniser.
     """
     require_links(into.path, "give another folder with --into")
     folder = _folder_of(source)
@@ -98,7 +97,7 @@ def import_encoder(
 
 
 def to_text(run: RunFolder, record: RunRecord) -> str:
-    """What was imported, what it reaches on the text, and what a sweep file says to begin with it or to learn from it."""
+    """Describe the imported encoder, its loss on the text, and the lines of a sweep file that use it."""
     data, architecture = record.config.data, record.config.architecture
     usual = {"positions": data.sequence_length, "segments": 2, "norm": "post", "tied_decoder": True}
     told = {name: value for name, usually in usual.items() if (value := getattr(architecture, name)) != usually}
@@ -123,7 +122,7 @@ def _in_a_line(values: dict[str, Any]) -> str:
 
 
 def _folder_of(source: str) -> Path:
-    """The folder that holds the encoder, fetched from the hub where its name says so."""
+    """The folder of the encoder, fetched from the hub if its name says so."""
     if source.startswith(HUB):
         from huggingface_hub import snapshot_download
 
@@ -160,7 +159,7 @@ def _weights(file: Path, architecture: Architecture, family: TransformersClass) 
 
 
 def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
-    """The encoder's tokeniser as a tokenizer.json; raises InputError where the sweep keeps another one."""
+    """The encoder's tokeniser as a tokenizer.json; raises InputError if the sweep folder has another one."""
     given = next((file for name in ("tokenizer.json", "vocab.txt") if is_there(file := folder / name)), None)
     if given is None:
         raise InputError.at(str(folder), "holds neither tokenizer.json nor vocab.txt; save_pretrained of its tokeniser does")
@@ -175,7 +174,7 @@ def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
 
 
 def _refuse_unlike(settings: Path, vocabulary: Path) -> None:
-    """Raise InputError where transformers reads a vocab.txt by other rules than load_tokenizer does."""
+    """Raise InputError if transformers reads a vocab.txt by other rules than load_tokenizer."""
     values = _json(settings)
     problems = [f"is of {what}" for setting, what in _UNLIKE.items() if values.get(setting) is False]
     cased = is_cased(vocabulary)
@@ -186,6 +185,6 @@ def _refuse_unlike(settings: Path, vocabulary: Path) -> None:
 
 
 def _read_by(data: DataConfig, tokenizer: Path, architecture: Architecture) -> DataConfig:
-    """The same text in the pieces of a file, one for each row of the encoder's vocabulary."""
+    """The same text with the tokeniser of a file, which has the encoder's vocabulary."""
     file = TokenizerConfig(kind="file", path=str(tokenizer), vocabulary=architecture.vocabulary)
     return data.model_copy(update={"tokenizer": file})

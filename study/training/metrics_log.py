@@ -1,4 +1,4 @@
-"""Metrics as JSON lines: one write a row, fsynced every few seconds, a torn tail repaired before appending."""
+"""Metrics as JSON lines: one write per row, fsynced every few seconds; a torn tail is repaired before appending."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FSYNC_SECONDS = 5.0
 
 
 class MetricsFile(Logger):
-    """Lightning's logger for a run's `metrics.jsonl`; opens at a step and drops rows past it, so that there is one history.
+    """Lightning's logger for a run's `metrics.jsonl`, with one history over all attempts.
 
-    Keys are those of the module (`train/loss`, `trainer/tokens`, …); Lightning's `epoch` is left out, since packed batches
-    have no epochs. Rows that a killed attempt wrote past the step it resumes from are removed: they will be written again.
-    The file is always a new one, so that an attempt that was taken for dead appends to nothing that anybody reads; `check`
-    is asked before it and before each row, and raises where the run is no longer this attempt's.
+    Keys are those of the module (`train/loss`, `trainer/tokens`, …) without Lightning's `epoch`, since packed batches have no
+    epochs. Rows of a killed attempt after the step from which this one resumes are removed, since they will be written again.
+    The file is replaced, so that an attempt that was taken for dead appends to a file that nobody reads. `check` is called
+    before that and before each row, and raises if another attempt owns the run.
     """
 
     def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
@@ -49,11 +49,11 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        """Nothing: the configuration is a file of its own."""
+        """Do nothing: the configuration has its own file."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append one row, whole or not at all; raises OSError where the disk is full."""
+        """Append one row, whole or not at all; raises OSError if the disk is full."""
         del step
         size = retry_write(lambda: os.fstat(self._file).st_size, check=self._check)
         row = {key: _number(value) for key, value in metrics.items() if key != "epoch"}
@@ -81,6 +81,6 @@ def _number(value: float) -> int | float:
 
 
 def _lines_to(path: Path, step: int) -> Iterator[bytes]:
-    """The complete rows up to a step, none where there is no file; raises InputError at one that is damaged."""
+    """The complete rows up to a step; raises InputError at a damaged one."""
     rows = whole_rows(io.BytesIO(content_of(path) or b""), str(path))
     return (line for line, _ in takewhile(lambda found: found[1]["trainer/step"] <= step, rows))

@@ -1,4 +1,4 @@
-"""One run, from its configuration to its record: idempotent, resumable, and ending in a named state."""
+"""One run from configuration to record: idempotent, resumable, and ending in a named state."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from study.training.trainer import Trained, Training, rank
 from study.training.watchdog import Watchdog
 
 PEER_SECONDS = 5.0
-"""How long a rank whose peer is gone waits for what that one leaves to say."""
+"""How long a rank waits for the reason of a lost peer."""
 
 
 class PeerLost(RuntimeError):
-    """Another rank of the run died; nothing is wrong with the run itself, and it can go on from its last checkpoint."""
+    """Another rank died; the run itself can resume from its last checkpoint."""
 
 
 def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution, stop: StopSignal) -> Ending:
-    """Train a run to its target and file its record; returns how it ended.
+    """Train a run to its target and file its record; return how it ended.
 
-    A run that has its record is not trained again, a half-done one resumes from its newest whole checkpoint. Whatever goes
-    wrong ends in a record with the reason, but for bad input, which raises InputError, for PeerLost, and for PREEMPTED, which
-    leaves none: the run was told to stop, another process is training it, or a later attempt has taken it over.
-    With several devices every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+    A run with a record is not trained again; a partial one resumes from its newest whole checkpoint. Failures end in a record
+    with the reason, except bad input, which raises InputError, PeerLost, and PREEMPTED, which leaves no record: the run was
+    stopped, another process trains it, or a later attempt took over. With several devices every rank calls this, under
+    torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
     this = _Rank(Training(config, prepare(config.data), folder, execution.of(config)), stop)
@@ -62,7 +62,7 @@ class _Rank:
     stop: StopSignal
 
     def lead(self, sweep: str, locked: bool) -> Ending:
-        """The life of the rank that owns the run's folder."""
+        """Train as the rank that owns the run's folder."""
         config, folder = self.training.config, self.training.folder
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
@@ -80,7 +80,7 @@ class _Rank:
         return outcome.state
 
     def follow(self) -> Ending:
-        """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
+        """Train as a rank that files nothing; the leader files the reason that stops this one alone."""
         training = self._from_newest()
         outcome = self._outcome(training, Watchdog(training.execution.hang_seconds, _end_at_once))
         if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
@@ -89,11 +89,11 @@ class _Rank:
         return outcome.state
 
     def _from_newest(self) -> Training:
-        """The training from the newest whole checkpoint that there is now."""
+        """The training from the newest whole checkpoint."""
         return replace(self.training, checkpoint=newest_whole_checkpoint(self.training.folder.checkpoints))
 
     def _outcome(self, training: Training, watchdog: Watchdog, check: Callable[[], None] | None = None) -> Outcome:
-        """How the attempt ends. A text that has changed since the run was planned would give its id numbers of other text."""
+        """Train and return how the attempt ends; a text that has changed since planning is a failure."""
         if training.config.fingerprint(training.prepared.fingerprint) != training.folder.run_id:
             changed = f"{training.config.data.corpus} is other text than when the run was planned"
             remedy = "bring it back and `study retry`, or launch anew with what is there"
@@ -117,7 +117,7 @@ class _Rank:
             return outcome
 
     def _trained(self, training: Training, watchdog: Watchdog, check: Callable[[], None] | None) -> Trained:
-        """What the run's steps make of its weights; of no steps those that it begins with, validated as they are."""
+        """Train the run's steps; a run of no steps only validates its initial weights."""
         config, prepared = training.config, training.prepared
         if config.steps or (weights := starting_weights(config, prepared)) is None:
             return training.fit(self.stop, check, [watchdog])
@@ -130,13 +130,13 @@ def _end_at_once(reason: str) -> None:
 
 
 def _is_of_peers(error: Exception) -> bool:
-    """Whether an error is of the exchange between ranks: torch's own, or a plain RuntimeError that gloo or NCCL words."""
+    """Whether an error comes from the communication of ranks: torch's own, or a RuntimeError of gloo or NCCL."""
     words = ("gloo", "NCCL", "by peer", "ProcessGroup", "socketPollConnect", "Broken pipe")
     return isinstance(error, torch.distributed.DistError) or any(word in str(error) for word in words)
 
 
 def _said_by_peer(folder: RunFolder, error: Exception) -> Outcome:
-    """How the rank that is gone says it ended; raises PeerLost where it had no time to say anything."""
+    """The outcome that the lost rank left; raises PeerLost if it left none."""
     end = time.monotonic() + PEER_SECONDS
     while rank() == 0 and time.monotonic() < end:
         for file in folder.rank_files():

@@ -1,4 +1,4 @@
-"""How a run is told to stop: a flag that signals set. It needs no torch, so that it can be set up before anything else."""
+"""The stop flag of a run, which signals set; it imports no torch, so that it can be installed first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from types import FrameType
 
 
 class Preempted(Exception):
-    """The run was told to stop, and its state is saved at a step boundary."""
+    """The run was stopped, and its state is saved at a step boundary."""
 
 
 class StopSignal:
-    """A flag that SIGTERM, SIGINT and SIGUSR1 set; nothing else happens inside a handler."""
+    """A flag that SIGTERM, SIGINT and SIGUSR1 set; the handler does nothing else."""
 
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -24,9 +24,9 @@ class StopSignal:
         self.received = True
 
     def install(self) -> None:
-        """Take over the signals, from Lightning too, whose own handlers leave no checkpoint.
+        """Take over the signals, also from Lightning, whose handlers leave no checkpoint, and unblock them.
 
-        They are let through from then on: a process inherits what is blocked, SIGINT from the forkserver of the runs.
+        A process inherits blocked signals: SIGINT from the forkserver of the runs.
         """
         for number in self.signals:
             signal.signal(number, self.set)

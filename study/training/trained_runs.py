@@ -1,4 +1,4 @@
-"""The trained runs that another one needs: the donor of the weights it begins with, and the teacher that it learns from."""
+"""The trained runs that another one needs: the one it starts from, and its teacher."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
 
 def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
-    """The weights of a run's donor under the run's own names, None where they are drawn.
+    """The weights that a run starts from, under its own names; None for fresh weights.
 
     Raises InputError as check_trained_runs, and where the weights are damaged.
     """
@@ -50,11 +50,11 @@ def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | No
 
 
 def check_trained_runs(configs: Iterable[RunConfig], begun: Container[str] = (), prepared: PreparedData | None = None) -> None:
-    """Raise InputError with everything that keeps the donors and teachers of these runs from what they are for, each once.
+    """Raise InputError with every reason why starts and teachers of these runs are of no use, each once.
 
-    Both must have completed, and have the run's tokeniser: that of the same text, or of the same file, which is looked at
-    where the runs' data is there. A donor has the run's architecture but for the depth, and at least as many layers; runs whose
-    keys are in `begun` need theirs no more. A teacher has the run's vocabulary, and positions for its sequences.
+    Both must have completed with the run's tokeniser, that of the same text or file, which is compared if the data is prepared.
+    A start needs the run's architecture with at least as many layers; runs whose keys are in `begun` need theirs no longer. A
+    teacher needs the run's vocabulary, and positions for its sequences.
     """
     problems: dict[str, Problem] = {}
     for config in configs:

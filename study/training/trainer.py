@@ -38,17 +38,17 @@ from study.training.stopping import StopSignal
 from study.training.trained_runs import load_teacher, starting_weights
 
 VALIDATION_SHARE = 0.05
-"""What validation may cost of a run, beyond the one at its end."""
+"""The share of a run for validations before the one at its end."""
 
 ROWS = 50
-"""About how many rows of metrics a run logs; longer runs log one every 50 steps."""
+"""About the number of rows of metrics of a run; longer runs log one every 50 steps."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that reached its target: its module, what the validation after the last step found, and the seconds it took.
+    """A run that reached its target: its module, its last validation, and its seconds.
 
-    `start_seconds` of these went by until the first step of each attempt had ended, None where nothing was trained.
+    `start_seconds` of these passed until the first step of each attempt had ended; None if nothing was trained.
     """
 
     module: MaskedLanguageModelling
@@ -59,7 +59,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Training:
-    """What an attempt trains: a run, its data, its folder, how it executes, and the checkpoint that it goes on from."""
+    """An attempt at training: a run, its data, its folder, how it executes, and the checkpoint to resume from."""
 
     config: RunConfig
     prepared: PreparedData
@@ -73,11 +73,10 @@ class Training:
         return precision_of(self.config.recipe.precision, self.checkpoint, self.execution.device)
 
     def fit(self, stop: StopSignal, check: Callable[[], None] | None = None, callbacks: Sequence[pl.Callback] = ()) -> Trained:
-        """Train from the checkpoint, or from where the recipe starts, to the last step, and validate there.
+        """Train from the checkpoint, or from the recipe's start, to the last step, and validate there.
 
-        `check` is asked before every write, and raises where the run is no longer this process's to write; `callbacks` follow
-        the run's own. Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not
-        finite.
+        `check` is called before every write and raises if another process owns the run; `callbacks` follow the run's own.
+        Raises Preempted on a stop signal, after saving, and FloatingPointError if a loss or a weight is not finite.
         """
         config, folder, execution = self.config, self.folder, self.execution
         quiet()
@@ -116,7 +115,7 @@ class Training:
         return Trained(module, validation, clock.seconds, clock.start_seconds)
 
     def _module(self, masker: Masker) -> MaskedLanguageModelling:
-        """What Lightning trains; where its blocks are fused, torch.compile has been told on how many threads to build them."""
+        """The module that Lightning trains, with torch.compile limited to the run's threads if it fuses kernels."""
         config, execution = self.config, self.execution
         log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
         kernels = resolve_kernels(execution, self.precision)
@@ -135,7 +134,7 @@ class Training:
         return torch.from_numpy(self.prepared.validation_documents())
 
     def validated(self, weights: Mapping[str, Tensor], callbacks: Sequence[pl.Callback] = ()) -> Trained:
-        """Weights that were trained elsewhere, validated as a run is at its end; see Execution.of."""
+        """Validate given weights as at the end of a run; see Execution.of."""
         quiet()
         torch.set_num_threads(self.execution.threads)
         started, masker = time.perf_counter(), validation_masker(self.config, self.prepared)
@@ -153,7 +152,7 @@ class Training:
 def _trained(
     trainer: pl.Trainer, module: MaskedLanguageModelling, batches: PackedBatches, checkpoint: Path | None
 ) -> ValidationResult:
-    """Train to the last step, and give what the validation there found."""
+    """Train to the last step and return the validation there."""
 
     def at_end() -> ValidationResult | None:
         found = module.validation
@@ -168,10 +167,10 @@ def _trained(
 
 
 class _Unprofiled(PassThroughProfiler):
-    """No profiler; Lightning enters even the one that does nothing some fifty times a step, each time through a generator."""
+    """No profiler; Lightning enters its own null profiler some fifty times a step, each time through a generator."""
 
     def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]
-        """Nothing to measure."""
+        """Measure nothing."""
         del action_name
         return nullcontext()
 
@@ -179,9 +178,9 @@ class _Unprofiled(PassThroughProfiler):
 def lightning_trainer(
     device: Device, precision: Precision, folder: Path, plugins: Sequence[Any] = (), **rest: Any
 ) -> pl.Trainer:
-    """Lightning's Trainer for a kind of device and a precision, which shows and saves nothing of its own.
+    """Lightning's Trainer for a kind of device and a precision, which shows and saves nothing itself.
 
-    It asks no scheduler for the ranks, which their variables name (`rank`). `rest` are its own options.
+    Ranks come from their environment variables (`rank`), not from a scheduler. `rest` holds further options of Trainer.
     """
     return pl.Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
@@ -203,9 +202,9 @@ def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
 
 
 def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
-    """The masking of a run's training on prepared data; raises InputError where words are to be whole and cannot be told."""
-    asked, continuing = config.recipe.masking, None
-    if asked.whole_words:
+    """The masking of a run's training on prepared data; raises InputError if whole words cannot be found."""
+    masking, continuing = config.recipe.masking, None
+    if masking.whole_words:
         continuing = torch.zeros(config.architecture.vocabulary, dtype=torch.bool)
         continuing[continuing_pieces(prepared.tokenizer())] = True
     return replace(
@@ -213,21 +212,21 @@ def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
         masking=config.training_masking,
         predictions=config.predictions,
         continuing=continuing,
-        static=StaticMasks(asked.static_copies, stream_seed(Stream.MASKS, config.seed)) if asked.static_copies else None,
+        static=StaticMasks(masking.static_copies, stream_seed(Stream.MASKS, config.seed)) if masking.static_copies else None,
     )
 
 
 def validations_of(config: RunConfig) -> int:
-    """How often a run validates, the end included: at most ten times, and not beyond 5% of what training costs.
+    """How often a run validates, the end included: at most ten times, for at most 5% of the cost of training.
 
-    Validation is a forward pass, a third of a training step's cost a token.
+    A token of validation, a forward pass, costs a third of one of training.
     """
     cost = config.data.validation_sequences * config.data.sequence_length / 3
     return max(1, min(10, int(VALIDATION_SHARE * config.tokens / cost)))
 
 
 def compile_on(threads: int) -> None:
-    """Let torch.compile build with so many processes, where TORCHINDUCTOR_COMPILE_THREADS does not say how many."""
+    """Let torch.compile build with so many processes, unless TORCHINDUCTOR_COMPILE_THREADS says how many."""
     import torch._inductor.config as inductor
 
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
@@ -235,12 +234,12 @@ def compile_on(threads: int) -> None:
 
 
 def rank() -> int:
-    """The rank of this process among those of its run, over all nodes, 0 where it is alone (torchrun's RANK)."""
+    """The rank of this process in its run, over all nodes, 0 if it is alone (torchrun's RANK)."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
 def quiet() -> None:
-    """Silence what Lightning says of devices and data loaders; a run or a score speaks through its folder."""
+    """Silence Lightning's messages about devices and data loaders; runs and scores report through their folders."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     for module in ("pytorch_lightning", "lightning_fabric"):
         warnings.filterwarnings("ignore", module=module)

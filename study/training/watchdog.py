@@ -1,4 +1,4 @@
-"""Sees that a run takes steps, and where it stands when it does not."""
+"""Detection of a run that takes no steps, with its stack."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ STDERR = 2
 
 
 class Watchdog(pl.Callback):
-    """Calls `hung` with the reason, in a thread of its own, where no batch has ended for `seconds`.
+    """Calls `hung` with the reason, in its own thread, if no batch ends for `seconds`.
 
-    The time that the whole process was stopped does not count, up to twice `seconds`. Where the interpreter itself is stuck, so
-    that no thread of it runs, the process ends with status 1 after twice as long, all stacks in its log. No timer that runs
-    without the interpreter tells that from a process that was stopped for longer, which may end so when it goes on; as any that
-    ended without a record it is tried again, from its last checkpoint.
+    Time in which the whole process was stopped does not count, up to twice `seconds`. If the interpreter is stuck, so that no
+    thread runs, the process exits with status 1 after twice as long, with all stacks in its log. A process that was stopped for
+    longer may end the same way, since no timer outside the interpreter can distinguish the two; it is tried again from its last
+    checkpoint.
     """
 
     def __init__(self, seconds: float, hung: Callable[[str], None]) -> None:
@@ -35,16 +35,16 @@ class Watchdog(pl.Callback):
         self._poll = min(1.0, seconds / 10)
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """A step is done."""
+        """Count a step."""
         self._ticks += 1
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """A batch is scored."""
+        """Count a batch of validation."""
         self._ticks += 1
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, the thread that calls this has to make progress."""
+        """Watch the calling thread inside the block."""
         over, watched = threading.Event(), threading.get_ident()
         thread = threading.Thread(target=self._watch, args=(over, watched), daemon=True, name="watchdog")
         thread.start()

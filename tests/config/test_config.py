@@ -227,7 +227,7 @@ def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
         (
             {"recipe": {"parametrization": "completep", "initialisation": "unit_stream"}},
             "recipe",
-            "both say how the projection of narrower tables begins",
+            "both initialise the projection of narrower tables",
         ),
         ({"masking": {"mask_share": 0.95}}, "masking", "add up to more than 1"),
         ({"recipe": {"masking": {"rate": 0.01}}}, "", "recipe.masking.rate 0.01 masks no position of 16"),

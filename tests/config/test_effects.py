@@ -104,7 +104,7 @@ def test_runs_that_train_unlike_are_said_to(one: dict[str, Any], other: dict[str
 def test_a_run_that_begins_with_trained_weights_has_no_initialisation(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
     given: dict[str, Any] = {**NARROW, "start": str(source.path)}
     first, second = of(corpus, **given), of(corpus, **given, initialisation="unit_stream", residual_initialisation="zero")
-    assert without_effect(second)["recipe.initialisation"] == "all weights are those of the run that recipe.start names"
+    assert without_effect(second)["recipe.initialisation"] == "all weights come from the run that recipe.start names"
     assert training_key(first) == training_key(second)
     assert weights(tmp_path, first) == weights(tmp_path, second)
 

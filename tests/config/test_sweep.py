@@ -53,13 +53,14 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"budgets": {"steps": []}}, "budgets", "needs at least one budget"),
         ({"budgets": {"steps": [1.5]}}, "budgets.steps[0]", "1.5 is not a whole number"),
         ({"tune": {"recipe.beta1": {"low": 0.5, "high": 0.5, "trials": 2}}}, "tune.recipe.beta1", "low 0.5 is not below"),
-        ({"tune": {"architecture.width": {"low": 8, "high": 1e12, "trials": 2}}}, "tune.architecture.width", "is what shapes"),
+        ({"tune": {"architecture.width": {"low": 8, "high": 1e12, "trials": 2}}}, "tune.architecture.width",
+         "list its values under shapes"),
         ({"tune": {"masking.rate": {"low": 0.1, "high": 0.4, "trials": 3}}}, "tune.masking.rate", "the masks of validation"),
         ({"tune": {f"recipe.{knob}": {"low": 0.1, "high": 0.2, "trials": 200} for knob in ("dropout", "epsilon")}}, "tune",
-         "asks for 40,000 combinations a cell"),
-        ({"base": {"data": {"sequence_length": 8}}}, "base.data", "stands beside base, not under it"),
-        ({"base": {"masking_rate": 0.3}}, "base.masking_rate", "stands beside base, as masking.rate"),
-        ({"base": {"recipe": {"masking_rate": 0.3}}}, "base.recipe.masking_rate", "stands beside base, as masking.rate"),
+         "makes 40,000 combinations a cell"),
+        ({"base": {"data": {"sequence_length": 8}}}, "base.data", "belongs beside base, not under it"),
+        ({"base": {"masking_rate": 0.3}}, "base.masking_rate", "belongs beside base, as masking.rate"),
+        ({"base": {"recipe": {"masking_rate": 0.3}}}, "base.recipe.masking_rate", "belongs beside base, as masking.rate"),
         ({"data": {"masking_rate": 0.3}}, "data.masking_rate", "is not a known key; did you mean 'masking.rate'?"),
         ({"masking_rate": 0.3}, "masking_rate", "is not a known key; did you mean 'masking.rate'?"),
         *(({"vary": {"architecture.position_encoding": ["rotary", wrong]}}, "vary.architecture.position_encoding",
@@ -69,26 +70,26 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"base": {"architecture": {"position_encoding": "alibi"}}}, "base.architecture.position_encoding",
          "'alibi' cannot be trained; learned or rotary or none can"),
         ({"base": {"recipe": 3}}, "base", "holds 3 under recipe"),
-        ({"base": {"recipe": {"budget": {"steps": 4}}}}, "base.recipe.budget", "stands under budgets, beside base"),
-        ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is what shapes give"),
+        ({"base": {"recipe": {"budget": {"steps": 4}}}}, "base.recipe.budget", "belongs under budgets, beside base"),
+        ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is set by shapes"),
         ({"base": {"architecture": {"norm": "rms"}}}, "base.architecture.norm", "is not one of post, pre"),
         ({"resources": {"kernels": "fast"}}, "resources.kernels", "is not one of eager, onednn, compiled, graphed, auto"),
         ({"vary": {"recipe.dropuot": [0]}}, "vary.recipe.dropuot", "did you mean 'recipe.dropout'?"),
         ({"vary": {"recipe.dropout": []}}, "vary.recipe.dropout", "is empty"),
         ({"vary": {f"recipe.{knob}": [place / 1000 for place in range(200)] for knob in ("dropout", "beta1")}}, "vary",
-         "asks for 40,000 settings, more than 10,000"),
+         "makes 40,000 variants, more than 10,000"),
         ({"vary": {"recipe.dropout": 0.1}}, "vary.recipe.dropout", "0.1 where a list is needed"),
-        ({"vary": {"architecture.depth": [1, 2]}}, "vary.architecture.depth", "is what shapes give"),
+        ({"vary": {"architecture.depth": [1, 2]}}, "vary.architecture.depth", "list its values under shapes"),
         ({"vary": {"masking.rate": [0.1, 0.2]}}, "vary.masking.rate",
-         "so that losses could not be compared; recipe.masking.rate changes those of training alone"),
+         "so that losses would not compare; recipe.masking.rate changes those of training alone"),
         ({"vary": {"recipe.precision": ["bf16", "fp32"]}}, "vary.recipe.precision", "has a value in base too"),
         ({"vary": {"recipe.beta1": [0.8, 0.9]}, "tune": {"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2}}},
          "vary.recipe.beta1", "is tuned too"),
         ({"tune": {"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2, "at": "smallest"},
-                   "recipe.dropout": {"low": 0.1, "high": 0.2, "trials": 2}}}, "tune", "give all of them one of the two"),
+                   "recipe.dropout": {"low": 0.1, "high": 0.2, "trials": 2}}}, "tune", "give all of them the same"),
         ({"tune": {"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2, "at": "largest"}}}, "tune.recipe.beta1.at",
          "'largest' is not one of every, smallest"),
-        ({"tune": {"recipe.start": {"low": 1, "high": 2, "trials": 2}}}, "tune.recipe.start", "is compared by vary"),
+        ({"tune": {"recipe.start": {"low": 1, "high": 2, "trials": 2}}}, "tune.recipe.start", "compare runs under vary"),
         ({"seeds": True}, "seeds", "is true or false where a number is needed"),
         ({"seeds": 101}, "seeds", "above the most allowed, 100"),
         ({"first_seed": -1}, "first_seed", "below the least allowed, 0"),
@@ -127,8 +128,8 @@ def test_amounts_may_be_written_as_on_the_command_line() -> None:
     [
         ({"seeds": 2}, "one budget and one seed"),
         ({"budgets": {"tokens": [1e6]}}, "one budget and one seed"),
-        ({"tune": RATES}, "so no vary and no tune"),
-        ({"vary": {"recipe.dropout": [0, 0.1]}}, "so no vary and no tune"),
+        ({"tune": RATES}, "leave out vary and tune"),
+        ({"vary": {"recipe.dropout": [0, 0.1]}}, "leave out vary and tune"),
     ],
 )
 def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[str, Any], message: str) -> None:
@@ -150,7 +151,7 @@ def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[s
 def test_where_nothing_is_trained_there_is_nothing_to_tune_or_repeat(changes: dict[str, Any]) -> None:
     assert sweep(budgets={"steps": [0]}).budgets.steps == (0,)
     told = problems(**{"budgets": {"steps": [0]}, **changes})[""]
-    assert told == "a budget of 0 steps trains nothing: it takes no other beside it, one seed, and no tune or search"
+    assert told == "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
 
 
 @pytest.mark.parametrize(

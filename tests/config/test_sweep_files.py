@@ -157,6 +157,6 @@ def test_a_part_of_a_run_at_the_top_is_told_its_place(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_sweep(file, ("recipe.learning_rate=1", "architecture.norm=pre"))
     assert [str(problem) for problem in caught.value.problems] == [
-        "architecture: stands under base; write base.architecture",
-        "recipe: stands under base; write base.recipe",
+        "architecture: belongs under base; write base.architecture",
+        "recipe: belongs under base; write base.recipe",
     ]

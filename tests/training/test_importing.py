@@ -285,7 +285,7 @@ def test_no_steps_are_for_weights_that_were_trained(place: Path) -> None:
     with pytest.raises(InputError, match=r"steps 0 trains nothing; let recipe\.start name the run whose weights it takes"):
         config(place / "text.txt", recipe={"budget": {"steps": 0}})
     start, teacher = (f"runs/{digit * 16}" for digit in "01")
-    with pytest.raises(InputError, match=f"steps 0 trains nothing, so nothing is learnt from {teacher}"):
+    with pytest.raises(InputError, match=f"steps 0 trains nothing; leave out the teacher {teacher}"):
         config(place / "text.txt", recipe={"budget": {"steps": 0}, "start": start, "teacher": teacher})
     assert config(place / "text.txt", recipe={"budget": {"steps": 0}, "start": start}).tokens == 0
 

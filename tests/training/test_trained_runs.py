@@ -318,7 +318,7 @@ def test_a_teacher_is_known_by_its_run_weight_and_temperature_wherever_it_lies(c
     [
         ("0123", "is neither none nor the folder of a run"),
         ("0123456789abcdef:temperature=1:weight=0.5", "is neither none nor the folder of a run"),
-        ("0123456789abcdef:weight=1.2.3", "has a weight or a temperature that is no number"),
+        ("0123456789abcdef:weight=1.2.3", "has a weight or a temperature that is not a number"),
         ("0123456789abcdef:weight=0", "needs a weight above 0 and at most 1"),
         ("0123456789abcdef:weight=1.5", "needs a weight above 0 and at most 1"),
         ("0123456789abcdef:temperature=-1", "and a temperature above 0"),
@@ -332,7 +332,7 @@ def test_what_is_no_teacher_is_refused(corpus: Path, teacher: str, message: str)
 
 
 def test_a_budget_in_flops_has_no_room_for_a_teacher(corpus: Path) -> None:
-    with pytest.raises(InputError, match=r"flops 1e\+09 would leave out what the teacher .* takes; give tokens or steps"):
+    with pytest.raises(InputError, match=r"flops 1e\+09 would leave out the FLOPs of the teacher .*; give tokens or steps"):
         taught(corpus, "0123456789abcdef", budget={"flops": 1e9, "steps": None})
 
 

@@ -1,0 +1,111 @@
+"""A preset names defaults in one word: the runs are those of the same values written out, and each value can be overridden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from study.base.errors import InputError
+from study.base.schema import flatten, set_path
+from study.config.presets import PRESETS, PresetName
+from study.config.run_config import RunConfig
+from study.config.sweep_files import parse_sweep, read_sweep
+from study.planning.plan import Plan
+from tests.sweeps import sweep_values, write_sweep
+
+TEXT = Path("corpus.txt")
+
+OTHERS = {
+    "architecture.position_encoding": "learned",
+    "architecture.distance_bias": "none",
+    "architecture.norm": "post",
+    "architecture.norm_kind": "layer",
+    "architecture.query_key_norm": False,
+    "recipe.optimizer": "adamw",
+    "recipe.muon_rate_ratio": 5,
+    "recipe.learning_rate": 0.001,
+    "recipe.residual_initialisation": "bert",
+    "recipe.masking.rate": 0.2,
+}
+"""Another value for each knob that a preset may set."""
+
+SET = flatten(PRESETS["modern"])
+
+
+def first_runs(**changes: Any) -> list[RunConfig]:
+    """The first runs of the toy sweep, whose file gives no learning rate."""
+    values = sweep_values(TEXT, **changes)
+    if "learning_rate" not in changes.get("base", {}).get("recipe", {}):
+        del values["base"]["recipe"]["learning_rate"]
+    return Plan(parse_sweep(values)).first_runs
+
+
+def test_each_preset_has_values_and_those_of_bert_are_the_defaults() -> None:
+    assert set(get_args(PresetName)) == PRESETS.keys()
+    assert flatten(PRESETS["bert"]) == {}
+    assert first_runs() == first_runs(preset="bert")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run_has_one_id_whether_the_preset_or_the_file_gives_its_values(preset: PresetName) -> None:
+    named, written = first_runs(preset=preset), first_runs(base=PRESETS[preset])
+    assert [run.to_yaml() for run in named] == [run.to_yaml() for run in written], "every value is in the configuration"
+    assert [run.fingerprint("text") for run in named] == [run.fingerprint("text") for run in written]
+    assert "preset" not in "".join(run.to_yaml() for run in named)
+
+
+def test_a_preset_sets_what_it_says() -> None:
+    assert all(run.values_of(SET) == SET for run in first_runs(preset="modern"))
+
+
+@pytest.mark.parametrize("knob", SET)
+def test_each_value_of_a_preset_can_be_overridden_varied_and_searched(knob: str) -> None:
+    other = OTHERS[knob]
+    base: dict[str, Any] = {}
+    set_path(base, knob, other)
+    assert {run.values_of([knob])[knob] for run in first_runs(preset="modern", base=base)} == {other}
+    varied = first_runs(preset="modern", vary={knob: [SET[knob], other]})
+    assert {run.values_of([knob])[knob] for run in varied} == {SET[knob], other}
+    search = {"trials": 2, "space": {knob: {"choices": [SET[knob], other]}}}
+    sizes = {"architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32}}
+    (largest,) = first_runs(preset="modern", shapes=None, search=search, base=sizes)
+    kept = SET.keys() - {knob}
+    assert largest.values_of(kept) == {other_knob: SET[other_knob] for other_knob in kept}
+
+
+def test_a_tuned_rate_replaces_that_of_a_preset() -> None:
+    tune = {"recipe.learning_rate": {"low": 0.001, "high": 0.002, "trials": 2}}
+    assert {run.recipe.learning_rate for run in first_runs(preset="modern", tune=tune)} == {0.001, 0.002}
+
+
+def test_the_command_line_names_a_preset(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt")
+    spec, values = read_sweep(file, ("preset=modern",))
+    assert (spec.preset, values["preset"]) == ("modern", "modern")
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"preset": "moderm"}, "preset", "'moderm' is not one of bert, modern; did you mean 'modern'?"),
+        ({"base": {"preset": "modern"}}, "base.preset", "belongs beside base, not under it"),
+        ({"vary": {"preset": ["bert", "modern"]}}, "vary.preset", "launch the file once with each preset"),
+        ({"preset": "modern", "shapes": {"grid": {"width": [6], "ffn": [12]}}}, "", "rotary turns pairs of numbers"),
+    ],
+)
+def test_a_preset_that_cannot_be_is_refused_in_one_sentence(changes: dict[str, Any], place: str, message: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        first_runs(**changes)
+    found = {problem.place: problem.message for problem in refusal.value.problems}
+    assert message in found[place]
+    assert set(found) == {place}
+
+
+def test_params_counts_the_architecture_of_a_preset(study: Any) -> None:
+    sizes = ("--depth", "2", "--width", "64", "--positions", "64", "--vocabulary", "1000")
+    counted = {preset: json.loads(study("params", *sizes, "--preset", preset, "--json")[1]) for preset in PRESETS}
+    plain, modern = (counted[preset]["parameters"]["mlm_tied"] for preset in ("bert", "modern"))
+    assert modern - plain == 2 * (2 * 64 - 1) - 64 * 64, "a bias by distance in place of a table of positions"
