@@ -183,6 +183,17 @@ def data_fingerprint(data: DataConfig) -> str:
     return _fingerprint(stream_fingerprint(data), data.sequence_length)
 
 
+def files_fingerprint(data: DataConfig) -> str | None:
+    """The `data_fingerprint` of a text in local files as they are now.
+
+    None of any other text, which differs between machines, and where the files cannot be read.
+    """
+    try:
+        return data_fingerprint(data) if is_local(data.corpus) else None
+    except InputError:
+        return None
+
+
 def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
     """The data of a configuration, from the cache, or built into it first; all sequence lengths share one entry.
 

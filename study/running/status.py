@@ -10,6 +10,7 @@ from study.base import garbage
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.config.sweep_files import read_sweep
+from study.data.prepared import files_fingerprint
 from study.executing.slots import Slot
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.plan import Plan
@@ -185,7 +186,9 @@ def status(folder: SweepFolder) -> SweepStatus:
     seen = sorted((_seen(folder, run) for run in folder.runs()), key=lambda one: _in_order(one.config, varied))
     now = _now(folder, [one.record for one in seen if one.record is not None])
     idle = "waiting" if coordinator is not None else "stopped"
-    runs = tuple(_run_status(one, varied, idle, now is not None and not now.plan.holds(one.config)) for one in seen)
+    runs = tuple(
+        _run_status(one, varied, idle, now is not None and not now.plan.has_run(one.run_id, one.config)) for one in seen
+    )
     scored = is_held(folder.scoring)
     if now is None:
         return SweepStatus(folder.name, coordinator, runs, scored=scored)
@@ -275,6 +278,6 @@ def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | No
     """The bill of the sweep as its file says it now; None where a launch would refuse the file."""
     try:
         spec, _ = read_sweep(folder.sweep_file)
-        return estimate_cost(Plan(spec, records), [ANY_SLOT])
+        return estimate_cost(Plan(spec, records, files_fingerprint(spec.data)), [ANY_SLOT])
     except InputError:
         return None
