@@ -82,12 +82,12 @@ class TokenizerConfig(Strict):
             return f"{larger}, or give a tokeniser of the text's language"
         return "train a tokeniser on this text (kind: wordpiece), or give one of its language"
 
-    def unread(self, unknown_share: float | None) -> str | None:
-        """What to tell of a text of which so much is [UNK]; None up to MOST_UNKNOWN, and where it is not known."""
+    def unread(self, unknown_share: float | None, of: Literal["tokens", "characters"] = "tokens") -> str | None:
+        """What to say of a text of which this share is [UNK], None up to MOST_UNKNOWN and where it is not known."""
         if unknown_share is None or unknown_share <= MOST_UNKNOWN:
             return None
         words = "words that the tokeniser does not know and no run is asked for"
-        return f"{unknown_share:.0%} of the text's tokens are [UNK], {words}; {self.remedy}"
+        return f"{unknown_share:.0%} of the text's {of} are [UNK], {words}; {self.remedy}"
 
 
 class DataConfig(Strict):

@@ -126,6 +126,7 @@ def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
 def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     """What people should know of the text before runs train on it."""
     asked, facts = planned.spec.data, data.facts
+    yield from filter(None, [asked.tokenizer.unread(facts.lost_share, of="characters")])
     if asked.dedupe:
         dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
         joined = f"{plural(facts.near_duplicate_documents, 'document')} put into the split of another that they nearly repeat"
@@ -133,8 +134,8 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     if facts.empty_documents or facts.duplicate_documents:
         empty, again = plural(facts.empty_documents, "row"), plural(facts.duplicate_documents, "repeated document")
         yield f"{empty} without text and {again} are left out"
-    notes = (_passes(planned, data), asked.tokenizer.unread(facts.unknown_share), asked.overlap(data.validation_overlap_share))
-    yield from filter(None, (skipped_files_note(asked), *notes))
+    notes = (skipped_files_note(asked), _passes(planned, data), asked.overlap(data.validation_overlap_share))
+    yield from filter(None, notes)
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:
