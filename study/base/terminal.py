@@ -6,16 +6,19 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from study.base.text import printable
+from study.base.text import printable, visible
 
 PIPED_WIDTH = 200
 """How wide text is where no terminal says."""
@@ -89,9 +92,25 @@ def tolerate_lost_output() -> Iterator[None]:
         sys.stdout, sys.stderr = kept
 
 
+@dataclass(frozen=True)
+class Visible:
+    """A text, a table or any other renderable of unknown origin, of which visible characters alone are shown."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        """Its segments; the ones by which rich itself controls the terminal stay."""
+        for segment in console.render(self.content, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """How wide the content is."""
+        return Measurement.get(console, options, self.content)
+
+
 def say(console: Console, text: str) -> None:
-    """Print text as it stands: on a terminal wrapped at words, in a log one line that is as long as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    """Print visible text: on a terminal wrapped at words, in a log one line that is as long as it is."""
+    console.print(visible(text), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
@@ -112,4 +131,5 @@ def show(*parts: Table | str) -> None:
     width = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).width
     for part in parts:
         needed = Console(width=_ANY_WIDTH).measure(part).maximum if isinstance(part, Table) else 0
-        Console(width=max(width, needed)).print(part, highlight=False, markup=False)
+        content = Text(part) if isinstance(part, str) else part
+        Console(width=max(width, needed)).print(Visible(content), highlight=False, markup=False)

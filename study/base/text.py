@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import click
 
 from study.base.errors import InputError
 
@@ -31,9 +34,23 @@ def file_name(words: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=").replace("'", "")).strip("-")
 
 
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""The categories of Unicode of control and format characters, halves of surrogate pairs, and separators of lines."""
+
+
+def visible(text: str) -> str:
+    """Text of unknown origin without the characters that control a terminal or reorder what it shows; lines stay."""
+    return "".join(character for character in text if character in "\n\t" or unicodedata.category(character) not in _HIDDEN)
+
+
 def printable(text: str) -> str:
-    """Text of unknown origin on one line, without the characters that would steer a terminal."""
-    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+    """Text of unknown origin on one line, visible characters alone."""
+    return visible(" ".join(text.split()))
+
+
+def echo(text: object = "", err: bool = False) -> None:
+    """Print text of unknown origin, visible characters alone: what commands print goes through here or `terminal.show`."""
+    click.echo(visible(str(text)), err=err)
 
 
 def escape(text: object) -> str:
