@@ -7,6 +7,7 @@ import errno
 import glob
 import json
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -79,10 +80,15 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def content_of(path: Path) -> bytes | None:
-    """What a file holds, None where there is none; who asks first whether it is there may find it gone when it reads."""
+    """What a file holds, None where there is none; who asks first whether it is there may find it gone when it reads.
+
+    Raises OSError where it cannot be read, as of a link that leads nowhere.
+    """
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "is a link that leads nowhere", str(path)) from None
         return None
 
 
@@ -186,22 +192,19 @@ def _remove_left(path: Path, before: float) -> None:
 def _durable_sibling(path: Path, content: bytes) -> Iterator[Path]:
     """A temporary file beside `path` with this content, on the disk, to be put in its place.
 
-    Where that fails it is gone, and the error of the system names `path`.
+    Who may read it follows the umask. Where that fails it is gone, and the error of the system names `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary: str | None = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
-        yield Path(temporary)
+        yield temporary
     except BaseException as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
 
 PREEMPTED_EXIT = 75
 """Exit status of a run that saved and stopped because it was told to (EX_TEMPFAIL: try again)."""
@@ -64,7 +67,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
     """The known word that is nearest, None where none is so near."""
-    best = max(known, key=partial(_likeness, word), default=None)
+    best = max(known, key=functools.partial(_likeness, word), default=None)
     return None if best is None or _likeness(word, best) < least else best
 
 
@@ -130,3 +133,28 @@ def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> Re
 
 UNREADABLE = (InputError, OSError, TypeError, ValueError)
 """What reading a folder raises whose files somebody damaged, for whoever goes on with the others and says so."""
+
+
+def map_readable(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> tuple[list[ResultT], list[Problem]]:
+    """What is made of each item that can be read, and the problems of the others."""
+    results: list[ResultT] = []
+    problems: list[Problem] = []
+    for item in items:
+        try:
+            results.append(make(item))
+        except InputError as error:
+            problems += error.problems
+        except OSError as error:
+            problems.append(Problem(str(error.filename or ""), f"cannot be read: {error.strerror or error}"))
+    return results, problems
+
+
+def warn_of(problems: Iterable[Problem]) -> None:
+    """Log each problem, once in the life of a process."""
+    for problem in problems:
+        _warn(str(problem))
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    logger.warning("left out: %s", "".join(character for character in message if character.isprintable()))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, get_args
 
 from study.base import garbage
-from study.base.errors import InputError
+from study.base.errors import InputError, map_readable, warn_of
 from study.config.run_config import RunConfig
 from study.config.sweep_files import read_sweep
 from study.data.prepared import files_fingerprint
@@ -183,7 +184,9 @@ def status(folder: SweepFolder) -> SweepStatus:
     """Read where a sweep and its runs are."""
     coordinator = folder.launching.holder() if is_held(folder.launching) else None
     varied = _varied(folder)
-    seen = sorted((_seen(folder, run) for run in folder.runs()), key=lambda one: _in_order(one.config, varied))
+    readable, problems = map_readable(partial(_seen, folder), folder.runs())
+    warn_of(problems)
+    seen = sorted(readable, key=lambda one: _in_order(one.config, varied))
     now = _now(folder, [one.record for one in seen if one.record is not None])
     idle = "waiting" if coordinator is not None else "stopped"
     runs = tuple(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
 
 from study.base.durable_files import content_of, json_in, json_of, write_atomically, write_once
 from study.base.errors import InputError, Problem
@@ -12,6 +14,12 @@ from study.base.schema import ModelT, Strict
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+_NPY_HEADER_BYTES = 128
+"""Of a vector: the header is padded to a multiple of 64 bytes, and no length of a vector takes more."""
 
 
 class Folder:
@@ -42,6 +50,24 @@ def parsed(content: bytes | None, place: str, model: type[ModelT], remedy: str) 
     except InputError as error:
         told = f"is damaged, or of another version of the workbench; {remedy}, or read it with that version"
         raise InputError([Problem(place, told), *error.problems]) from None
+
+
+def array_content(values: NDArray[np.generic]) -> bytes:
+    """An array as NumPy saves it."""
+    buffer = io.BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def array_in(content: bytes, kind: type[ScalarT]) -> NDArray[ScalarT]:
+    """The vector of numbers of one kind that NumPy saved as this content.
+
+    Raises ValueError for any other content. `np.load` reads Python from the header, and a flipped bit makes it raise anything.
+    """
+    values = np.frombuffer(content[_NPY_HEADER_BYTES:], kind)
+    if array_content(values) != content:
+        raise ValueError(f"no vector of {kind.__name__}")
+    return values
 
 
 def file_once(file: Path, record: Strict) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from study.base.quantities import plural
 from study.base.schema import Count, Index, Share, Strict, flatten
@@ -142,6 +142,14 @@ class RunRecord(Strict):
     excluded: str | None = Field(default=None, exclude=True)
     """Why a person leaves the run out: an annotation beside the record, and no part of it."""
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.state == "COMPLETED" and self.loss_nats is None:
+            raise ValueError("needs loss_nats, since its state is COMPLETED")
+        if (self.trunk is None) != (self.trunk_step is None):
+            raise ValueError("needs trunk and trunk_step together")
+        return self
+
     @property
     def spent_share(self) -> float:
         """The share of its tokens, and so of its FLOPs, that the run trained on itself: below 1 where it has a trunk."""
@@ -182,7 +190,7 @@ class RunRecord(Strict):
         """That the run reads no word order, with its gain, in words; None of others."""
         if self.reads_order is not False:
             return None
-        if self.order_gain_nats is None:
+        if self.order_gain_nats is None or self.order_gain_standard_error_nats is None:
             return "reads no word order: its loss is near the unigram entropy"
         return f"reads no word order: its gain is {self.order_gain_nats:+.4f} ± {self.order_gain_standard_error_nats:.4f} nats"
 

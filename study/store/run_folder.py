@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from study.base.text import pasted
 from study.config.named_runs import InitFrom, Teacher
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
-from study.store.named_files import Inside, file_once, reason_in
+from study.store.named_files import Inside, array_content, array_in, file_once, reason_in
 from study.store.records import RunRecord
 from study.store.work_folder import WorkFolder
 
@@ -185,13 +185,22 @@ class RunFolder(WorkFolder):
         try:
             if (content := self.content(self.validation_losses_file)) is None:
                 raise FileNotFoundError
-            losses: NDArray[np.float64] = np.load(io.BytesIO(content), allow_pickle=False)
-            if losses.dtype != np.float64 or losses.ndim != 1 or not np.isfinite(losses).all():
+            losses = array_in(content, np.float64)
+            if not np.isfinite(losses).all():
                 raise ValueError("not the losses that a run writes")
-        except (FileNotFoundError, ValueError, EOFError) as error:
+        except (FileNotFoundError, ValueError) as error:
             what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
             remedy = f"fetch it, or leave the run out: study exclude {pasted(self.path)} --reason ..."
             raise InputError.at(str(self.validation_losses_file), f"{what}, and comparisons need it; {remedy}") from None
+        return losses
+
+    def recorded_losses(self, tokens: float, loss: float) -> NDArray[np.float64]:
+        """`validation_losses` of a run whose record says a mean loss over masked tokens; raises InputError for another sum."""
+        losses = self.validation_losses()
+        if not math.isclose(losses.sum(), tokens * loss, rel_tol=1e-6):
+            told = f"sums to {losses.sum():g} nats where its record tells {loss:g} for each of {tokens:g} masked tokens"
+            remedy = f"fetch both anew, or leave the run out: study exclude {pasted(self.path)} --reason ..."
+            raise InputError.at(str(self.validation_losses_file), f"{told}; {remedy}")
         return losses
 
     def write_validation_documents(self, documents: NDArray[np.int64]) -> None:
@@ -203,19 +212,15 @@ class RunFolder(WorkFolder):
         if (content := self.content(self.validation_documents_file)) is None:
             return None
         try:
-            documents: NDArray[np.int32] = np.load(io.BytesIO(content), allow_pickle=False)
-            if documents.dtype != np.int32 or documents.ndim != 1:
-                raise ValueError("not the documents that a run writes")
-        except (ValueError, EOFError):
+            documents = array_in(content, np.int32)
+        except ValueError:
             told = "is damaged, and errors of losses cluster by it; fetch it, the file of another run of the sweep is the same"
             raise InputError.at(str(self.validation_documents_file), told) from None
         return documents.astype(np.int64)
 
 
 def _write_array(file: Path, values: NDArray[np.generic]) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, values, allow_pickle=False)
-    write_atomically(file, buffer.getvalue())
+    write_atomically(file, array_content(values))
 
 
 def teacher_architecture(config: RunConfig) -> Architecture | None:

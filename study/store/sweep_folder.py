@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from study.base import garbage
 from study.base.durable_files import is_there, json_of, names_in
-from study.base.errors import InputError, map_all
+from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.base.text import pasted
 from study.config.sweep import Sweep
 from study.config.sweep_files import SWEEP_FILE, read_launched
@@ -21,6 +22,9 @@ from study.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_MEASURED = ("run_id", "validation_masked_tokens", "loss_nats")
+"""What a ledger says of a run's losses."""
 
 LEAST_OF_ID = 4
 """How many characters of a run's id may name it."""
@@ -123,12 +127,14 @@ class SweepFolder(Folder):
         """The folder where a run is trained: another sweep's where that one began it first (study.running.sharing)."""
         link = self.homes / run_id
         try:
-            home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
+            target = Path(os.readlink(link)).parts
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EINVAL):
                 raise
             return self.run(run_id)  # there is no link
-        return home.run(run_id) if home.name != self.name else self.run(run_id)
+        if len(target) != 4 or (target[0], *target[2:]) != ("..", "runs", run_id) or target[1] == "..":
+            raise InputError.at(str(link), "is a link to no folder of this run; remove it, and the next launch makes it anew")
+        return SweepFolder(self.path.parent / target[1]).run(run_id) if target[1] != self.name else self.run(run_id)
 
     def siblings(self) -> list[SweepFolder]:
         """The other sweeps under the same results folder."""
@@ -144,11 +150,23 @@ class SweepFolder(Folder):
 
     @garbage.paused()  # collecting would walk all records read so far again and again, and none of them is garbage
     def records(self) -> list[RunRecord]:
-        """The records of all ended runs, by id.
+        """The records of all ended runs, by id; those that cannot be read are left out, and logged."""
+        records, problems = self.read_records()
+        warn_of(problems)
+        return records
 
-        Raises InputError where one is that of another run than its folder is named after, which a copy would count twice.
+    def read_records(self) -> tuple[list[RunRecord], list[Problem]]:
+        """The records of all ended runs, by id, and what is wrong with those that cannot be read.
+
+        A record is refused where it is that of another run than its folder is named after: a copy would count twice.
         """
-        return [record for record in map_all(_own_record, self.runs()) if record is not None]
+        records, problems = map_readable(_own_record, self.runs())
+        return [record for record in records if record is not None], problems
+
+    def require_readable(self) -> None:
+        """Raise InputError with every record that cannot be read."""
+        if problems := self.read_records()[1]:
+            raise InputError(problems)
 
     def others_records(self) -> list[RunRecord]:
         """The records of the other sweeps under the same results folder."""
@@ -160,10 +178,38 @@ class SweepFolder(Folder):
         return ledger(self.records(), tuned=self.sweep().tuned, cells=self.cells())
 
     def write_ledger(self) -> pd.DataFrame:
-        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
+        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table.
+
+        Fits leave out runs whose losses of sequences are gone or damaged, which comparisons need; these are logged.
+        """
+        import pandas as pd
+
         table = self.ledger()
+        if len(table):
+            table["exclusion"] = [
+                self._damage(*run) if pd.isna(reason) else reason
+                for *run, reason in table[["run_id", "validation_masked_tokens", "loss_nats", "exclusion"]].itertuples(
+                    index=False
+                )
+            ]
         write_table(self.ledger_file, table)
         return table
+
+    def _damage(self, run_id: str, tokens: float, loss: float) -> str | None:
+        """What is wrong with the losses of a run's sequences, in a few words; None where nothing is."""
+        run = self.run(run_id)
+        if math.isnan(tokens or math.nan) and not run.holds(run.validation_losses_file):
+            return None  # it measured none
+        try:
+            run.recorded_losses(tokens, loss)
+            run.validation_documents()
+        except InputError as error:
+            warn_of(error.problems)
+            return f"{Path(error.problems[0].place).name} is gone or damaged"
+        except OSError as error:
+            warn_of([Problem(str(error.filename), f"cannot be read: {error.strerror}")])
+            return f"{Path(str(error.filename)).name} cannot be read"
+        return None
 
     def sweep(self) -> Sweep:
         """The sweep as last launched, which is read anew when its file is another.
