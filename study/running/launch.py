@@ -155,9 +155,12 @@ def _check_room(planned: Plan, slots: list[Slot]) -> None:
 
 
 def _check_batches(planned: Plan, devices: int) -> None:
-    """Raise InputError where a batch cannot be shared out evenly over the devices of a run."""
+    """Raise InputError where a batch cannot be shared out evenly over the devices of a run, or one has nothing to validate."""
     if devices == 1:
         return
+    if (sequences := planned.spec.data.validation_sequences) < devices:
+        message = f"{sequences} are fewer than the {devices} devices of a run; set it to {devices} or more"
+        raise InputError.at("data.validation_sequences", message)
     for batch in sorted({run.batch_sequences for run in planned.first_runs}):
         if batch % devices:
             message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
