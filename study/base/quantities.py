@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Protocol
 
-from study.base.errors import InputError
+from study.base.errors import InputError, shown
 
 COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
 """Prefixes of counts (B is a billion, as in a 7B model); a thousand each, so that 16K is 16,000."""
@@ -54,7 +54,7 @@ def read_whole(place: str, text: str) -> int:
     """A count that is a whole number, 16K for sixteen thousand."""
     number = read_count(place, text)
     if not number.is_integer():
-        raise InputError.at(place, f"{text!r} is not a whole number")
+        raise InputError.at(place, f"{shown(text)} is not a whole number")
     return int(number)
 
 
@@ -71,10 +71,10 @@ def read_seconds(place: str, text: str) -> float:
 def read_range(place: str, text: str) -> range:
     """Whole numbers from the first to the last, `2:12`, or the one that stands alone."""
     if not (found := re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())):
-        raise InputError.at(place, f"{text!r} is not a range; write one as 2:12, or a whole number")
+        raise InputError.at(place, f"{shown(text)} is not a range; write one as 2:12, or a whole number")
     low, high = int(found[1]), int(found[2] or found[1])
     if not 1 <= low <= high:
-        raise InputError.at(place, f"{text!r} is empty or starts below 1; write the smaller number first, as in 2:12")
+        raise InputError.at(place, f"{shown(text)} is empty or starts below 1; write the smaller number first, as in 2:12")
     return range(low, high + 1)
 
 
@@ -88,13 +88,13 @@ def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(read_whole(place, part) for part in text.split(",")))
     except InputError:
-        raise InputError.at(place, f"{text!r} is not a list of whole numbers above zero; write it as 1,32") from None
+        raise InputError.at(place, f"{shown(text)} is not a list of whole numbers above zero; write it as 1,32") from None
 
 
 def read_shape(place: str, text: str) -> tuple[int, int]:
     """Depth and width of a shape, `2x128`."""
     if not (found := re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", text)):
-        raise InputError.at(place, f"{text!r} is not depth x width; write shapes as 2x128,4x256")
+        raise InputError.at(place, f"{shown(text)} is not depth x width; write shapes as 2x128,4x256")
     return int(found[1]), int(found[2])
 
 
@@ -126,11 +126,11 @@ def seconds_text(number: float) -> str:
 def _read(place: str, text: str, units: dict[str, float] | dict[str, int], needed: str) -> float:
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2] not in units:
-        raise InputError.at(place, f"{text!r} is not {needed}")
+        raise InputError.at(place, f"{shown(text)} is not {needed}")
     digits, unit = re.sub("[_,]", "", found[1]), units[found[2]]
     number = float(digits) * unit
     if not 0 < number < float("inf"):
-        raise InputError.at(place, f"{text!r} must be above zero and finite")
+        raise InputError.at(place, f"{shown(text)} must be above zero and finite")
     return float(Decimal(digits) * Decimal(str(unit)))  # 16.1K is 16,100, which its product of floats misses
 
 
