@@ -142,7 +142,7 @@ def _(keep, kept, mo, overview, refresh, results, scan, sweep_forms, warning):
     current, _none = scan()
     sweeps = overview(current).set_index("sweep")
     _problems = {name: problem for name, problem in sweeps["problem"].items() if problem}
-    readable = [name for name in current if name not in _problems]
+    readable = [name for name in current if isinstance(sweeps.loc[name, "question"], str)]
     _told = sweeps.loc[readable].drop(columns="problem").set_index("question", append=True)
     _shown = _told.dropna(axis="columns", how="all").reset_index()
     _running = [name for name in readable if sweeps.loc[name, "launched"] == "now"]

@@ -201,8 +201,10 @@ class SweepFolder(Folder):
         if math.isnan(tokens or math.nan) and not run.holds(run.validation_losses_file):
             return None  # it measured none
         try:
-            run.recorded_losses(tokens, loss)
-            run.validation_documents()
+            losses, documents = run.recorded_losses(tokens, loss), run.validation_documents()
+            if documents is not None and len(documents) != len(losses):
+                told = f"names the documents of {len(documents):,} sequences where the run has the losses of {len(losses):,}"
+                raise InputError.at(str(run.validation_documents_file), f"{told}; fetch both anew")
         except InputError as error:
             warn_of(error.problems)
             return f"{Path(error.problems[0].place).name} is gone or damaged"
