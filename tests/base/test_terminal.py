@@ -106,7 +106,7 @@ def test_text_of_unknown_origin_steers_no_terminal(capsys: pytest.CaptureFixture
     show(HOSTILE, table)
     say(Console(file=terminal, force_terminal=True, color_system=None, width=200), HOSTILE)
     printed = capsys.readouterr().out + terminal.getvalue()
-    assert printed.count("owned") == printed.count("漢") == 7
+    assert printed.count("owned") == printed.count("漢") == 8
     assert not {character for character in printed if category(character) in ("Cc", "Cf")} - {"\n"}
 
 
