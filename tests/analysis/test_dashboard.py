@@ -245,7 +245,7 @@ def test_the_server_answers_its_own_page_alone(apart: Apart) -> None:
     """By the token, which the first redirect puts into a cookie; as this machine; and in no frame."""
     token = {"access_token": "secret"}
     own, foreign = {"origin": "http://127.0.0.1"}, {"origin": "http://evil.example"}
-    asked = (
+    asked: tuple[dict[str, dict[str, str]], ...] = (
         {},
         {"params": {"access_token": "guess"}},
         {"params": token, "headers": {"host": "evil.example"}},
