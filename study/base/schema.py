@@ -151,59 +151,76 @@ def _without_tags(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 def _message(model: type[Strict], detail: ErrorDetails) -> str:
-    value, example = shown(detail["input"]), shown(str(detail["input"])).strip("'\"")
-    context: dict[str, Any] = detail.get("ctx") or {}
+    """What is wrong with a value, in words."""
+    value = shown(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
-            key = str(detail["loc"][-1])
-            here = _model_at(model, detail["loc"][:-1])
-            parts = {name: _part(annotation) for name, annotation in here.known_keys().items()}
-            inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in part.known_keys()]
-            inside += [path for path in _paths(model) if path.replace(".", "_") == key]
-            meant = inside if near(key, [*parts], SAME_LIKENESS) is None else []
-            return f"is not a known key; {nearest(key, meant or [*parts])}"
+            return _unknown_key(model, detail["loc"])
         case "missing":
             return "is missing and has no default"
         case "value_error":
-            return str(context["error"]) if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {context['error']}"
+            reason = str(detail["ctx"]["error"])
+            return reason if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {reason}"
         case "model_type" | "model_attributes_type":
             return f"{value} where keys and values are needed: {', '.join(_model_at(model, detail['loc']).known_keys())}"
         case "dict_type":
             return f"{value} where keys and values are needed"
-        case _ if detail["input"] is None:
-            return "has no value; give one, or leave it out"
-        case "greater_than_equal":
-            return f"{value} is below the least allowed, {whole(context['ge']):,}"
-        case "greater_than":
-            return f"{value} must be above {whole(context['gt']):,}"
-        case "less_than_equal":
-            return f"{value} is above the most allowed, {whole(context['le']):,}"
-        case "less_than":
-            return f"{value} must be below {whole(context['lt']):,}"
-        case "literal_error":
-            known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-            best = near(str(detail["input"]), known)
-            return f"{value} is not one of {', '.join(known)}{f'; did you mean {best!r}?' if best else ''}"
-        case "finite_number":
-            return f"{value} must be a finite number"
-        case "int_parsing" | "int_type" | "int_from_float":
-            return f"{value} is not a whole number"
-        case "int_parsing_size":
-            return f"{value} is too large"
-        case "bool_parsing" | "bool_type":
-            return f"{value} is neither true nor false"
-        case "float_parsing" | "float_type":
-            return f"{value} is not a number"
         case "string_too_short" | "too_short":
             return "is empty"
-        case "string_type" if isinstance(detail["input"], bool):
-            return f"{value} where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"
+    return "has no value; give one, or leave it out" if detail["input"] is None else f"{value}{_of_value(detail)}"
+
+
+def _unknown_key(model: type[Strict], location: tuple[str | int, ...]) -> str:
+    """That a key is not known, with the nearest: the path of its like inside a part of the model, else one of its own."""
+    key = str(location[-1])
+    parts = {name: _part(annotation) for name, annotation in _model_at(model, location[:-1]).known_keys().items()}
+    inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in part.known_keys()]
+    inside += [path for path in _paths(model) if path.replace(".", "_") == key]
+    meant = inside if near(key, [*parts], SAME_LIKENESS) is None else []
+    return f"is not a known key; {nearest(key, meant or [*parts])}"
+
+
+_LIMITS = {
+    "greater_than_equal": ("is below the least allowed, ", "ge"),
+    "greater_than": ("must be above ", "gt"),
+    "less_than_equal": ("is above the most allowed, ", "le"),
+    "less_than": ("must be below ", "lt"),
+}
+"""What pydantic's errors of limits say, and under which key they hold the limit."""
+
+_NEEDED = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "is not a whole number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "is neither true nor false"),
+    **dict.fromkeys(("float_parsing", "float_type"), "is not a number"),
+    "int_parsing_size": "is too large",
+    "finite_number": "must be a finite number",
+}
+"""What pydantic's errors of a single value say."""
+
+
+def _of_value(detail: ErrorDetails) -> str:
+    """What is wrong with a value, to stand behind it."""
+    kind, given = detail["type"], detail["input"]
+    context: dict[str, Any] = detail.get("ctx") or {}
+    example = shown(str(given)).strip("'\"")
+    if kind in _NEEDED:
+        return f" {_NEEDED[kind]}"
+    if kind in _LIMITS:
+        words, key = _LIMITS[kind]
+        return f" {words}{whole(context[key]):,}"
+    match kind:
+        case "literal_error":
+            known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+            best = near(str(given), known)
+            return f" is not one of {', '.join(known)}{f'; did you mean {best!r}?' if best else ''}"
+        case "string_type" if isinstance(given, bool):
+            return " where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"
         case "string_type":
-            return f"{value} where text is needed, such as '{example}'"
+            return f" where text is needed, such as '{example}'"
         case "tuple_type" | "list_type":
-            return f"{value} where a list is needed, such as [{example}]"
+            return f" where a list is needed, such as [{example}]"
         case _:
-            return f"{value}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+            return f": {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
 def _paths(model: type[Strict]) -> Iterator[str]:
