@@ -23,13 +23,13 @@ _PREFIXES = ("q", "r", "y", "z", "a", "f", "p", "n", "µ", "m", "", "k", "M", "G
 """The prefixes of SI by powers of a thousand, from −10 to 10."""
 
 _UP_TO = 1e15
-"""What SI prefixes serve for: few read P, E and Z, which FLOPs would need."""
+"""Numbers above this have no SI prefix: few readers know P, E and Z."""
 
 EQUAL_WITHIN = 0.05
-"""Sizes are equal where they can all lie so near, relatively, to one size."""
+"""Sizes are equal if all lie within this share of one size."""
 
 EQUAL_SPAN = (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
-"""How many times the smallest of equal sizes the largest may be."""
+"""The largest ratio of equal sizes."""
 
 DIGITS = 6
 """How many digits of a computed number mean something, or of the interval that it lies in.
@@ -46,12 +46,12 @@ _NUMBER = re.compile(r"([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]
 
 
 def read_count(place: str, text: str) -> float:
-    """A count, 10M for ten million; raises InputError at `place` where the text is no such thing."""
+    """Parse a count, such as 10M; raises InputError at `place`."""
     return _read(place, text, COUNTS, "a count such as 10M, 250k or 1.5e6")
 
 
 def read_whole(place: str, text: str) -> int:
-    """A count that is a whole number, 16K for sixteen thousand."""
+    """Parse a whole count, such as 16K."""
     number = read_count(place, text)
     if not number.is_integer():
         raise InputError.at(place, f"{shown(text)} is not a whole number")
@@ -59,17 +59,17 @@ def read_whole(place: str, text: str) -> int:
 
 
 def read_bytes(place: str, text: str) -> int:
-    """An amount of memory in bytes, 200MB for two hundred million; a bare number is refused."""
+    """Parse memory in bytes, such as 200MB; a bare number is refused."""
     return round(_read(place, text, BYTES, "an amount of memory with its unit, such as 200MB or 1.5GiB"))
 
 
 def read_seconds(place: str, text: str) -> float:
-    """A time in seconds, 10ms for a hundredth; a bare number is refused."""
+    """Parse a time in seconds, such as 10ms; a bare number is refused."""
     return _read(place, text, SECONDS, "a time with its unit, such as 10ms or 0.5s")
 
 
 def read_range(place: str, text: str) -> range:
-    """Whole numbers from the first to the last, `2:12`, or the one that stands alone."""
+    """Parse a range of whole numbers, such as `2:12`, or a single one."""
     if not (found := re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())):
         raise InputError.at(place, f"{shown(text)} is not a range; write one as 2:12, or a whole number")
     low, high = int(found[1]), int(found[2] or found[1])
@@ -79,12 +79,12 @@ def read_range(place: str, text: str) -> range:
 
 
 def listed(text: str) -> list[str]:
-    """The parts of a list with commas between, empty ones left out."""
+    """Split at commas, without empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
-    """Whole numbers above zero with commas between, `1,32` or `8K,30522`, each once."""
+    """Parse distinct positive whole numbers, such as `1,32` or `8K,30522`."""
     try:
         return tuple(dict.fromkeys(read_whole(place, part) for part in text.split(",")))
     except InputError:
@@ -92,7 +92,7 @@ def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
 
 
 def read_shape(place: str, text: str) -> tuple[int, int]:
-    """Depth and width of a shape, `2x128`."""
+    """Parse depth and width, such as `2x128`."""
     if not (found := re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", text)):
         raise InputError.at(place, f"{shown(text)} is not depth x width; write shapes as 2x128,4x256")
     return int(found[1]), int(found[2])
@@ -140,7 +140,7 @@ def _written(number: float, units: dict[str, float], gap: str) -> str:
 
 
 def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
-    """A number that rounds to a thousand of its unit, in the next one where there is one."""
+    """A number that rounds to a thousand of its unit, in the next unit if there is one."""
     larger = [name for name in units if units[name] > units[unit]]
     return f"{number / units[larger[0]]:.3g}{gap}{larger[0]}" if larger else f"{number / units[unit]:,.0f}{gap}{unit}"
 
@@ -197,7 +197,7 @@ class UnitAmount(Protocol):
 
 
 def budget_words(budget: UnitAmount) -> str:
-    """A budget as it was given, in its own unit, unlike any other: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
+    """A budget in its own unit with all digits: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
     words = _exact(budget.amount)
     return f"{words if of_flops(budget.unit) else in_billions(words)} {budget.unit}"
 
@@ -209,7 +209,7 @@ def _exact(number: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """`1.0M to 2.0M`, or `1.0M` where both read the same."""
+    """`1.0M to 2.0M`, or `1.0M` if both round to it."""
     return compact(low) if compact(low) == compact(high) else f"{compact(low)} to {compact(high)}"
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 from study.base.text import printable, visible
 
 PIPED_WIDTH = 200
-"""How wide text is where no terminal says."""
+"""The width of text without a terminal."""
 
 NARROW = 78
 """How wide headings and notes in a table may be, so that a terminal of 80 columns wraps none."""
@@ -47,9 +47,9 @@ def narrow_table(
     def line(cells: Sequence[str]) -> Text:
         return Text("  ".join(way(cell, width) for way, cell, width in zip(ways, cells, widths, strict=True) if width))
 
-    told = Text(printable(title))
-    table = Table(title=told, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(line(names), no_wrap=True, min_width=min(told.cell_len, NARROW))
+    message = Text(printable(title))
+    table = Table(title=message, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(line(names), no_wrap=True, min_width=min(message.cell_len, NARROW))
     for heading, group in groupby(rows, lambda row: row[0]):
         for part in textwrap.wrap(printable(heading), NARROW):
             table.add_row(Text(part, "bold"))
@@ -61,19 +61,19 @@ def narrow_table(
 
 
 class _Outlived:
-    """A stream that loses its words where nothing takes them any more."""
+    """A stream that drops text that cannot be written."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, as far as that can be done."""
+        """Write, ignoring OSError."""
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, as far as that can be done."""
+        """Flush, ignoring OSError."""
         with suppress(OSError):
             self._stream.flush()
 
@@ -83,7 +83,7 @@ class _Outlived:
 
 @contextmanager
 def tolerate_lost_output() -> Iterator[None]:
-    """Let the block go on without its words where no terminal, file or pipe takes them any more."""
+    """Drop output inside the block once its terminal, file or pipe takes no more."""
     kept = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Outlived(sys.stdout), _Outlived(sys.stderr)
     try:
@@ -127,7 +127,7 @@ def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
 
 
 def show(*parts: Table | str) -> None:
-    """Print tables and lines, as wide as the terminal is; a wider table is left to it to wrap, so that nothing is cut."""
+    """Print tables and lines at the width of the terminal; wider tables wrap, so that nothing is cut."""
     width = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).width
     for part in parts:
         needed = Console(width=_ANY_WIDTH).measure(part).maximum if isinstance(part, Table) else 0

@@ -1,4 +1,4 @@
-"""Data ready for training: built once, cached by its content, opened in the time that reading it takes."""
+"""Data ready for training: built once and cached by content."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ class PreparedData:
 
     @property
     def vocabulary(self) -> int:
-        """How many pieces the tokeniser has; every token is below it."""
+        """The size of the vocabulary."""
         return self.facts.vocabulary
 
     @property
     def unigram_entropy_nats(self) -> float:
-        """The loss of a model that knows how common each token is and nothing of its context."""
+        """The loss of a model that knows unigram frequencies alone."""
         return self.facts.unigram_entropy_nats
 
     @property
@@ -229,9 +229,9 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
 
 
 def unread_at_first(data: DataConfig) -> str | None:
-    """What to tell of how a text begins where the file of its tokeniser does not know much of it; None where all is well.
+    """A note if the tokeniser's file does not know much of the beginning of a text, else None.
 
-    Also where the tokeniser is yet to be trained, and of texts that are no local files, which would take long to get.
+    Also None if the tokeniser is yet to be trained, and for texts that are no local files, which take long to get.
     """
     if data.tokenizer.kind != "file" or not is_local(data.corpus):
         return None

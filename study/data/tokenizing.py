@@ -23,7 +23,7 @@ SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The pieces that stand for no text; ids 0 to 4 where the vocabulary is trained here."""
 
 BATCH_CHARACTERS = 2_000_000
-"""How much text is encoded at a time: enough to keep all cores busy, little enough for about 100 MB of memory."""
+"""Characters encoded at a time: enough for all cores, in about 100 MB."""
 
 _PLACE = "data.tokenizer"
 _RARE = ["\U0001fae8", "\u0f00\u16a0\ua4d0", "\ue000", "\U0010ffff"]
@@ -91,7 +91,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def _learnt(sample: list[str], vocabulary: int, characters: list[str]) -> dict[str, int]:
-    """The pieces, at most `vocabulary`, that texts yield with these characters for an alphabet."""
+    """The pieces, at most `vocabulary`, that texts yield with this alphabet."""
     alphabet = sorted(characters)
     continuing = (piece for character in alphabet for piece in _pieces_of(character)[1:])
     trainer = WordPieceTrainer(
@@ -206,7 +206,7 @@ def bert_tokenizer(pieces: dict[str, int], cased: bool = False) -> Tokenizer:
 
 
 def _characters(texts: list[str]) -> list[str]:
-    """The characters as BERT normalises them, the commonest first, of equally common ones in the order of code points."""
+    """The characters as BERT normalises them, by falling frequency, then by code point."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
