@@ -18,7 +18,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow fuzz faults lint dashboard docs replicate bench reference reference-check constraints
+.PHONY: help install study test slow fuzz faults lint dashboard docs replicate bench reference reference-check audit constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
@@ -41,7 +41,7 @@ faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every wa
 	$(PYTEST) tests/faults
 
 dashboard: .venv/.installed-dev ## show all sweeps of a results folder, results or RESULTS, in a browser
-	STUDY_RESULTS='$(RESULTS)' .venv/bin/marimo run --token analysis/dashboard.py
+	STUDY_RESULTS='$(RESULTS)' .venv/bin/python analysis/serve_dashboard.py
 
 docs: .venv/.installed-dev ## build the documentation into build/docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict
@@ -65,11 +65,19 @@ lint: .venv/.installed-dev ## check style, format and types
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 
+audit: .venv/audit/bin/pip-audit ## look the pinned versions up among known vulnerabilities; needs the network
+	$< --requirement constraints.txt --no-deps --disable-pip || { \
+	  echo "Some pins are known to be vulnerable, or https://api.osv.dev and https://pypi.org cannot be reached: see above." >&2; exit 1; }
+
 constraints: .venv/.python ## pin the newest versions that pyproject.toml allows
 	$(PIP_INSTALL) --upgrade --upgrade-strategy eager -e '.[dev]'
 	.venv/bin/python -m pip list --format=freeze --exclude pip --exclude-editable > .venv/installed.txt
 	{ grep '^#' constraints.txt; sed 's/+[^+]*$$//' .venv/installed.txt | LC_ALL=C sort -f; } > .venv/constraints.txt
 	mv .venv/constraints.txt constraints.txt
+
+.venv/audit/bin/pip-audit: | .venv/.python
+	$(PYTHON) -m venv .venv/audit
+	.venv/audit/bin/python -m pip install $(PIP_ARGS) pip-audit==2.10.1
 
 .venv/.python:
 	@$(PYTHON) -c '$(CHECK_VERSION)'

@@ -1,9 +1,8 @@
 """All sweeps of a results folder in a browser: what they answered, where they are, and any quantity against any other.
 
-    STUDY_RESULTS=results marimo run --token analysis/dashboard.py
+    STUDY_RESULTS=results python analysis/serve_dashboard.py
 
-The folder is $STUDY_RESULTS, else the results folder beside this one; one sweep's folder will do. Nothing is written. Without
-the token any page that the browser shows could read what the dashboard does.
+The folder is $STUDY_RESULTS, else the results folder beside this one; one sweep's folder will do. Nothing is written.
 """
 
 import marimo
@@ -38,7 +37,6 @@ def _():
     from study.running.status_tables import STATES, overview, runs_table
     from study.running.status import status
     from study.base.quantities import duration
-    from study.base.text import escape
 
     results = Path(os.environ.get("STUDY_RESULTS") or Path(__file__).resolve().parents[1] / "results")
     return (
@@ -58,7 +56,6 @@ def _():
         comparable,
         duration,
         elasticities,
-        escape,
         explorer,
         fit_ledger,
         kinds,
@@ -109,7 +106,7 @@ def _(mo):
 
 
 @app.cell
-def _(InputError, escape, mo, results, sweeps_in):
+def _(InputError, mo, prose, results, sweeps_in):
     def scan():
         """The sweeps that are there now, and why there is none."""
         try:
@@ -119,8 +116,8 @@ def _(InputError, escape, mo, results, sweeps_in):
 
     def warning(problems):
         """What is wrong with some sweeps, nothing where nothing is."""
-        lines = [f"{escape(name)}: {escape(problem)}" for name, problem in problems.items()]
-        return mo.callout(mo.md("\n\n".join(lines)), kind="warn") if lines else mo.md("")
+        lines = [f"{name}: {problem}" for name, problem in problems.items()]
+        return mo.callout(prose("\n".join(lines)), kind="warn") if lines else mo.md("")
 
     return scan, warning
 
@@ -145,7 +142,7 @@ def _(keep, kept, mo, overview, refresh, results, scan, sweep_forms, warning):
     current, _none = scan()
     sweeps = overview(current).set_index("sweep")
     _problems = {name: problem for name, problem in sweeps["problem"].items() if problem}
-    readable = [name for name in current if name not in _problems]
+    readable = [name for name in current if isinstance(sweeps.loc[name, "question"], str)]
     _told = sweeps.loc[readable].drop(columns="problem").set_index("question", append=True)
     _shown = _told.dropna(axis="columns", how="all").reset_index()
     _running = [name for name in readable if sweeps.loc[name, "launched"] == "now"]
@@ -285,12 +282,12 @@ def _(
     LOSSES,
     colour,
     comparable,
-    escape,
     explorer,
     log_x,
     log_y,
     mo,
     on_page,
+    prose,
     quantities,
     runs,
     unread,
@@ -323,7 +320,7 @@ def _(
             mo.hstack([x_axis, y_axis, colour], justify="start", wrap=True),
             on_page(validation),
             mo.hstack([log_x, log_y, used_only], justify="start"),
-            mo.callout(mo.md(escape(_why)), kind="warn") if _why else mo.vstack([mo.md(_about), chart]),
+            mo.callout(prose(_why), kind="warn") if _why else mo.vstack([mo.md(_about), chart]),
         ]
     )
     return chart, explorer_page
@@ -339,15 +336,15 @@ def _(mo, run_curves):
 
 
 @app.cell
-def _(curve_x, curve_y, escape, mo, plural, run_curves, warning):
+def _(curve_x, curve_y, mo, plural, prose, run_curves, warning):
     def curves_page(rows, folders):
         """The learning curves of some runs, those of each validation set apart."""
         parts, apart = [], rows["validation"].nunique() > 1
         for validation, alike in rows.drop_duplicates("run").groupby("validation", sort=False):
             data, damaged = run_curves.frame(alike.head(run_curves.MOST_RUNS), folders, curve_y.value)
             drawn = f", the first {run_curves.MOST_RUNS} drawn" if len(alike) > run_curves.MOST_RUNS else ""
-            words = f", validated on {escape(validation)}" if apart else ""
-            parts += [mo.md(f"### {plural(len(alike), 'run')}{drawn}{words}"), warning(damaged)]
+            words = [prose(f"validated on {validation}")] if apart else []
+            parts += [mo.md(f"### {plural(len(alike), 'run')}{drawn}"), *words, warning(damaged)]
             curves = None if data.empty else run_curves.draw(data, curve_x.value, curve_y.value)
             still = {"chart_selection": False, "legend_selection": False}
             parts.append(mo.md("They logged no such loss.") if curves is None else mo.ui.altair_chart(curves, **still))
@@ -493,6 +490,7 @@ def _(
     law_page,
     mo,
     on_page,
+    plain,
     refresh,
     results,
     selection_page,
@@ -508,7 +506,7 @@ def _(
         "Sizes": sizes_page,
     }
     _tabs = mo.ui.tabs(pages, value=kept.get("page"), on_change=keep("page"))
-    mo.vstack([mo.md(f"# Scaling study\n\n`{results}`"), _tabs])
+    mo.vstack([mo.md("# Scaling study"), plain(str(results)), _tabs])
     return
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from study.base.errors import InputError
+from study.base.text import echo, printable
 
 HOMES = {
     "models": ("params", "compare", "figures", "shapes", "latency"),
@@ -47,8 +48,6 @@ def main() -> None:
         commands(prog_name="study", standalone_mode=False)
         click.echo(nl=False)  # what is left in the buffer
     except InputError as error:
-        from study.base.text import printable
-
         told = [printable(f"error: {problem}") for problem in error.problems[:MOST_TOLD]]
         if (more := len(error.problems) - MOST_TOLD) > 0:
             told.append(f"error: and {more:,} more; these are the first")
@@ -72,7 +71,7 @@ def _end(status: int, *told: str) -> NoReturn:
     """Say why on standard error, as far as anybody listens, and exit."""
     with suppress(OSError):
         for line in told:
-            click.echo(line, err=True)
+            echo(line, err=True)
     sys.exit(status)
 
 

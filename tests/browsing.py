@@ -16,11 +16,10 @@ from tests.waiting import until
 
 
 @contextmanager
-def served(notebook: Path, results: Path, log: Path) -> Iterator[str]:
-    """Where a notebook is served, with its token."""
-    command = [sys.executable, "-m", "marimo", "run", "--headless", "--token", str(notebook)]
+def served(results: Path, log: Path, *command: str | Path) -> Iterator[str]:
+    """Where Python serves a page by a command, with its token."""
     environment = os.environ | {"STUDY_RESULTS": str(results)}
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as server:
+    with log.open("w") as out, subprocess.Popen([sys.executable, *command], stdout=out, stderr=out, env=environment) as server:
         try:
             until(lambda: "access_token=" in log.read_text(), 60)
             (url,) = re.findall(r"http://\S+access_token=\S+", log.read_text())

@@ -564,6 +564,8 @@ def test_devices_that_are_not_there_or_cannot_share_a_batch(
     assert one(refusal.of("launch", "x.yaml", "--devices", 3)).startswith(
         "--devices 3: cannot share out a batch of 16 sequences evenly"
     )
+    few = one(refusal.of("launch", "x.yaml", "--devices", 4, "data.validation_sequences=3"))
+    assert few == ("data.validation_sequences: 3 are fewer than the 4 devices of a run; set it to 4 or more")
     assert "'--devices': 0 is not in the range" in one(refusal.of("launch", "x.yaml", "--devices", 0, prefix="Error: "))
 
 

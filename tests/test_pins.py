@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -41,3 +42,15 @@ def test_hooks_run_the_pinned_tools() -> None:
     assert {tool.name for tool in tools} == {"ruff", "mypy"}
     assert all(str(tool.parent) == ".venv/bin" and tool.name in pins() for tool in tools)
     assert all(hook["language"] == "system" for hook in hooks)
+
+
+@pytest.mark.parametrize(
+    ("name", "harmful"),
+    [("pytorch-lightning", ("2.6.2", "2.6.3")), ("ray", ("2.50.0", "2.51.1"))],
+    ids=["stealer", "CVE-2025-62593"],
+)
+def test_no_range_allows_a_release_that_is_known_to_be_harmful(name: str, harmful: tuple[str, ...]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
+    (requirement,) = [one for one in map(Requirement, texts) if one.name == name]
+    assert not [version for version in harmful if version in requirement.specifier]

@@ -1,4 +1,4 @@
-"""Files that others read meanwhile, or take away: whatever is written stays whole, the old content or the new, never a part."""
+"""Files that other processes read or remove meanwhile: a write leaves the old content or the new, never a part."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import glob
 import json
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from study.base.errors import InputError
 T = TypeVar("T")
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The errors of a write that no waiting mends: no space, no quota, or a file larger than it may be."""
+"""Errors of a write that waiting does not mend: no space, no quota, or a file that is too large."""
 
 OUT_OF_REACH = frozenset(
     {
@@ -33,19 +34,19 @@ OUT_OF_REACH = frozenset(
         errno.EBUSY,
     }
 )
-"""The errors of a write into a folder that is not there for a while, as of a file server that restarts."""
+"""Errors of a write into a folder that is away for a while, such as on a file server that restarts."""
 
 PATIENCE_SECONDS = 60.0
-"""How long a write is tried again while its folder is out of reach."""
+"""How long a write is retried while its folder is out of reach."""
 
 LEFT_SECONDS = 3600.0
-"""The age from which a temporary file is one that a killed writer left; none is written for so long."""
+"""The age from which a temporary file counts as left over from a killed writer."""
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file or a folder; raises OSError where that cannot be seen.
+    """Whether a file or folder exists; raises OSError if that cannot be determined.
 
-    Path.exists says no to that from Python 3.14 on.
+    From Python 3.14 on, Path.exists returns False then.
     """
     try:
         path.stat()
@@ -55,9 +56,9 @@ def is_there(path: Path) -> bool:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, in order, none where there is no folder; raises OSError where it cannot be read.
+    """The sorted names in a folder, none if it does not exist; raises OSError if it cannot be read.
 
-    Path.glob finds nothing there.
+    Path.glob yields nothing then.
     """
     try:
         return sorted(os.listdir(folder))
@@ -66,10 +67,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and in those below it; raises OSError where one of these cannot be read.
-
-    Path.rglob leaves out those that may not be.
-    """
+    """All files below a folder; raises OSError if a folder cannot be read, which Path.rglob skips."""
 
     def refuse(error: OSError) -> NoReturn:
         raise error
@@ -79,15 +77,20 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def content_of(path: Path) -> bytes | None:
-    """What a file holds, None where there is none; who asks first whether it is there may find it gone when it reads."""
+    """The content of a file, None if it does not exist; an earlier check of existence could be outdated.
+
+    Raises OSError if it cannot be read, as for a link that leads nowhere.
+    """
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "is a link that leads nowhere", str(path)) from None
         return None
 
 
 def json_value(content: bytes | str) -> Any:
-    """The value of a JSON text; raises ValueError where it has none, or one that is nested too deeply to be read."""
+    """Parse JSON; raises ValueError also for JSON that is nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -95,14 +98,14 @@ def json_value(content: bytes | str) -> Any:
 
 
 def json_of(path: Path, kind: type[T], remedy: str) -> T | None:
-    """What a JSON file of lists or of keys and values holds, None where there is none; raises InputError as `json_in` does."""
+    """Read a JSON file of one kind of value, None if it does not exist; raises InputError as `json_in` does."""
     return json_in(content_of(path), str(path), kind, remedy)
 
 
 def json_in(content: bytes | None, place: str, kind: type[T], remedy: str) -> T | None:
-    """The list, or the keys and values, of a JSON text, None where there is no text.
+    """Parse JSON of one kind of value, None if there is no text.
 
-    Raises InputError at the place, with the remedy, where it is damaged or holds another kind of value.
+    Raises InputError with place and remedy if it is damaged or holds another kind.
     """
     if content is None:
         return None
@@ -116,7 +119,7 @@ def json_in(content: bytes | None, place: str, kind: type[T], remedy: str) -> T 
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file so that a reader, a kill or a power cut meets the old content or the new, never a part."""
+    """Replace a file so that readers, kills and power cuts leave the old content or the new, never a part."""
     with _durable_sibling(path, content) as temporary:
         _remove_left(path, temporary.stat().st_mtime - LEFT_SECONDS)
         os.replace(temporary, path)
@@ -124,7 +127,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_once(path: Path, content: bytes) -> bool:
-    """Create a file with this content, whole; False where it was there already (the first writer wins)."""
+    """Create a whole file; False if it exists already: the first writer wins."""
     with _durable_sibling(path, content) as temporary:
         try:
             os.link(temporary, path)
@@ -137,9 +140,9 @@ def write_once(path: Path, content: bytes) -> bool:
 
 
 def retry_write(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check: Callable[[], object] | None = None) -> T:
-    """What a write gives, tried again while its folder is out of reach; any other error, a full disk's too, is told at once.
+    """Retry a write while its folder is out of reach, and return its result; other errors, such as a full disk, raise at once.
 
-    `check` is asked before each try, and raises where the writing is no longer the caller's.
+    `check` runs before each try, and raises if the caller may no longer write.
     """
     end, pause = time.monotonic() + seconds, 0.05
     while True:
@@ -156,7 +159,7 @@ def retry_write(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Within, an error of the system that names no file, as that of a write to a full disk, is given this name."""
+    """Name this file in an OSError inside the block that names none, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -166,7 +169,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync a folder, so that its names are durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -175,7 +178,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _remove_left(path: Path, before: float) -> None:
-    """Remove the temporary files of writers of `path` that were killed; times are those of its file system, on any machine."""
+    """Remove temporary files that killed writers of `path` left; times are those of its file system."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with contextlib.suppress(OSError):
             if left.stat().st_mtime < before:
@@ -184,31 +187,28 @@ def _remove_left(path: Path, before: float) -> None:
 
 @contextlib.contextmanager
 def _durable_sibling(path: Path, content: bytes) -> Iterator[Path]:
-    """A temporary file beside `path` with this content, on the disk, to be put in its place.
+    """Write a synced temporary file beside `path`, to be moved into its place; its mode follows the umask.
 
-    Where that fails it is gone, and the error of the system names `path`.
+    If that fails, the file is removed, and the OSError names `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary: str | None = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
-        yield Path(temporary)
+        yield temporary
     except BaseException as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
 def takes_files(folder: Path) -> bool:
-    """Whether files can be put into a folder, or it can be made where it is not there yet."""
+    """Whether a folder, or the nearest above it that exists, can hold new files."""
     try:
         with tempfile.TemporaryFile(dir=_nearest(folder)):  # to be asked does not do: /proc says that it may be written
             return True
@@ -217,10 +217,10 @@ def takes_files(folder: Path) -> bool:
 
 
 def require_links(folder: Path, remedy: str) -> None:
-    """Raise InputError with the remedy where a folder takes no files, or its file system has no hard or no symbolic links.
+    """Raise InputError if a folder cannot be written, or its file system lacks hard or symbolic links.
 
-    A file of results is put into place by a hard link, which one process alone can make, and sweeps find the runs that they
-    share by symbolic links. File systems of memory cards, and some that reach a server or an object store, have neither.
+    Results are put into place by hard links, which only one process can make, and sweeps find shared runs by symbolic links.
+    File systems of memory cards, and some of servers and object stores, have neither.
     """
     try:
         with tempfile.TemporaryDirectory(dir=_nearest(folder), prefix=".links-") as place:
@@ -237,6 +237,6 @@ def require_links(folder: Path, remedy: str) -> None:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder itself, or the nearest above it that is there."""
+    """The folder, or the nearest above it that exists."""
     there = folder.absolute()
     return next(each for each in (there, *there.parents) if os.path.exists(each))

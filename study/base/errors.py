@@ -1,27 +1,30 @@
-"""The one way in which the workbench refuses bad input: every problem at once, each with its place, value and remedy."""
+"""Refuse bad input: all problems at once, each with its place, value and remedy."""
 
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
+logger = logging.getLogger(__name__)
+
 PREEMPTED_EXIT = 75
-"""Exit status of a run that saved and stopped because it was told to (EX_TEMPFAIL: try again)."""
+"""Exit status of a run that saved and stopped on request (EX_TEMPFAIL: try again)."""
 
 OOM_EXIT = 71
-"""Exit status by which an executor tells that a run was killed for want of memory (EX_OSERR)."""
+"""Exit status that an executor gives a run that ran out of memory (EX_OSERR)."""
 
 GOES_ON = "the same command goes on from here"
-"""What is said of work that stopped and kept what it had done."""
+"""The remedy of work that stopped after saving."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where it is, what stands there, and what to do about it."""
+    """One problem: its place, and a message that names the value and the remedy."""
 
     place: str
     message: str
@@ -31,7 +34,7 @@ class Problem:
 
 
 class InputError(Exception):
-    """Input that cannot be used; carries all problems found, and the command line exits with 2."""
+    """Unusable input, with all of its problems; the command line exits with 2."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -47,32 +50,32 @@ class InputError(Exception):
 
 
 def option_name(name: str) -> str:
-    """How the option of a parameter is written on the command line, where it is a place of a problem."""
+    """The command-line spelling of a parameter, as the place of a problem."""
     return f"--{name.replace('_', '-')}"
 
 
 LEAST_LIKENESS = 0.6
-"""A known word is named alone where it has so much in common with the one that stands there."""
+"""The least likeness of a known word that is suggested alone."""
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """The clause that names the nearest known word, or all where none is near."""
+    """A clause that suggests the nearest known word, or lists all if none is near."""
     if best := near(word, known):
         return f"did you mean {best!r}?"
     return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
 
 
 def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
-    """The known word that is nearest, None where none is so near."""
-    best = max(known, key=partial(_likeness, word), default=None)
+    """The nearest known word, None if none is near enough."""
+    best = max(known, key=functools.partial(_likeness, word), default=None)
     return None if best is None or _likeness(word, best) < least else best
 
 
 def _likeness(word: str, one: str) -> float:
-    """How alike a word and a known one are: the share that both have, 0 to 1.
+    """How alike a word and a known one are, from 0 to 1.
 
-    Above them, 2 where it has the initials, as `lr` has those of `learning_rate`, and 3 where only case differs. A word without
-    dots is also compared with the last word of a path.
+    Matching initials, as of `lr` and `learning_rate`, give 2, and words that differ in case alone 3. A word without dots is
+    also compared with the last word of a path.
     """
     place, dot, last = one.rpartition(".")
     initials = "".join(part[:1] for part in last.split("_"))
@@ -84,7 +87,7 @@ def _likeness(word: str, one: str) -> float:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value as an error message shows it: its repr, shortened, however much it holds."""
+    """The repr of a value, shortened for a message."""
     shortened = reprlib.Repr()
     shortened.maxlevel, shortened.maxstring, shortened.maxother = 3, limit, limit
     text = shortened.repr(value)
@@ -96,7 +99,7 @@ ResultT = TypeVar("ResultT")
 
 
 def map_all(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
-    """What is made of each item; raises InputError with the problems of all, each once."""
+    """Apply a function to every item, and raise all problems together, each once."""
     results: list[ResultT] = []
     problems: list[Problem] = []
     for item in items:
@@ -110,9 +113,9 @@ def map_all(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[Re
 
 
 def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> ResultT:
-    """Make all these checks and return what the first gives; raise InputError with the problems of all.
+    """Run every check, raise all problems together, and return the result of the first check.
 
-    What is wrong with one place is told by the first check that finds it.
+    Of each place, the first check to find problems reports them.
     """
     results: list[Any] = []
     problems: list[Problem] = []
@@ -120,8 +123,8 @@ def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> Re
         try:
             results.append(check())
         except InputError as error:
-            told = {problem.place for problem in problems}
-            problems += [problem for problem in error.problems if problem.place not in told]
+            reported = {problem.place for problem in problems}
+            problems += [problem for problem in error.problems if problem.place not in reported]
     if problems:
         raise InputError(problems)
     result: ResultT = results[0]
@@ -129,4 +132,29 @@ def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> Re
 
 
 UNREADABLE = (InputError, OSError, TypeError, ValueError)
-"""What reading a folder raises whose files somebody damaged, for whoever goes on with the others and says so."""
+"""What reading a damaged folder raises, for callers that report it and go on with other folders."""
+
+
+def map_readable(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> tuple[list[ResultT], list[Problem]]:
+    """Apply a function to every item; the results, and the problems of items that cannot be read."""
+    results: list[ResultT] = []
+    problems: list[Problem] = []
+    for item in items:
+        try:
+            results.append(make(item))
+        except InputError as error:
+            problems += error.problems
+        except OSError as error:
+            problems.append(Problem(str(error.filename or ""), f"cannot be read: {error.strerror or error}"))
+    return results, problems
+
+
+def warn_of(problems: Iterable[Problem]) -> None:
+    """Log each problem once per process."""
+    for problem in problems:
+        _warn(str(problem))
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    logger.warning("left out: %s", "".join(character for character in message if character.isprintable()))

@@ -1,4 +1,4 @@
-"""Python's garbage collector, which walks all that is alive each time it collects."""
+"""Python's cyclic garbage collector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Within, no cycles are collected, which spares much time where much is made and none of it is garbage."""
+    """Disable the cyclic garbage collector inside the block: each collection walks all live objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Things in groups of those that are alike."""
+"""Grouping by a key, in order of first occurrence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 def grouped(items: Iterable[ItemT], alike: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
-    """The items in groups of those that are alike, groups and items in the order in which they come."""
+    """Group items by a key; groups and items keep their order."""
     groups: dict[KeyT, list[ItemT]] = {}
     for item in items:
         groups.setdefault(alike(item), []).append(item)

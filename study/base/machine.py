@@ -1,4 +1,4 @@
-"""The machine that a process is on, as its kernel tells: its processor, the cores it may use, and how busy these are."""
+"""The machine of a process: its processor, the cores it may use, and how busy they are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PROCESSORS = "/proc/cpuinfo"
 
 
 CPU_TIMES = "/proc/stat"
-"""Where Linux counts what the processors have done."""
+"""Where Linux counts processor time."""
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""The variables by which a user says how threads of OpenMP wait for one another."""
+"""The variables that set how OpenMP threads wait."""
 
 SHORT_SPIN = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-"""How they wait otherwise: GNU's, which torch has on Linux, spin for some ten microseconds, and others sleep at once."""
+"""The default here: GNU's OpenMP, which torch has on Linux, spins for ten microseconds; others sleep at once."""
 
 
 def rest_at_barriers() -> None:
@@ -36,7 +36,7 @@ def rest_at_barriers() -> None:
 
 
 def busy_share(seconds: float = 1.0) -> float | None:
-    """The share of the processors' time that programs use over so many seconds from now, None where the kernel does not say."""
+    """The share of processor time that all programs use over the next seconds, None if the kernel does not say."""
     if not os.path.exists(CPU_TIMES):
         return None
     idle, total = _cpu_times()
@@ -52,17 +52,17 @@ def _cpu_times() -> tuple[int, int]:
 
 
 def cores() -> int:
-    """The cores that this process may use: those of its affinity where the system keeps one, else all."""
+    """The cores that this process may use: those of its affinity, or all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def peak_resident_bytes() -> int:
-    """The most memory of the machine that this process has had at a time; macOS counts it in bytes, Linux in KiB."""
+    """The peak resident memory of this process; macOS counts it in bytes, Linux in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def processor_line(name: str) -> str | None:
-    """What the kernel says of the first processor under a name, None where it says nothing (as outside Linux)."""
+    """A field of the first processor in /proc/cpuinfo, None if there is none, as outside Linux."""
     if os.path.exists(PROCESSORS):
         with open(PROCESSORS, encoding="utf-8") as lines:
             for line in lines:

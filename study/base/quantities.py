@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Protocol
 
-from study.base.errors import InputError
+from study.base.errors import InputError, shown
 
 COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
 """Prefixes of counts (B is a billion, as in a 7B model); a thousand each, so that 16K is 16,000."""
@@ -23,13 +23,13 @@ _PREFIXES = ("q", "r", "y", "z", "a", "f", "p", "n", "µ", "m", "", "k", "M", "G
 """The prefixes of SI by powers of a thousand, from −10 to 10."""
 
 _UP_TO = 1e15
-"""What SI prefixes serve for: few read P, E and Z, which FLOPs would need."""
+"""Numbers above this have no SI prefix: few readers know P, E and Z."""
 
 EQUAL_WITHIN = 0.05
-"""Sizes are equal where they can all lie so near, relatively, to one size."""
+"""Sizes are equal if all lie within this share of one size."""
 
 EQUAL_SPAN = (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
-"""How many times the smallest of equal sizes the largest may be."""
+"""The largest ratio of equal sizes."""
 
 DIGITS = 6
 """How many digits of a computed number mean something, or of the interval that it lies in.
@@ -46,55 +46,55 @@ _NUMBER = re.compile(r"([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]
 
 
 def read_count(place: str, text: str) -> float:
-    """A count, 10M for ten million; raises InputError at `place` where the text is no such thing."""
+    """Parse a count, such as 10M; raises InputError at `place`."""
     return _read(place, text, COUNTS, "a count such as 10M, 250k or 1.5e6")
 
 
 def read_whole(place: str, text: str) -> int:
-    """A count that is a whole number, 16K for sixteen thousand."""
+    """Parse a whole count, such as 16K."""
     number = read_count(place, text)
     if not number.is_integer():
-        raise InputError.at(place, f"{text!r} is not a whole number")
+        raise InputError.at(place, f"{shown(text)} is not a whole number")
     return int(number)
 
 
 def read_bytes(place: str, text: str) -> int:
-    """An amount of memory in bytes, 200MB for two hundred million; a bare number is refused."""
+    """Parse memory in bytes, such as 200MB; a bare number is refused."""
     return round(_read(place, text, BYTES, "an amount of memory with its unit, such as 200MB or 1.5GiB"))
 
 
 def read_seconds(place: str, text: str) -> float:
-    """A time in seconds, 10ms for a hundredth; a bare number is refused."""
+    """Parse a time in seconds, such as 10ms; a bare number is refused."""
     return _read(place, text, SECONDS, "a time with its unit, such as 10ms or 0.5s")
 
 
 def read_range(place: str, text: str) -> range:
-    """Whole numbers from the first to the last, `2:12`, or the one that stands alone."""
+    """Parse a range of whole numbers, such as `2:12`, or a single one."""
     if not (found := re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())):
-        raise InputError.at(place, f"{text!r} is not a range; write one as 2:12, or a whole number")
+        raise InputError.at(place, f"{shown(text)} is not a range; write one as 2:12, or a whole number")
     low, high = int(found[1]), int(found[2] or found[1])
     if not 1 <= low <= high:
-        raise InputError.at(place, f"{text!r} is empty or starts below 1; write the smaller number first, as in 2:12")
+        raise InputError.at(place, f"{shown(text)} is empty or starts below 1; write the smaller number first, as in 2:12")
     return range(low, high + 1)
 
 
 def listed(text: str) -> list[str]:
-    """The parts of a list with commas between, empty ones left out."""
+    """Split at commas, without empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
-    """Whole numbers above zero with commas between, `1,32` or `8K,30522`, each once."""
+    """Parse distinct positive whole numbers, such as `1,32` or `8K,30522`."""
     try:
         return tuple(dict.fromkeys(read_whole(place, part) for part in text.split(",")))
     except InputError:
-        raise InputError.at(place, f"{text!r} is not a list of whole numbers above zero; write it as 1,32") from None
+        raise InputError.at(place, f"{shown(text)} is not a list of whole numbers above zero; write it as 1,32") from None
 
 
 def read_shape(place: str, text: str) -> tuple[int, int]:
-    """Depth and width of a shape, `2x128`."""
+    """Parse depth and width, such as `2x128`."""
     if not (found := re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", text)):
-        raise InputError.at(place, f"{text!r} is not depth x width; write shapes as 2x128,4x256")
+        raise InputError.at(place, f"{shown(text)} is not depth x width; write shapes as 2x128,4x256")
     return int(found[1]), int(found[2])
 
 
@@ -126,11 +126,11 @@ def seconds_text(number: float) -> str:
 def _read(place: str, text: str, units: dict[str, float] | dict[str, int], needed: str) -> float:
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2] not in units:
-        raise InputError.at(place, f"{text!r} is not {needed}")
+        raise InputError.at(place, f"{shown(text)} is not {needed}")
     digits, unit = re.sub("[_,]", "", found[1]), units[found[2]]
     number = float(digits) * unit
     if not 0 < number < float("inf"):
-        raise InputError.at(place, f"{text!r} must be above zero and finite")
+        raise InputError.at(place, f"{shown(text)} must be above zero and finite")
     return float(Decimal(digits) * Decimal(str(unit)))  # 16.1K is 16,100, which its product of floats misses
 
 
@@ -140,7 +140,7 @@ def _written(number: float, units: dict[str, float], gap: str) -> str:
 
 
 def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
-    """A number that rounds to a thousand of its unit, in the next one where there is one."""
+    """A number that rounds to a thousand of its unit, in the next unit if there is one."""
     larger = [name for name in units if units[name] > units[unit]]
     return f"{number / units[larger[0]]:.3g}{gap}{larger[0]}" if larger else f"{number / units[unit]:,.0f}{gap}{unit}"
 
@@ -197,7 +197,7 @@ class UnitAmount(Protocol):
 
 
 def budget_words(budget: UnitAmount) -> str:
-    """A budget as it was given, in its own unit, unlike any other: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
+    """A budget in its own unit with all digits: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
     words = _exact(budget.amount)
     return f"{words if of_flops(budget.unit) else in_billions(words)} {budget.unit}"
 
@@ -209,7 +209,7 @@ def _exact(number: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """`1.0M to 2.0M`, or `1.0M` where both read the same."""
+    """`1.0M to 2.0M`, or `1.0M` if both round to it."""
     return compact(low) if compact(low) == compact(high) else f"{compact(low)} to {compact(high)}"
 
 

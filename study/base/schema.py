@@ -16,7 +16,7 @@ from study.base.quantities import read_count
 
 
 def _number(value: object) -> object:
-    """A number with a prefix, 10M, as a number, and everything else as it is; booleans are none."""
+    """A number with a prefix, such as 10M, as a number; other values unchanged; booleans are refused."""
     if type(value) in (int, float):  # nearly all that is read are numbers of records
         return value
     if isinstance(value, bool):
@@ -25,13 +25,13 @@ def _number(value: object) -> object:
 
 
 _Number = BeforeValidator(_number)
-"""What every number of a file is read by: 16K is 16,000, as on the command line."""
+"""Reads every number of a file: 16K is 16,000, as on the command line."""
 
 HELD = (1e-37, 1e37)
-"""Between these lie the numbers of a run, but for zero: single precision holds hardly any beyond."""
+"""The range of a run's nonzero numbers, near that of single precision."""
 
 MOST = 2**63 - 1
-"""The largest whole number that a table holds."""
+"""The largest 64-bit integer."""
 
 Count = Annotated[int, Field(ge=1, le=MOST), _Number]
 """A whole number of things, at least one; 2e5 is accepted for 200000."""
@@ -41,7 +41,7 @@ Index = Annotated[int, Field(ge=0, le=MOST), _Number]
 
 
 def _held(value: float) -> float:
-    """The value, of -0.0 the one zero; raises ValueError where single precision would make it zero or infinite."""
+    """The value, with -0.0 as zero; raises ValueError outside HELD."""
     if value and not HELD[0] <= value <= HELD[1]:
         raise ValueError("is beyond what devices calculate with, {:g} to {:g}".format(*HELD))
     return abs(value)
@@ -85,13 +85,13 @@ def _listed(value: object) -> object:
 
 
 Distinct = Annotated[tuple[ItemT, ...], AfterValidator(each_once)]
-"""Any number of values, each once: one that stands twice is a slip, and taking it once would hide what was meant."""
+"""Any number of distinct values; a repeated one is an error, since dropping it could hide a typo."""
 
 Several = Annotated[Distinct[ItemT], AfterValidator(_not_empty)]
-"""One or more; Field(min_length=1) would also call a list empty whose items are wrong."""
+"""One or more distinct values; Field(min_length=1) would also call a list of invalid items empty."""
 
 OneOrSeveral = Annotated[Several[ItemT], BeforeValidator(_listed)]
-"""The same, and a single one may stand without brackets."""
+"""One or more distinct values; a single one needs no brackets."""
 
 
 class Strict(BaseModel):
@@ -114,14 +114,14 @@ class Strict(BaseModel):
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
-        """The keys that may stand where the model does, as they are written in files, with their types."""
+        """The keys of the model as files spell them, with their types."""
         return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}
 
 
 ModelT = TypeVar("ModelT", bound=Strict)
 
 SAME_LIKENESS = 0.9
-"""A key is taken for one of the same mapping where it has so much in common with it, as one has with its plural."""
+"""The likeness from which a key of the same mapping is suggested: about that of a plural."""
 
 
 def join_path(*parts: str | int) -> str:
@@ -151,59 +151,76 @@ def _without_tags(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 def _message(model: type[Strict], detail: ErrorDetails) -> str:
-    value, example = shown(detail["input"]), shown(str(detail["input"])).strip("'\"")
-    context: dict[str, Any] = detail.get("ctx") or {}
+    """What is wrong with a value, in words."""
+    value = shown(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
-            key = str(detail["loc"][-1])
-            here = _model_at(model, detail["loc"][:-1])
-            parts = {name: _part(annotation) for name, annotation in here.known_keys().items()}
-            inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in part.known_keys()]
-            inside += [path for path in _paths(model) if path.replace(".", "_") == key]
-            meant = inside if near(key, [*parts], SAME_LIKENESS) is None else []
-            return f"is not a known key; {nearest(key, meant or [*parts])}"
+            return _unknown_key(model, detail["loc"])
         case "missing":
             return "is missing and has no default"
         case "value_error":
-            return str(context["error"]) if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {context['error']}"
+            reason = str(detail["ctx"]["error"])
+            return reason if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {reason}"
         case "model_type" | "model_attributes_type":
             return f"{value} where keys and values are needed: {', '.join(_model_at(model, detail['loc']).known_keys())}"
         case "dict_type":
             return f"{value} where keys and values are needed"
-        case _ if detail["input"] is None:
-            return "has no value; give one, or leave it out"
-        case "greater_than_equal":
-            return f"{value} is below the least allowed, {whole(context['ge']):,}"
-        case "greater_than":
-            return f"{value} must be above {whole(context['gt']):,}"
-        case "less_than_equal":
-            return f"{value} is above the most allowed, {whole(context['le']):,}"
-        case "less_than":
-            return f"{value} must be below {whole(context['lt']):,}"
-        case "literal_error":
-            known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-            best = near(str(detail["input"]), known)
-            return f"{value} is not one of {', '.join(known)}{f'; did you mean {best!r}?' if best else ''}"
-        case "finite_number":
-            return f"{value} must be a finite number"
-        case "int_parsing" | "int_type" | "int_from_float":
-            return f"{value} is not a whole number"
-        case "int_parsing_size":
-            return f"{value} is too large"
-        case "bool_parsing" | "bool_type":
-            return f"{value} is neither true nor false"
-        case "float_parsing" | "float_type":
-            return f"{value} is not a number"
         case "string_too_short" | "too_short":
             return "is empty"
-        case "string_type" if isinstance(detail["input"], bool):
-            return f"{value} where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"
+    return "has no value; give one, or leave it out" if detail["input"] is None else f"{value}{_of_value(detail)}"
+
+
+def _unknown_key(model: type[Strict], location: tuple[str | int, ...]) -> str:
+    """That a key is not known, with the nearest: the path of its like inside a part of the model, else one of its own."""
+    key = str(location[-1])
+    parts = {name: _part(annotation) for name, annotation in _model_at(model, location[:-1]).known_keys().items()}
+    inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in part.known_keys()]
+    inside += [path for path in _paths(model) if path.replace(".", "_") == key]
+    meant = inside if near(key, [*parts], SAME_LIKENESS) is None else []
+    return f"is not a known key; {nearest(key, meant or [*parts])}"
+
+
+_LIMITS = {
+    "greater_than_equal": ("is below the least allowed, ", "ge"),
+    "greater_than": ("must be above ", "gt"),
+    "less_than_equal": ("is above the most allowed, ", "le"),
+    "less_than": ("must be below ", "lt"),
+}
+"""What pydantic's errors of limits say, and under which key they hold the limit."""
+
+_NEEDED = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "is not a whole number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "is neither true nor false"),
+    **dict.fromkeys(("float_parsing", "float_type"), "is not a number"),
+    "int_parsing_size": "is too large",
+    "finite_number": "must be a finite number",
+}
+"""What pydantic's errors of a single value say."""
+
+
+def _of_value(detail: ErrorDetails) -> str:
+    """What is wrong with a value, to stand behind it."""
+    kind, given = detail["type"], detail["input"]
+    context: dict[str, Any] = detail.get("ctx") or {}
+    example = shown(str(given)).strip("'\"")
+    if kind in _NEEDED:
+        return f" {_NEEDED[kind]}"
+    if kind in _LIMITS:
+        words, key = _LIMITS[kind]
+        return f" {words}{whole(context[key]):,}"
+    match kind:
+        case "literal_error":
+            known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+            best = near(str(given), known)
+            return f" is not one of {', '.join(known)}{f'; did you mean {best!r}?' if best else ''}"
+        case "string_type" if isinstance(given, bool):
+            return " where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"
         case "string_type":
-            return f"{value} where text is needed, such as '{example}'"
+            return f" where text is needed, such as '{example}'"
         case "tuple_type" | "list_type":
-            return f"{value} where a list is needed, such as [{example}]"
+            return f" where a list is needed, such as [{example}]"
         case _:
-            return f"{value}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+            return f": {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
 def _paths(model: type[Strict]) -> Iterator[str]:
@@ -214,7 +231,7 @@ def _paths(model: type[Strict]) -> Iterator[str]:
 
 
 def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Strict]:
-    """The model at a location of another, whose keys may stand there."""
+    """The model at a location inside another."""
     for part in location:
         if part in (keys := model.known_keys()):
             model = next(_models_in(keys[str(part)]), model)
@@ -222,7 +239,7 @@ def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Stri
 
 
 def _part(annotation: object) -> type[Strict] | None:
-    """The strict model that a type is, or that stands beside none in it; no list and no mapping of them."""
+    """The strict model that a type is, or holds as optional; None for lists and mappings of models."""
     alternatives = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     return next((one for one in alternatives if isinstance(one, type) and issubclass(one, Strict)), None)
 
@@ -236,7 +253,7 @@ def _models_in(annotation: object) -> Iterator[type[Strict]]:
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `over` put in, mapping by mapping."""
+    """`base` updated recursively by `over`."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -250,23 +267,23 @@ def set_path(values: dict[str, Any], path: str, value: object) -> None:
 
 
 def set_below(values: dict[str, Any], keys: Sequence[str], value: object) -> None:
-    """Put `value` below these keys, which may hold dots themselves, making the mappings on the way.
+    """Set a value below these keys, which may contain dots, and create mappings on the way.
 
-    Raises InputError where a scalar stands in the way.
+    Raises InputError if a scalar is in the way.
     """
     *way, last = keys
     here = values
     for depth, part in enumerate(way):
         below = here.setdefault(part, {})
         if not isinstance(below, dict):
-            told = f"{'.'.join(way[: depth + 1])} is {shown(below)}, nothing can be set below it"
-            raise InputError.at(".".join(keys), told)
+            message = f"{'.'.join(way[: depth + 1])} is {shown(below)}, nothing can be set below it"
+            raise InputError.at(".".join(keys), message)
         here = below
     here[last] = value
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys."""
+    """Flatten nested mappings to dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         path = f"{prefix}.{key}" if prefix else key
@@ -278,12 +295,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def whole(value: float) -> int | float:
-    """An int where the number is whole and a float holds it exactly, so that 2e5 and 200000 are one value."""
+    """An int if the number is whole and exact in a float, so that 2e5 equals 200000."""
     return int(value) if abs(value) < 2**53 and value == int(value) else value
 
 
 def number_in(value: object) -> object:
-    """The number that a string spells, with a prefix or without, everything else as it is."""
+    """The number that a string spells, with or without a prefix; other values unchanged."""
     if not isinstance(value, str):
         return value
     try:

@@ -24,9 +24,9 @@ Both = tuple[float, float]
 
 def pooled_variance(groups: Iterable[Sequence[float] | NDArray[np.float64]]) -> tuple[float, int]:
     """Σ over groups of Σ(x − mean)² ÷ Σ(k − 1), and its degrees of freedom Σ(k − 1); 0 and 0 where no group has two."""
-    told = [np.asarray(values, dtype=float) for values in groups if len(values) > 1]
-    freedom = sum(len(values) - 1 for values in told)
-    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in told)
+    message = [np.asarray(values, dtype=float) for values in groups if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in message)
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in message)
     return squares / max(1, freedom), freedom
 
 

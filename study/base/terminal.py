@@ -6,19 +6,22 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from study.base.text import printable
+from study.base.text import printable, visible
 
 PIPED_WIDTH = 200
-"""How wide text is where no terminal says."""
+"""The width of text without a terminal."""
 
 NARROW = 78
 """How wide headings and notes in a table may be, so that a terminal of 80 columns wraps none."""
@@ -44,9 +47,9 @@ def narrow_table(
     def line(cells: Sequence[str]) -> Text:
         return Text("  ".join(way(cell, width) for way, cell, width in zip(ways, cells, widths, strict=True) if width))
 
-    told = Text(printable(title))
-    table = Table(title=told, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(line(names), no_wrap=True, min_width=min(told.cell_len, NARROW))
+    message = Text(printable(title))
+    table = Table(title=message, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(line(names), no_wrap=True, min_width=min(message.cell_len, NARROW))
     for heading, group in groupby(rows, lambda row: row[0]):
         for part in textwrap.wrap(printable(heading), NARROW):
             table.add_row(Text(part, "bold"))
@@ -58,19 +61,19 @@ def narrow_table(
 
 
 class _Outlived:
-    """A stream that loses its words where nothing takes them any more."""
+    """A stream that drops text that cannot be written."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, as far as that can be done."""
+        """Write, ignoring OSError."""
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, as far as that can be done."""
+        """Flush, ignoring OSError."""
         with suppress(OSError):
             self._stream.flush()
 
@@ -80,7 +83,7 @@ class _Outlived:
 
 @contextmanager
 def tolerate_lost_output() -> Iterator[None]:
-    """Let the block go on without its words where no terminal, file or pipe takes them any more."""
+    """Drop output inside the block once its terminal, file or pipe takes no more."""
     kept = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Outlived(sys.stdout), _Outlived(sys.stderr)
     try:
@@ -89,9 +92,25 @@ def tolerate_lost_output() -> Iterator[None]:
         sys.stdout, sys.stderr = kept
 
 
+@dataclass(frozen=True)
+class Visible:
+    """A text, a table or any other renderable of unknown origin, of which visible characters alone are shown."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        """Its segments; the ones by which rich itself controls the terminal stay."""
+        for segment in console.render(self.content, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """How wide the content is."""
+        return Measurement.get(console, options, self.content)
+
+
 def say(console: Console, text: str) -> None:
-    """Print text as it stands: on a terminal wrapped at words, in a log one line that is as long as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    """Print visible text: on a terminal wrapped at words, in a log one line that is as long as it is."""
+    console.print(visible(text), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
@@ -108,8 +127,9 @@ def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
 
 
 def show(*parts: Table | str) -> None:
-    """Print tables and lines, as wide as the terminal is; a wider table is left to it to wrap, so that nothing is cut."""
+    """Print tables and lines at the width of the terminal; wider tables wrap, so that nothing is cut."""
     width = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).width
     for part in parts:
         needed = Console(width=_ANY_WIDTH).measure(part).maximum if isinstance(part, Table) else 0
-        Console(width=max(width, needed)).print(part, highlight=False, markup=False)
+        content = Text(part) if isinstance(part, str) else part
+        Console(width=max(width, needed)).print(Visible(content), highlight=False, markup=False)

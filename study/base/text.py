@@ -1,43 +1,60 @@
-"""How text is written for readers: statuses, names of files, escaped Markdown, and tables in Markdown and in plain text."""
+"""Text for readers: statuses, file names, paths, escaped Markdown, and tables in Markdown and plain text."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import click
 
 from study.base.errors import InputError
 
 
 def status_words(status: str, reasons: Sequence[str] = ()) -> str:
-    """A status as it is told, with the reasons for it: weakly identified (few rows); one that is a sentence stays as it is."""
+    """A status with its reasons, as in weakly identified (few rows); a sentence stays as it is."""
     words = status.replace("_", " ") if status.isidentifier() else status
     return f"{words} ({'; '.join(reasons)})" if reasons else words
 
 
 def shape_and_variant(shape: str, setting: str) -> str:
-    """A shape with its setting in brackets where it has one: L2-H128-A2-F512 (norm=pre)."""
+    """A shape with its variant in brackets, if any: L2-H128-A2-F512 (norm=pre)."""
     return f"{shape} ({setting})" if setting else shape
 
 
 def at_budget(words: str, budget: str) -> str:
-    """What is trained and on how much, where that is told: L2-H128-A2-F512 at 1M tokens."""
+    """Words with their budget, if any: L2-H128-A2-F512 at 1M tokens."""
     return f"{words} at {budget}" if budget else words
 
 
 def file_name(words: str) -> str:
-    """Words as the stem of a file's name: no quotes, and a dash for what is no letter, no digit and none of `.=_-`."""
+    """Words as the stem of a file name: no quotes, and dashes for all but letters, digits and `.=_-`."""
     return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=").replace("'", "")).strip("-")
 
 
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""The categories of Unicode of control and format characters, halves of surrogate pairs, and separators of lines."""
+
+
+def visible(text: str) -> str:
+    """Text of unknown origin without the characters that control a terminal or reorder what it shows; lines stay."""
+    return "".join(character for character in text if character in "\n\t" or unicodedata.category(character) not in _HIDDEN)
+
+
 def printable(text: str) -> str:
-    """Text of unknown origin on one line, without the characters that would steer a terminal."""
-    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+    """Text of unknown origin on one line, visible characters alone."""
+    return visible(" ".join(text.split()))
+
+
+def echo(text: object = "", err: bool = False) -> None:
+    """Print text of unknown origin, visible characters alone: what commands print goes through here or `terminal.show`."""
+    click.echo(visible(str(text)), err=err)
 
 
 def escape(text: object) -> str:
-    """Text of unknown origin as one line of Markdown that shows it and does nothing else."""
+    """Text of unknown origin as one line of Markdown without markup."""
     return re.sub(r"([\\`*_\[\]<>#|~&$!])", r"\\\1", printable(str(text)))
 
 
@@ -54,7 +71,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def table_of(rows: Sequence[Mapping[str, object]]) -> str:
-    """A Markdown table of rows that are told by column, all alike; empty where there are none."""
+    """A Markdown table of rows with the same columns; empty if there are none."""
     return table(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
 
 
@@ -74,7 +91,7 @@ def _cell(text: str, width: int, left: bool) -> str:
 
 
 def path_from(text: str, place: str) -> Path:
-    """The path of a text, ~ and ~name as homes; raises InputError at the place where a home is nobody's."""
+    """The path of a text, with ~ and ~name expanded; raises InputError for an unknown home."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -82,10 +99,10 @@ def path_from(text: str, place: str) -> Path:
 
 
 def pasted(path: Path) -> str:
-    """A path as a shell takes it, for a command that is told to be pasted."""
+    """A path quoted for a shell, in a command to paste."""
     return shlex.quote(str(path))
 
 
 def without_lone_surrogates(text: str) -> str:
-    """The text with a question mark in place of each, so that every other character stays where it stands."""
+    """The text with a question mark for each half of a surrogate pair, so that other characters keep their positions."""
     return text.encode("utf-8", "replace").decode()

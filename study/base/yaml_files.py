@@ -1,4 +1,4 @@
-"""YAML files as mappings, read strictly: what YAML 1.1 takes for something else than it looks like is refused."""
+"""Read YAML files strictly as mappings: values that YAML 1.1 misreads, such as 010, are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_BYTES = 2**20
 """The size of the largest file that is read as YAML."""
 
 MOST_VALUES = 100_000
-"""The most values and keys that a YAML text holds, those that aliases repeat included."""
+"""The most values and keys of a YAML text, aliases expanded."""
 
 MOST_NESTED = 64
 """The most levels of lists and mappings inside each other."""
@@ -25,11 +25,11 @@ MOST_DIGITS = 40
 """The longest whole number that is read, in characters."""
 
 _UNHELD = re.compile(r"[\x00\ud800-\udfff]")
-"""What an escape may put into text and no path or file holds: zero bytes and halves of surrogate pairs."""
+"""Zero bytes and lone surrogates, which escapes can write and no file holds."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds; raises InputError with line and column where it cannot be read."""
+    """Read a YAML file as a mapping; raises InputError with line and column."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -82,11 +82,11 @@ _REMEDIES = {
     "found character": "put text that begins with it in quotes",
     "expected <block end>": "indent keys of one mapping alike, and put text that begins with a quote in quotes as a whole",
 }
-"""What to do about the slips that the words of YAML's own parser do not name, by how these begin."""
+"""Remedies by the beginning of the YAML parser's messages, which name none."""
 
 
 def _remedy(error: yaml.MarkedYAMLError) -> str:
-    """What to do about YAML that cannot be parsed: where that opens which is not closed, or how to write what was meant."""
+    """How to mend invalid YAML: which bracket or quote to close, or how to write the value."""
     problem, begun = error.problem or "", error.context_mark
     if begun and problem.startswith(("expected ',' or", "found unexpected end of stream")):
         return f"; close what opens at {begun.line + 1}:{begun.column + 1}, or put text that holds such a sign in quotes"
@@ -186,8 +186,8 @@ def _with_plain_keys(pairs: list[tuple[yaml.Node, yaml.Node]]) -> list[tuple[yam
 def _check_plain(node: yaml.ScalarNode) -> None:
     if re.fullmatch(r"[-+]?0[0-7_]+|.*:.*", node.value):
         number = node.value[:MOST_DIGITS]
-        told = f"{number} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
-        raise _refused(told, node.start_mark)
+        message = f"{number} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
+        raise _refused(message, node.start_mark)
 
 
 KeyLoader.add_constructor("tag:yaml.org,2002:int", KeyLoader.construct_plain_int)

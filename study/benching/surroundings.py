@@ -90,8 +90,8 @@ def measure_data(threads: int, tell: Tell) -> None:
     tokenizer = train_tokenizer(texts, 8192)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         started = perf_counter()
-        counts = write_tokens((("train", text) for text in texts), tokenizer, Path(folder))
-        speed = int(counts["train"].sum()) / (perf_counter() - started)
+        counts, _ = write_tokens((("train", text) for text in texts), tokenizer, Path(folder))["train"]
+        speed = int(counts.sum()) / (perf_counter() - started)
         what = f"tokenising {sum(map(len, texts)) / 1e6:.0f} MB of docstrings with 8,192 pieces"
         tell(figure(what, speed, "tokens/s", at_least=TOKENS_PER_SECOND))
         load()

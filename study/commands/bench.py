@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from study.base.machine import rest_at_barriers
+from study.base.text import echo
 from study.benching.bench_tables import TITLES, as_line, as_text
 from study.commands.options import CountRange, FiniteRange, as_json, device_option, output_folder, threads_option
 
@@ -42,14 +43,14 @@ def bench(
 
     vocabularies = None if vocabulary is None else read_whole_numbers("--vocabulary", vocabulary)
     choice = Choice(**options, vocabularies=vocabularies, dtypes=_dtypes(dtype))
-    results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), {"laws": _laws})
+    results, rows = run(choice, only, output, lambda section, row: echo(as_line(section, row), err=True), {"laws": _laws})
     for figure in (training_speed, roofline):
         figure.draw_file(results.file)
     if as_json:
-        click.echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
+        echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
     else:
         tables = [as_text(section, found, results.sections[section]["environment"]["busy"]) for section, found in rows.items()]
-        click.echo("\n\n".join([*tables, f"Kept in {results.file}"]))
+        echo("\n\n".join([*tables, f"Kept in {results.file}"]))
 
 
 def _laws(tell: Callable[[dict[str, Any]], None]) -> None:

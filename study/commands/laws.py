@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.errors import InputError, option_name
+from study.base.text import echo
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _opened(path: Path) -> RunTable:
 def _show(found: Any, as_json: bool) -> None:
     from study.base.quantities import rounded_all
 
-    click.echo(json.dumps(rounded_all(found.to_dict()), indent=1, allow_nan=False) if as_json else found.to_text())
+    echo(json.dumps(rounded_all(found.to_dict()), indent=1, allow_nan=False) if as_json else found.to_text())
 
 
 def _enough(_context: click.Context, _option: click.Parameter, resamples: int) -> int:
@@ -226,7 +227,7 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool,
         source = TableQuery(_opened(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
         written = draw_all(source, old.law, into, old.settings, old.held_out, png)
     for file in written:
-        click.echo(file)
+        echo(file)
 
 
 @click.command()
@@ -291,6 +292,6 @@ def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
     from study.replicating.suite import to_markdown
 
     studies = replicate_all(into, chinchilla)
-    click.echo(json.dumps([found.to_dict() for found in studies], indent=1) if as_json else to_markdown(studies))
+    echo(json.dumps([found.to_dict() for found in studies], indent=1) if as_json else to_markdown(studies))
     if not all(number.agrees for found in studies for number in found.numbers):
         sys.exit(1)

@@ -10,6 +10,7 @@ import click
 
 from study.base.errors import InputError
 from study.base.machine import rest_at_barriers
+from study.base.text import echo
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option, results_option, threads_option
 from study.config.presets import PRESETS, PresetName
 
@@ -76,7 +77,7 @@ def params(
     others = explanations(architecture, published) if explain else ()
     conditions = Conditions(default_length(sequence_length, [architecture]), batch, precision)
     counted = account(architecture, conditions, title, others)
-    click.echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
+    echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
 
 
 @click.command()
@@ -147,7 +148,7 @@ def compare(
         measured = measures(conditions, _latency_model(latency_table, conditions))
         ranked = rank_changes(base.architecture, steps, measured, by)
         plain, text = changes_to_dict(base, ranked, by, conditions), changes_as_text(base, ranked, by, conditions)
-    click.echo(json.dumps(plain, indent=1) if as_json else text)
+    echo(json.dumps(plain, indent=1) if as_json else text)
 
 
 @click.command()
@@ -169,7 +170,7 @@ def figures(folder: Path, png: bool, as_json: bool) -> None:
         *save_in(where_parameters_are.draw(shares), folder, "where_parameters_are", png),
         *save_in(elasticities.draw(elasticities.frame(base), base), folder, "elasticities", png),
     ]
-    click.echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
+    echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 
 
 @click.command()
@@ -207,9 +208,9 @@ def shapes(as_json: bool, **options: Any) -> None:
 
     solved = ShapeQuery(**options).answer()
     if as_json:
-        click.echo(json.dumps(solved.to_dict(), indent=1))
+        echo(json.dumps(solved.to_dict(), indent=1))
     else:
-        click.echo(solved.to_text())
+        echo(solved.to_text())
 
 
 @click.command()
@@ -246,7 +247,7 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
         rows, path = measure_into(out, choice, lambda share: progress.update(task, completed=share, description="timing"))
     parameters_against_latency.write(path)
     if as_json:
-        click.echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))
+        echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))
     else:
         show(table_of(rows), f"The table: {path}", *filter(None, [disturbed(rows)]))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from study.base.text import echo
 from study.commands.options import as_json
 from study.commands.sweeps import folder_argument, folder_with_runs
 
@@ -31,11 +32,11 @@ def pack(folder: Path, delete_weights: bool, as_json: bool) -> None:
     sweep = folder_with_runs(folder)
     done = pack_runs(sweep, delete_weights)
     if as_json:
-        click.echo(json.dumps(asdict(done) | {"path": str(done.path)}, indent=1))
+        echo(json.dumps(asdict(done) | {"path": str(done.path)}, indent=1))
         return
     scores = f" and {plural(done.scores, 'score')}" if done.scores else ""
     size = f"{plural(done.tables, 'file')} of {bytes_text(done.table_bytes)}"
-    click.echo(f"{sweep.name}: {plural(done.runs, 'run')}{scores}, {done.files:,} files, are {size} now: {done.path}")
+    echo(f"{sweep.name}: {plural(done.runs, 'run')}{scores}, {done.files:,} files, are {size} now: {done.path}")
 
 
 @click.command()
@@ -52,4 +53,4 @@ def unpack(folder: Path, as_json: bool) -> None:
     sweep = folder_with_runs(folder)
     runs = unpack_runs(sweep)
     told = f"{sweep.name}: {plural(runs, 'run')} have folders again: {sweep.runs_folder}"
-    click.echo(json.dumps({"sweep": sweep.name, "runs": runs}) if as_json else told)
+    echo(json.dumps({"sweep": sweep.name, "runs": runs}) if as_json else told)

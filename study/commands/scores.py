@@ -14,6 +14,7 @@ import click
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem, map_all, option_name
 from study.base.machine import rest_at_barriers
+from study.base.text import echo
 from study.commands.options import (
     PLACES,
     CountRange,
@@ -78,11 +79,11 @@ def score(folder: Path, as_json: bool, **asked: Any) -> None:
                 say(console, line)
         scored = score_runs(scored_runs, downstream, resources, console)
     if as_json:
-        click.echo(json.dumps(score_values(scored), indent=1))
+        echo(json.dumps(score_values(scored), indent=1))
     else:
         show(*score_table(scored))
         if is_there((sweep := scored.target.sweep).answer_file):
-            click.echo(f"to write the answer of {sweep.name} anew, with these scores: study report {pasted(sweep.path)}")
+            echo(f"to write the answer of {sweep.name} anew, with these scores: study report {pasted(sweep.path)}")
 
 
 @click.command()
@@ -116,9 +117,9 @@ def features(
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found.values, lines)
-    click.echo(f"{len(lines)} embeddings of width {found.values.shape[1]}: {into}")
+    echo(f"{len(lines)} embeddings of width {found.values.shape[1]}: {into}")
     if found.cut:
-        click.echo(f"{plural(found.cut, 'text')} of more than {found.most_tokens} tokens lost the end", err=True)
+        echo(f"{plural(found.cut, 'text')} of more than {found.most_tokens} tokens lost the end", err=True)
 
 
 @click.command()
@@ -138,7 +139,7 @@ def export(folder: Path, into: Path, results: Path) -> None:
 
     exported = write(single_run(_folder(folder, results)), into)
     opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
-    click.echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
+    echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
 
 
 @click.command("import-encoder")
@@ -175,7 +176,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
         run = read(source, SweepFolder(into), DataConfig.parse(text, place="data"), execution, precision or "auto")
     record = run.record()
     assert record is not None
-    click.echo(record.model_dump_json(indent=1, exclude_none=True) if as_json else to_text(run, record))
+    echo(record.model_dump_json(indent=1, exclude_none=True) if as_json else to_text(run, record))
 
 
 def _folder(name: Path, results: Path) -> Path:

@@ -14,6 +14,7 @@ import click
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, check_all
+from study.base.text import echo
 from study.commands.options import CountRange, as_json, place_options, png_option, results_option
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     on = spec.resources.overridden(**resources)
     bill = check_all(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
-        click.echo(json.dumps(bill.to_dict() | {"executed": on.executed}, indent=1))
+        echo(json.dumps(bill.to_dict() | {"executed": on.executed}, indent=1))
     else:
         show(cost_table(spec.question, bill), "\n".join([cost_summary(bill), *executed_lines(on)]))
 
@@ -198,9 +199,9 @@ def _write_answer(folder: SweepFolder, include_unbracketed: bool = False, png: b
 
 def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(answer.to_dict(), indent=1))
+        echo(json.dumps(answer.to_dict(), indent=1))
     else:
-        click.echo(f"\n{answer.headline}\n\nThe answer: {folder.answer_file}\nIts figures: {folder.figures}")
+        echo(f"\n{answer.headline}\n\nThe answer: {folder.answer_file}\nIts figures: {folder.figures}")
 
 
 def _check_tasks(spec: Sweep) -> None:
@@ -230,7 +231,7 @@ def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
     if watch and as_json:
         while True:
             state = status_of(sweep)
-            click.echo(json.dumps(state.to_dict()))
+            echo(json.dumps(state.to_dict()))
             if state.coordinator is None:
                 return
             time.sleep(WATCH_SECONDS)
@@ -238,7 +239,7 @@ def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
         _watch(sweep)
     state = status_of(sweep)
     if as_json:
-        click.echo(json.dumps(state.to_dict(), indent=1))
+        echo(json.dumps(state.to_dict(), indent=1))
     elif every or len(state.runs) <= MOST_LISTED:
         show(status_table(state), status_summary(state))
     else:
@@ -256,6 +257,7 @@ def _watch(sweep: SweepFolder) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    from study.base.terminal import Visible
     from study.running.status import status as status_of
     from study.running.status_tables import watched
 
@@ -263,7 +265,7 @@ def _watch(sweep: SweepFolder) -> None:
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while (state := status_of(sweep)).coordinator is not None:
             table, *lines = watched(state, _rows_free())
-            live.update(Group(table, *map(Text, lines)), refresh=True)
+            live.update(Visible(Group(table, *map(Text, lines))), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 
@@ -280,7 +282,7 @@ def stop(folder: Path, as_json: bool) -> None:
     sweep = sweep_folder(folder)
     stopped = stop_sweep(sweep)
     text = f"{sweep.name} has stopped; the same command goes on from there" if stopped else f"{sweep.name}: nobody runs it now"
-    click.echo(json.dumps({"sweep": sweep.name, "stopped": stopped}) if as_json else text)
+    echo(json.dumps({"sweep": sweep.name, "stopped": stopped}) if as_json else text)
 
 
 @click.command()
@@ -303,18 +305,18 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     sweep = folder_with_runs(folder)
     retried = retry_failed(sweep, runs)
     if as_json:
-        click.echo(json.dumps({"sweep": sweep.name, "retried": [asdict(run) for run in retried]}, indent=1))
+        echo(json.dumps({"sweep": sweep.name, "retried": [asdict(run) for run in retried]}, indent=1))
         return
     for one in retried:
-        click.echo(printable(f"{f'{one.task} of ' if one.task else ''}{one.run_id} was {one.state}: {one.reason or ''}"))
+        echo(printable(f"{f'{one.task} of ' if one.task else ''}{one.run_id} was {one.state}: {one.reason or ''}"))
     scores = sum(one.task is not None for one in retried)
     if count := len(retried) - scores:
-        click.echo(f"{plural(count, 'run')} will be tried again by the next launch of {sweep.name}")
+        echo(f"{plural(count, 'run')} will be tried again by the next launch of {sweep.name}")
     if scores:
         by = f"the next study score, or launch that scores, of {sweep.name}"
-        click.echo(f"{plural(scores, 'score')} will be tried again by {by}")
+        echo(f"{plural(scores, 'score')} will be tried again by {by}")
     if not retried:
-        click.echo(f"nothing of {sweep.name} FAILED, was HUNG or met OOM; other runs are tried again where they are named")
+        echo(f"nothing of {sweep.name} FAILED, was HUNG or met OOM; other runs are tried again where they are named")
 
 
 @click.command()
@@ -339,9 +341,9 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
         raise InputError.at("study exclude", "needs either --reason, or --undo")
     found = include(run, results) if reason is None else exclude_run(run, results, reason)
     if as_json:
-        click.echo(json.dumps({"run": found[0].run_id, "excluded": reason, "folders": [str(each.path) for each in found]}))
+        echo(json.dumps({"run": found[0].run_id, "excluded": reason, "folders": [str(each.path) for each in found]}))
         return
     what = "counts again" if reason is None else "is left out"
     for each in found:
         sweep = SweepFolder.of(each)
-        click.echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {pasted(sweep.path)}")
+        echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {pasted(sweep.path)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from study.base.quantities import plural
+from study.base.text import echo
 from study.commands.options import as_json, output_folder
 from study.commands.sweeps import folder_argument, sweep_folder
 
@@ -33,14 +34,14 @@ def sync(folder: Path, as_json: bool) -> None:
             sweep_folder(folder), progress=lambda done, total: progress.update(task, completed=done, total=total)
         )
     if as_json:
-        click.echo(json.dumps(outcome.to_dict(), indent=1))
+        echo(json.dumps(outcome.to_dict(), indent=1))
     else:
         counts = (
             f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already} there already, {len(outcome.failed)} failed"
         )
-        click.echo(f"{counts} (W&B is {outcome.mode})")
+        echo(f"{counts} (W&B is {outcome.mode})")
         for run_id, reason in outcome.failed.items():
-            click.echo(f"{run_id}: {reason}", err=True)
+            echo(f"{run_id}: {reason}", err=True)
     if outcome.failed:
         sys.exit(1)
 
@@ -71,6 +72,6 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
 
     done = read(source, into, group, tuned)
     if as_json:
-        click.echo(json.dumps(asdict(done) | {"ledger": str(done.ledger)}, indent=1))
+        echo(json.dumps(asdict(done) | {"ledger": str(done.ledger)}, indent=1))
     else:
-        click.echo(f"{done.runs} runs with {done.rows:,} rows: {done.ledger}")
+        echo(f"{done.runs} runs with {done.rows:,} rows: {done.ledger}")

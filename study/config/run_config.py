@@ -81,12 +81,12 @@ class TokenizerConfig(Strict):
             return f"{larger}, or a tokeniser of the text's language"
         return "train a tokeniser on this text (kind: wordpiece), or use one of its language"
 
-    def unread(self, unknown_share: float | None) -> str | None:
+    def unread(self, unknown_share: float | None, of: Literal["tokens", "characters"] = "tokens") -> str | None:
         """A warning about a text with this share of [UNK]; None up to MOST_UNKNOWN, and if it is not known."""
         if unknown_share is None or unknown_share <= MOST_UNKNOWN:
             return None
         words = "words that the tokeniser does not know and no run predicts"
-        return f"{unknown_share:.0%} of the text's tokens are [UNK], {words}; {self.remedy}"
+        return f"{unknown_share:.0%} of the text's {of} are [UNK], {words}; {self.remedy}"
 
 
 class DataConfig(Strict):

@@ -1,4 +1,4 @@
-"""The cache outside the repository: entries that appear whole or not at all, and are checked whenever they are opened.
+"""The cache outside the repository: entries appear whole or not at all, and are checked at each opening.
 
 <cache>/<kind>/<fingerprint>/
     manifest.json    facts about the entry, and the size and SHA-256 of each of its files, sealed by a hash of its own
@@ -30,7 +30,7 @@ from study.config.run_config import fingerprint_of
 logger = logging.getLogger(__name__)
 
 SETTLED_SECONDS = 2.0
-"""How long nothing has touched a file whose hash is remembered; some file systems count whole seconds, FAT every other."""
+"""The least age of a change before a hash is remembered; some file systems count whole seconds, FAT every other."""
 
 SHA256_DIGITS = 64
 """Hexadecimal digits of a SHA-256."""
@@ -39,24 +39,24 @@ _MANIFEST = "manifest.json"
 
 
 class DamagedEntryError(Exception):
-    """A cache entry whose files are not the ones that were written."""
+    """A cache entry whose files differ from those written."""
 
 
 def cache_root() -> Path:
-    """The folder of the cache: STUDY_CACHE where it is set, else the platform's cache folder for `scaling-study`."""
+    """The cache folder: STUDY_CACHE, or the platform's cache folder for `scaling-study`."""
     override = os.environ.get("STUDY_CACHE")
     return path_from(override, "STUDY_CACHE") if override else platformdirs.user_cache_path("scaling-study")
 
 
 def check_cache() -> None:
-    """Raise InputError where the cache can hold no files."""
+    """Raise InputError if the cache cannot hold files."""
     if not takes_files(root := cache_root()):
         place = "STUDY_CACHE" if os.environ.get("STUDY_CACHE") else "the cache"
         raise InputError.at(place, f"{root} cannot hold files; set STUDY_CACHE to a folder that can")
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex; reads about 2 GB a second, in bounded memory."""
+    """The SHA-256 of a file in hex; reads about 2 GB/s in bounded memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -80,7 +80,7 @@ def cached_sha256_of(path: Path) -> str:
 
 
 def _touched(path: Path) -> list[int]:
-    """What tells that nothing has touched a file since."""
+    """Facts that change if a file does."""
     found = path.stat()
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
@@ -134,12 +134,12 @@ def _checked_facts(folder: Path) -> dict[str, Any]:
 
 
 def _identity(path: Path) -> dict[str, Any]:
-    """What tells one file from another, empty where there is none."""
+    """The size and hash of a file, empty if it does not exist."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)} if path.is_file() else {}
 
 
 def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Build an entry beside its place and rename it there; call with its lock held."""
+    """Build an entry in a temporary folder and rename it; call with its lock held."""
     new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Corpora as streams of documents, what identifies them, and the split that each document belongs to."""
+"""Corpora as streams of documents, their identities, and the split of each document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 _DOCSTRINGS = "docstrings"
 MORE_TEXT = "give more text (4% of the documents validate; in a .txt an empty line ends a document)"
-"""What to do where too few documents are of a split."""
+"""The remedy for a split with too few documents."""
 
 _VALIDATION_PERCENT = 4
 _TEST_PERCENT = 4
@@ -38,7 +38,7 @@ class Document:
 
 @dataclass
 class Tally:
-    """How many documents of a corpus were kept and passed over, and the UTF-8 bytes kept."""
+    """Counts of documents kept and skipped, and the UTF-8 bytes kept."""
 
     documents: int = 0
     text_bytes: int = 0
@@ -66,7 +66,7 @@ def is_local(corpus: str) -> bool:
 
 
 def skipped_files_note(data: DataConfig) -> str | None:
-    """Which files of a corpus's folder are not read, in words, None where all are, or it is no folder."""
+    """The skipped files of a corpus folder in words, None if there are none or it is no folder."""
     return passed_over(data.corpus) if is_local(data.corpus) else None
 
 
@@ -95,8 +95,8 @@ def _check_splits(data: DataConfig) -> None:
     if none := [name for name in ("train", "validation") if not found[name]]:
         raise InputError.at("data.corpus", f"{holds}, none of them in the {none[0]} split; {MORE_TEXT}")
     few = f"{sequences:,} of length {length} are asked for, but {holds}, of which those that validate have no more than"
-    told = f"{few} {plural(found['validation'], 'token')}; set it lower, or {MORE_TEXT}"
-    raise InputError.at("data.validation_sequences", told)
+    message = f"{few} {plural(found['validation'], 'token')}; set it lower, or {MORE_TEXT}"
+    raise InputError.at("data.validation_sequences", message)
 
 
 def corpus_identity(data: DataConfig) -> object:

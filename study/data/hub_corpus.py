@@ -69,7 +69,7 @@ def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
 
 @functools.cache
 def _why_silent() -> str | None:
-    """Why the hub does not answer, None where it does, or nobody is to ask; it is asked once in the life of a process.
+    """Why the hub does not answer, None if it does or requests are switched off; checked once per process.
 
     A process that it does not answer goes on offline, with what was loaded before: each request would be tried six times.
     """

@@ -1,4 +1,4 @@
-"""Data ready for training: built once, cached by its content, opened in the time that reading it takes."""
+"""Data ready for training: built once and cached by content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from tokenizers import Tokenizer
 
-from study.base.errors import InputError, check_all
+from study.base.errors import InputError, Problem, check_all
 from study.base.quantities import plural
 from study.base.schema import Strict
 from study.config.run_config import DataConfig, TokenizerConfig, fingerprint_of
@@ -31,7 +31,15 @@ from study.data.corpora import (
 )
 from study.data.deduplication import DEDUPLICATION_VERSION, Repetitions, repetitions
 from study.data.overlap import overlap_share
-from study.data.token_files import PackedSequences, entropy_nats, open_stream, token_dtype, token_file, write_tokens
+from study.data.token_files import (
+    PackedSequences,
+    count_characters,
+    entropy_nats,
+    open_stream,
+    token_dtype,
+    token_file,
+    write_tokens,
+)
 from study.data.tokenizing import (
     SpecialTokens,
     as_trained_on,
@@ -55,9 +63,10 @@ _LOOKED_AT_CHARACTERS = 200_000
 class Facts(Strict):
     """What is known of a corpus and its tokens; `unigram_entropy_nats` is that of the train split without special tokens.
 
-    `unknown_share` is that of [UNK] among its tokens without the other special ones; entries of an earlier version do not tell
-    it. `text_bytes` are the UTF-8 bytes of the documents kept; empty and repeated documents are left out and counted. Of a
-    corpus that is deduplicated, repeated paragraphs are left out and near-duplicates, which join another split, are kept.
+    `unknown_share` is the share of [UNK] among its tokens without the other special ones, and `lost_share` the share of its
+    characters, white space aside, that became [UNK]; entries of earlier versions lack them. `text_bytes` counts the UTF-8 bytes
+    of the documents kept; empty and repeated documents are left out and counted. A corpus that is deduplicated lacks repeated
+    paragraphs, and keeps near-duplicates, which join another split.
     """
 
     vocabulary: int
@@ -71,6 +80,7 @@ class Facts(Strict):
     near_duplicate_documents: int = 0
     unigram_entropy_nats: float
     unknown_share: float | None = None
+    lost_share: float | None = None
     tokenizer_sha256: str
 
 
@@ -91,12 +101,12 @@ class PreparedData:
 
     @property
     def vocabulary(self) -> int:
-        """How many pieces the tokeniser has; every token is below it."""
+        """The size of the vocabulary."""
         return self.facts.vocabulary
 
     @property
     def unigram_entropy_nats(self) -> float:
-        """The loss of a model that knows how common each token is and nothing of its context."""
+        """The loss of a model that knows unigram frequencies alone."""
         return self.facts.unigram_entropy_nats
 
     @property
@@ -183,6 +193,17 @@ def data_fingerprint(data: DataConfig) -> str:
     return _fingerprint(stream_fingerprint(data), data.sequence_length)
 
 
+def files_fingerprint(data: DataConfig) -> str | None:
+    """The `data_fingerprint` of a text in local files as they are now.
+
+    None of any other text, which differs between machines, and where the files cannot be read.
+    """
+    try:
+        return data_fingerprint(data) if is_local(data.corpus) else None
+    except InputError:
+        return None
+
+
 def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
     """The data of a configuration, from the cache, or built into it first; all sequence lengths share one entry.
 
@@ -202,23 +223,23 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
         facts=facts,
         validation_overlap_share=overlap[_OVERLAP],
     )
-    _check_sizes(prepared)
     _check_read(prepared, data)
+    _check_sizes(prepared, data)
     return prepared
 
 
 def unread_at_first(data: DataConfig) -> str | None:
-    """What to tell of how a text begins where the file of its tokeniser does not know much of it; None where all is well.
+    """A note if the tokeniser's file does not know much of the beginning of a text, else None.
 
-    Also where the tokeniser is yet to be trained, and of texts that are no local files, which would take long to get.
+    Also None if the tokeniser is yet to be trained, and for texts that are no local files, which take long to get.
     """
     if data.tokenizer.kind != "file" or not is_local(data.corpus):
         return None
     tokenizer = as_trained_on(load_tokenizer(data.tokenizer))
-    texts = first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS)
-    encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    counts = np.bincount([token for encoding in encodings for token in encoding.ids], minlength=data.tokenizer.vocabulary)
-    return data.tokenizer.unread(_unknown_share(counts, SpecialTokens.of(tokenizer)))
+    texts = list(first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS))
+    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    characters = count_characters(tokenizer, texts, encodings, SpecialTokens.of(tokenizer).unk)
+    return data.tokenizer.unread(characters.lost_share, of="characters")
 
 
 def known_overlap_share(data: DataConfig) -> float | None:
@@ -269,14 +290,15 @@ def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
     tokenizer = open_tokenizer(folder / _TOKENIZER_FILE)
 
     tally = Tally()
-    counts = write_tokens(corpus.documents("Tokenizing", tally), tokenizer, folder)
+    written = write_tokens(corpus.documents("Tokenizing", tally), tokenizer, folder)
     special = SpecialTokens.of(tokenizer)
-    words = counts["train"].copy()
+    train_counts, characters = written["train"]
+    words = train_counts.copy()
     words[list(special.all)] = 0
     facts = Facts(
         vocabulary=data.tokenizer.vocabulary,
         dtype=token_dtype(data.tokenizer.vocabulary).name,
-        tokens={split: int(of_split.sum()) for split, of_split in counts.items()},
+        tokens={split: int(of_split.sum()) for split, (of_split, _) in written.items()},
         documents=tally.documents,
         text_bytes=tally.text_bytes,
         empty_documents=tally.empty,
@@ -284,7 +306,8 @@ def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
         repeated_paragraphs=tally.repeated_paragraphs,
         near_duplicate_documents=tally.near_duplicates,
         unigram_entropy_nats=entropy_nats(words),
-        unknown_share=_unknown_share(counts["train"], special),
+        unknown_share=_unknown_share(train_counts, special),
+        lost_share=characters.lost_share,
         tokenizer_sha256=sha256_of(folder / _TOKENIZER_FILE),
     )
     return facts.model_dump(mode="json")
@@ -296,23 +319,23 @@ def _unknown_share(counts: NDArray[np.int64], special: SpecialTokens) -> float:
     return float(counts[special.unk] / max(1, counts[special.unk] + known))
 
 
-def _check_sizes(prepared: PreparedData) -> None:
-    """Raise InputError where a split is too small for the configuration."""
+def _check_sizes(prepared: PreparedData, data: DataConfig) -> None:
+    """Raise InputError where a split is too small; what the tokeniser lost of the text, which makes it small, comes first."""
     train, validation = len(prepared.split("train")), len(prepared.split("validation"))
     length, facts = prepared.sequence_length, prepared.facts
     paragraphs = f" and {plural(facts.repeated_paragraphs, 'repeated paragraph')}" if facts.repeated_paragraphs else ""
     left_out = f"{facts.empty_documents:,} empty and {facts.duplicate_documents:,} repeated ones{paragraphs} left out"
     holds = f"the corpus of {facts.documents:,} documents ({left_out}) and {sum(facts.tokens.values()):,} tokens holds"
     if train == 0:
-        raise InputError.at(
-            "data.sequence_length", f"{holds} no training sequence of {length}; give more text or a lower value"
-        )
-    if validation < prepared.validation_sequences:
+        place, message = "data.sequence_length", f"{holds} no training sequence of {length}; give more text or a lower value"
+    elif validation < prepared.validation_sequences:
         remedy = f"set it to at most {validation:,}" if validation else MORE_TEXT
-        raise InputError.at(
-            "data.validation_sequences",
-            f"{prepared.validation_sequences:,} are asked for, but {holds} {validation:,} of length {length}; {remedy}",
-        )
+        place = "data.validation_sequences"
+        message = f"{prepared.validation_sequences:,} are asked for, but {holds} {validation:,} of length {length}; {remedy}"
+    else:
+        return
+    lost = data.tokenizer.unread(facts.lost_share, of="characters")
+    raise InputError([*([Problem("data.tokenizer", lost)] if lost else []), Problem(place, message)])
 
 
 def _check_read(prepared: PreparedData, data: DataConfig) -> None:

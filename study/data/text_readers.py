@@ -218,8 +218,8 @@ def _read_delimited(delimiter: str, path: Path, column: str) -> Iterator[str]:
             place = header.index(column)
             for row in filter(None, reader):
                 if len(row) != len(header):
-                    told = f"has {len(row)} fields where the header has {len(header)}; quote the fields that hold delimiters"
-                    raise InputError.at(f"{path}:{reader.line_num}", told)
+                    message = f"has {len(row)} fields where the header has {len(header)}; quote the fields that hold delimiters"
+                    raise InputError.at(f"{path}:{reader.line_num}", message)
                 yield row[place]
         except csv.Error as error:
             raise InputError.at(f"{path}:{reader.line_num}", f"{error}; write the file again as RFC 4180 has it") from error

@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -24,6 +24,25 @@ _UINT16_VOCABULARY = 2**16
 
 MOST_WORDS = 2**18
 """Distinct words that are remembered, about 50 MB; when there are more, remembering begins anew."""
+
+
+@dataclass(frozen=True)
+class Characters:
+    """How many characters of a text a tokeniser read, white space aside, and how many of them became [UNK].
+
+    One [UNK] may stand for a whole line, as of a script without spaces, so that the share of lost tokens says little.
+    """
+
+    read: int = 0
+    lost: int = 0
+
+    def __add__(self, other: Characters) -> Characters:
+        return Characters(self.read + other.read, self.lost + other.lost)
+
+    @property
+    def lost_share(self) -> float:
+        """The share of characters that became [UNK]."""
+        return self.lost / max(1, self.read)
 
 
 @dataclass(frozen=True)
@@ -72,13 +91,16 @@ class TokenWriter:
     """Writes a token file: texts are encoded about two million characters at a time, each distinct word once where the
     tokeniser allows it.
 
-    `counts` says how often each token was written, [SEP] included, up to the last batch; closing writes the rest.
+    `counts` says how often each token was written, [SEP] included, and `characters` how many were read and lost, up to the last
+    batch; closing writes the rest.
     """
 
     def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._separator = (SpecialTokens.of(tokenizer).sep,)
-        self._words = WordCache(tokenizer, *self._separator) if encodes_words_alone(tokenizer) else None
+        special = SpecialTokens.of(tokenizer)
+        self._separator, self._unknown = (special.sep,), special.unk
+        self._words = WordCache(tokenizer, special) if encodes_words_alone(tokenizer) else None
+        self.characters = Characters()
         self._dtype = token_dtype(tokenizer.get_vocab_size())
         self._file = path.open("wb")
         self._waiting: list[str] = []
@@ -102,14 +124,35 @@ class TokenWriter:
 
     def _write(self) -> None:
         if self._words is not None:
-            tokens = self._words.encode(self._waiting).astype(self._dtype)
+            words, characters = self._words.encode(self._waiting)
+            tokens = words.astype(self._dtype)
         else:
             encodings = self._tokenizer.encode_batch_fast(self._waiting, add_special_tokens=False)
+            characters = count_characters(self._tokenizer, self._waiting, encodings, self._unknown)
             stream = chain.from_iterable(chain(encoding.ids, self._separator) for encoding in encodings)
             tokens = np.fromiter(stream, self._dtype)
+        self.characters += characters
         self.counts += np.bincount(tokens, minlength=len(self.counts))
         self._file.write(tokens.data)  # tofile does not say why it could not
         self._waiting, self._waiting_characters = [], 0
+
+
+def count_characters(tokenizer: Tokenizer, texts: list[str], encodings: list[Encoding], unknown: int) -> Characters:
+    """The characters of encoded texts; those with [UNK] are encoded again, which says where in the text each token is."""
+    doubtful = [text for text, encoding in zip(texts, encodings, strict=True) if unknown in encoding.ids]
+    placed = tokenizer.encode_batch(doubtful, add_special_tokens=False)
+    lost = sum(_lost(text, encoding, unknown) for text, encoding in zip(doubtful, placed, strict=True))
+    return Characters(sum(map(_visible, texts)), lost)
+
+
+def _lost(text: str, encoding: Encoding, unknown: int) -> int:
+    spans = (span for span, token in zip(encoding.offsets, encoding.ids, strict=True) if token == unknown)
+    return sum(_visible(text[begin:end]) for begin, end in spans)
+
+
+def _visible(text: str) -> int:
+    """The characters of a text, white space aside."""
+    return sum(map(len, text.split()))
 
 
 def token_file(folder: Path, split: Split) -> Path:
@@ -130,13 +173,15 @@ def token_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:
     return np.dtype("<u2") if vocabulary <= _UINT16_VOCABULARY else np.dtype("<u4")
 
 
-def write_tokens(documents: Iterable[tuple[Split, str]], tokenizer: Tokenizer, folder: Path) -> dict[Split, NDArray[np.int64]]:
-    """Write the token file of each split; returns how often each token was written, by split."""
+def write_tokens(
+    documents: Iterable[tuple[Split, str]], tokenizer: Tokenizer, folder: Path
+) -> dict[Split, tuple[NDArray[np.int64], Characters]]:
+    """Write the token file of each split; returns, by split, how often each token was written, and the characters."""
     with ExitStack() as stack:
         writers = {split: stack.enter_context(TokenWriter(token_file(folder, split), tokenizer)) for split in SPLITS}
         for split, text in documents:
             writers[split].append(text)
-    return {split: writer.counts for split, writer in writers.items()}
+    return {split: (writer.counts, writer.characters) for split, writer in writers.items()}
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
@@ -164,15 +209,16 @@ def encodes_words_alone(tokenizer: Tokenizer) -> bool:
 class WordCache:
     """The tokens of texts, a separator behind each, by the tokens of their words; see `encodes_words_alone`.
 
-    Word w has the tokens pieces[starts[w] : starts[w] + lengths[w]]; word 0 is the separator.
+    Word w has the tokens pieces[starts[w] : starts[w] + lengths[w]] and the characters characters[w], read and lost; word 0 is
+    the separator.
     """
 
-    def __init__(self, tokenizer: Tokenizer, separator: int) -> None:
-        self._tokenizer, self._separator = tokenizer, separator
+    def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
+        self._tokenizer, self._separator, self._unknown = tokenizer, special.sep, special.unk
         self._forget()
 
-    def encode(self, texts: Iterable[str]) -> NDArray[np.int64]:
-        """The tokens of all texts in one row."""
+    def encode(self, texts: Iterable[str]) -> tuple[NDArray[np.int64], Characters]:
+        """The tokens of all texts in one row, and their characters."""
         words: list[str] = []
         for text in texts:
             words += text.replace("\n", " ").split(" ")
@@ -185,16 +231,23 @@ class WordCache:
         ends = np.cumsum(lengths)
         offsets = np.repeat(self._starts[numbers] - (ends - lengths), lengths)
         tokens: NDArray[np.int64] = self._pieces[offsets + np.arange(len(offsets))]
-        return tokens
+        read, lost = self._characters[numbers].sum(axis=0).tolist()
+        return tokens, Characters(read, lost)
 
     def _forget(self) -> None:
         """Know the separator alone, which no word can be: words hold no line ends."""
         self._numbers = {"\n": 0}
         self._pieces = np.array([self._separator], np.int64)
         self._starts, self._lengths = np.zeros(1, np.int64), np.ones(1, np.int64)
+        self._characters = np.zeros((1, 2), np.int64)
 
     def _learn(self, new: list[str]) -> None:
-        encoded = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(new, add_special_tokens=False)]
+        encodings = self._tokenizer.encode_batch(new, add_special_tokens=False)
+        encoded = [encoding.ids for encoding in encodings]
+        counted = [
+            (_visible(word), _lost(word, encoding, self._unknown)) for word, encoding in zip(new, encodings, strict=True)
+        ]
+        self._characters = np.concatenate([self._characters, np.array(counted, np.int64).reshape(-1, 2)])
         lengths = np.fromiter(map(len, encoded), np.int64, len(new))
         self._starts = np.concatenate([self._starts, len(self._pieces) + np.cumsum(lengths) - lengths])
         self._lengths = np.concatenate([self._lengths, lengths])

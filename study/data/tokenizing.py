@@ -23,9 +23,12 @@ SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The pieces that stand for no text; ids 0 to 4 where the vocabulary is trained here."""
 
 BATCH_CHARACTERS = 2_000_000
-"""How much text is encoded at a time: enough to keep all cores busy, little enough for about 100 MB of memory."""
+"""Characters encoded at a time: enough for all cores, in about 100 MB."""
 
 _PLACE = "data.tokenizer"
+_RARE = ["\U0001fae8", "\u0f00\u16a0\ua4d0", "\ue000", "\U0010ffff"]
+"""A new emoji, three old scripts, and characters for private use, which hardly a tokeniser knows."""
+
 _TRAINING_CHARACTERS = 32_000_000
 _ALPHABET_SHARE = 1 / 8
 _LARGEST_ALPHABET = 1000
@@ -88,7 +91,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def _learnt(sample: list[str], vocabulary: int, characters: list[str]) -> dict[str, int]:
-    """The pieces, at most `vocabulary`, that texts yield with these characters for an alphabet."""
+    """The pieces, at most `vocabulary`, that texts yield with this alphabet."""
     alphabet = sorted(characters)
     continuing = (piece for character in alphabet for piece in _pieces_of(character)[1:])
     trainer = WordPieceTrainer(
@@ -140,11 +143,23 @@ def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
     path = tokenizer_file(config)
     tokenizer = _from_json(path) if path.suffix.lower() == ".json" else _from_pieces(path)
     SpecialTokens.of(tokenizer)
+    _require_unknown_token(tokenizer, path)
     ids = tokenizer.get_vocab().values()
     if len(ids) != config.vocabulary or max(ids) >= config.vocabulary:
         found = f"{str(path)!r} holds {len(ids):,} pieces with ids up to {max(ids):,}"
         raise InputError.at(f"{_PLACE}.vocabulary", f"is {config.vocabulary:,}, but {found}; they must be as many")
     return tokenizer
+
+
+def _require_unknown_token(tokenizer: Tokenizer, path: Path) -> None:
+    """Raise InputError where a tokeniser has no token for what it does not know, and would fail at the first such character."""
+    try:
+        tokenizer.encode_batch_fast(_RARE, add_special_tokens=False)
+    except Exception as error:  # the library raises nothing narrower
+        remedy = "set its unk_id or unk_token to [UNK]"
+        raise InputError.at(
+            f"{_PLACE}.path", f"{str(path)!r} cannot encode text that it does not know: {error}; {remedy}"
+        ) from None
 
 
 def tokenizer_file(config: TokenizerConfig) -> Path:
@@ -191,7 +206,7 @@ def bert_tokenizer(pieces: dict[str, int], cased: bool = False) -> Tokenizer:
 
 
 def _characters(texts: list[str]) -> list[str]:
-    """The characters as BERT normalises them, the commonest first, of equally common ones in the order of code points."""
+    """The characters as BERT normalises them, by falling frequency, then by code point."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)

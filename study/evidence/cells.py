@@ -15,7 +15,7 @@ from study.base.errors import InputError
 from study.base.grouping import grouped
 from study.base.quantities import budget_words, signed
 from study.base.statistics import variance_of_mean
-from study.base.text import at_budget, pasted, shape_and_variant
+from study.base.text import at_budget, shape_and_variant
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, describe_knobs, ledger_value
 from study.config.sweep import CellSweep, Sweep
@@ -396,9 +396,6 @@ def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
 
     Raises InputError where their sum is not what the record tells, as that of another run would not be.
     """
-    summed, (tokens, loss) = run.validation_losses(), row[["validation_masked_tokens", "loss_nats"]].astype(float)
-    if not math.isclose(summed.sum(), tokens * loss, rel_tol=1e-6):
-        told = f"sums to {summed.sum():g} nats where its record tells {loss:g} for each of {tokens:g} masked tokens"
-        remedy = f"fetch both anew, or leave the run out: study exclude {pasted(run.path)} --reason ..."
-        raise InputError.at(str(run.validation_losses_file), f"{told}; {remedy}")
+    tokens, loss = row[["validation_masked_tokens", "loss_nats"]].astype(float)
+    summed = run.recorded_losses(tokens, loss)
     return summed / (tokens / len(summed))

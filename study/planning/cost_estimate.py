@@ -137,12 +137,11 @@ def estimate_cost(
     slots: Sequence[Slot],
     precision: Precision | None = None,
     others: Iterable[RunRecord] = (),
-    text: str | None = None,
 ) -> CostEstimate:
     """The bill of a sweep on these slots, which are alike, timed by its records, or else by those of `others`.
 
-    Runs that have a record are not left to do, those of `others` where they are of the same `text`, a data fingerprint; a
-    search takes over none. `precision` is the one that the runs will be in, None where that is not known.
+    Runs on the text of the plan that have a record are not left to do, those of `others` included; a search takes over none.
+    `precision` is the one that the runs will be in, None where that is not known.
 
     Raises InputError with every problem of every run of its cells; the space of a search is for `Plan.check`.
     """
@@ -152,12 +151,12 @@ def estimate_cost(
         case SearchSweep() as search:
             return _estimate_search(plan, search, len(slots), times)
         case CellSweep() as spec:
-            return _estimate_cells(plan, spec, len(slots), times, [one for one in others if one.data_fingerprint == text])
+            return _estimate_cells(plan, spec, len(slots), times, [one for one in others if one.data_fingerprint == plan.text])
 
 
 def _estimate_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes) -> CostEstimate:
     (example,) = plan.first_runs
-    tried = sum(_stands(record) and plan.holds(record.config) for record in plan.records)
+    tried = sum(_stands(record) and plan.holds(record.config) for record in plan.current_records)
     trials = int(min(spec.search.trials, points_of(spec)))
     row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
     return CostEstimate(plan, (row,), slots, times.basis, at_most=True)
@@ -169,7 +168,7 @@ def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, s
     branches = branching(trunks)
     dearest = {cell.config.key: _dearest(cell) for cell in plan.cells}
     spent = {key: run.steps - ((run.branch_step or 0) if key in branches else 0) for key, run in dearest.items()}
-    records = (*shared, *plan.records)
+    records = (*shared, *plan.current_records)
     ended = {record.config.key: record for record in records if _stands(record) and record.state != "PRUNED"}
     rows, searches = [], tunings(plan.cells, ended)
     for cell in plan.cells:

@@ -40,16 +40,19 @@ CHECKED_POINTS = 2000
 class Plan:
     """What a sweep holds, worked out once, when it is first asked for, however many ask.
 
-    `records` are those that it has. What is worked out raises InputError with every problem of every run that it may want.
+    `records` are those that it has, `text` is the data fingerprint of its text as it is now, None where that is not known: only
+    records of runs on this text count as done. What is worked out raises InputError with every problem of every run that it
+    may want.
     """
 
     spec: Sweep
     records: Sequence[RunRecord] = ()
+    text: str | None = None
 
     @cached_property
     def cells(self) -> list[Cell]:
         """Its cells (see `cells`), none of a search."""
-        return cells(self.spec, self.records) if isinstance(self.spec, CellSweep) else []
+        return cells(self.spec, self.current_records) if isinstance(self.spec, CellSweep) else []
 
     @cached_property
     def first_runs(self) -> list[RunConfig]:
@@ -75,6 +78,15 @@ class Plan:
                 return config.identity(_aside(spec)) in self._identities
             case SearchSweep() as search:
                 return point_of(search, config) is not None
+
+    @cached_property
+    def current_records(self) -> list[RunRecord]:
+        """The records of runs on its text as it is now."""
+        return [record for record in self.records if self.text in (None, record.data_fingerprint)]
+
+    def has_run(self, run_id: str, config: RunConfig) -> bool:
+        """Whether a run of this id is one that it may want on its text as it is now."""
+        return self.holds(config) and (self.text is None or config.fingerprint(self.text) == run_id)
 
     @cached_property
     def idle_base(self) -> dict[str, str]:

@@ -69,6 +69,7 @@ _FIXED = {
     # a title stands right above its panel: to move it above ticks and factors of an axis, all ticks are placed each time
     "axes.titley": 1.0,
     "axes.formatter.useoffset": False,
+    "text.parse_math": False,  # names of columns may hold dollars
 }
 
 

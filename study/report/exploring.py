@@ -14,7 +14,7 @@ from study.evidence.learning_rates import searches
 from study.evidence.ledgers import unusable, validation_columns
 from study.evidence.score_points import series
 from study.plotting.style import COUNTS, LOSS, ORDER_GAIN
-from study.store.records import fill_left_out
+from study.store.records import fill_left_out, ledger
 from study.store.score_records import scores_in
 from study.store.sweep_folder import SweepFolder
 
@@ -62,7 +62,11 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
     tables, scores, problems = [], [], {}
     for name, folder in folders.items():
         try:
-            tables.append(with_reasons(folder.ledger(), folder).assign(sweep=name))
+            records, unreadable = folder.read_records()
+            if unreadable:
+                problems[name] = "; ".join(map(str, unreadable))
+            table = ledger(records, tuned=folder.sweep().tuned, cells=folder.cells())
+            tables.append(with_reasons(table, folder).assign(sweep=name))
             scores.append(_scores_of(name, folder))
         except UNREADABLE as error:
             problems[name] = str(error)

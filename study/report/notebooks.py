@@ -6,18 +6,18 @@ import html
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError
-from study.base.text import escape
 from study.evidence.evidence import Evidence, gather
 from study.store.sweep_folder import SweepFolder, sweeps_in
 
 if TYPE_CHECKING:
     from marimo import Html
+    from markdown_it import MarkdownIt
 
 
 MOST_UNBROKEN = 40
@@ -76,18 +76,41 @@ def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html
     """The problems of an error, one below the other."""
     import marimo as mo
 
-    return mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind=kind)
+    return mo.callout(prose("\n".join(map(str, error.problems))), kind=kind)
 
 
 def scrolling_tables(text: str) -> Html:
-    """Markdown in whose tables no short cell breaks, as of a shape or an interval: they scroll sideways where they are wide."""
+    """Markdown in whose tables no short cell breaks, as of a shape or an interval: they scroll sideways where they are wide.
+
+    The text may be a stranger's: HTML in it is shown as text, links lead to pages alone, and of images only figures are drawn
+    that are part of the text, as `data:image/svg+xml`, whose scripts no browser runs.
+    """
     import marimo as mo
 
     def roomy(cell: re.Match[str]) -> str:
         style = "white-space: nowrap" if len(html.unescape(cell["text"])) <= MOST_UNBROKEN else "min-width: 16em"
         return f'<td style="{style}">{cell["text"]}</td>'
 
-    return mo.Html(re.sub("<td>(?P<text>.*?)</td>", roomy, mo.md(text).text))
+    content = re.sub("<td>(?P<text>.*?)</td>", roomy, _markdown().render(text))
+    return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{content}</span>')
+
+
+_FIGURE = "data:image/svg+xml;base64,"
+
+
+def _markdown() -> MarkdownIt:
+    """The parser of `scrolling_tables`; the one of `marimo.md` lets HTML and attributes through."""
+    from markdown_it import MarkdownIt
+    from markdown_it.common.normalize_url import validateLink
+
+    def image(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
+        drawn = str(tokens[index].attrs["src"]).startswith(_FIGURE)
+        return str(renderer.image(tokens, index, options, env)) if drawn else html.escape(tokens[index].content)
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser.validateLink = lambda url: url.startswith(_FIGURE) or validateLink(url)  # type: ignore[method-assign]
+    parser.add_render_rule("image", image)
+    return parser
 
 
 def plain(text: str) -> Html:

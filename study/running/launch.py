@@ -55,13 +55,24 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
     Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
     """
     folder = folder_of(spec, results)
-    estimate = _estimate(Plan(spec, folder.records()), folder, resources, make_slots(resources))
+    estimate = _estimate(_planned(spec, folder), folder, resources, make_slots(resources))
     return replace(
         estimate,
         unread=unread_at_first(spec.data),
         passed_over=skipped_files_note(spec.data),
         validation_overlap_share=None if spec.data.corpus.startswith(PREFIX) else known_overlap_share(spec.data),
     )
+
+
+def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
+    """The plan of a sweep beside the records of its folder, of which those count that are of its text as it is now."""
+    records = folder.records()
+    far = spec.data.corpus.startswith(PREFIX)  # a plan asks no hub
+    try:
+        text = data_fingerprint(spec.data) if not far and (records or folder.siblings()) else None
+    except InputError:  # which `check_files` raises beside all other problems
+        text = None
+    return Plan(spec, records, text)
 
 
 @garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
@@ -81,10 +92,7 @@ def _estimate(
         *checks,
     )
     precision = _precision(planned.first_runs[0].recipe.precision, slots[0].device, here)
-    others = folder.others_records()
-    far = data.corpus.startswith(PREFIX)  # a bill asks no hub
-    text = data_fingerprint(data) if others and not far else None
-    return estimate_cost(planned, slots, precision, others, text)
+    return estimate_cost(planned, slots, precision, folder.others_records())
 
 
 def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
@@ -109,14 +117,16 @@ def _check_words(planned: Plan) -> None:
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
     """The runs that a sweep wants yet, as far as records tell, its own and those that it shares; of a search the largest."""
     if isinstance(planned.spec, SearchSweep):
-        return planned.first_runs if len(planned.records) < planned.spec.search.trials else []
-    records = {record.config.key: record for record in (*folder.others_records(), *planned.records)}
+        return planned.first_runs if len(planned.current_records) < planned.spec.search.trials else []
+    others = (record for record in folder.others_records() if planned.text in (None, record.data_fingerprint))
+    records = {record.config.key: record for record in (*others, *planned.current_records)}
     return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
 
 
 def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     """What people should know of the text before runs train on it."""
     asked, facts = planned.spec.data, data.facts
+    yield from filter(None, [asked.tokenizer.unread(facts.lost_share, of="characters")])
     if asked.dedupe:
         dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
         joined = f"{plural(facts.near_duplicate_documents, 'document')} put into the split of another that they nearly repeat"
@@ -124,8 +134,8 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     if facts.empty_documents or facts.duplicate_documents:
         empty, again = plural(facts.empty_documents, "row"), plural(facts.duplicate_documents, "repeated document")
         yield f"{empty} without text and {again} are left out"
-    notes = (_passes(planned, data), asked.tokenizer.unread(facts.unknown_share), asked.overlap(data.validation_overlap_share))
-    yield from filter(None, (skipped_files_note(asked), *notes))
+    notes = (skipped_files_note(asked), _passes(planned, data), asked.overlap(data.validation_overlap_share))
+    yield from filter(None, notes)
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:
@@ -145,9 +155,12 @@ def _check_room(planned: Plan, slots: list[Slot]) -> None:
 
 
 def _check_batches(planned: Plan, devices: int) -> None:
-    """Raise InputError where a batch cannot be shared out evenly over the devices of a run."""
+    """Raise InputError where a batch cannot be shared out evenly over the devices of a run, or one has nothing to validate."""
     if devices == 1:
         return
+    if (sequences := planned.spec.data.validation_sequences) < devices:
+        message = f"{sequences} are fewer than the {devices} devices of a run; set it to {devices} or more"
+        raise InputError.at("data.validation_sequences", message)
     for batch in sorted({run.batch_sequences for run in planned.first_runs}):
         if batch % devices:
             message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
@@ -195,7 +208,7 @@ def launched(
     after the runs have saved.
     """
     folder = folder_of(spec, results)
-    planned, slots = Plan(spec, folder.records()), make_slots(resources)
+    planned, slots = _planned(spec, folder), make_slots(resources)
     estimate = _estimate(planned, folder, resources, slots, *checks)
     for note in (*cost_lines(estimate), *filter(None, [sharing_note(slots)])):
         say(console, note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from study.base.durable_files import require_links
+from study.base.terminal import say
 from study.config.resources import Resources
 from study.config.score_config import Downstream
 from study.executing.executors import make_executor, make_slots
@@ -34,6 +35,8 @@ def score_runs(asked: Target, downstream: Downstream, resources: Resources, cons
             encoders = {job.folder.run.run_id: job.folder.run for job in missing if job.config.protocol != "random_init"}
             require_weights(encoders.values())
             slots = make_slots(resources, len(missing))
+        for note in dict.fromkeys(note for subject in found for note in subject.task.notes):
+            say(console, note)
         display = score_display(console, label_runs(asked))
         try:
             with display.bars:

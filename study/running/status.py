@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, get_args
 
 from study.base import garbage
-from study.base.errors import InputError
+from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.config.run_config import RunConfig
 from study.config.sweep_files import read_sweep
+from study.data.prepared import files_fingerprint
 from study.executing.slots import Slot
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.plan import Plan
@@ -81,7 +83,7 @@ class SweepStatus:
 
     `remaining_flops` are those of the runs that cells want yet, at most, 0 once they want none; learning rates that turn out
     to be wanted beyond the range are not in it. None where the sweep file cannot be read any more. `at_most` says that a
-    search for the best rate may end with fewer runs.
+    search for the best rate may end with fewer runs. `unreadable` says which runs cannot be read, and why.
     """
 
     name: str
@@ -91,6 +93,7 @@ class SweepStatus:
     remaining_flops: float | None = None
     at_most: bool = False
     scored: bool = False
+    unreadable: tuple[Problem, ...] = ()
 
     @property
     def own(self) -> tuple[RunStatus, ...]:
@@ -162,6 +165,7 @@ class SweepStatus:
             "spent_flops": self.spent_flops,
             "remaining_flops": self.remaining_flops,
             "seconds_left": self.seconds_left,
+            "unreadable": [str(problem) for problem in self.unreadable],
             "runs": [run.to_dict() for run in self.runs],
         }
 
@@ -182,16 +186,21 @@ def status(folder: SweepFolder) -> SweepStatus:
     """Read where a sweep and its runs are."""
     coordinator = folder.launching.holder() if is_held(folder.launching) else None
     varied = _varied(folder)
-    seen = sorted((_seen(folder, run) for run in folder.runs()), key=lambda one: _in_order(one.config, varied))
+    readable, problems = map_readable(partial(_seen, folder), folder.runs())
+    warn_of(problems)
+    unreadable = tuple(problems)
+    seen = sorted(readable, key=lambda one: _in_order(one.config, varied))
     now = _now(folder, [one.record for one in seen if one.record is not None])
     idle = "waiting" if coordinator is not None else "stopped"
-    runs = tuple(_run_status(one, varied, idle, now is not None and not now.plan.holds(one.config)) for one in seen)
+    runs = tuple(
+        _run_status(one, varied, idle, now is not None and not now.plan.has_run(one.run_id, one.config)) for one in seen
+    )
     scored = is_held(folder.scoring)
     if now is None:
-        return SweepStatus(folder.name, coordinator, runs, scored=scored)
+        return SweepStatus(folder.name, coordinator, runs, scored=scored, unreadable=unreadable)
     begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
     left = max(0.0, now.train_flops_left - begun_flops)
-    return SweepStatus(folder.name, coordinator, runs, now.runs, left, now.at_most, scored)
+    return SweepStatus(folder.name, coordinator, runs, now.runs, left, now.at_most, scored, unreadable)
 
 
 def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
@@ -275,6 +284,6 @@ def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | No
     """The bill of the sweep as its file says it now; None where a launch would refuse the file."""
     try:
         spec, _ = read_sweep(folder.sweep_file)
-        return estimate_cost(Plan(spec, records), [ANY_SLOT])
+        return estimate_cost(Plan(spec, records, files_fingerprint(spec.data)), [ANY_SLOT])
     except InputError:
         return None

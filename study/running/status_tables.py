@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, get_args
@@ -265,7 +266,7 @@ def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
     """One row a sweep by the name that it has in `folders`: what it asks, how many runs are where, and what they spent.
 
     `left` is in seconds. States that no run of a sweep is in are missing, but for `completed`. `problem` says why a sweep
-    cannot be read, and is empty where it can.
+    or some of its runs cannot be read, and is empty where all can; a sweep that cannot be read has no `question`.
     """
     rows = [{"sweep": name, **_row(folder)} for name, folder in folders.items()]
     return pd.DataFrame(rows, columns=["sweep", "question", *STATES, "launched", "left", "spent (train_flops)", "problem"])
@@ -273,7 +274,8 @@ def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
 
 def _row(folder: SweepFolder) -> dict[str, Any]:
     try:
-        return {"question": folder.sweep().question, **_told(status(folder)), "problem": ""}
+        state = status(folder)
+        return {"question": folder.sweep().question, **_told(state), "problem": "; ".join(map(str, state.unreadable))}
     except UNREADABLE as error:
         return {"problem": str(error)}
 
@@ -283,7 +285,7 @@ def _told(state: SweepStatus) -> dict[str, Any]:
         "completed": 0,
         **{name.lower(): count for name, count in state.counts.items()},
         "launched": "now" if state.coordinator else None,
-        "left": state.seconds_left,
+        "left": math.nan if state.seconds_left is None else state.seconds_left,
         "spent (train_flops)": state.spent_flops,
     }
 

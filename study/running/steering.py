@@ -14,6 +14,7 @@ from pathlib import Path
 
 from study.base.durable_files import is_there, require_links, write_atomically
 from study.base.errors import InputError, map_all
+from study.data.prepared import files_fingerprint
 from study.running.shutdown import SAVE_SECONDS
 from study.store.locks import held, is_held
 from study.store.records import RETRIED, RunRecord, timestamp
@@ -103,18 +104,31 @@ def _refuse_packed(folder: SweepFolder, siblings: Sequence[SweepFolder], failed:
 
 
 def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]:
+    text = _text_of(folder)
     if not run_ids:
-        return {record.run_id: record for record in folder.records() if record.state in RETRIED}
+        failed = (record for record in folder.records() if record.state in RETRIED)
+        return {record.run_id: record for record in failed if text in (None, record.data_fingerprint)}
     found = {}
     for run in _named(folder, run_ids):
         if (record := run.record()) is None:
             raise InputError.at(run.run_id, "has no record: the next launch goes on with it anyway")
+        if text not in (None, record.data_fingerprint):
+            raise InputError.at(run.run_id, "read another text than data.corpus is now; a launch trains a run on the new text")
         if record.state != "COMPLETED" or record.excluded is not None:
             found[record.run_id] = record
         elif not _failed_scores(folder, [run.run_id]):
             message = "is completed, and so are its scores; to leave it out of the answer: study exclude"
             raise InputError.at(run.run_id, message)
     return found
+
+
+def _text_of(folder: SweepFolder) -> str | None:
+    """The fingerprint of the text of a sweep as its files are now, None where there are none here."""
+    try:
+        launched = folder.launched()
+    except InputError:
+        return None
+    return None if launched is None else files_fingerprint(launched.data)
 
 
 def _failed_scores(folder: SweepFolder, run_ids: Sequence[str]) -> list[tuple[RunFolder, ScoreRecord]]:

@@ -24,7 +24,7 @@ from study.store.records import timestamp
 from study.store.sweep_folder import LockFiles
 
 LOCK_SECONDS = 1.0
-"""How long a lock is waited for, which `is_held` has for an instant to see whether it is free."""
+"""How long to wait for a lock, which `is_held` takes for an instant to test it."""
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def held(files: LockFiles) -> Iterator[None]:
 
 
 def _acquire(lock: FileLock, files: LockFiles) -> None:
-    """Hold the lock by the file that is there: whoever held it before may have removed that with its folder."""
+    """Acquire the lock on the file that exists: the last holder may have removed its file with the folder."""
     while True:
         files.folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()

@@ -11,7 +11,7 @@ from study.base.durable_files import json_value
 from study.base.errors import InputError, shown
 
 TAIL_BYTES = 4096
-"""How much of a file's end is read for its newest rows."""
+"""The bytes that are read from the end of a file for its newest rows."""
 
 
 def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -36,12 +36,12 @@ class Rows:
         self._opened, self._place = opened, place
         self.count = 0
         self.bytes_seen = 0
-        """The size of the file when its new rows were last asked for."""
+        """The size of the file at the last call of `new`."""
         self._offset = 0
         self._last = b""
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """The rows that came since; raises InputError at a line that is no row."""
+        """The rows since the last call; raises InputError for an invalid line."""
         with self._opened() as lines:
             self.bytes_seen = lines.seek(0, os.SEEK_END)
             lines.seek(self._offset)
@@ -51,7 +51,7 @@ class Rows:
                 yield row
 
     def rewritten(self) -> bool:
-        """Whether the last row is no longer where it was, as when a resumed run drops the rows that it will repeat."""
+        """Whether the last row has moved, as when a resumed run drops rows that it will repeat."""
         if not self._last:
             return False
         with self._opened() as lines:
@@ -60,7 +60,7 @@ class Rows:
 
 
 def size_of(file: Path) -> int:
-    """The size of a file in bytes, 0 where there is none."""
+    """The size of a file in bytes, 0 if it does not exist."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _row(line: bytes, place: str) -> dict[str, Any]:
-    """A line of metrics.jsonl as a row; raises InputError at the place where it is none."""
+    """Parse a line of metrics.jsonl; raises InputError at the place if it is no row."""
     why = ""
     try:
         if isinstance(row := json_value(line), dict):

@@ -26,16 +26,16 @@ from study.store.records import timestamp
 from study.store.work_folder import WorkFolder
 
 BEAT_SECONDS = 4.0
-"""How often an owner renews its lease."""
+"""How often owners renew their leases."""
 
 LEASE_SECONDS = 30.0
-"""How long a lease lasts without being renewed; an owner may be kept from renewing it a few times."""
+"""How long a lease lasts without renewal; a few renewals may fail."""
 
 HUNG_AFTER = "STUDY_HUNG_AFTER"
-"""The variable that says how long a run may take no step, as in 10min; wherever its process runs, it inherits it."""
+"""The environment variable of the time that a run may take no step, such as 10min."""
 
 HANG_SECONDS = 600.0
-"""How long training may take no step, unless STUDY_HUNG_AFTER says so: longer than compiling, or the slowest step, takes."""
+"""How long training may take no step by default: longer than compiling or the slowest step."""
 
 POLL_SECONDS = 0.1
 
@@ -44,16 +44,16 @@ UNLOCKED = "has no lock"
 
 
 class Fenced(Exception):
-    """A later attempt has taken the work over; this one may write nothing any more."""
+    """A later attempt owns the work; this one may not write any more."""
 
 
 class Held(InputError):
-    """Another process is working on it."""
+    """Another process owns the work."""
 
 
 @dataclass(frozen=True)
 class Pulse:
-    """The latest attempt, who it is, and how often it has renewed its lease (`ended` where it gave it back)."""
+    """The latest attempt, its process, and how often it has renewed its lease; `beats` is ENDED once it is given back."""
 
     attempt: int
     beats: str
@@ -62,7 +62,7 @@ class Pulse:
 
     @property
     def ended(self) -> bool:
-        """Whether the attempt gave the work back itself."""
+        """Whether the attempt gave the work back."""
         return self.beats == ENDED
 
 
@@ -85,9 +85,9 @@ class Attempt:
         return cls(folder, retry_write(lambda: folder.claim_attempt(details)), started_at)
 
     def check(self) -> None:
-        """Raise Fenced where a later attempt owns the work; to be asked before every write.
+        """Raise Fenced if a later attempt owns the work; call it before every write.
 
-        Raises FileNotFoundError where the folder was moved or removed, which a write would make anew.
+        Raises FileNotFoundError if the folder was moved or removed: a write would create it again.
         """
         if is_there(self.folder.attempt_file(self.number + 1)):
             raise Fenced(f"attempt {self.number + 1} has taken the {self.folder.work} over from attempt {self.number}")
@@ -95,7 +95,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def renewed(self) -> Iterator[None]:
-        """Renew the lease from a thread while the block runs, and give it back afterwards."""
+        """Renew the lease in a thread while the block runs, then give it back."""
         thread = threading.Thread(target=self._renew, daemon=True, name="lease")
         thread.start()
         try:
@@ -112,7 +112,7 @@ class Attempt:
             self._beat(str(beats))
 
     def _beat(self, beats: str) -> None:
-        """Renew the lease; a lease that cannot be written just now is as one that was not renewed."""
+        """Renew the lease; an OSError counts as a missed renewal."""
         file = _beat_file(self.folder, self.number)
         temporary = file.with_suffix(".tmp")
         with contextlib.suppress(OSError):
@@ -122,9 +122,9 @@ class Attempt:
 
 @contextlib.contextmanager
 def work_lock(folder: WorkFolder) -> Iterator[bool]:
-    """Wait until nobody works on it, and hold its lock, if it can be had; says whether it could.
+    """Wait until nobody owns the work, and take its lock; yields whether the file system has locks.
 
-    Raises Held where another process goes on.
+    Raises Held if another process keeps it.
     """
     retry_write(lambda: folder.path.mkdir(parents=True, exist_ok=True))
     lock = retry_write(lambda: os.open(folder.lock_file, os.O_RDWR | os.O_CREAT, 0o644))
@@ -151,7 +151,7 @@ def _await(folder: WorkFolder, lock: int) -> bool:
 
 
 def _try_lock(lock: int, kind: int = fcntl.LOCK_EX) -> bool | None:
-    """Whether this process has the lock now; None on a file system that has no locks, where the lease alone decides."""
+    """Whether this process got the lock; None on a file system without locks, where the lease decides."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -175,7 +175,7 @@ def is_locked(path: Path) -> bool | None:
 
 
 class Watch:
-    """A run or a score seen from outside, by the watcher's own clock."""
+    """The owner of a run or score, watched by the watcher's own clock."""
 
     def __init__(self, folder: WorkFolder) -> None:
         self.folder, self._pulse, self._changed = folder, pulse_of(folder), time.monotonic()
@@ -188,11 +188,11 @@ class Watch:
 
     @property
     def silent(self) -> bool:
-        """Whether the pulse has not changed for as long as a lease lasts, while it was watched."""
+        """Whether the pulse has not changed for the length of a lease while watched."""
         return time.monotonic() - self._changed > LEASE_SECONDS
 
     def holder(self) -> str | None:
-        """Who works on it now, None where nobody does or whoever did is silent."""
+        """The owner, None if there is none or it fell silent."""
         pulse = self.look()
         if pulse is None or pulse.ended or self.silent:
             return None
@@ -200,13 +200,13 @@ class Watch:
 
 
 class Watches:
-    """The work of which it is asked again and again who does it; of what fell silent that is remembered."""
+    """The owners of many runs and scores; silence is remembered."""
 
     def __init__(self) -> None:
         self._watches: dict[Path, Watch] = {}
 
     def holder(self, folder: WorkFolder) -> str | None:
-        """Which process works on it now, None where none does."""
+        """The owning process, None if there is none."""
         watch = self._watches.get(folder.path) or Watch(folder)
         who = watch.holder()
         if who is not None or watch.silent:
@@ -217,7 +217,7 @@ class Watches:
 
 
 def has_owner(folder: WorkFolder) -> bool:
-    """Whether a process works on it now: one on this machine holds its lock, or one elsewhere renews its lease."""
+    """Whether a process owns the work: by its lock on this machine, or by its lease elsewhere."""
     if is_locked(folder.lock_file):
         return True
     pulse, since = pulse_of(folder), seconds_since_beat(folder)
@@ -226,9 +226,9 @@ def has_owner(folder: WorkFolder) -> bool:
 
 
 def seconds_since_beat(folder: WorkFolder) -> float | None:
-    """How old the latest attempt's lease is by the files' times and this machine's clock, None where there is no attempt.
+    """The age of the latest lease by file times and this machine's clock, None if there is no attempt.
 
-    For people to read; who may begin the next attempt is decided by a Watch, which compares no clocks.
+    For display; a Watch, which compares no clocks, decides who may begin the next attempt.
     """
     number = folder.attempts()
     beaten = seconds_since_write(_beat_file(folder, number))
@@ -236,7 +236,7 @@ def seconds_since_beat(folder: WorkFolder) -> float | None:
 
 
 def seconds_since_write(file: Path) -> float | None:
-    """How long ago a file was written, by its time and this machine's clock, None where there is none."""
+    """The age of a file by its time and this machine's clock, None if it does not exist."""
     try:
         return max(0.0, time.time() - file.stat().st_mtime)
     except FileNotFoundError:
@@ -244,7 +244,7 @@ def seconds_since_write(file: Path) -> float | None:
 
 
 def pulse_of(folder: WorkFolder) -> Pulse | None:
-    """The pulse of the latest attempt, None where there was none."""
+    """The pulse of the latest attempt, None if there is none."""
     number = folder.attempts()
     if not number:
         return None
@@ -255,13 +255,13 @@ def pulse_of(folder: WorkFolder) -> Pulse | None:
 
 
 def hang_seconds() -> float:
-    """How long training may take no step before its owner gives it up as HUNG."""
+    """The time without a step after which a run is HUNG."""
     asked = os.environ.get(HUNG_AFTER)
     return HANG_SECONDS if asked is None else read_seconds(HUNG_AFTER, asked)
 
 
 def machine() -> str:
-    """What tells the machines apart whose processes see each other's locks: the boot id of the kernel, or the host's name."""
+    """An id of this machine, inside which processes see each other's locks: the kernel's boot id, or the host name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -269,7 +269,7 @@ def machine() -> str:
 
 
 def _scheduled() -> dict[str, str]:
-    """The job and the node that a scheduler gave this process, nothing where none did."""
+    """The job and node of a scheduler, if this process has one."""
     names = {"slurm_job": "SLURM_JOB_ID", "slurm_node": "SLURMD_NODENAME"}
     return {name: os.environ[variable] for name, variable in names.items() if variable in os.environ}
 

@@ -129,8 +129,8 @@ class Packed:
         if (manifest := parsed(content_of(file), str(file), Manifest, RESTORE)) is None:
             raise InputError.at(str(file), f"does not exist, and the pack cannot be read without it; {RESTORE}")
         if manifest.format != FORMAT:
-            told = f"has format {manifest.format}, where this version of the workbench reads {FORMAT}"
-            raise InputError.at(str(file), f"{told}; read it with the version that wrote it")
+            message = f"has format {manifest.format}, where this version of the workbench reads {FORMAT}"
+            raise InputError.at(str(file), f"{message}; read it with the version that wrote it")
         return manifest
 
 

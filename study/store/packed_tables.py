@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic_core import from_json, to_json
 
+from study.store.named_files import array_content, array_in
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -201,10 +203,10 @@ class Losses(PackedTable):
     def reads(self, content: bytes) -> bool:
         """Whether a file is a vector of float64 as NumPy saves it."""
         try:
-            losses = np.load(io.BytesIO(content), allow_pickle=False)
-        except (ValueError, EOFError, OSError):
+            array_in(content, np.float64)
+        except ValueError:
             return False
-        return isinstance(losses, np.ndarray) and losses.dtype == np.float64 and losses.ndim == 1
+        return True
 
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
         """A row a file."""
@@ -213,7 +215,7 @@ class Losses(PackedTable):
         names, vectors = [], []
         for name, content in files:
             names.append(self._keys_of(name))
-            vectors.append(np.load(io.BytesIO(content), allow_pickle=False))
+            vectors.append(array_in(content, np.float64))
         offsets = pa.array(np.cumsum([0, *map(len, vectors)]), pa.int64())
         values = pa.array(np.concatenate(vectors), pa.float64())
         columns = [pa.array(column, pa.string()) for column in zip(*names, strict=True)]
@@ -238,10 +240,8 @@ class _LossEntries(Entries):
 
     def content(self, name: str) -> bytes:
         """The vector as NumPy saves it."""
-        buffer = io.BytesIO()
         losses: NDArray[np.float64] = self._losses[self._places[name]].values.to_numpy()
-        np.save(buffer, losses, allow_pickle=False)
-        return buffer.getvalue()
+        return array_content(losses)
 
 
 class Verbatim(PackedTable):

@@ -57,7 +57,7 @@ def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
     """
     with held(folder.launching), held(folder.scoring):
         _tidy(folder)
-        folder.records()
+        folder.require_readable()
         _check_ended(folder)
         loose = [*_loose(folder)]
         _check_weights(folder, [name for name in loose if _is_of_weights(name)], delete_weights)

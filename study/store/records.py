@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from study.base.quantities import plural
 from study.base.schema import Count, Index, Share, Strict, flatten
@@ -23,19 +23,19 @@ State = Literal["COMPLETED", "FAILED", "DIVERGED", "HUNG", "OOM", "PRUNED"]
 out of memory; PRUNED was stopped by its search; else FAILED."""
 
 Ending = Literal[State, "PREEMPTED"]
-"""How an attempt ended: as its run did, or told to stop, so that another one goes on from where it saved."""
+"""How an attempt ended: as its run did, or stopped on request after saving."""
 
 INFORMATIVE_STATES = ("COMPLETED", "DIVERGED")
-"""How runs end by what their knobs are; of the others' nothing is known."""
+"""The states that say something of a run's knobs."""
 
 RETRIED = ("FAILED", "OOM", "HUNG")
-"""What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
+"""The states that a retry without names takes up; diverged runs would diverge again and must be named."""
 
 Magnitude = Annotated[float, Field(le=1e39)]
-"""What runs measure: no float32 is above that, and of much larger numbers no variance can be taken and no axis drawn."""
+"""A measured number, at most about float32's largest, so that variances and axes exist."""
 
 Amount = Annotated[Magnitude, Field(ge=0)]
-"""What runs measure that is never below zero."""
+"""A measured number that is never negative."""
 
 
 READS_ORDER_NATS = 0.05
@@ -68,7 +68,7 @@ class Environment(Strict):
 
 
 def _measured(speed: object) -> object:
-    """A speed, None for the 0 that earlier versions told of runs without steps."""
+    """A speed, None for the 0 that earlier versions wrote for runs without steps."""
     return speed or None
 
 
@@ -142,6 +142,14 @@ class RunRecord(Strict):
     excluded: str | None = Field(default=None, exclude=True)
     """Why a person leaves the run out: an annotation beside the record, and no part of it."""
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.state == "COMPLETED" and self.loss_nats is None:
+            raise ValueError("needs loss_nats, since its state is COMPLETED")
+        if (self.trunk is None) != (self.trunk_step is None):
+            raise ValueError("needs trunk and trunk_step together")
+        return self
+
     @property
     def spent_share(self) -> float:
         """The share of its tokens, and so of its FLOPs, that the run trained on itself: below 1 where it has a trunk."""
@@ -174,37 +182,37 @@ class RunRecord(Strict):
 
     @property
     def spike_note(self) -> str | None:
-        """That the training loss spiked, in words; None where it did not, or that is not known."""
+        """That the training loss spiked, in words; None otherwise."""
         return f"its training loss spiked {plural(self.loss_spikes, 'time')}" if self.loss_spikes else None
 
     @property
     def order_note(self) -> str | None:
-        """That the run reads no word order, with its gain, in words; None of others."""
+        """That the run reads no word order, with its gain, in words; None otherwise."""
         if self.reads_order is not False:
             return None
-        if self.order_gain_nats is None:
+        if self.order_gain_nats is None or self.order_gain_standard_error_nats is None:
             return "reads no word order: its loss is near the unigram entropy"
         return f"reads no word order: its gain is {self.order_gain_nats:+.4f} ± {self.order_gain_standard_error_nats:.4f} nats"
 
     @property
     def is_informative(self) -> bool:
-        """Whether the run ended by what its knobs are, well or badly, and not for another reason or left out by a person."""
+        """Whether the outcome is due to the run's knobs, and no person excludes it."""
         return self.state in INFORMATIVE_STATES and self.excluded is None
 
     @property
     def usable_loss_nats(self) -> float | None:
-        """The loss, None where fits and comparisons leave the run out."""
+        """The loss, None if fits and comparisons leave the run out."""
         return None if self.exclusion is not None else self.loss_nats
 
 
 def seconds_per_step(seconds: float, start_seconds: float | None, steps: float) -> float:
-    """What a step took, but for the first where there are more, of the steps that a run took itself in so many seconds."""
+    """Seconds per step of a run's own steps, without the first if there are more."""
     first = 0 if start_seconds is None or steps <= 1 else 1
     return (seconds - (start_seconds or 0.0) * first) / (steps - first)
 
 
 NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
-"""What of a record stands in no column of its own."""
+"""The fields of a record without a column of their own."""
 
 OPTIONAL_COLUMNS = (
     *(
@@ -218,16 +226,16 @@ OPTIONAL_COLUMNS = (
     ),
     *("order_gain_nats", "order_gain_standard_error_nats", "stuck_at_unigram", "loss_spikes"),
 )
-"""What has a column where any record tells it."""
+"""The columns that exist if any record has the field."""
 
 REQUIRED_COLUMNS = (
     *(name for name in RunRecord.model_fields if name not in (*NO_COLUMNS, *OPTIONAL_COLUMNS, "spent_tokens", "excluded")),
     *("shape", "cell", "exclusion", "seed", "recipe.learning_rate"),
 )
-"""What every ledger that has rows has a column of."""
+"""The columns of every nonempty ledger."""
 
 FOREIGN = "not part of the sweep as last launched"
-"""Why fits leave out a run of another cell than the sweep now has."""
+"""Why fits leave out a run of a cell that the sweep no longer has."""
 
 
 def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
@@ -272,14 +280,14 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
 
 def fill_left_out(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of runs in which every run has the values that its configuration leaves out and those of others do not."""
-    told = [name for name in Masking.model_fields if f"{TRAINING_MASKS}{name}" in table]
-    as_validated = {f"{TRAINING_MASKS}{name}": table[f"masking.{name}"] for name in told}
+    """Fill in the values that configurations leave out at their defaults."""
+    message = [name for name in Masking.model_fields if f"{TRAINING_MASKS}{name}" in table]
+    as_validated = {f"{TRAINING_MASKS}{name}": table[f"masking.{name}"] for name in message}
     return table.fillna({knob: value for knob, value in LEFT_OUT.items() if knob in table} | as_validated)
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:
-    """A configuration under dotted keys, its values as ledgers tell them (see `ledger_value`)."""
+    """A configuration under dotted keys, with values as in ledgers (`ledger_value`)."""
     return {knob: ledger_value(knob, value) for knob, value in flatten(config.to_dict()).items()}
 
 

@@ -1,10 +1,10 @@
-"""The files of one run by name, and what the smaller ones hold."""
+"""The files of one run, and what the records of trained runs that a recipe names say."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from study.base.text import pasted
 from study.config.named_runs import InitFrom, Teacher
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
-from study.store.named_files import Inside, file_once, reason_in
+from study.store.named_files import Inside, array_content, array_in, file_once, reason_in
 from study.store.records import RunRecord
 from study.store.work_folder import WorkFolder
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Orders(Strict):
-    """What a sweep asks of a run: after which steps to leave its state for others; how often to validate if not as usual."""
+    """A sweep's orders for a run: steps after which to leave its state for others, and the number of validations if unusual."""
 
     branch_steps: tuple[Count, ...] = ()
     validations: Count | None = None
@@ -50,7 +50,7 @@ class RunFolder(WorkFolder):
     config_file = Inside("config.yaml")
     """The resolved configuration."""
     exclusion_file = Inside("exclusion.json")
-    """Why a person leaves the run out of fits, there where one does."""
+    """Why a person excludes the run from fits; absent otherwise."""
     validation_losses_file = Inside("validation_losses.npy")
     """Nats summed over the masked tokens of each validation sequence."""
     validation_documents_file = Inside("validation_documents.npy")
@@ -58,9 +58,9 @@ class RunFolder(WorkFolder):
     weights_file = Inside("weights.safetensors")
     """The final weights of a completed run."""
     orders_file = Inside("orders.json")
-    """What its sweep asks of the run."""
+    """The sweep's orders for the run."""
     prune_file = Inside("prune.json")
-    """Why the run is to stop before its end, there where it is."""
+    """Why the run should stop early; absent otherwise."""
     trunk_file = Inside("trunk.json")
     """Which run trained the first steps of this one."""
     scores = Inside("scores")
@@ -73,7 +73,7 @@ class RunFolder(WorkFolder):
 
     @property
     def is_run(self) -> bool:
-        """Whether a run lies here: its configuration does, or its record, which holds one; scores have records, too."""
+        """Whether the folder holds a run: its configuration, or a record directly below `runs/`; scores have records, too."""
         return self.holds(self.config_file) or (self.path.resolve().parent.name == "runs" and self.ended)
 
     def write_config(self, config: RunConfig) -> None:
@@ -83,22 +83,22 @@ class RunFolder(WorkFolder):
             write_atomically(self.config_file, config.to_yaml().encode())
 
     def config(self) -> RunConfig:
-        """The configuration that the folder holds: its record's, read in a thirtieth of the time, else config.yaml's."""
+        """The configuration: that of the record, which is read in a thirtieth of the time, or of config.yaml."""
         record = self.record()
         return RunConfig.from_yaml(self.config_file) if record is None else record.config
 
     def weights_remedy(self) -> str:
-        """What to do where the weights are gone."""
+        """The remedy for missing weights."""
         if (packed := self.packed) is not None and self.run_id in packed.run_ids:
             return "its sweep is packed, which keeps none: put the file there, or train the run under another --results"
         return "fetch it, or train the run again (move its folder away and launch)"
 
     def branch(self, step: int) -> Path:
-        """The folder of this run's state after a step at which a shorter budget leaves it."""
+        """The folder of the state after a step from which a shorter budget branches."""
         return self.path / f"branch-{step:010d}"
 
     def leave_rows(self, step: int) -> None:
-        """Give the rows so far a second name beside the state of a step; a run that resumes before it begins a new file."""
+        """Hard-link the rows so far beside the state of a step; a run that resumes earlier begins a new file."""
         self.branch(step).mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.link(self.metrics_file, self.branch(step) / self.metrics_file.name)
@@ -109,113 +109,120 @@ class RunFolder(WorkFolder):
             shutil.rmtree(branch, ignore_errors=True)
 
     def write_orders(self, orders: Orders) -> None:
-        """Say what the sweep asks of the run."""
+        """Write the sweep's orders."""
         write_atomically(self.orders_file, orders.model_dump_json(exclude_none=True).encode())
 
     def orders(self) -> Orders:
-        """What the sweep asks of the run."""
+        """The sweep's orders."""
         return self.read_as(self.orders_file, Orders, "remove it; the next launch writes it anew") or Orders()
 
     def write_prune(self, reason: str) -> None:
-        """Tell the run to stop before its end."""
+        """Ask the run to stop early."""
         write_atomically(self.prune_file, json.dumps({"reason": reason}).encode())
 
     def prune(self) -> str | None:
-        """Why the run is to stop before its end, None where it is not."""
+        """Why the run should stop early, None if it should not."""
         return reason_in(self.prune_file, "remove it; the search judges the run anew")
 
     def write_trunk(self, trunk: Trunk | None) -> None:
-        """Say which run trained the first steps, None where none did."""
+        """Write which run trained the first steps, None for no run."""
         if trunk is None:
             self.trunk_file.unlink(missing_ok=True)
         else:
             write_atomically(self.trunk_file, trunk.model_dump_json().encode())
 
     def trunk(self) -> Trunk | None:
-        """Which run trained the first steps, None where none did."""
+        """The run that trained the first steps, None if this one did."""
         return self.read_as(self.trunk_file, Trunk, "remove the run's folder to train the run again")
 
     def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
-        """What a record says of a trunk: of `tokens` those that the run trained on itself, and where it branched if it did."""
+        """A record's fields on the trunk: the `tokens` that the run trained on itself, and where it branched."""
         trunk = self.trunk()
         if trunk is None:
             return {"spent_tokens": tokens}
         return {"spent_tokens": max(0, tokens - trunk.step * batch_tokens), "trunk": trunk.run_id, "trunk_step": trunk.step}
 
     def remove_leftovers(self) -> None:
-        """As for all work, and what ranks have left that do not lead."""
+        """Remove also what other ranks left."""
         super().remove_leftovers()
         for file in self.rank_files():
             file.unlink(missing_ok=True)
 
     def rank_file(self, rank: int) -> Path:
-        """What stopped a rank that does not lead, for the leader to file."""
+        """The error of a rank that does not lead, for the leader to file."""
         return self.path / f"rank-{rank}.json"
 
     def rank_files(self) -> Iterator[Path]:
-        """The files of all ranks that left one."""
+        """The error files of all ranks."""
         return self.path.glob("rank-*.json")
 
     def file_record(self, record: RunRecord) -> bool:
-        """Link the record into place; False where the run already had one, which then stands."""
+        """Link the record into place; False if there is one already, which stays."""
         return file_once(self.record_file, record)
 
     def record(self) -> RunRecord | None:
-        """The record, None while the run has not ended."""
+        """The record, None until the run has ended."""
         if (record := self.read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
             return None
         excluded = self.excluded()
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
     def put_record_aside(self, note: dict[str, str]) -> Path:
-        """As for all work, and what told the run to stop before its end is taken back."""
+        """Withdraw also the request to stop early."""
         self.prune_file.unlink(missing_ok=True)
         return super().put_record_aside(note)
 
     def excluded(self) -> str | None:
-        """Why a person leaves this run out, None where nobody does."""
+        """Why a person excludes this run, None if nobody does."""
         return reason_in(self.exclusion_file, "`study exclude` writes it anew")
 
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
-        """Keep the summed nats of each validation sequence, for paired differences between runs."""
+        """Write the summed nats of each validation sequence, for paired differences."""
         _write_array(self.validation_losses_file, losses.astype(np.float64))
 
     def validation_losses(self) -> NDArray[np.float64]:
-        """The summed nats of each validation sequence of a completed run; raises InputError where they are gone or damaged."""
+        """The summed nats of each validation sequence; raises InputError if they are gone or damaged."""
         try:
             if (content := self.content(self.validation_losses_file)) is None:
                 raise FileNotFoundError
-            losses: NDArray[np.float64] = np.load(io.BytesIO(content), allow_pickle=False)
-            if losses.dtype != np.float64 or losses.ndim != 1 or not np.isfinite(losses).all():
+            losses = array_in(content, np.float64)
+            if not np.isfinite(losses).all():
                 raise ValueError("not the losses that a run writes")
-        except (FileNotFoundError, ValueError, EOFError) as error:
+        except (FileNotFoundError, ValueError) as error:
             what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
             remedy = f"fetch it, or leave the run out: study exclude {pasted(self.path)} --reason ..."
             raise InputError.at(str(self.validation_losses_file), f"{what}, and comparisons need it; {remedy}") from None
         return losses
 
+    def recorded_losses(self, tokens: float, loss: float) -> NDArray[np.float64]:
+        """`validation_losses` of a run whose record says a mean loss over masked tokens; raises InputError for another sum."""
+        losses = self.validation_losses()
+        if not math.isclose(losses.sum(), tokens * loss, rel_tol=1e-6):
+            message = f"sums to {losses.sum():g} nats where its record tells {loss:g} for each of {tokens:g} masked tokens"
+            remedy = f"fetch both anew, or leave the run out: study exclude {pasted(self.path)} --reason ..."
+            raise InputError.at(str(self.validation_losses_file), f"{message}; {remedy}")
+        return losses
+
     def write_validation_documents(self, documents: NDArray[np.int64]) -> None:
-        """Keep the document of each validation sequence, by which errors of losses cluster."""
+        """Write the document of each validation sequence, by which standard errors cluster."""
         _write_array(self.validation_documents_file, documents.astype(np.int32))
 
     def validation_documents(self) -> NDArray[np.int64] | None:
-        """The document of each validation sequence, None where the run keeps none; raises InputError where it is damaged."""
+        """The document of each validation sequence, None in earlier versions; raises InputError if damaged."""
         if (content := self.content(self.validation_documents_file)) is None:
             return None
         try:
-            documents: NDArray[np.int32] = np.load(io.BytesIO(content), allow_pickle=False)
-            if documents.dtype != np.int32 or documents.ndim != 1:
-                raise ValueError("not the documents that a run writes")
-        except (ValueError, EOFError):
-            told = "is damaged, and errors of losses cluster by it; fetch it, the file of another run of the sweep is the same"
-            raise InputError.at(str(self.validation_documents_file), told) from None
+            documents = array_in(content, np.int32)
+        except ValueError:
+            message = (
+                "is damaged, and errors of losses cluster by it; fetch it, the file of another run of the sweep is the same"
+            )
+            raise InputError.at(str(self.validation_documents_file), message) from None
         return documents.astype(np.int64)
 
 
 def _write_array(file: Path, values: NDArray[np.generic]) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, values, allow_pickle=False)
-    write_atomically(file, buffer.getvalue())
+    write_atomically(file, array_content(values))
 
 
 def teacher_architecture(config: RunConfig) -> Architecture | None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from study.base.durable_files import content_of, is_there, write_atomically
+from study.base.errors import map_readable, warn_of
 from study.base.grouping import grouped
 from study.base.schema import Index, Strict, Text
 from study.config.run_config import describe_knobs
@@ -192,7 +193,10 @@ def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineR
 
 def scores_in(folder: SweepFolder) -> pd.DataFrame:
     """The table of `scores` of a sweep, from the records."""
-    return scores(record for run in folder.runs() for record in scores_of(run))
+    folders = (score_folder(run, name) for run in folder.runs() for name in run.names(run.scores))
+    ended, problems = map_readable(ScoreFolder.score, folders)
+    warn_of(problems)
+    return scores(record for record in ended if record is not None)
 
 
 def write_scores(folder: SweepFolder) -> pd.DataFrame:

@@ -1,8 +1,9 @@
-"""The files of one sweep by name, and which sweeps and runs lie in a results folder."""
+"""The files of one sweep, and the sweeps and runs of a results folder."""
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from study.base import garbage
 from study.base.durable_files import is_there, json_of, names_in
-from study.base.errors import InputError, map_all
+from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.base.text import pasted
 from study.config.sweep import Sweep
 from study.config.sweep_files import SWEEP_FILE, read_launched
@@ -22,13 +23,16 @@ from study.store.run_folder import RunFolder
 if TYPE_CHECKING:
     import pandas as pd
 
+_MEASURED = ("run_id", "validation_masked_tokens", "loss_nats")
+"""What a ledger says of a run's losses."""
+
 LEAST_OF_ID = 4
-"""How many characters of a run's id may name it."""
+"""The fewest characters of an id that name a run."""
 
 
 @dataclass(frozen=True)
 class LockFiles:
-    """The files of a lock of a sweep, in its folder; `what` says in words what its holder does with the sweep."""
+    """The files of a sweep's lock; `what` is the participle of what its holder does."""
 
     folder: Path
     name: str
@@ -41,16 +45,16 @@ class LockFiles:
 
     @property
     def holder_file(self) -> Path:
-        """Who holds it, for the message to whoever else wants it."""
+        """Who holds it, for messages to others."""
         return self.folder / f".{self.name}.json"
 
     @property
     def stop_file(self) -> Path:
-        """There where a person asks its holder to stop."""
+        """Exists if a person asks the holder to stop."""
         return self.folder / f".{self.name}.stop"
 
     def holder(self) -> dict[str, Any] | None:
-        """Who has the lock, None where whoever has it has not said so yet, or does not any more."""
+        """Who holds the lock, None if nobody has written it."""
         return json_of(self.holder_file, dict, f"remove it; it only says by whom the sweep is {self.what}")
 
 
@@ -58,21 +62,21 @@ class SweepFolder(Folder):
     """The files of one sweep under `results/`, by name."""
 
     sweep_file = Inside(SWEEP_FILE)
-    """The resolved sweep as it was launched."""
+    """The resolved sweep as launched."""
     cells_file = Inside("cells.json")
-    """The ids of the cells of the sweep as launched, of a search those of the points in its space that it has asked."""
+    """The cell ids of the sweep as launched; of a search those of the points it has tried."""
     ledger_file = Inside("ledger.parquet")
     """All records as a table."""
     scores_file = Inside("scores.parquet")
     """All downstream scores at their chosen knobs as a table."""
     baselines = Inside("baselines")
-    """The folder of what downstream tasks give without an encoder."""
+    """The folder of baselines of downstream tasks."""
     fits = Inside("fits")
     """The folder of the fits."""
     figures = Inside("figures")
     """The folder of the figures."""
     answer_file = Inside("answer.md")
-    """What the ledger says to the sweep's question."""
+    """The answer to the sweep's question."""
     wandb = Inside("wandb")
     """The folder of the W&B mirror."""
 
@@ -92,27 +96,27 @@ class SweepFolder(Folder):
 
     @property
     def launching(self) -> LockFiles:
-        """The lock that whoever launches the sweep holds."""
+        """The lock of the launching process."""
         return LockFiles(self.path, "coordinator", "run")
 
     @property
     def scoring(self) -> LockFiles:
-        """The lock that whoever makes downstream scores of the sweep holds."""
+        """The lock of the scoring process."""
         return LockFiles(self.path, "scoring", "scored")
 
     @property
     def packed(self) -> Packed | None:
-        """The pack of the sweep, None where it has none."""
+        """The pack of the sweep, None if it has none."""
         return pack_of(self.path)
 
     @property
     def runs_folder(self) -> Path:
-        """The folder of the run folders, beside which a pack may have more runs."""
+        """The folder of the run folders; a pack may hold more runs."""
         return self.path / "runs"
 
     @property
     def homes(self) -> Path:
-        """The folder of links to where the runs that several sweeps share are trained."""
+        """The folder of links to the homes of shared runs."""
         return self.path.parent / ".homes"
 
     def run(self, run_id: str) -> RunFolder:
@@ -120,22 +124,24 @@ class SweepFolder(Folder):
         return RunFolder(self.runs_folder / run_id)
 
     def home(self, run_id: str) -> RunFolder:
-        """The folder where a run is trained: another sweep's where that one began it first (study.running.sharing)."""
+        """The folder in which a run is trained: that of the first sweep that began it (study.running.sharing)."""
         link = self.homes / run_id
         try:
-            home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
+            target = Path(os.readlink(link)).parts
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EINVAL):
                 raise
             return self.run(run_id)  # there is no link
-        return home.run(run_id) if home.name != self.name else self.run(run_id)
+        if len(target) != 4 or (target[0], *target[2:]) != ("..", "runs", run_id) or target[1] == "..":
+            raise InputError.at(str(link), "is a link to no folder of this run; remove it, and the next launch makes it anew")
+        return SweepFolder(self.path.parent / target[1]).run(run_id) if target[1] != self.name else self.run(run_id)
 
     def siblings(self) -> list[SweepFolder]:
         """The other sweeps under the same results folder."""
         return [folder for folder in _folders_of_runs(self.path.parent) if folder.path != self.path]
 
     def runs(self, start: str = "") -> list[RunFolder]:
-        """The runs that were started or only planned here, or that are packed, by id; those whose id starts so."""
+        """The runs here, planned, started or packed, by id; those whose id has this start."""
         packed, folder = self.packed, self.runs_folder
         ids = frozenset[str]() if packed is None else packed.run_ids
         names = sorted(name for name in {*names_in(folder), *ids} if name.startswith(start) and name[0] != ".")
@@ -144,11 +150,23 @@ class SweepFolder(Folder):
 
     @garbage.paused()  # collecting would walk all records read so far again and again, and none of them is garbage
     def records(self) -> list[RunRecord]:
-        """The records of all ended runs, by id.
+        """The records of all ended runs, by id; those that cannot be read are left out, and logged."""
+        records, problems = self.read_records()
+        warn_of(problems)
+        return records
 
-        Raises InputError where one is that of another run than its folder is named after, which a copy would count twice.
+    def read_records(self) -> tuple[list[RunRecord], list[Problem]]:
+        """The records of all ended runs, by id, and what is wrong with those that cannot be read.
+
+        A record is refused where it is that of another run than its folder is named after: a copy would count twice.
         """
-        return [record for record in map_all(_own_record, self.runs()) if record is not None]
+        records, problems = map_readable(_own_record, self.runs())
+        return [record for record in records if record is not None], problems
+
+    def require_readable(self) -> None:
+        """Raise InputError with every record that cannot be read."""
+        if problems := self.read_records()[1]:
+            raise InputError(problems)
 
     def others_records(self) -> list[RunRecord]:
         """The records of the other sweeps under the same results folder."""
@@ -160,15 +178,45 @@ class SweepFolder(Folder):
         return ledger(self.records(), tuned=self.sweep().tuned, cells=self.cells())
 
     def write_ledger(self) -> pd.DataFrame:
-        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
+        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table.
+
+        Fits leave out runs whose losses of sequences are gone or damaged, which comparisons need; these are logged.
+        """
+        import pandas as pd
+
         table = self.ledger()
+        if len(table):
+            table["exclusion"] = [
+                self._damage(*run) if pd.isna(reason) else reason
+                for *run, reason in table[["run_id", "validation_masked_tokens", "loss_nats", "exclusion"]].itertuples(
+                    index=False
+                )
+            ]
         write_table(self.ledger_file, table)
         return table
 
-    def sweep(self) -> Sweep:
-        """The sweep as last launched, which is read anew when its file is another.
+    def _damage(self, run_id: str, tokens: float, loss: float) -> str | None:
+        """What is wrong with the losses of a run's sequences, in a few words; None where nothing is."""
+        run = self.run(run_id)
+        if math.isnan(tokens or math.nan) and not run.holds(run.validation_losses_file):
+            return None  # it measured none
+        try:
+            losses, documents = run.recorded_losses(tokens, loss), run.validation_documents()
+            if documents is not None and len(documents) != len(losses):
+                message = f"names the documents of {len(documents):,} sequences where the run has the losses of {len(losses):,}"
+                raise InputError.at(str(run.validation_documents_file), f"{message}; fetch both anew")
+        except InputError as error:
+            warn_of(error.problems)
+            return f"{Path(error.problems[0].place).name} is gone or damaged"
+        except OSError as error:
+            warn_of([Problem(str(error.filename), f"cannot be read: {error.strerror}")])
+            return f"{Path(str(error.filename)).name} cannot be read"
+        return None
 
-        Raises InputError where there is no sweep.yaml, or it cannot be read.
+    def sweep(self) -> Sweep:
+        """The sweep as last launched, read again if its file has changed.
+
+        Raises InputError if sweep.yaml is missing or cannot be read.
         """
         try:
             found = self.sweep_file.stat()
@@ -180,7 +228,7 @@ class SweepFolder(Folder):
         return self._read[1]
 
     def launched(self) -> Sweep | None:
-        """The sweep as last launched; None where there is no sweep.yaml, as of encoders that came from elsewhere."""
+        """The sweep as last launched, None without a sweep.yaml, as for imported encoders."""
         return self.sweep() if is_there(self.sweep_file) else None
 
     def tuned(self) -> tuple[str, ...]:
@@ -188,7 +236,7 @@ class SweepFolder(Folder):
         return () if (sweep := self.launched()) is None else sweep.tuned
 
     def trial_seeds(self) -> tuple[int, ...]:
-        """The seeds at which the sweep tries its tuned values; none where it tunes none."""
+        """The seeds at which tuned values are tried, none without tuning."""
         return () if (sweep := self.launched()) is None else sweep.choosing_seeds
 
     def varied(self) -> tuple[str, ...]:
@@ -196,11 +244,11 @@ class SweepFolder(Folder):
         return () if (sweep := self.launched()) is None else sweep.varied
 
     def distinguishing_knobs(self) -> tuple[str, ...]:
-        """The knobs that tell runs apart beside shape, rate and seed."""
+        """The knobs that distinguish runs beside shape, rate and seed."""
         return () if (sweep := self.launched()) is None else sweep.distinguishing_knobs
 
     def tags(self) -> tuple[str, ...]:
-        """The tags that the sweep gives its runs in W&B."""
+        """The W&B tags of its runs."""
         return () if (sweep := self.launched()) is None else sweep.tags
 
     def cells(self) -> frozenset[str]:
@@ -216,11 +264,11 @@ class SweepFolder(Folder):
 
 
 def _own_record(run: RunFolder) -> RunRecord | None:
-    """The record of a run; raises InputError where it is that of another one."""
+    """The record of a run; raises InputError if it is that of another run."""
     record = run.record()
     if record is not None and record.run_id != run.run_id:
-        told = f"is of run {record.run_id}, after which its folder is named; name {pasted(run.path)} so, or move it away"
-        raise InputError.at(str(run.record_file), told)
+        message = f"is of run {record.run_id}, after which its folder is named; name {pasted(run.path)} so, or move it away"
+        raise InputError.at(str(run.record_file), message)
     return record
 
 

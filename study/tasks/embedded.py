@@ -29,10 +29,10 @@ Rows = dict[str, list[tuple[object, ...]]]
 """The rows of each split, without names of columns."""
 
 FEWEST_DOCUMENTS = 500
-"""The fewest documents of a package that is a class; smaller ones would hold a handful of test documents."""
+"""The fewest documents of a class; smaller ones would hold a handful of test documents."""
 
 MOST_EXAMPLES = 8000
-"""The most examples of a train split: more would make a default task slow and no more telling."""
+"""The most examples of a train split, which keeps default tasks fast."""
 
 MOST_A_DOCUMENT = 3
 """The most examples of one document: more would not be independent."""
@@ -145,7 +145,7 @@ def tagged(text: str) -> tuple[list[str], list[str]]:
 def reordered(passages: list[Passages]) -> Rows:
     """Plain sentences of unseen documents, and the same with a function word put behind the next word or the next two.
 
-    Both have the same words, so that only their order tells them apart. Sentences of train documents are left out.
+    Both have the same words, so that only their order differs. Sentences of train documents are left out.
     """
     seen = {sentence for document in passages if document.role == "train" for sentence in _plain(document)}
     rows: Rows = defaultdict(list)

@@ -19,7 +19,7 @@ SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv", ".conll")
 _ALL = "*"
 
 UNLOADED = "cannot be loaded"
-"""What is told of a dataset that the hub does not give."""
+"""The message for a dataset that the hub does not give."""
 
 
 @dataclass(frozen=True)

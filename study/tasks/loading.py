@@ -188,9 +188,9 @@ def _tags_of(table: ExampleTable, row: int, tags: object) -> list[Any]:
 def _refuse_alike(names: set[str], place: str, column: str) -> None:
     """Raise InputError where labels that nobody has named differ in case alone, which is more often a slip than two classes."""
     by_folded = grouped(sorted(names), str.casefold)
-    told = "which differ in case alone; write them alike, or, if they are classes of their own, name all under labels"
+    message = "which differ in case alone; write them alike, or, if they are classes of their own, name all under labels"
     if alike := [" and ".join(map(repr, same)) for same in by_folded.values() if len(same) > 1]:
-        raise InputError(Problem(place, f"column {column!r} holds {same}, {told}") for same in alike)
+        raise InputError(Problem(place, f"column {column!r} holds {same}, {message}") for same in alike)
 
 
 def _refuse_repeated_ids(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> None:

@@ -145,7 +145,7 @@ class _Mirror:
         return True
 
     def _opened(self, run: RunFolder) -> WandbRun:
-        """The run's W&B run; a server that was silent a moment ago is not asked again for each of many runs."""
+        """The run's W&B run; a server that just failed to answer is not tried again for each run."""
         if time.monotonic() < self._server_retry_at:
             raise Unreachable("the W&B server did not answer a moment ago")
         try:

@@ -15,7 +15,7 @@ from study.store.sweep_folder import SweepFolder
 from study.tracking.mirror_state import left_behind
 
 LAST_SECONDS = 60.0
-"""What the mirror process may still take when it is asked to end, or when the coordinator has died."""
+"""How long the mirror may run on after the request to end or the coordinator's death."""
 
 logger = logging.getLogger(__name__)
 

@@ -34,6 +34,9 @@ REQUESTS_PER_MINUTE = 100
 BATCH_SECONDS = 15.0
 """How long wandb collects rows before it sends them, at least."""
 
+MOST_CHARACTERS = 128
+"""The longest name of a run or a group that W&B takes."""
+
 EXCLUDED_TAG = "excluded"
 """What W&B shows at a run that fits leave out."""
 
@@ -120,9 +123,9 @@ class WandbRun:
                 reinit="create_new",
                 id=source.run_id,
                 project=wandb.setup(settings=_settings()).settings.project or DEFAULT_PROJECT,
-                group=folder.name,
+                group=folder.name[:MOST_CHARACTERS],
                 job_type="pretrain",
-                name=config.words(folder.distinguishing_knobs()),
+                name=shortened(config.words(folder.distinguishing_knobs())),
                 tags=[config.architecture.shape_name, *(tag[:64] for tag in folder.tags())],
                 config=tracked_config(config),
                 dir=str(folder.path),
@@ -175,6 +178,11 @@ class WandbRun:
             self._run.config.update(environment, allow_val_change=True)
         tags = tuple(tag for tag in self._run.tags or () if tag != EXCLUDED_TAG)
         self._run.tags = tags if record.exclusion is None else (*tags, EXCLUDED_TAG)
+
+
+def shortened(name: str) -> str:
+    """A name within W&B's limit, with an ellipsis where it was longer."""
+    return name if len(name) <= MOST_CHARACTERS else f"{name[: MOST_CHARACTERS - 1]}…"
 
 
 def batch_seconds(runs: int) -> float:

@@ -75,7 +75,7 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     if not runs:
         raise InputError.at(source, "has no W&B run" + (f" of the group {group!r}" if group else ""))
     for run in runs:
-        text = "".join(f"{json.dumps(row)}\n" for row in run.rows)
+        text = "".join(f"{json.dumps(_finite(row), allow_nan=False)}\n" for row in run.rows)
         write_atomically(into / "runs" / run.run_id / "history.jsonl", text.encode())
     file = SweepFolder(into).ledger_file
     write_table(file, of_one_kind(ledger_of(runs, tuned)))
@@ -138,11 +138,31 @@ def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
     try:
         for run in wandb.Api().runs(project, filters={"group": group} if group else None):
             config = {key: value for key, value in run.config.items() if not key.startswith("_")}
-            rows = [dict(row) for row in run.scan_history()]
-            yield WandbHistory(run.id, run.name, run.group or "", run.state, config, dict(run.summary), rows)
+            rows = [_numbers(row) for row in run.scan_history()]
+            yield WandbHistory(run.id, run.name, run.group or "", run.state, config, _numbers(dict(run.summary)), rows)
     except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
         remedy = "give a folder of offline runs, or entity/project after `wandb login`"
         raise InputError.at(project, f"cannot be read from W&B: {error}; {remedy}") from None
+
+
+_NO_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""How W&B's server writes the numbers that JSON does not have."""
+
+
+def _numbers(value: Any) -> Any:
+    """Values as they were logged: numbers in place of the words that stand for them, in nested values too."""
+    if isinstance(value, Mapping):
+        return {key: _numbers(each) for key, each in value.items()}
+    return _NO_JSON.get(value, value) if isinstance(value, str) else value
+
+
+def _finite(value: Any) -> Any:
+    """Values as JSON has them: null in place of numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def offline_runs(folder: Path) -> Iterator[WandbHistory]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from html.parser import HTMLParser
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,20 @@ from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
 from tests.waiting import until
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "analysis" / "dashboard.py"
+SERVER = DASHBOARD.with_name("serve_dashboard.py")
+
+MALICE = """# An answer
+
+<iframe srcdoc="<script>fetch('http://evil.example')</script>"></iframe> <img src=x onerror=alert(1)>
+<script>alert(1)</script>
+
+[here](javascript:alert(1)) [there](data:text/html,x) ![pixel](http://evil.example/pixel.png) ![own](data:text/html,x)
+
+| a | b |
+| --- | --- |
+| <svg onload=alert(1)> | fine {: onclick=alert(1)} |
+"""
+"""What a stranger may have written into an answer."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +65,39 @@ def apart() -> Iterator[Apart]:
 
 
 PAGES = ("sweep_page", "sweep_table", "run_table", "sweeps_warning", "explorer_page", "sizes_page")
+
+
+class _Elements(HTMLParser):
+    """The elements of a page with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def rendered(text: str) -> str:
+    """The HTML of an answer."""
+    from study.report.notebooks import scrolling_tables
+
+    return str(scrolling_tables(text).text)
+
+
+def responses(*requests: dict[str, dict[str, str]]) -> list[tuple[int, dict[str, str], str]]:
+    """Status, headers and page that the server of the dashboard answers to requests; its token is `secret`."""
+    from starlette.testclient import TestClient
+
+    spec = importlib.util.spec_from_file_location("serve_dashboard", SERVER)
+    assert spec is not None
+    assert spec.loader is not None
+    server = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(server)
+    client = TestClient(server.dashboard("secret"), base_url="http://127.0.0.1")
+    found = [client.get("/", follow_redirects=False, **request) for request in requests]  # type: ignore[arg-type]
+    return [(one.status_code, dict(one.headers), one.text) for one in found]
 
 
 def cells(results: Path, **given: Any) -> dict[str, Any]:
@@ -183,6 +231,49 @@ def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(apart: Apart, t
     assert "iso_parameters" in found["sweep_page"], "its file is shown"
 
 
+def test_an_answer_of_a_stranger_runs_nothing_and_loads_nothing(apart: Apart) -> None:
+    elements = _Elements(apart(rendered, MALICE)).found
+    assert {tag for tag, _ in elements} == {"span", "h1", "p", "table", "thead", "tbody", "tr", "th", "td"}
+    assert {name for _, attributes in elements for name in attributes} == {"class", "style"}
+    figure = "![own](data:image/svg+xml;base64,PHN2Zy8+) [page](https://example.org)"
+    kept = _Elements(apart(rendered, figure)).found
+    assert ("a", {"href": "https://example.org"}) in kept
+    assert ("img", {"src": "data:image/svg+xml;base64,PHN2Zy8+", "alt": "own"}) in kept
+
+
+def test_the_server_answers_its_own_page_alone(apart: Apart) -> None:
+    """By the token, which the first redirect puts into a cookie; as this machine; and in no frame."""
+    token = {"access_token": "secret"}
+    own, foreign = {"origin": "http://127.0.0.1"}, {"origin": "http://evil.example"}
+    asked: tuple[dict[str, dict[str, str]], ...] = (
+        {},
+        {"params": {"access_token": "guess"}},
+        {"params": token, "headers": {"host": "evil.example"}},
+        {"params": token, "headers": foreign},
+        {"params": token, "headers": own},
+        {"headers": foreign},
+        {"headers": own},
+    )
+    answers = apart(responses, *asked)
+    assert [status for status, _, _ in answers] == [303, 303, 400, 403, 303, 403, 200]
+    assert [answers[place][1]["location"].startswith("/auth/login") for place in (0, 1, 4)] == [True, True, False]
+    assert ["Scaling study" in page for *_, page in answers] == [False] * 6 + [True]
+    for status, headers, _ in answers:
+        if status not in (400, 403):
+            assert headers["x-frame-options"] == "DENY"
+            assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+def test_the_token_of_the_server_is_drawn_anew(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    addresses = []
+    for number in range(2):
+        with served(results, tmp_path / f"log{number}", SERVER) as address:
+            addresses.append(address.split("=")[1])
+    assert len(set(addresses)) == 2
+    assert min(map(len, addresses)) > 40
+
+
 def test_dashboard_says_so_where_there_is_no_sweep(apart: Apart, tmp_path: Path) -> None:
     found = apart(looked_at, tmp_path)
     assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
@@ -218,7 +309,7 @@ def test_a_browser_shows_the_answer_the_curves_of_points_in_a_box_and_tables_as_
 ) -> None:
     from selenium.webdriver import ActionChains
 
-    with served(DASHBOARD, results, tmp_path / "log") as address, browser() as page:
+    with served(results, tmp_path / "log", SERVER) as address, browser() as page:
         page.get(address.split("?")[0])
         assert "Scaling study" not in page.execute_script(WORDS), "nothing is shown without the token"
         page.get(address)

@@ -155,7 +155,10 @@ def test_notebook_exports_with_outputs(folder: SweepFolder, tmp_path: Path) -> N
 def test_a_law_follows_its_menus_in_a_browser(sizes: SweepFolder, tmp_path: Path) -> None:
     from selenium.webdriver.support.select import Select
 
-    with served(LAWS, sizes.path, tmp_path / "log") as address, browser() as page:
+    with (
+        served(sizes.path, tmp_path / "log", "-m", "marimo", "run", "--headless", "--token", LAWS) as address,
+        browser() as page,
+    ):
         page.get(address)
         until(lambda: "columns: parameters = parameters, tokens" in page.execute_script(WORDS), 90)
         menus = [Select(menu) for menu in page.execute_script(ELEMENTS, "select")]

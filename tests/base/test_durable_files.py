@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from study.base.durable_files import content_of, is_there, names_in, require_links
+from study.base.durable_files import content_of, is_there, names_in, require_links, write_atomically, write_once
 from study.base.errors import InputError
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoint_name, checkpoints_in
@@ -71,3 +71,22 @@ def test_a_file_system_without_links_is_told(
     with pytest.raises(InputError, match=rf"toy: lies on a file system that makes no {what} links \(.*\), .*; give another"):
         require_links(place, "give another")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_who_may_read_a_file_follows_the_umask(mask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "replaced", b"x")
+        assert write_once(tmp_path / "created", b"x")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("replaced", "created")] == [mode, mode]
+
+
+def test_a_link_to_nowhere_is_no_missing_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    assert content_of(tmp_path / "nowhere") is None
+    with pytest.raises(OSError, match="is a link that leads nowhere") as caught:
+        content_of(tmp_path / "link")
+    assert caught.value.filename == str(tmp_path / "link")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
+from pathlib import Path
+from unicodedata import category
 
 import pytest
 from rich.console import Console
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
+import study
 from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show, tolerate_lost_output
+from study.base.text import echo
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -88,3 +93,27 @@ def test_work_outlives_who_listens_to_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (sys.stdout, sys.stderr) == streams
     with pytest.raises(OSError, match="No space left"):
         say(Console(), "a word")
+
+
+HOSTILE = "a\x1b]0;owned\x07b\u202ec\x9bd\r\x1b[2Je\u200b é 漢 $x$"
+"""It would name the window, turn letters round, and clear the screen."""
+
+
+def test_text_of_unknown_origin_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    table = narrow_table(HOSTILE, (HOSTILE,), (), [(HOSTILE, (HOSTILE,), HOSTILE)])
+    terminal = io.StringIO()
+    echo(HOSTILE)
+    show(HOSTILE, table)
+    say(Console(file=terminal, force_terminal=True, color_system=None, width=200), HOSTILE)
+    printed = capsys.readouterr().out + terminal.getvalue()
+    assert printed.count("owned") == printed.count("漢") == 8
+    assert not {character for character in printed if category(character) in ("Cc", "Cf")} - {"\n"}
+
+
+def test_text_goes_out_by_one_door() -> None:
+    """What prints in another way than by `echo`, `say` and `show` prints what it is given."""
+    package = Path(study.__file__).parent
+    doors = {package / "base" / "text.py", package / "base" / "terminal.py", package / "cli.py"}
+    printing = re.compile(r"click\.echo\(|console\.print\(|Console\([^)]*\)\.print\(|sys\.stdout\.write")
+    files = {file for file in package.rglob("*.py") if file.parent.name != "benching"} - doors  # a bench prints its own numbers
+    assert {file for file in files if printing.search(file.read_text())} == set()

@@ -28,7 +28,7 @@ from study.data.prepared import (
     unread_at_first,
 )
 from study.data.token_files import entropy_nats, token_dtype
-from study.data.tokenizing import SPECIAL_PIECES
+from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from tests.full_disk import files_of_at_most
 
 
@@ -63,6 +63,12 @@ def share_without(letter: str, texts: list[str]) -> float:
     words = [word for text in texts for word in text.split()]
     known = [len(word) for word in words if letter not in word]
     return (len(words) - len(known)) / (len(words) - len(known) + sum(known))
+
+
+def lost_without(letter: str, texts: list[str]) -> float:
+    """The share of characters in words of this letter."""
+    words = [word for text in texts for word in text.split()]
+    return sum(len(word) for word in words if letter in word) / sum(map(len, words))
 
 
 def texts_of(corpus: Path) -> list[str]:
@@ -205,9 +211,11 @@ def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(cor
     data = config(corpus, tokenizer=vocabulary_of("abcdefg", tmp_path))
     share = prepare(data).facts.unknown_share
     assert share == pytest.approx(share_without("h", [text for text in texts_of(corpus) if split_of(text) == "train"]))
-    told = data.tokenizer.unread(share)
+    lost = prepare(data).facts.lost_share
+    assert lost == pytest.approx(lost_without("h", [text for text in texts_of(corpus) if split_of(text) == "train"]))
+    told = data.tokenizer.unread(lost, of="characters")
     assert told is not None
-    assert told.startswith(f"{share:.0%} of the text's tokens are [UNK], ")
+    assert told.startswith(f"{lost:.0%} of the text's characters are [UNK], ")
     assert told.endswith("train a tokeniser on this text (kind: wordpiece), or give one of its language")
     assert data.tokenizer.unread(0.05) is data.tokenizer.unread(None) is None
     assert "a larger vocabulary, an eighth of which is its alphabet, as far as the text yields one" in str(
@@ -220,11 +228,36 @@ def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus
         letters: unread_at_first(config(corpus, tokenizer=vocabulary_of(letters, tmp_path))) for letters in ("abcdefg", "xyz")
     }
     beginning = [*texts_of(corpus), texts_of(corpus)[0]]
-    assert str(told["abcdefg"]).startswith(f"{share_without('h', beginning):.0%} of the text's tokens are [UNK]")
-    assert str(told["xyz"]).startswith("100% of the text's tokens are [UNK]")
+    assert str(told["abcdefg"]).startswith(f"{lost_without('h', beginning):.0%} of the text's characters are [UNK]")
+    assert str(told["xyz"]).startswith("100% of the text's characters are [UNK]")
     assert unread_at_first(config(corpus, tokenizer=vocabulary_of("abcdefgh", tmp_path))) is None
     assert unread_at_first(config(corpus)) is None, "its vocabulary is yet to be made"
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["word by word", "whole texts"])
+def test_lost_text_is_counted_in_characters(alone: bool, corpus: Path, tmp_path: Path) -> None:
+    """A line of a script without spaces becomes one [UNK], so that a text which is half lost has few such tokens."""
+    latin, thai = "abcdefg " * 10, "กขคง" * 20
+    corpus.write_text("".join(json.dumps({"text": f"{latin}{thai} {number}"}) + "\n" for number in range(400)))
+    vocabulary_of("abcdefg0123456789", tmp_path)
+    tokenizer = bert_tokenizer({piece: number for number, piece in enumerate((tmp_path / "vocab.txt").read_text().split())})
+    if not alone:
+        tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    data = config(corpus, tokenizer={"kind": "file", "vocabulary": 64, "path": str(tmp_path / "tokenizer.json")})
+    facts = prepare(data).facts
+    assert facts.unknown_share == pytest.approx(1 / 75, rel=0.05)
+    assert facts.lost_share == pytest.approx(80 / 153, rel=0.01)
+    assert str(unread_at_first(data)).startswith("52% of the text's characters are [UNK]")
+
+
+def test_what_is_lost_is_named_before_what_is_too_small_for_it(corpus: Path, tmp_path: Path) -> None:
+    corpus.write_text("".join(json.dumps({"text": f"a {'กขคง' * 50} {number}"}) + "\n" for number in range(300)))
+    data = config(corpus, tokenizer=vocabulary_of("a0123456789", tmp_path), validation_sequences=40)
+    with pytest.raises(InputError) as refused:
+        prepare(data)
+    assert [problem.place for problem in refused.value.problems] == ["data.tokenizer", "data.validation_sequences"]
 
 
 def test_text_of_which_the_vocabulary_knows_nothing_is_refused_with_corpus_tokeniser_and_remedy(
@@ -242,10 +275,10 @@ def test_text_of_which_the_vocabulary_knows_nothing_is_refused_with_corpus_token
 def test_an_entry_of_an_earlier_version_opens_without_the_share_of_unknown_words(corpus: Path) -> None:
     prepared = prepare(config(corpus))
     manifest = json.loads((prepared.folder / "manifest.json").read_text())
-    del manifest["facts"]["unknown_share"]
+    del manifest["facts"]["unknown_share"], manifest["facts"]["lost_share"]
     manifest["seal"] = fingerprint_of([manifest["facts"], manifest["files"]])
     (prepared.folder / "manifest.json").write_text(json.dumps(manifest))
-    assert prepare(config(corpus)).facts == prepared.facts.model_copy(update={"unknown_share": None})
+    assert prepare(config(corpus)).facts == prepared.facts.model_copy(update={"unknown_share": None, "lost_share": None})
 
 
 def test_the_second_use_opens_what_the_first_built(corpus: Path) -> None:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 
 from study.base.errors import InputError
 from study.config.run_config import TokenizerConfig
@@ -139,6 +141,20 @@ def test_a_bad_tokenizer_file_is_refused(tmp_path: Path, name: str, content: str
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(InputError, match=message):
         load_tokenizer(TokenizerConfig(kind="file", vocabulary=64, path=str(path)))
+
+
+def test_a_tokenizer_without_a_token_for_what_it_does_not_know_is_refused_before_training(tmp_path: Path) -> None:
+    """It would fail at the first strange character of the text, which may come after hours."""
+    pieces = [*SPECIAL_PIECES, *(chr(97 + number) for number in range(26)), *(f"x{number}" for number in range(33))]
+    without = Tokenizer(Unigram([(piece, -float(number)) for number, piece in enumerate(pieces)]))
+    without.save(str(tmp_path / "tokenizer.json"))
+    given = TokenizerConfig(kind="file", vocabulary=64, path=str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match=r"cannot encode text that it does not know: .*; set its unk_id or unk_token"):
+        load_tokenizer(given)
+    Tokenizer(Unigram([(piece, -float(number)) for number, piece in enumerate(pieces)], 1)).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    assert load_tokenizer(given).encode("\u16a0").ids == [1]
 
 
 def test_a_missing_tokenizer_file_is_refused(tmp_path: Path) -> None:

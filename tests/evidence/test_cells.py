@@ -121,7 +121,8 @@ def test_documents_that_are_not_of_the_sequences_are_refused(tmp_path: Path, con
     if content is not None:
         run.validation_documents_file.write_bytes(content)
     with pytest.raises(InputError, match=rf"validation_documents\.npy: {message}"):
-        cells_of(folder, folder.write_ledger())
+        cells_of(folder, folder.ledger())
+    assert folder.write_ledger()["exclusion"].tolist() == ["validation_documents.npy is gone or damaged"]
 
 
 @pytest.mark.parametrize("changes", [{"loss_nats": 9.0}, {"validation_masked_tokens": 0}])
@@ -132,4 +133,5 @@ def test_losses_of_sequences_that_are_not_those_of_the_record_are_refused(tmp_pa
     record = json.loads(run.record_file.read_text())
     run.record_file.write_text(json.dumps(record | changes))
     with pytest.raises(InputError, match=r"validation_losses\.npy: sums to .* nats where its record tells .*; fetch both"):
-        cells_of(folder, folder.write_ledger())
+        cells_of(folder, folder.ledger())
+    assert folder.write_ledger()["exclusion"].tolist() == ["validation_losses.npy is gone or damaged"]

@@ -29,7 +29,7 @@ from study.laws.tables import RunTable
 from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.explorer import counted
 from study.plotting.law_figures import _exponents, draw_all
-from study.plotting.style import log_ticks, panels
+from study.plotting.style import log_ticks, panels, save_in
 from tests.laws.test_frontiers import best, iso_flop_runs
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 
@@ -307,3 +307,8 @@ def test_a_table_that_differs_by_rounding_gives_the_same_bytes(table: Path, tmp_
     (data * (1 + 1e-14 * np.random.default_rng(0).uniform(-1, 1, data.shape))).to_csv(table, index=False)
     second = draw_all(TableQuery(RunTable.read(table), ROLES), "chinchilla", tmp_path / "two")
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
+
+
+def test_a_name_with_dollars_is_no_formula(found: LawFit, tmp_path: Path) -> None:
+    rows = law_fit.frame(found).assign(axis=r"$cost\frac$", predicts=r"$\loss$")
+    assert save_in(law_fit.draw(rows), tmp_path, "law")[0].stat().st_size > 0

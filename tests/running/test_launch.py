@@ -285,7 +285,7 @@ def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refu
     tokenizer = {"kind": "file", "path": str(tmp_path / "vocab.txt"), "vocabulary": 100}
     sweep = write_sweep(tmp_path / "toy.yaml", corpus, data={"tokenizer": tokenizer})
     status, told, _ = study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])
-    assert (status, "100% of the text's tokens are [UNK]" in told) == (0, True)
+    assert (status, "100% of the text's characters are [UNK]" in told) == (0, True)
     status, _, refused = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
     assert (status, "data.tokenizer: " in refused) == (2, True)
     assert not (tmp_path / "results" / "toy" / "runs").exists()

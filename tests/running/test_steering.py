@@ -21,23 +21,27 @@ from rich.table import Table
 from study.base.errors import InputError
 from study.base.quantities import duration
 from study.base.terminal import show
+from study.config.resources import Resources
 from study.config.run_config import RunConfig
-from study.planning.plan import cells
+from study.data.prepared import data_fingerprint
+from study.planning.cost_estimate import estimate_cost
+from study.planning.plan import Plan, cells, search_example
 from study.running.display import run_line
+from study.running.launch import plan
 from study.running.liveness import Signs, seconds_per_row, signs_of
-from study.running.status import RunStatus, SweepStatus, status
+from study.running.status import ANY_SLOT, RunStatus, SweepStatus, status
 from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
 from study.running.steering import exclude, include, retry, stop
 from study.scoring.targets import single_run
 from study.shapes.naming import resolve_architecture
 from study.store.locks import held
 from study.store.ownership import Attempt, work_lock
-from study.store.records import FOREIGN, ledger
+from study.store.records import FOREIGN, State, ledger
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.running.test_coordinator import CORPUS, FakeExecutor, RunProgress, completes, coordinator, run
-from tests.sweeps import RATES, record, sweep, sweep_values
+from tests.sweeps import RATES, coordinator_of, record, search_sweep, sweep, sweep_values, write_topics
 from tests.synthetic import add_run, depth_or_width, run_config
 
 TUNED: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}, "tune": RATES}
@@ -623,3 +627,56 @@ def test_a_silent_run_does_not_speed_up_what_is_left() -> None:
 def test_a_run_without_a_loss_is_not_the_best() -> None:
     lost, known = (running(state="COMPLETED", loss_nats=loss) for loss in (None, 3.0))
     assert SweepStatus("s", None, (lost, known)).best == (known,)
+
+
+def test_runs_on_text_that_has_changed_since_are_left_to_do(tmp_path: Path) -> None:
+    """By the same path: plan, status and retry go by the text as it is now, and so does a launch."""
+    corpus = write_topics(tmp_path / "text.txt")
+    spec, folder = sweep(corpus, **SHALLOW_AND_DEEP), sweep_at(tmp_path)
+
+    def launch_anew() -> FakeExecutor:
+        text = data_fingerprint(spec.data)
+
+        def fails(config: RunConfig, run: RunFolder) -> int:
+            state: State = "COMPLETED" if config.architecture.depth == 1 else "FAILED"
+            assert run.file_record(record(config, 3.0, state, run.run_id, data_fingerprint=text))
+            return 0
+
+        executor = FakeExecutor(fails)
+        coordinator_of(folder, corpus, text, **SHALLOW_AND_DEEP).run(executor, lambda _: None, refresh_seconds=0.01)
+        return executor
+
+    def left() -> int:
+        return plan(spec, folder.path.parent, Resources()).runs_left
+
+    launch_anew()
+    failed = next(one for one in folder.records() if one.state == "FAILED")
+    assert left() == 0
+    assert (status(folder).remaining_flops, len(status(folder).own)) == (0, 2)
+
+    corpus.write_text(f"{corpus.read_text()}\n\nAnother document.\n")
+    assert left() == 2
+    assert (status(folder).remaining_flops or 0) > 0
+    assert {one.reason for one in status(folder).runs} == {FOREIGN}
+    assert retry(folder) == []
+    with pytest.raises(InputError, match=r"read another text than data\.corpus is now"):
+        retry(folder, [failed.run_id])
+
+    assert len(launch_anew().submitted) == 2, "what a launch trains is what the plan says"
+    assert left() == 0
+    assert len(retry(folder)) == 1, "the one on the text as it is now"
+    corpus.unlink()
+    assert len(status(folder).own) == 4, "where the text is not here nobody knows"
+
+
+def test_points_of_a_search_on_text_that_has_changed_since_are_left_to_do(tmp_path: Path) -> None:
+    spec = sweep(write_topics(tmp_path / "text.txt"))
+    changes: dict[str, Any] = {
+        "search": {"trials": 4, "space": {"architecture.depth": {"low": 1, "high": 8}}},
+        "base": {"architecture": {"width": 16, "heads": 2, "ffn": 32}},
+    }
+    search = search_sweep(**changes)
+    tried = search_example(search)
+    now = record(tried, run_id=tried.fingerprint("data"))
+    assert estimate_cost(Plan(search, [now], "data"), [ANY_SLOT]).runs_left == 3
+    assert estimate_cost(Plan(search, [now], data_fingerprint(spec.data)), [ANY_SLOT]).runs_left == 4

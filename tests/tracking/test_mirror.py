@@ -19,7 +19,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.tracking.mirror import mirror_sweep, retry_seconds
 from study.tracking.mirror_state import left_behind
-from study.tracking.mirror_wandb import batch_seconds, tracked_config
+from study.tracking.mirror_wandb import batch_seconds, shortened, tracked_config
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
 from tests.sweeps import sweep_values
@@ -88,6 +88,12 @@ def test_a_name_says_shape_rate_and_seed(rate: float, said: str, folder: SweepFo
     config = FakeRun(folder).config
     config = config.model_copy(update={"recipe": config.recipe.model_copy(update={"learning_rate": rate})})
     assert config.words(()) == f"L2-H128-A2-F512 lr={said} seed=0"
+
+
+def test_names_keep_within_the_limit_of_wandb() -> None:
+    assert shortened("a name") == "a name"
+    assert shortened("x" * 128) == "x" * 128
+    assert (len(shortened("x" * 500)), shortened("x" * 500)[-1]) == (128, "…")
 
 
 def test_sync_can_be_repeated_and_rebuilds_what_was_deleted(folder: SweepFolder) -> None:

@@ -85,10 +85,19 @@ class Api:
         if path != "them/scaling":
             raise ValueError("Could not find project")
         assert filters == {"group": "small"}
-        rows = [{"_step": step, "val/loss": 5 - step / 100, "group": "batch 7"} for step in range(900)]
+        rows = [{"_step": step, "val/loss": 5 - step / 100, "group": "batch 7", "spread": "NaN"} for step in range(900)]
         common = {"group": "small", "scan_history": lambda: iter(rows)}
         config = {"model": {"layers": 2}, "lr": 1e-3, "seed": 0, "name": "exp", "run_id": 7, "_wandb": {"version": "0"}}
-        summary = {"val/loss": -4.0, "_runtime": 3, "run_id": 8, "name": "best", "state": "good", "exclusion": "no", "cell": 9}
+        summary = {
+            "val/loss": -4.0,
+            "spread": "Infinity",
+            "_runtime": 3,
+            "run_id": 8,
+            "name": "best",
+            "state": "good",
+            "exclusion": "no",
+            "cell": 9,
+        }
         return [
             SimpleNamespace(id="a", name="one", state="finished", config=config, summary=summary, **common),
             SimpleNamespace(id="b", name="two", state="crashed", config=config | {"lr": 2e-3}, summary={}, **common),
@@ -111,6 +120,9 @@ def test_runs_of_strangers_come_whole_from_a_server(tmp_path: Path, monkeypatch:
     assert list(table["state"]) == ["finished", "crashed"]
     assert list(table["group"]) == ["small", "small"]
     assert list(table["history.group"]) == ["batch 7", "batch 7"]
+    assert table["spread"].tolist() == [pytest.approx(float("inf")), pytest.approx(float("nan"), nan_ok=True)], "no text"
+    lines = (tmp_path / "runs" / "a" / "history.jsonl").read_text().splitlines()
+    assert json.loads(lines[0], parse_constant=pytest.fail)["spread"] is None, "JSON has no NaN"
     assert list(table["val/loss"]) == pytest.approx([-4.0, 5 - 8.99])
     assert [None if pd.isna(why) else why for why in table["exclusion"]] == [None, "W&B says crashed"]
     assert not [name for name in table.columns if name.startswith("_")]
