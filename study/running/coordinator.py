@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from study.base.durable_files import is_there
 from study.base.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.executing.job import Executor, Job
-from study.running.retries import GivenUp, RetryPolicy
+from study.running.retries import Failure, RetryPolicy
 from study.running.shutdown import interrupt_on_sigterm, save_and_stop, see
 from study.store.locks import is_held
 from study.store.ownership import Watches
@@ -32,6 +32,10 @@ RecordT = TypeVar("RecordT")
 class Proposer(ABC, Generic[JobT, RecordT]):
     """What is to be done of a sweep, as jobs, and what becomes of them: its runs, or its scores."""
 
+    noun: ClassVar[str]
+    """What a job is called."""
+    expected: int = 0
+    """How many jobs are expected in all, 0 where that is unknown."""
     witness: Path
     """A file that is there as long as the sweep's folder is."""
     there: Mapping[str, RecordT]
@@ -51,8 +55,16 @@ class Proposer(ABC, Generic[JobT, RecordT]):
         """Take up what became of a job: its record, None where it has none yet."""
 
     @abstractmethod
-    def give_up(self, job: JobT, ended: GivenUp) -> None:
+    def give_up(self, job: JobT, failure: Failure) -> None:
         """File a job that is not tried again."""
+
+    @abstractmethod
+    def label(self, job: JobT) -> str:
+        """A short name for people."""
+
+    @abstractmethod
+    def line(self, job: JobT, record: RecordT) -> str | None:
+        """The result of a job in one line, None where it is not worth one."""
 
     def look(self, running: Collection[JobT]) -> None:
         """Look at the jobs that are running, every half second or so."""
@@ -80,7 +92,7 @@ class Coordinator(Generic[JobT, RecordT]):
     def __init__(self, folder: SweepFolder, proposer: Proposer[JobT, RecordT]) -> None:
         self.folder, self.proposer = folder, proposer
         self.progress = Progress[JobT, RecordT](dict(proposer.there))
-        self._deaths, self._watches = RetryPolicy(), Watches()
+        self._retries, self._watches = RetryPolicy(), Watches()
         self._batches: dict[Future[int], list[JobT]] = {}
         self._over: SimpleQueue[Future[int]] = SimpleQueue()
         self._looked = -math.inf
@@ -178,8 +190,8 @@ class Coordinator(Generic[JobT, RecordT]):
     def _ended(self, batch: Sequence[JobT], exit_status: int) -> None:
         """File what became of a batch; the job that its process died over is tried again, unless it keeps dying."""
         rest = [job for job in batch if not self._take(job)]
-        if rest and exit_status != PREEMPTED_EXIT and (ended := self._deaths.count(rest[0], exit_status)) is not None:
-            self.proposer.give_up(rest[0], ended)
+        if rest and exit_status != PREEMPTED_EXIT and (failure := self._retries.failure(rest[0], exit_status)) is not None:
+            self.proposer.give_up(rest[0], failure)
             self._take(rest[0])
 
     def _take(self, job: JobT) -> bool:

@@ -25,13 +25,12 @@ from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, known_overlap_share, prepare, unread_at_first
 from study.data.tokenizing import continuing_pieces, load_tokenizer
-from study.executing.executors import make_executor, make_slots
+from study.executing.executors import make_slots
 from study.executing.slots import Slot, sharing_note
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.memory_check import memory_for, require_memory
 from study.planning.plan import Plan
-from study.running.coordinator import Coordinator
-from study.running.display import run_display
+from study.running.display import execute_all
 from study.running.run_proposer import RunProposer
 from study.running.shutdown import preparing
 from study.running.status_tables import cost_lines
@@ -205,14 +204,12 @@ def launched(
             _check_trained_runs(planned, folder, data)
         for note in _notes_on_text(planned, data):
             say(console, note)
-        runs = RunProposer(planned, values, folder, data.fingerprint)
+        runs = RunProposer(planned, values, folder, data.fingerprint, estimate.runs)
         mirror = MirrorProcess(folder)
         if track:
             mirror.start()
-        display = run_display(console, folder, estimate.runs)
         try:
-            with display.bars:
-                Coordinator(folder, runs).run(make_executor(resources, slots, folder), display.refresh)
+            execute_all(folder, runs, resources, slots, console)
         finally:
             unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
         yield unmirrored

@@ -59,7 +59,7 @@ def seconds_per_row(rows: Sequence[Mapping[str, Any]]) -> float | None:
     return median(spans) if spans else None
 
 
-def silence(signs: Signs | None) -> str | None:
+def silence_note(signs: Signs | None) -> str | None:
     """What is odd about a running run, None where nothing is: no row for how long, how often one is usual, and no heartbeat."""
     if signs is None or signs.seconds_since_row is None or not signs.silent:
         return None

@@ -1,4 +1,4 @@
-"""When to stop trying a job whose process keeps dying: one that gets on is tried for ever, one that does not is given up."""
+"""The retry policy: a job that makes progress is always tried again, one whose process keeps failing is given up."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ MOST_SAID = 500
 
 
 @dataclass(frozen=True)
-class GivenUp:
-    """How a job ended that has no record of its own, and why."""
+class Failure:
+    """The final state of a job that could not file a record itself, and the reason."""
 
     state: State
-    reason: str | None = None
+    reason: str
 
 
 class RetryPolicy:
-    """The deaths of the jobs of one launch since each last got further than ever before."""
+    """Counts the failures of each job of one launch since the job last made progress."""
 
     def __init__(self) -> None:
         self._crashes: Counter[str] = Counter()
         self._kills: Counter[str] = Counter()
         self._furthest: dict[str, int] = {}
 
-    def count(self, job: Job, exit_status: int) -> GivenUp | None:
+    def failure(self, job: Job, exit_status: int) -> Failure | None:
         """Note that a process has died without a record; None where the job is to be tried again."""
         step, name = steps_of(job), job.key
         if step > self._furthest.get(name, 0):
@@ -60,7 +60,7 @@ class RetryPolicy:
         how = f"{what} {limit} times {past}, the last time {why}"
         log = job.folder.log_file
         where = log.name if log.parent == job.folder.path else log  # beside the record the name is enough
-        return GivenUp("OOM" if starved else "FAILED", f"its process {how}; see {where}")
+        return Failure("OOM" if starved else "FAILED", f"its process {how}; see {where}")
 
 
 def steps_of(job: Job) -> int:

@@ -18,7 +18,7 @@ from study.planning.plan import Plan
 from study.planning.proposing import CellProposer
 from study.planning.trunks import Trunks
 from study.running.coordinator import Proposer
-from study.running.retries import GivenUp, steps_of
+from study.running.retries import Failure, steps_of
 from study.running.sharing import SharedRuns
 from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
 from study.store.run_folder import RunFolder, teacher_architecture
@@ -53,12 +53,18 @@ class RunJob(Job):
 class RunProposer(Proposer[RunJob, RunRecord]):
     """The runs of one sweep on text of this fingerprint; its folder gets the sweep as launched, and the ids of its cells."""
 
-    def __init__(self, plan: Plan, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str) -> None:
+    noun = "run"
+
+    def __init__(
+        self, plan: Plan, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str, expected: int = 0
+    ) -> None:
+        self.expected = expected
         self.spec, self.folder, self.data_fingerprint = plan.spec, folder, data_fingerprint
         self.witness = folder.sweep_file
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(self.witness, text.encode())
+        self._varied = folder.told_apart_by()
         self._cells: set[str] = set()
         self._name_cells(cell.config for cell in plan.cells)
         self._shared = SharedRuns(folder)
@@ -98,15 +104,15 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             self.trunks.ended(record.config, self._records)
         return record
 
-    def give_up(self, job: RunJob, ended: GivenUp) -> None:
+    def give_up(self, job: RunJob, failure: Failure) -> None:
         """File a run whose process could never file a record itself."""
         config, run, steps, now = job.config, job.folder, steps_of(job), timestamp()
         tokens = steps * config.recipe.batch_tokens
         record = RunRecord(
             run_id=job.key,
             sweep=self.spec.name,
-            state=ended.state,
-            reason=ended.reason,
+            state=failure.state,
+            reason=failure.reason,
             config=config,
             data_fingerprint=self.data_fingerprint,
             steps=steps,
@@ -117,6 +123,14 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             **counts_of(config, steps, teacher_architecture(config)) | run.spent(tokens, config.recipe.batch_tokens),
         )
         retry_write(lambda: run.file_record(record))
+
+    def label(self, job: RunJob) -> str:
+        """The shape and what the sweep varies."""
+        return job.config.words(self._varied)
+
+    def line(self, job: RunJob, record: RunRecord) -> str:
+        """The result of a run."""
+        return run_line(record, self._varied)
 
     def look(self, running: Collection[RunJob]) -> None:
         """Tell the runs to stop that a search gives up."""
@@ -175,3 +189,16 @@ class RunProposer(Proposer[RunJob, RunRecord]):
 
     def _run_folder(self, config: RunConfig) -> RunFolder:
         return self.folder.run(config.fingerprint(self.data_fingerprint))
+
+
+def run_line(record: RunRecord, varied: Sequence[str]) -> str:
+    """The result of a run in one line."""
+    label = record.config.words(varied)
+    if record.state != "COMPLETED" or record.loss_nats is None:
+        return f"{record.state:<9} {label}: {record.reason}"
+    note = "" if record.trunk is None else f" for its own {record.spent_tokens:,}"
+    note += "".join(f"; {what}" for what in (record.spike_note, record.order_note) if what)
+    return (
+        f"COMPLETED {label}: {record.loss_nats:.4f} ± {record.loss_standard_error_nats or 0:.4f} nats after "
+        f"{record.tokens:,} tokens in {record.wall_seconds or 0:,.0f} s{note}"
+    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import pandas as pd
 from rich.table import Table
 
 from study.base.errors import UNREADABLE
@@ -16,10 +15,13 @@ from study.config.resources import Resources
 from study.config.run_config import describe_run
 from study.config.sweep import CellSweep
 from study.planning.cost_estimate import CellCost, CostEstimate
-from study.running.liveness import silence
+from study.running.liveness import silence_note
 from study.running.status import RunStatus, SweepStatus, status
 from study.store.records import FOREIGN, READS_ORDER_NATS, State
 from study.store.sweep_folder import SweepFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_NAMED = 5
 """So many names of what is trained once are shown."""
@@ -254,7 +256,7 @@ def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
 
 def note_on(run: RunStatus) -> str:
     """What is to be known of a run beside its numbers: why fits leave it out, that it fell silent, or that its loss spiked."""
-    return run.reason or silence(run.signs) or run.spiked or ""
+    return run.reason or silence_note(run.signs) or run.spiked or ""
 
 
 STATES = tuple(state.lower() for state in (*get_args(State), "running", "waiting", "stopped"))
@@ -267,6 +269,8 @@ def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
     `left` is in seconds. States that no run of a sweep is in are missing, but for `completed`. `problem` says why a sweep
     cannot be read, and is empty where it can.
     """
+    import pandas as pd
+
     rows = [{"sweep": name, **_row(folder)} for name, folder in folders.items()]
     return pd.DataFrame(rows, columns=["sweep", "question", *STATES, "launched", "left", "spent (train_flops)", "problem"])
 
@@ -290,6 +294,8 @@ def _told(state: SweepStatus) -> dict[str, Any]:
 
 def runs_table(state: SweepStatus) -> pd.DataFrame:
     """One row a run of a sweep as `study status` tells it, in its order; columns that are empty for all are left out."""
+    import pandas as pd
+
     table = pd.DataFrame([_run(run) for run in state.runs]) if state.runs else pd.DataFrame({"run": []})
     return table[[name for name in table if name == "run" or table[name].replace("", None).notna().any()]]
 

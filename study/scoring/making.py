@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +21,13 @@ from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.subsets import PlannedTask
 from study.scoring.task_inputs import padding_share, task_inputs
-from study.store.ownership import Attempt, Fenced, Held, work_lock
+from study.store.ownership import Attempt, Fenced
 from study.store.records import Ending, State, timestamp
 from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline
 from study.store.sweep_folder import SweepFolder
+from study.training.allocation import release_models
+from study.training.attempts import in_attempt
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
 from study.training.execution import Execution, environment, peak_memory_bytes, release_models
 from study.training.filing import failure_of, tidy
@@ -66,21 +68,18 @@ def score(
     task or the encoder, ends in a record with the reason, but for PREEMPTED, which leaves none: the score was told to stop,
     another process is making it, or a later attempt has taken it over.
     """
+
+    def begin() -> Ending | None:
+        if (record := folder.score()) is not None:
+            return record.state
+        prepare_process(execution.threads)
+        if execution.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        folder.write_settings(config)
+        return None
+
     try:
-        with work_lock(folder) as locked:
-            if (record := folder.score()) is not None:
-                return record.state
-            prepare_process(execution.threads)
-            if execution.device == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-            folder.write_settings(config)
-            attempt = Attempt.begin(folder, locked)
-            with attempt.renewed():
-                folder.remove_leftovers()
-                return _attempted(config, planned, folder, sweep, execution, stop, attempt)
-    except (Held, Fenced) as error:
-        sys.stderr.write(f"{error}\n")
-        return "PREEMPTED"
+        return in_attempt(folder, begin, partial(_attempted, config, planned, folder, sweep, execution, stop))
     finally:
         release_models(execution.device)
 

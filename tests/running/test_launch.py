@@ -111,7 +111,7 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     assert left == "Nothing of it is left to do: its runs have ended."
     assert passes == "the text has 21.6k tokens to train on; the longest run passes 3.0 times over it"
     assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
-    assert there == "8 runs are there already"
+    assert there == "8 runs have ended already"
     assert "COMPLETED" not in done.stderr
     launched = json.loads(done.stdout)
     assert launched["runs"] == {"started": 8, "ended": 8, "excluded": 0}

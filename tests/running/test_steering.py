@@ -23,8 +23,8 @@ from study.base.quantities import duration
 from study.base.terminal import show
 from study.config.run_config import RunConfig
 from study.planning.plan import cells
-from study.running.display import run_line
 from study.running.liveness import Signs, seconds_per_row, signs_of
+from study.running.run_proposer import run_line
 from study.running.status import RunStatus, SweepStatus, status
 from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
 from study.running.steering import exclude, include, retry, stop

@@ -37,7 +37,7 @@ from study.executing.executors import LocalExecutor, make_slots
 from study.executing.slots import Slot
 from study.report.exploring import with_reasons
 from study.running.coordinator import Coordinator, Progress
-from study.running.display import score_display
+from study.running.display import Display
 from study.running.retries import CRASHES, KILLS
 from study.running.score_proposer import AnyScoreJob, AnyScoreRecord, ScoreProposer
 from study.running.status import status
@@ -813,7 +813,8 @@ def test_a_score_whose_process_keeps_dying_is_filed_as_a_run_is(
 def test_a_batch_goes_on_where_its_process_died_over_a_score(evaluation: Evaluation, capsys: Any) -> None:
     """What was made before is kept and told at once, and the death is that of the score that was being made."""
     asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4, 4e-4]})
-    coordinator, display, told = coordinator_of(evaluation, asked), score_display(Console(), {}), list[tuple[int, int, int]]()
+    coordinator, told = coordinator_of(evaluation, asked), list[tuple[int, int, int]]()
+    display = Display(Console(), coordinator.proposer)
 
     class OneProcess(Fake):
         """It makes the first score of a batch, and dies over the next one."""
@@ -867,8 +868,8 @@ def test_scores_of_one_run_and_task_are_one_batch_where_no_slot_goes_without(eva
 
 def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(evaluation: Evaluation, capsys: Any) -> None:
     asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4]})
-    display = score_display(Console(), {evaluation.run.run_id: "it"})
-    coordinator_of(evaluation, asked).run(Fake(None, iter([-11] * 9)), display.refresh, 0.01)
+    coordinator = coordinator_of(evaluation, asked)
+    coordinator.run(Fake(None, iter([-11] * 9)), Display(Console(), coordinator.proposer).refresh, 0.01)
     assert capsys.readouterr().out.count("FAILED") == 1
     failed = scores_of(evaluation.run.folder)
     line, _ = _failures(failed, SweepFolder.of(evaluation.run.folder))
@@ -994,7 +995,8 @@ def test_a_score_that_another_process_makes_is_waited_for_and_who_makes_it_is_sa
     monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
     asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
     (theirs,) = replace(evaluation, asked=asked).jobs({})
-    coordinator, fake, display = coordinator_of(evaluation, asked), Fake(lambda _: 0.5), score_display(Console(width=300), {})
+    coordinator, fake = coordinator_of(evaluation, asked), Fake(lambda _: 0.5)
+    display = Display(Console(width=300), coordinator.proposer)
 
     def refresh(progress: ScoreProgress) -> None:
         display.refresh(progress)
