@@ -1,4 +1,4 @@
-"""Which cell's best value each cell begins its search at."""
+"""The cell whose best value starts each cell's search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from study.planning.tuning import AT_ONCE
 from study.store.run_folder import expected_flops
 
 CHEAPER = 2 / 3
-"""What a run of a cell costs at most, as a share of another's, where the other waits for its best value."""
+"""A cell waits for another's best value only if that one's runs cost at most this share of its own."""
 
 
 def link_neighbours(planned: list[Cell]) -> list[Cell]:

@@ -33,14 +33,14 @@ from study.store.run_folder import init_from_depth
 _OF_ARCHITECTURE = "architecture."
 
 CHECKED_POINTS = 2000
-"""How many points of a space are tried for validity before a search starts."""
+"""At most so many points of a space are checked before a search starts."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep holds, worked out once, when it is first asked for, however many ask.
+    """The content of a sweep, computed once on first use.
 
-    `records` are those that it has. What is worked out raises InputError with every problem of every run that it may want.
+    `records` are the sweep's own. Its properties raise InputError with every problem of every possible run.
     """
 
     spec: Sweep
@@ -48,12 +48,12 @@ class Plan:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """Its cells (see `cells`), none of a search."""
+        """Its cells (see `cells`), none for a search."""
         return cells(self.spec, self.records) if isinstance(self.spec, CellSweep) else []
 
     @cached_property
     def first_runs(self) -> list[RunConfig]:
-        """What it starts with, before there are records: every cell's first runs, or the largest that a search may try."""
+        """The runs to start with, without records: every cell's first runs, or the largest of a search."""
         match self.spec:
             case CellSweep():
                 return [run for cell in self.cells for run in cell.trials()]
@@ -61,7 +61,7 @@ class Plan:
                 return [search_example(search)]
 
     def check(self) -> None:
-        """Raise what is wrong with any of its runs."""
+        """Raise InputError for whatever is wrong with any of its runs."""
         match self.spec:
             case CellSweep():
                 _ = self.cells
@@ -69,7 +69,7 @@ class Plan:
                 check_all(lambda: check_space(search), lambda: check_heads(search))
 
     def holds(self, config: RunConfig) -> bool:
-        """Whether a run is of one of its cells, whatever the text says, or in the space of a search."""
+        """Whether a run belongs to one of its cells, on whatever text, or to the space of a search."""
         match self.spec:
             case CellSweep() as spec:
                 return config.identity(_aside(spec)) in self._identities
@@ -89,18 +89,16 @@ class Plan:
 
 
 def _aside(spec: CellSweep) -> tuple[str, ...]:
-    """What the runs of a cell differ in."""
+    """The knobs in which the runs of a cell differ."""
     return (*spec.tune, "seed")
 
 
 def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
-    """All cells of a sweep of shapes: each budget at each shape in each setting, and searches begin at those of their setting.
+    """All cells of a sweep of shapes: each budget at each shape in each variant.
 
-    Widths that are solved for are so in each setting, so that targets are met whatever it adds to the parameters.
-
-    Cells that train the same runs are one, under the name of the first (see study.planning.coincidences), and so are starts
-    that keep the same layers of one donor, as each does that keeps them all, in the setting of the first layers. Raises
-    InputError with every problem of every cell, each once and under its path in the sweep file.
+    Widths that are solved for meet their targets in each variant. Cells that train the same runs are one, under the first name
+    (see study.planning.coincidences), and so are starts that keep the same layers of one model, under the setting of the first
+    layers. Raises InputError with every problem of every cell, once and under its path in the sweep file.
     """
     problems: dict[str, Problem] = {}
     given: set[str] = set()
@@ -125,13 +123,13 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
 
 
 def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
-    """The cell that a sweep asks for, under whichever names."""
+    """The cell of a group of requests."""
     config = group[0].config
     return Cell(config, spec, tuple(tried.get(config.identity(_aside(spec)), ())), other_names(group))
 
 
 def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Values, None]]:
-    """The combinations of tuned values that runs have by what those of a cell share; none where nothing is tuned."""
+    """The tuned values that runs have, by what a cell's runs share; none without tuning."""
     found: dict[str, dict[Values, None]] = {}
     for config in (record.config for record in records if spec.tune):
         found.setdefault(config.identity(_aside(spec)), {})[tuple(config.values_of(spec.tune).values())] = None
@@ -141,7 +139,7 @@ def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Valu
 def _configs(
     spec: CellSweep, shape: Mapping[str, Any], setting: Mapping[str, Any], problems: dict[str, Problem]
 ) -> list[RunConfig]:
-    """One shape in one setting at each budget that it can have; what is wrong with any of its runs is added to the problems."""
+    """One shape in one variant at each possible budget; problems of any run are added to `problems`."""
     configs = []
     lowest = {knob: tuned.low for knob, tuned in spec.tune.items()}
     highest = [{knob: tuned.high} for knob, tuned in spec.tune.items()]
@@ -160,9 +158,9 @@ def _configs(
 
 
 def _by_first_layers(config: RunConfig) -> RunConfig:
-    """The run as it is named where it begins with the first layers of its donor, as far as this one is here to tell."""
-    init_from, depth, kept = config.recipe.init_from, init_from_depth(config), config.architecture.depth
-    if init_from is None or depth is None or kept > depth:
+    """The run under its usual name where it starts with the first layers of its donor, as far as known."""
+    donor, depth, kept = config.recipe.donor, donor_depth(config), config.architecture.depth
+    if donor is None or depth is None or kept > depth:
         return config
     if kept_layers(depth, kept, init_from.keep) != kept_layers(depth, kept, "first"):
         return config
@@ -170,10 +168,10 @@ def _by_first_layers(config: RunConfig) -> RunConfig:
 
 
 def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
-    """The budgets of one shape with the warmup of the smallest where the schedule is wsd, so that one trunk serves them all.
+    """The budgets of one shape, under wsd with the smallest one's warmup, so that one trunk serves them all.
 
-    The warmup leaves room for the longest decay that is tried. Where schedules or warmups are compared or tuned, each keeps
-    its own.
+    The warmup leaves room for the longest decay that is tried. Where schedules or warmups are compared or tuned, each budget
+    keeps its own.
     """
     recipes = [config.recipe for config in configs]
     alone = {"recipe.warmup_fraction", "recipe.schedule"} & {*spec.tune, *spec.vary}
@@ -195,9 +193,9 @@ def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
 
 
 def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, knobs: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a sweep's run; vocabulary and positions follow the data where the base does not give them.
+    """The configuration of a sweep's run; vocabulary and positions default to those of the data.
 
-    `knobs` are set over what the base says. Raises InputError with paths as they stand in the sweep file.
+    `knobs` override the base. Raises InputError with paths of the sweep file.
     """
     template: dict[str, Any] = {
         "architecture": {"vocabulary": spec.data.tokenizer.vocabulary, "positions": spec.data.sequence_length}
@@ -218,7 +216,7 @@ def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, kno
 
 
 def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
-    """The run that a point of the search space describes; heads and ffn follow the width by the rules unless given."""
+    """The run at a point of the search space; heads and ffn follow the width by the rules unless given."""
     given = {f"architecture.{key}": value for key, value in spec.base.get("architecture", {}).items()} | dict(values)
     sizes = {name: given[f"architecture.{name}"] for name in SIZES if f"architecture.{name}" in given}
     if isinstance(sizes.get("width"), int):
@@ -227,7 +225,7 @@ def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
 
 
 def point_of(spec: SearchSweep, config: RunConfig) -> dict[str, Any] | None:
-    """Where a run lies in the space of a search, None where it does not."""
+    """The point of a run in the space of a search, None outside it."""
     values = config.values_of(spec.search.space)
     point = {path: _as_searched(path, value, config, spec.search.space[path]) for path, value in values.items()}
     inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
@@ -235,7 +233,7 @@ def point_of(spec: SearchSweep, config: RunConfig) -> dict[str, Any] | None:
 
 
 def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension) -> Any:
-    """A knob's value as its dimension names it: of what is NONE a range holds the width of the blocks, or a group a layer."""
+    """A knob's value in the terms of its dimension: for an absent option, the width of the blocks or one group a layer."""
     if value is not None or dimension.holds(NONE):
         return NONE if value is None else value
     plain = {"embedding_width": config.architecture.table_width, "layer_groups": config.architecture.groups}
@@ -243,20 +241,20 @@ def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension)
 
 
 def search_example(spec: SearchSweep) -> RunConfig:
-    """The largest run that a search may try, by which its bill is made: each dimension at its high end or largest choice."""
+    """The largest run that a search may try, each dimension at its top; it bounds the cost."""
     values = {path: dimension.top() for path, dimension in spec.search.space.items()}
     return searched_config(spec, values)
 
 
 def points_of(spec: SearchSweep) -> float:
-    """How many points a search has to try; infinity where a dimension holds fractions."""
+    """The number of points of a search space; infinity where a dimension is continuous."""
     return math.prod(len(dimension.values) if dimension.finite else math.inf for dimension in spec.search.space.values())
 
 
 def check_space(spec: SearchSweep) -> None:
-    """Raise InputError where points of the space are no valid runs, or a dimension has no effect at any of them.
+    """Raise InputError where points of the space are no valid runs, or a dimension never has an effect.
 
-    All points of a small space are tried, of a large one a fixed sample.
+    All points of a small space are checked, of a large one a fixed sample.
     """
     axes = {path: dimension.values for path, dimension in spec.search.space.items()}
     points: Iterable[tuple[Any, ...]]
@@ -284,7 +282,7 @@ def check_space(spec: SearchSweep) -> None:
 
 
 def check_heads(spec: SearchSweep) -> None:
-    """Raise InputError where a search asks for a head width that does not divide all widths of its space."""
+    """Raise InputError where the head width of a search does not divide every width of its space."""
     given = {f"architecture.{key}" for key in spec.base.get("architecture", {})} | spec.search.space.keys()
     searched = spec.search.space.get("architecture.width")
     if "architecture.heads" in given or "head_width" not in spec.search.model_fields_set:
@@ -295,7 +293,7 @@ def check_heads(spec: SearchSweep) -> None:
 
 
 def _place(spec: Sweep, path: str, shape: str = "") -> str:
-    """Where a key of a run stands in the sweep file."""
+    """The path of a run's key in the sweep file."""
     if (place := spec.place_of(path)) is not None:
         return place
     if path in flatten(spec.base):
@@ -308,9 +306,9 @@ def _place(spec: Sweep, path: str, shape: str = "") -> str:
 
 
 def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
-    """The sizes of all shapes where `varied` is set in the architecture.
+    """The sizes of all shapes with `varied` set in the architecture.
 
-    A target that no width meets is added to the problems, or else a shape that comes out twice.
+    Targets that no width meets are added to `problems`, else shapes that occur twice.
     """
     given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items()}
     shapes, unmet = spec.shapes.sizes(spec.base.get("architecture", {}) | given, describe_knobs(varied))

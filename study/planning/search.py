@@ -1,4 +1,4 @@
-"""Free search by Optuna, in one process: it decides what to try next and is rebuilt from the records at every start."""
+"""Free search and pruning by Optuna, in one process, rebuilt from the records at every start."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from study.store.run_folder import Orders, RunFolder
 BEGUN = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
 
 Checks = Mapping[int, float]
-"""The validation loss of a run at the checks of its search, by their number from 1."""
+"""The validation loss of a run at the checks of its search, by number from 1."""
 
 
 class OptunaSearch:
-    """The trials of a search sweep: asked for one by one, told by records."""
+    """The trials of a search sweep, asked for one by one and completed by records."""
 
     def __init__(self, spec: SearchSweep) -> None:
         self.spec, self.search = spec, spec.search
@@ -49,10 +49,10 @@ class OptunaSearch:
     def restore(
         self, ended: Iterable[RunRecord], begun: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
     ) -> None:
-        """Take up what earlier starts of the search tried: ended runs as finished trials, begun ones as the next to be asked.
+        """Restore earlier trials: ended runs as finished trials, started ones to be asked for next.
 
-        `checked` gives what a run reported before its end, which pruning compares others with. The sampler is seeded anew by
-        how many there are; with its first seed it would draw the points of the first start again.
+        `checked` gives the losses a run reported before its end, against which pruning compares. The sampler is seeded by the
+        number of trials: its first seed would repeat the first points.
         """
         genetic = self.search.sampler == "nsga2"  # which knows its population by what it noted at each trial
         if not genetic:
@@ -93,14 +93,13 @@ class OptunaSearch:
 
     @property
     def waiting(self) -> int:
-        """None: a trial is asked for when there is a slot for it."""
+        """None: a trial is asked for when a slot is free."""
         return 0
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """The next trials for `free` slots, those whose run stopped without a record first.
+        """The next trials for `free` slots, first those whose run stopped without a record.
 
-        A point whose run was trained before, under whichever values, is told the known outcome and not run again; one that is
-        no valid run is told as failed.
+        A point whose run was trained before takes the known outcome; an invalid run is a failed trial.
         """
         configs = [config for key, (_, config) in self._asked.items() if key not in running]
         while len(configs) < free and self._begun() < self.search.trials:
@@ -121,7 +120,7 @@ class OptunaSearch:
         return configs[:free]
 
     def tell(self, key: str, record: RunRecord) -> None:
-        """Report an ended run; one that failed is told as failed."""
+        """Report an ended run; a failed one is a failed trial."""
         if key in self._known:
             return
         self._known.add(key)
@@ -137,7 +136,7 @@ class OptunaSearch:
         )
 
     def _point(self, config: RunConfig) -> dict[str, Any]:
-        """Where a run of the search lies in its space."""
+        """The point of a run of the search in its space."""
         point = point_of(self.spec, config)
         assert point is not None, "no run of the search"
         return point
@@ -146,9 +145,9 @@ class OptunaSearch:
         return len(self.study.get_trials(deepcopy=False, states=BEGUN))
 
     def _objectives(self, record: RunRecord) -> list[float] | None:
-        """The values of the objectives, None where the run is excluded.
+        """The values of the objectives, None for an excluded run.
 
-        So it is on a front, too, for a run that reads no word order: its small size would count for it there.
+        With several objectives also for a run without word order: its small size would put it on the Pareto front.
         """
         unread = record.reads_order is False and len(self.search.objectives) > 1
         if record.exclusion is not None or unread:
@@ -163,7 +162,7 @@ def _sampler(name: str, seed: int) -> BaseSampler:
 
 
 def _pruner(prune: Prune | None) -> BasePruner:
-    """The pruner in Optuna's words; a step of a trial is the number of a check."""
+    """Optuna's pruner; a step of a trial is the number of a check."""
     if prune is None:
         return NopPruner()
     if prune.by == "hyperband":
@@ -187,18 +186,18 @@ Home = Callable[[RunConfig], RunFolder]
 
 
 class Pruning:
-    """Follows the metrics of a search's runs; they know nothing of it but how often to validate, and `prune.json`."""
+    """Follows the metrics of a search's runs, which know only how often to validate, and `prune.json`."""
 
     def __init__(self, search: OptunaSearch, prune: Prune, home: Home) -> None:
         self.search, self.prune, self._home = search, prune, home
         self._rows: dict[str, Rows] = {}
 
     def begin(self, config: RunConfig) -> None:
-        """Before a run starts: ask for the validations that are its checks."""
+        """Order the validations that are a run's checks, before it starts."""
         self._home(config).write_orders(Orders(validations=self.prune.checks))
 
     def look(self, running: Mapping[str, RunConfig]) -> None:
-        """Report what the runs wrote since the last look, and tell those that are given up to stop."""
+        """Report what the runs logged since the last look, and order those that are pruned to stop."""
         self._rows = {key: rows for key, rows in self._rows.items() if key in running}
         for key, config in running.items():
             run = self._home(config)
@@ -216,7 +215,7 @@ def checked(run: RunFolder, config: RunConfig, prune: Prune) -> Checks:
 
 
 def checks_in(rows: Iterator[dict[str, Any]], config: RunConfig, prune: Prune) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows that are checks, with their numbers; the end of a run is none."""
+    """The rows that are checks, with their numbers; the last step of a run is none."""
     interval = config.validation_interval(prune.checks)
     for row in rows:
         step = row["trainer/step"]

@@ -1,4 +1,4 @@
-"""A sweep from its file to its last record: one coordinator, one executor, one mirror."""
+"""From a sweep file to the last record: one coordinator, one executor, one mirror."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from study.store.work_folder import checkpoints_in
 from study.tracking.mirror_process import MirrorProcess
 
 MIRROR_SECONDS = 20.0
-"""How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
+"""How long a finished launch waits for the W&B mirror; `study sync` does the rest."""
 
 
 def folder_of(spec: Sweep, results: Path) -> SweepFolder:
-    """Where a sweep's results lie."""
+    """The folder of a sweep's results."""
     return SweepFolder(results / spec.name)
 
 
 def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
-    """The bill of a sweep on this machine, timed by the records that are there.
+    """The cost estimate of a sweep on this machine, timed by its records.
 
-    Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
+    Raises InputError where a run is impossible, or cannot execute on the requested resources.
     """
     folder = folder_of(spec, results)
     estimate = _estimate(Plan(spec, folder.records()), folder, resources, make_slots(resources))
@@ -87,7 +87,7 @@ def _estimate(
 
 
 def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
-    """Raise InputError where donors or teachers of the runs that a sweep still wants, as its records tell, are of no use."""
+    """Raise InputError where a run that is still wanted begins with, or learns from, an unusable run."""
     if not {*TRAINED_RUNS} & {*planned.spec.varied, *flatten(planned.spec.base)}:
         return
     from study.training.trained_runs import check_trained_runs
@@ -99,14 +99,14 @@ def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedDa
 
 
 def _check_words(planned: Plan) -> None:
-    """Raise InputError where whole words are to be masked and the tokeniser in a file is no WordPiece."""
+    """Raise InputError where whole words are masked and the tokeniser in a file is no WordPiece."""
     tokenizer = planned.spec.data.tokenizer
     if tokenizer.kind == "file" and any(run.recipe.masking.whole_words for run in planned.first_runs):
         continuing_pieces(load_tokenizer(tokenizer))
 
 
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
-    """The runs that a sweep wants yet, as far as records tell, its own and those that it shares; of a search the largest."""
+    """The runs that a sweep still needs according to the records, its own and shared; of a search the largest."""
     if isinstance(planned.spec, SearchSweep):
         return planned.first_runs if len(planned.records) < planned.spec.search.trials else []
     records = {record.config.key: record for record in (*folder.others_records(), *planned.records)}
@@ -128,7 +128,7 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:
-    """How often the longest run will see the text, None where it sees it once at most."""
+    """How often the longest run reads the text, None where at most once."""
     longest = max(run.tokens for run in planned.first_runs)
     passes = longest / data.unique_tokens
     if passes <= 1:
@@ -139,12 +139,12 @@ def _passes(planned: Plan, data: PreparedData) -> str | None:
 
 
 def _check_room(planned: Plan, slots: list[Slot]) -> None:
-    """Raise InputError with every shape whose training memory is above the room of a slot, and by how much."""
+    """Raise InputError with every shape whose training does not fit the memory of a slot."""
     require_memory(planned.first_runs, memory_for(slots), slots[0].execution())
 
 
 def _check_batches(planned: Plan, devices: int) -> None:
-    """Raise InputError where a batch cannot be shared out evenly over the devices of a run."""
+    """Raise InputError where the devices of a run cannot share a batch evenly."""
     if devices == 1:
         return
     for batch in sorted({run.batch_sequences for run in planned.first_runs}):
@@ -154,7 +154,7 @@ def _check_batches(planned: Plan, devices: int) -> None:
 
 
 def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
-    """Raise InputError where kernels cannot be built here, or are not those of a precision a run has, of `auto` if here."""
+    """Raise InputError where kernels cannot be built here, or do not support the precision of a run."""
     from study.training.execution import check_compiler
 
     if here:
@@ -169,7 +169,7 @@ def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
 
 
 def _precision(asked: AskedPrecision, device: Device, here: bool) -> Precision | None:
-    """The precision that runs will be in; None where `auto` is for another machine to decide."""
+    """The precision of runs; None where another machine decides what `auto` means."""
     from study.training.execution import resolve_precision
 
     return resolve_precision(asked, device) if here or asked != "auto" else None
@@ -185,13 +185,12 @@ def launched(
     track: bool,
     *checks: Callable[[], object],
 ) -> Iterator[int]:
-    """Run all that a sweep still needs, showing progress; the mirror follows where `track` is set.
+    """Execute all runs that a sweep still needs, with progress, and mirror them to W&B where `track` is set.
 
-    Yields how many runs the mirror has yet to show. The sweep's lock is held from before the text is made ready, which may
-    take long, to what is done with the runs there.
+    Yields how many runs the mirror still lacks. The sweep's lock is held from before the text is prepared until the block ends.
 
-    Raises InputError for bad input before anything is trained, with what `checks` raise, and KeyboardInterrupt when stopped,
-    after the runs have saved.
+    Raises InputError for bad input, also of `checks`, before anything is trained, and KeyboardInterrupt when stopped, after the
+    runs have saved.
     """
     folder = folder_of(spec, results)
     planned, slots = Plan(spec, folder.records()), make_slots(resources)

@@ -1,4 +1,4 @@
-"""The runs of a sweep as jobs: which come next, what each starts from, and the record that it leaves."""
+"""The runs of a sweep as jobs: which come next, which state each starts from, and its record."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunJob(Job):
-    """A run to train, for the sweep of this name."""
+    """A run to train for the sweep of this name."""
 
     folder: RunFolder
     config: RunConfig
@@ -51,7 +51,7 @@ class RunJob(Job):
 
 
 class RunProposer(Proposer[RunJob, RunRecord]):
-    """The runs of one sweep on text of this fingerprint; its folder gets the sweep as launched, and the ids of its cells."""
+    """The runs of one sweep on text of this fingerprint; writes the sweep file and the ids of the cells into its folder."""
 
     noun = "run"
 
@@ -91,13 +91,13 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return [[self._job(config)] for config in configs]
 
     def begin(self, job: RunJob) -> None:
-        """Give the run what it starts from, and say what else is asked of it."""
+        """Prepare the state that the run starts from, and its orders."""
         self.trunks.begin(job.config, self._records)
         if self.pruning is not None:
             self.pruning.begin(job.config)
 
     def take(self, job: RunJob) -> RunRecord | None:
-        """The run's record, taken over where another sweep has it."""
+        """The run's record, linked from another sweep where that one has it."""
         if (record := self._shared.record(job.key)) is not None:
             self._records[job.config.key] = record
             self.configs.tell(job.config.key, record)
@@ -105,7 +105,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return record
 
     def give_up(self, job: RunJob, failure: Failure) -> None:
-        """File a run whose process could never file a record itself."""
+        """File a run whose process could not file a record itself."""
         config, run, steps, now = job.config, job.folder, steps_of(job), timestamp()
         tokens = steps * config.recipe.batch_tokens
         record = RunRecord(
@@ -133,16 +133,16 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return run_line(record, self._varied)
 
     def look(self, running: Collection[RunJob]) -> None:
-        """Tell the runs to stop that a search gives up."""
+        """Stop the runs that the pruner of a search gives up."""
         if self.pruning is not None:
             self.pruning.look({job.config.key: job.config for job in running})
 
     def tidy(self) -> None:
-        """Remove the states that nobody came for."""
+        """Remove trunk states that no run needs."""
         self.trunks.tidy(self.folder)
 
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
-        """Read the records of the sweep's runs, and return those that were begun but have none."""
+        """Read the records of the sweep's runs; returns the configurations of started runs without a record."""
         begun = []
         for run in self.folder.runs():
             record = run.record()
@@ -159,7 +159,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return begun
 
     def _name_cells(self, configs: Iterable[RunConfig]) -> None:
-        """Have the cells of these runs among those of the sweep: all at once where it has cells, of a search as it asks."""
+        """Write the cells of these runs to the sweep's list: all at once for cells, as they are tried for a search."""
         names = {cell_of(config, self.spec.tuned, self.data_fingerprint) for config in configs}
         if not names <= self._cells or not self._cells:
             self._cells |= names
@@ -178,13 +178,13 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return search
 
     def _job(self, config: RunConfig) -> RunJob:
-        """A run as a job, where it is trained."""
+        """A run as a job in its home folder."""
         run = self._run_folder(config)
         retry_write(lambda: run.write_config(config))
         return RunJob(RunFolder(self._shared.home(run.run_id).path.resolve()), config, self.spec.name)
 
     def _home(self, config: RunConfig) -> RunFolder:
-        """Where a run is trained, which another sweep may have begun."""
+        """The folder where a run is trained, which may belong to another sweep."""
         return self._shared.home(self._run_folder(config).run_id)
 
     def _run_folder(self, config: RunConfig) -> RunFolder:

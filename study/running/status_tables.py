@@ -1,4 +1,4 @@
-"""A sweep's cost and status as tables for a terminal, narrow enough for one of 80 columns."""
+"""Cost estimate and status of a sweep as tables, for a terminal of 80 columns or more, and as data frames."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_NAMED = 5
-"""So many names of what is trained once are shown."""
+"""At most so many names of what is trained once are shown."""
 
 
 def cost_table(question: str, cost: CostEstimate) -> Table:
-    """One row a cell, below its setting: its size and what one of its runs costs."""
+    """One row for each cell, below its variant: its size and the cost of one run."""
     numbers = ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs")
     return narrow_table(question, ["shape"], numbers, [(row.setting, _cost_cells(row), "") for row in cost.rows])
 
@@ -39,7 +39,7 @@ def _cost_cells(row: CellCost) -> tuple[str, ...]:
 
 
 def cost_summary(cost: CostEstimate) -> str:
-    """What all runs cost together, what the seconds rest on, and what the answer will not be able to tell."""
+    """The total cost, the basis of the seconds, and what the answer will not be able to decide."""
     units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are those of one run."
     return "\n".join(
         [
@@ -58,7 +58,7 @@ def cost_summary(cost: CostEstimate) -> str:
 
 
 def cost_lines(cost: CostEstimate) -> list[str]:
-    """What all runs cost together, on what the seconds rest, and what is left of it."""
+    """The total cost, the basis of the seconds, and what is left to do."""
     runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs, 'run')}"
     total = f"{runs}, {cost.spent_tokens:,} tokens, {cost.train_flops:.3g} FLOPs"
     time = f"about {duration(cost.expected_seconds)} on {plural(cost.slots, 'slot')} at {cost.basis}"
@@ -66,7 +66,7 @@ def cost_lines(cost: CostEstimate) -> list[str]:
 
 
 def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
-    """What the sweep asks for twice and is trained once, and what it sets to no effect."""
+    """What the sweep requests twice and trains once, and knobs without effect."""
     shapes: dict[str, list[str]] = {}
     for row in cost.rows:
         for name in row.other_names:
@@ -81,13 +81,13 @@ def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
 
 
 def executed_lines(resources: Resources) -> list[str]:
-    """The lines of shell that the sweep file has every job execute, below what they are."""
+    """The shell lines of the sweep file that every job executes, with a heading."""
     heading = "Every Slurm job executes these lines of the sweep file first, as you:"
     return [heading, *(f"  {line}" for line in resources.executed)] if resources.executed else []
 
 
 def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
-    """What keeps a sweep that compares trained cells from telling them apart."""
+    """What keeps a sweep from deciding between trained cells."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep) or len(cost.rows) == 1 or not cost.tokens:
         return
@@ -100,7 +100,7 @@ def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
 
 
 def _left_line(cost: CostEstimate) -> Iterator[str]:
-    """What is left of a sweep some of whose runs have ended."""
+    """What is left of a sweep that is partly done."""
     if not cost.runs_left:
         yield "Nothing of it is left to do: its runs have ended."
     elif cost.runs_left < cost.runs:
@@ -110,7 +110,7 @@ def _left_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _heads_line(cost: CostEstimate) -> Iterator[str]:
-    """Which shapes have other heads than were asked for, where widths are solved for in multiples that leave them open."""
+    """The shapes whose head width differs from the requested one, because widths are solved for."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep) or not spec.iso_parameters or not spec.shapes.says_head_width:
         return
@@ -124,7 +124,7 @@ def _heads_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _extension_line(cost: CostEstimate) -> Iterator[str]:
-    """Which runs a sweep that tunes may add."""
+    """The runs that tuning may add."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep):
         return
@@ -137,7 +137,7 @@ def _extension_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _sharing_line(cost: CostEstimate) -> Iterator[str]:
-    """What it saves that budgets share a trunk."""
+    """What the shared trunks of several budgets save."""
     if (sharing := cost.sharing) is not None:
         times = sharing.train_flops / sharing.train_flops_largest
         yield (
@@ -148,33 +148,30 @@ def _sharing_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _scores_line(cost: CostEstimate) -> Iterator[str]:
-    """What a sweep is scored on behind its runs."""
+    """What the estimate leaves out of downstream scores."""
     if (downstream := cost.plan.spec.downstream) is not None:
         yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
 
 
 def _unread_line(cost: CostEstimate) -> Iterator[str]:
-    """How much of the text its tokeniser does not know."""
     if cost.unread is not None:
         yield f"As far as the text begins, {cost.unread}."
 
 
 def _passed_over_line(cost: CostEstimate) -> Iterator[str]:
-    """Which files of the text's folder are not read."""
     if cost.passed_over is not None:
         yield f"{cost.passed_over}."
 
 
 def _overlap_line(cost: CostEstimate) -> str:
-    """How much of the validation text occurs in the training text."""
     overlap = cost.plan.spec.data.overlap(cost.validation_overlap_share)
     return f"{overlap or 'How much of the validation text occurs in the training text is measured when a launch prepares it'}."
 
 
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
-    """One row a run, below its cell: where it is, and why fits leave it out where they do.
+    """One row for each run, below its cell: its state, and the reason where fits exclude it.
 
-    `order` is what the order of words is worth to its loss, in nats.
+    `order` is what word order is worth to its loss, in nats.
     """
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     scored = ", being scored" if state.scored else ""
@@ -235,14 +232,11 @@ def status_summary(state: SweepStatus) -> str:
 
 
 MOST_LISTED = 200
-"""Of more runs the status lists those that need looking at, as far as the screen has room."""
+"""Of more runs the status lists only those that need attention and fit the screen."""
 
 
 def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
-    """What to look at in a sweep: the runs that are training, that fits leave out or that spiked, in at most so many rows.
-
-    Beside them the summary of all, and how many more runs there are, empty where there are none.
-    """
+    """The runs that train, are excluded or spiked, in at most so many rows, with the summary and a note on the others."""
     told = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
     shown = tuple({run.run_id: run for run in told}.values())
     for count in range(min(len(shown), rows), -1, -1):
@@ -255,19 +249,18 @@ def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
 
 
 def note_on(run: RunStatus) -> str:
-    """What is to be known of a run beside its numbers: why fits leave it out, that it fell silent, or that its loss spiked."""
+    """A note on a run: why fits exclude it, that it is silent, or that its loss spiked."""
     return run.reason or silence_note(run.signs) or run.spiked or ""
 
 
 STATES = tuple(state.lower() for state in (*get_args(State), "running", "waiting", "stopped"))
-"""Where a run may be, each a column of how many runs of a sweep are there."""
+"""The states of a run, each a column with the number of a sweep's runs in it."""
 
 
 def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
-    """One row a sweep by the name that it has in `folders`: what it asks, how many runs are where, and what they spent.
+    """One row for each sweep, by its name in `folders`: its question, runs by state, and what they spent.
 
-    `left` is in seconds. States that no run of a sweep is in are missing, but for `completed`. `problem` says why a sweep
-    cannot be read, and is empty where it can.
+    `left` is in seconds. States without any run are missing, except `completed`. `problem` says why a sweep cannot be read.
     """
     import pandas as pd
 
@@ -293,7 +286,7 @@ def _told(state: SweepStatus) -> dict[str, Any]:
 
 
 def runs_table(state: SweepStatus) -> pd.DataFrame:
-    """One row a run of a sweep as `study status` tells it, in its order; columns that are empty for all are left out."""
+    """One row for each run of a sweep, in the order of `study status`; columns that are empty for all are left out."""
     import pandas as pd
 
     table = pd.DataFrame([_run(run) for run in state.runs]) if state.runs else pd.DataFrame({"run": []})

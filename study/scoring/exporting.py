@@ -1,4 +1,4 @@
-"""A trained encoder as a folder that transformers opens: weights, configuration, tokeniser, and the run's record."""
+"""A trained encoder as a folder for transformers: weights, configuration, tokeniser, and the run's record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from study.scoring.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the class of transformers that opens it, and its parameters."""
+    """The class of transformers that opens an export, and its parameters."""
 
     class_name: str
     parameters: int
@@ -66,7 +66,7 @@ def _check_empty(folder: Path) -> None:
 
 
 def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
-    """A tokeniser that puts [CLS] before a text and [SEP] behind it, as training and scores do, whatever its file says."""
+    """A tokeniser that adds [CLS] and [SEP] as training and scores do, whatever its file says."""
     ids = tokenizer.encode("a").ids
     if (ids[:1], ids[-1:]) != ([special.cls], [special.sep]):
         tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
@@ -74,7 +74,7 @@ def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
 
 
 def _tokenizer_config(run: Pretrained) -> dict[str, Any]:
-    """What transformers wants to know of a tokeniser beside tokenizer.json."""
+    """The settings of a tokeniser that transformers reads beside tokenizer.json."""
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES, strict=True))
     segments = ["token_type_ids"] if class_for(run.config.architecture).has_segments else []
     return {

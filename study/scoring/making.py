@@ -1,4 +1,4 @@
-"""One score, from its configuration to its record: idempotent, resumable, and ending in a named state."""
+"""One score, from its configuration to its record: idempotent, resumable, ending in a named state."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Facts = dict[str, Any]
 
 
 def make_baselines(planned: PlannedTask, run: RunFolder, sweep: SweepFolder, threads: int) -> None:
-    """Make the baselines of a task and file them, beside other metrics of the same examples and text that were measured before.
+    """Make and file the baselines of a task, beside other metrics of the same examples and text.
 
-    Raises InputError where the examples, or the text of the run that words of minimal pairs are counted in, are others by now.
+    Raises InputError where the examples, or the text in which words are counted, have changed.
     """
     prepare_process(threads)
     task, encoder = planned.read(), pretrained(run.path)
@@ -64,9 +64,9 @@ def score(
 ) -> Ending:
     """Make a score and file its record; returns how it ended.
 
-    A score that has its record is not made again, a half-done fine-tuning resumes. Whatever goes wrong, also with reading the
-    task or the encoder, ends in a record with the reason, but for PREEMPTED, which leaves none: the score was told to stop,
-    another process is making it, or a later attempt has taken it over.
+    A score with a record is not made again, a partial fine-tuning resumes. Every failure, also to read the task or the encoder,
+    ends in a record with the reason. PREEMPTED leaves none: the score was ordered to stop, another process makes it, or a later
+    attempt has taken it over.
     """
 
     def begin() -> Ending | None:
@@ -93,7 +93,7 @@ def _attempted(
     stop: StopSignal,
     attempt: Attempt,
 ) -> Ending:
-    """An attempt at a score, up to its record; raises Fenced where the score is another's by then."""
+    """One attempt at a score, up to its record; raises Fenced where another attempt owns the score."""
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
     precision = precision_of(config.knobs.precision, checkpoint, execution.device)
 
@@ -133,7 +133,7 @@ def _attempted(
 
 
 def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
-    """How an attempt ended, why where it failed, and what it found."""
+    """How an attempt ended, why it failed, and its results."""
     try:
         return "COMPLETED", None, found()
     except Preempted:
@@ -148,7 +148,7 @@ def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
 
 
 def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
-    """What the protocol of a score finds, and what it finds it on."""
+    """The results of a score's protocol and the size of its splits."""
     config, task = scoring.config, planned.read()
     shared: Facts = {f"{split}_examples": len(examples) for split, examples in task.splits.items()}
     shared |= {"chosen_on": "dev" if "dev" in task.splits else None}

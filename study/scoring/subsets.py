@@ -1,4 +1,4 @@
-"""The examples of a task that scores are made on: all of them, or as many as the knobs allow."""
+"""The examples of a task that scores use: all of them, or as many as the knobs allow."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SUBSET_SEED = 0
 
 @lru_cache(maxsize=16)
 def loaded_task(name: str, data: Path | None) -> TaskData:
-    """A task with its examples, kept for the next score of this process."""
+    """A task with its examples, cached for the next score of this process."""
     return load_task(name, data)
 
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """A task that scores were planned on: asked for by a name or a file, read from `data`, with examples of a fingerprint."""
+    """A task as planned: requested by a name or a file, read from `data`, with examples of a fingerprint."""
 
     asked: str
     data: Path | None
@@ -36,7 +36,7 @@ class PlannedTask:
     fingerprint: str
 
     def read(self) -> TaskData:
-        """The task; raises InputError where its examples are others by now."""
+        """The task; raises InputError where its examples have changed."""
         task = subset(loaded_task(self.asked, self.data), self.knobs)
         if task.fingerprint != self.fingerprint:
             remedy = "bring them back, or score what is there anew"
@@ -47,7 +47,7 @@ class PlannedTask:
 def subset(task: TaskData, knobs: Knobs) -> TaskData:
     """The task with at most as many examples as the knobs allow, the first of a fixed permutation of each split.
 
-    Raises InputError where these leave one label alone to learn from.
+    Raises InputError where only one label is left to learn.
     """
     limits = {name: knobs.max_train_examples if name == "train" else knobs.max_evaluation_examples for name in task.splits}
     splits = dict(task.splits)
@@ -65,6 +65,6 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
 
 
 def _labels_of(examples: Sequence[Example]) -> set[int | float]:
-    """The classes, or numbers, of texts or of words; those of spans and of minimal pairs are none."""
+    """The classes, or numbers, of texts or words; none for spans and minimal pairs."""
     of_texts = {example.label for example in examples if isinstance(example, TextExample)}
     return of_texts.union(*(example.labels for example in examples if isinstance(example, TokensExample)))
