@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.cli import MOST_TOLD, main
+from study.cli import MOST_REPORTED, main
 from study.config.sweep_files import read_sweep
 from study.data.corpora import check_corpus
 from study.data.text_readers import read_file
@@ -384,7 +384,7 @@ def test_of_a_list_that_is_wrong_throughout_the_first_are_told(here: Path, refus
     Path("x.yaml").write_text(GOOD + f"tags: {[*range(300)]}\n")
     told = refusal.of("plan", "x.yaml")
     assert told[0] == "tags[0]: 0 where text is needed, such as '0'"
-    assert told[MOST_TOLD:] == [f"and {300 - MOST_TOLD} more; these are the first"]
+    assert told[MOST_REPORTED:] == [f"and {300 - MOST_REPORTED} more; these are the first"]
 
 
 def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Path, refusal: Refusal, no_data: None) -> None:
@@ -578,7 +578,7 @@ def test_results_that_cannot_be_written(here: Path, refusal: Refusal) -> None:
 @pytest.mark.parametrize("command", ["status", "report", "sync"])
 @pytest.mark.parametrize("folder", ["gone", ".", "text.txt"])
 def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refusal: Refusal) -> None:
-    assert "is no sweep's folder (it holds no sweep.yaml); give one under results/" in one(refusal.of(command, folder))
+    assert "is not a sweep folder: it has no sweep.yaml; give one under results/" in one(refusal.of(command, folder))
 
 
 @pytest.mark.parametrize("command", ["plan", "launch"])
@@ -607,7 +607,7 @@ def test_a_text_that_is_too_short_for_its_validation_set(command: str, here: Pat
         ("mine.yaml", "did you mean results/mine?"),
         ("sweeps/mine.yaml", "did you mean results/mine?"),
         ("results/mien", "did you mean results/mine?"),
-        ("results", "give one, such as results/mine"),
+        ("results", "give one of them, such as results/mine"),
     ],
 )
 def test_a_sweeps_name_file_or_results_in_place_of_its_folder(given: str, told: str, here: Path, refusal: Refusal) -> None:

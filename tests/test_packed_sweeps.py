@@ -94,7 +94,7 @@ def test_a_packed_run_is_no_teacher_no_start_and_is_not_scored(both: tuple[Sweep
         asked = config.model_copy(update={"recipe": config.recipe.model_copy(update={knob: str(run.path)})})
         with pytest.raises(InputError, match=rf"recipe\.{knob} {run.path}: has no weights\.safetensors; {remedy}"):
             check_trained_runs([asked])
-    with pytest.raises(InputError, match=rf"weights\.safetensors: does not exist, and the weights are needed; {remedy}"):
+    with pytest.raises(InputError, match=rf"weights\.safetensors: does not exist, but the weights are needed; {remedy}"):
         single_run(run.path)
 
 

@@ -1,4 +1,4 @@
-"""The commands that pack a sweep and unpack it: each parses, calls one function, and shows what it returns."""
+"""The commands that pack and unpack a sweep."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from study.commands.sweeps import folder_argument, folder_with_runs
 def pack(folder: Path, delete_weights: bool, as_json: bool) -> None:
     """Turn the run folders of a finished sweep into a few files.
 
-    Records, scores, attempts, learning curves and validation losses go into FOLDER/packed, checksummed. Every command reads a
-    packed sweep as it reads any other, a launch adds runs beside the pack, and packing again takes them in. Weights,
-    checkpoints and logs are left out, so that a packed run cannot be scored any more, nor be a start or a teacher of others.
+    Records, scores, attempts, learning curves and validation losses go into FOLDER/packed, with checksums. Every command reads
+    a packed sweep as any other, a launch adds runs beside the pack, and packing again includes them. Weights, checkpoints and
+    logs are left out, so a packed run can no longer be scored, nor be a start or a teacher of other runs.
     """
     from study.base.quantities import bytes_text, plural
     from study.store.packing import pack as pack_runs
@@ -35,7 +35,7 @@ def pack(folder: Path, delete_weights: bool, as_json: bool) -> None:
         return
     scores = f" and {plural(done.scores, 'score')}" if done.scores else ""
     size = f"{plural(done.tables, 'file')} of {bytes_text(done.table_bytes)}"
-    click.echo(f"{sweep.name}: {plural(done.runs, 'run')}{scores}, {done.files:,} files, are {size} now: {done.path}")
+    click.echo(f"{sweep.name}: {plural(done.runs, 'run')}{scores}, {done.files:,} files, packed into {size}: {done.path}")
 
 
 @click.command()
@@ -44,12 +44,12 @@ def pack(folder: Path, delete_weights: bool, as_json: bool) -> None:
 def unpack(folder: Path, as_json: bool) -> None:
     """Turn a packed sweep into run folders again.
 
-    The files have the bytes that they had. What a pack leaves out does not come back: weights, checkpoints and logs.
+    The files have their original bytes. What a pack leaves out is lost: weights, checkpoints and logs.
     """
     from study.base.quantities import plural
     from study.store.packing import unpack as unpack_runs
 
     sweep = folder_with_runs(folder)
     runs = unpack_runs(sweep)
-    told = f"{sweep.name}: {plural(runs, 'run')} have folders again: {sweep.runs_folder}"
+    told = f"{sweep.name}: {plural(runs, 'run')} unpacked into {sweep.runs_folder}"
     click.echo(json.dumps({"sweep": sweep.name, "runs": runs}) if as_json else told)

@@ -1,4 +1,4 @@
-"""The commands about sweeps: each parses, calls one function, and shows what it returns."""
+"""The commands about sweeps."""
 
 from __future__ import annotations
 
@@ -23,42 +23,39 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 2.0
 WATCH_MARGIN = 12
-"""Lines of the terminal that are no rows of runs."""
+"""Lines of the terminal that are not rows of runs."""
 
 MOST_NAMED = 5
-"""Sweeps that are named at most where a folder of several was given for one."""
+"""At most so many sweeps are named where a folder of several was given for one."""
 
 folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 
 def sweep_folder(path: Path) -> SweepFolder:
-    """The sweep's folder, which may be that of a launch that has written nothing yet; raises InputError where there is none."""
+    """The sweep's folder, also of a launch that has written nothing yet; raises InputError where there is none."""
     from study.store.locks import is_held
 
     folder = _folder(path)
     if not is_there(folder.sweep_file) and not any(map(is_held, (folder.launching, folder.scoring))):
-        raise InputError.at(str(path), f"is no sweep's folder (it holds no sweep.yaml); {_folder_meant(path)}")
+        raise InputError.at(str(path), f"is not a sweep folder: it has no sweep.yaml; {_folder_meant(path)}")
     return folder
 
 
 def folder_with_runs(path: Path) -> SweepFolder:
-    """A folder with runs, of a sweep or of encoders that were imported, which have no sweep.yaml; else as `sweep_folder`."""
+    """A folder with runs, of a sweep or of imported encoders; else as `sweep_folder`."""
     folder = _folder(path)
     return folder if folder.runs() else sweep_folder(path)
 
 
 def _folder(path: Path) -> SweepFolder:
-    """The folder at a path, which has a name also where the path ends in none."""
+    """The folder at a path, with a name even where the path ends in none."""
     from study.store.sweep_folder import SweepFolder
 
     return SweepFolder(path if path.name not in ("", "..") else path.resolve())
 
 
 def _folder_meant(path: Path) -> str:
-    """The clause that names the folder that may be meant by a path that is no sweep's: by a sweep's name, file or results.
-
-    Or by one that is nearly the name of a sweep beside it.
-    """
+    """A hint at the folder that may be meant: by a sweep's name, file or results, or by a similar name."""
     from study.base.errors import near
     from study.store.sweep_folder import SweepFolder, sweeps_in
 
@@ -70,20 +67,20 @@ def _folder_meant(path: Path) -> str:
         return f"did you mean {beside[best]}?"
     with suppress(InputError):
         below = [str(sweep.path) for sweep in sweeps_in(path).values()]
-        return f"give one, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"
+        return f"give one of them, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"
     return "give one under results/"
 
 
 def resource_options(command: Any) -> Any:
-    """The options that say where the runs of a sweep execute and on how much; each goes over the file's `resources`."""
+    """The options that say where the runs of a sweep execute; each overrides the file's `resources`."""
     for option in (
-        click.option("--nodes", type=CountRange(1), help="Slurm nodes of each run, which share its devices.  [default: 1]"),
-        click.option("--devices", type=CountRange(1), help="Devices for each run (DDP).  [default: 1]"),
+        click.option("--nodes", type=CountRange(1), help="Slurm nodes per run, which share its devices.  [default: 1]"),
+        click.option("--devices", type=CountRange(1), help="Devices per run (DDP).  [default: 1]"),
         click.option(
             "--kernels",
             type=click.Choice(["auto", "eager", "onednn", "compiled", "graphed"]),
-            help="fp32 products of a CPU by oneDNN; fused by torch.compile, and one CUDA graph a step.  "
-            "[default: auto, graphed on a GPU, onednn in fp32 on a CPU that is not Intel's]",
+            help="onednn: fp32 products on a CPU; compiled: torch.compile; graphed: one CUDA graph per step.  "
+            "[default: auto, graphed on a GPU, onednn in fp32 on a non-Intel CPU]",
         ),
     ):
         command = option(command)
@@ -97,10 +94,10 @@ def resource_options(command: Any) -> Any:
 @resource_options
 @as_json
 def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, **resources: Any) -> None:
-    """Check a SWEEP file and print its bill.
+    """Check a SWEEP file and estimate its cost.
 
-    It tells parameters, tokens, FLOPs and expected seconds, before anything is spent, and the lines of shell
-    (resources.slurm.setup) that the file has every Slurm job execute as you: trust a sweep file as you would a script.
+    Prints parameters, tokens, FLOPs and expected seconds, and the lines of shell (resources.slurm.setup) that every Slurm job
+    executes as you: trust a sweep file as you would a script.
     """
     from study.base.terminal import show
     from study.config.sweep_files import read_sweep
@@ -129,7 +126,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     default="10min",
     envvar="STUDY_HUNG_AFTER",
     show_default=True,
-    help="Give up a run that takes no step for so long.",
+    help="Give up a run that takes no step for this long.",
 )
 @as_json
 def launch(
@@ -137,8 +134,8 @@ def launch(
 ) -> None:
     """Run what a SWEEP file still needs, then write its answer.
 
-    Ledger, fits and figures are written, too. Ctrl-C lets the running runs save; the same command goes on from there. Runs that
-    are done are never trained again.
+    Writes ledger, fits and figures, too. Ctrl-C lets the running runs save, and the same command resumes them. Completed runs
+    are never trained again.
     """
     from rich.console import Console
 
@@ -165,8 +162,8 @@ def launch(
             from study.scoring.score_table import score_table
 
             tasks = printable(", ".join(spec.downstream.tasks))
-            say(console, f"the runs have ended; next comes an answer without scores, and then the scores on {tasks}")
-            _write_answer(folder)  # of what is trained there is an answer, whatever becomes of the scores
+            say(console, f"all runs have ended; writing an answer without scores, then scoring on {tasks}")
+            _write_answer(folder)  # the runs have an answer even if scoring fails
             scored = score_sweep(folder, spec.downstream, asked, console)
             unscored = f"Not scored on {tasks}: the answer uses no run."
             show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
@@ -177,14 +174,14 @@ def launch(
 @click.command()
 @folder_argument
 @click.option(
-    "--include-unbracketed", is_flag=True, help="Compare cells whose best learning rate is at an end of its range too."
+    "--include-unbracketed", is_flag=True, help="Also compare cells whose best learning rate is at an end of its range."
 )
 @png_option
 @as_json
 def report(folder: Path, include_unbracketed: bool, png: bool, as_json: bool) -> None:
     """Rebuild the ledger, fits, figures and answer of a sweep.
 
-    From the records in FOLDER alone; needs no GPU, no account and no torch.
+    Reads only the records in FOLDER; needs no GPU, no account and no torch.
     """
     sweep = sweep_folder(folder)
     _tell(sweep, _write_answer(sweep, include_unbracketed, png), as_json)
@@ -204,7 +201,7 @@ def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
 
 
 def _check_tasks(spec: Sweep) -> None:
-    """Raise InputError with all that is wrong with the tasks of a sweep; where it has none, nothing heavy is imported."""
+    """Raise InputError for wrong tasks of a sweep; without tasks nothing heavy is imported."""
     if spec.downstream is not None:
         from study.scoring.targets import load_tasks
 
@@ -213,14 +210,14 @@ def _check_tasks(spec: Sweep) -> None:
 
 @click.command()
 @folder_argument
-@click.option("--watch", "-w", is_flag=True, help="Show it anew every two seconds, until nobody runs the sweep.")
-@click.option("--all", "every", is_flag=True, help="List every run, also where they are more than 200.")
+@click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds while the sweep is running.")
+@click.option("--all", "every", is_flag=True, help="List every run, even if there are more than 200.")
 @as_json
 def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
-    """Show where the runs of a sweep are.
+    """Show the state of a sweep's runs.
 
-    FOLDER is the sweep's folder under results/. Of more than 200 runs those that are running, that were left out or whose loss
-    spiked are listed, as many as fit the screen. With --json and --watch, one line of JSON each time.
+    FOLDER is the sweep's folder under results/. Of more than 200 runs, those that are running, excluded or spiked are listed,
+    as many as fit the screen. With --json and --watch, each update is one line of JSON.
     """
     from study.base.terminal import show
     from study.running.status import status as status_of
@@ -246,12 +243,12 @@ def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
 
 
 def _rows_free() -> int:
-    """How many rows of runs the terminal has room for."""
+    """The number of rows for runs that fit the terminal."""
     return max(4, shutil.get_terminal_size().lines - WATCH_MARGIN)
 
 
 def _watch(sweep: SweepFolder) -> None:
-    """Show a sweep on the terminal until nobody runs it."""
+    """Show a sweep on the terminal until it is no longer running."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -273,13 +270,13 @@ def _watch(sweep: SweepFolder) -> None:
 def stop(folder: Path, as_json: bool) -> None:
     """Let a sweep save and stop, wherever it was started.
 
-    What is trained or scored of it saves; the same command goes on later.
+    Stops training and scoring; the same command resumes later.
     """
     from study.running.steering import stop as stop_sweep
 
     sweep = sweep_folder(folder)
     stopped = stop_sweep(sweep)
-    text = f"{sweep.name} has stopped; the same command goes on from there" if stopped else f"{sweep.name}: nobody runs it now"
+    text = f"{sweep.name} has stopped; the same command resumes it" if stopped else f"{sweep.name} is not running"
     click.echo(json.dumps({"sweep": sweep.name, "stopped": stopped}) if as_json else text)
 
 
@@ -288,11 +285,10 @@ def stop(folder: Path, as_json: bool) -> None:
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @as_json
 def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
-    """Have failed runs and scores tried again.
+    """Try failed runs and scores again.
 
-    By the next launch, or study score: all that FAILED, were HUNG or met OOM, or those of the RUNs that are named. They go on
-    from their last checkpoint. A run that was excluded can be named too, and is trained anew. What was recorded is kept among
-    the past attempts of each.
+    The next launch, or study score, resumes all that FAILED, were HUNG or met OOM, or those of the named RUNs, from their last
+    checkpoints. A named run that was excluded is trained anew. Every record is kept among the past attempts of its run.
     """
     from dataclasses import asdict
 
@@ -314,21 +310,20 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
         by = f"the next study score, or launch that scores, of {sweep.name}"
         click.echo(f"{plural(scores, 'score')} will be tried again by {by}")
     if not retried:
-        click.echo(f"nothing of {sweep.name} FAILED, was HUNG or met OOM; other runs are tried again where they are named")
+        click.echo(f"nothing of {sweep.name} FAILED, was HUNG or met OOM; name other runs to try them again")
 
 
 @click.command()
 @click.argument("run")
-@click.option("--reason", help="Why; it stands in the ledger and the answer.")
-@click.option("--undo", is_flag=True, help="Take the run back in.")
+@click.option("--reason", help="The reason, which the ledger and the answer quote.")
+@click.option("--undo", is_flag=True, help="Include the run again.")
 @results_option
 @as_json
 def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bool) -> None:
-    """Leave a run out of fits and comparisons, with the reason.
+    """Exclude a run from fits and comparisons, with a reason.
 
     RUN is its id or the start of it, or its folder in one sweep. Its record stays as it is. A later launch tunes and repeats as
-    if the run had failed; to have it trained once more, `study retry` it by its id. `study report` writes the answer without
-    it.
+    if the run had failed; to train it once more, `study retry` it by its id. `study report` writes the answer without it.
     """
     from study.base.text import pasted
     from study.running.steering import exclude as exclude_run
@@ -341,7 +336,7 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
     if as_json:
         click.echo(json.dumps({"run": found[0].run_id, "excluded": reason, "folders": [str(each.path) for each in found]}))
         return
-    what = "counts again" if reason is None else "is left out"
+    what = "is included again" if reason is None else "is excluded"
     for each in found:
         sweep = SweepFolder.of(each)
-        click.echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {pasted(sweep.path)}")
+        click.echo(f"{each.run_id} {what} in {sweep.name}; to update its answer: study report {pasted(sweep.path)}")

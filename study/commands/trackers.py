@@ -1,4 +1,4 @@
-"""The commands about trackers: each parses, calls one function, and shows what it returns."""
+"""The commands about trackers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from study.commands.sweeps import folder_argument, sweep_folder
 @folder_argument
 @as_json
 def sync(folder: Path, as_json: bool) -> None:
-    """Replay the runs in FOLDER to W&B, each into one clean run.
+    """Mirror the runs in FOLDER to W&B, each as one clean run.
 
-    What is there already is left alone.
+    Runs that W&B already has are left alone.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -36,7 +36,7 @@ def sync(folder: Path, as_json: bool) -> None:
         click.echo(json.dumps(outcome.to_dict(), indent=1))
     else:
         counts = (
-            f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already} there already, {len(outcome.failed)} failed"
+            f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already:,} already there, {len(outcome.failed)} failed"
         )
         click.echo(f"{counts} (W&B is {outcome.mode})")
         for run_id, reason in outcome.failed.items():
@@ -55,7 +55,7 @@ def sync(folder: Path, as_json: bool) -> None:
     metavar="KEY",
     default=("recipe.learning_rate",),
     show_default=True,
-    help="A key that runs of one cell may differ in; repeat it.",
+    help="A key in which runs of one cell may differ; repeatable.",
 )
 @as_json
 def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...], as_json: bool) -> None:
@@ -73,4 +73,4 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     if as_json:
         click.echo(json.dumps(asdict(done) | {"ledger": str(done.ledger)}, indent=1))
     else:
-        click.echo(f"{done.runs} runs with {done.rows:,} rows: {done.ledger}")
+        click.echo(f"{plural(done.runs, 'run')} with {done.rows:,} rows: {done.ledger}")

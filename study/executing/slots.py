@@ -57,7 +57,7 @@ def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | 
     gpus = 0 if device == "cpu" else _gpu_count()
     if gpus < devices_per_run and (gpus or device == "cuda"):
         place = "--device cuda" if device == "cuda" else "--devices"
-        raise InputError.at(place, f"each run is to have {plural(devices_per_run, 'GPU')}, torch sees {gpus} here")
+        raise InputError.at(place, f"each run needs {plural(devices_per_run, 'GPU')}, but torch finds {gpus} here")
     if gpus >= devices_per_run and gpus:
         groups = [
             tuple(range(first, first + devices_per_run)) for first in range(0, gpus - devices_per_run + 1, devices_per_run)
@@ -82,11 +82,13 @@ def sharing_note(slots: list[Slot]) -> str | None:
     sharing = slots[0].sharing
     if slots[0].device == "cpu" or sharing == 1:
         return None
-    note = f"{sharing} runs share each GPU: records carry environment.sharing {sharing}, their tokens/s are those of a share"
+    note = (
+        f"{sharing} runs share each GPU: records have environment.sharing {sharing}, and their tokens/s are those of one share"
+    )
     if mps_is_running():
         portion = (os.environ | _gpu_environment(slots[0]))[MPS_PORTION]
         return f"{note}. MPS runs each on at most {portion}% of the multiprocessors"
-    turns = "MPS is not running, so the runs take turns on the GPU and together are no faster than one"
+    turns = "MPS is not running, so the runs alternate on the GPU and are together no faster than one"
     return f"{note}. {turns}; `nvidia-cuda-mps-control -d` starts it"
 
 

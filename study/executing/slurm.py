@@ -146,8 +146,8 @@ class SlurmExecutor:
         with self._lock:
             failed, self._submitted = self._submitted, []
         if isinstance(error, OSError):
-            goes_on = "what is in the queue goes on, and the same command takes it up"
-            error = InputError.at("--on slurm", f"jobs cannot be submitted or followed: {error}; {goes_on}")
+            goes_on = "queued jobs go on, and the same command resumes them"
+            error = InputError.at("--on slurm", f"jobs cannot be submitted or monitored: {error}; {goes_on}")
         for batch in failed:
             batch.future.set_exception(error)
 
@@ -162,7 +162,7 @@ class SlurmExecutor:
             except (self._submitit.core.utils.FailedJobError, self._submitit.core.utils.FailedSubmissionError) as error:
                 said = " ".join(str(error).split())
                 if self._accepted:
-                    sys.stderr.write(f"sbatch refused {plural(len(due), 'job')}, submitted again: {said}\n")
+                    sys.stderr.write(f"sbatch refused {plural(len(due), 'job')}, which will be submitted again: {said}\n")
                     return
                 self._submitted = []
                 for batch in due:

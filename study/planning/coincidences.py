@@ -76,7 +76,7 @@ def redundant(groups: Iterable[Sequence[RequestedCell]]) -> Iterator[Problem]:
     for (place, value), pairs in again.items():
         if len(pairs) == asked[place, value]:
             first, one = pairs[0]
-            why = f"train the same runs: {_why(one, [place])}; give one of them"
+            why = f"train the same runs: {_why(one, [place])}; keep one of them"
             yield Problem(place, f"{first.axes[place]} and {value} {why}")
 
 
@@ -102,4 +102,4 @@ def _why(one: RequestedCell, places: Sequence[str]) -> str:
         f"vary.{MASKED_SHARE}": f"both mask {one.config.predictions} positions of a sequence",
     } | {f"vary.{knob}": "every step has the same learning rate at both" for knob in IN_STEPS}
     reasons = rounded | {f"vary.{knob}": why for knob, why in without_effect(one.config).items()}
-    return "; ".join(dict.fromkeys(reasons.get(place, "both come to the same") for place in places))
+    return "; ".join(dict.fromkeys(reasons.get(place, "both have the same effect") for place in places))

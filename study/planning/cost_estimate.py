@@ -59,7 +59,8 @@ class CostEstimate:
 
     `sharing` says what common trunks save, if the budgets agree on their best rate. Rows are those of the plan's cells; a
     search has one, that of the largest run it may try. `unread` warns of text that the tokeniser does not know, `passed_over`
-    of files that are not read; `validation_overlap_share` is None until the text is prepared.
+    of files that are not read; `validation_overlap_share` is None until the text is prepared. `earlier_question` is another
+    question that the folder has answered so far.
     """
 
     plan: Plan
@@ -71,6 +72,7 @@ class CostEstimate:
     unread: str | None = None
     passed_over: str | None = None
     validation_overlap_share: float | None = None
+    earlier_question: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The estimate as plain values."""
@@ -79,7 +81,7 @@ class CostEstimate:
         sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
         return (
             {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
-            | {name: getattr(self, name) for name in ("unread", "passed_over", "validation_overlap_share")}
+            | {name: getattr(self, name) for name in ("unread", "passed_over", "validation_overlap_share", "earlier_question")}
             | {"without_effect": self.plan.idle_base}
             | totals
             | sharing

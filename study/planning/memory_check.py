@@ -59,7 +59,7 @@ def require_memory(runs: Iterable[RunConfig], room: MemoryShare, execution: Exec
     problems = [
         Problem(
             f"shape {name}",
-            f"training needs {bytes_text(needed)} of memory, a slot has {bytes_text(room.bytes)} ({room.share}): "
+            f"training needs {bytes_text(needed)} of memory, but a slot has {bytes_text(room.bytes)} ({room.share}): "
             f"{bytes_text(needed - room.bytes)} too much; use {fewer}a smaller recipe.batch_tokens",
         )
         for name, needed in needs.items()

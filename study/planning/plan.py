@@ -108,7 +108,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
         for shape in shapes_with(tuple(item for item in setting.items() if item[0].startswith(_OF_ARCHITECTURE))):
             for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
                 if config.key in given:
-                    told = f"{config.variant(tuple(setting))} stands twice, under two names of one run; each stands once"
+                    told = f"{config.setting(tuple(setting))} occurs twice, under two names of one run; keep one"
                     problems["vary"] = Problem("vary", told)
                 given.add(config.key)
                 begun = _by_first_layers(config)
@@ -317,5 +317,5 @@ def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Prob
     if not problems:
         for shape in (shape for shape, count in sizes.items() if count > 1):
             place = f"shapes ({'-'.join(map(str, shape))})"
-            problems[place] = Problem(place, "comes out twice; leave out what gives it again")
+            problems[place] = Problem(place, "occurs twice; remove the duplicate")
     return [dict(zip(LARGEST, shape, strict=True)) for shape in sizes]

@@ -93,13 +93,13 @@ def step_times(
         rate = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device]
         overhead = ASSUMED_SECONDS_PER_STEP[slot.device]
         start = ASSUMED_START_SECONDS[slot.device]
-        return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed: no earlier run here")
+        return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed, without earlier runs")
     used = [timed for timed in used if precision in (None, timed.ran_on.precision)] or used
     told = _precisions(used, precision)
     if alike := [timed for timed in used if timed.share == share]:
         used, source = alike, f"by {plural(len(alike), 'earlier run')} {where}{told}"
     else:
-        had = f"{plural(len(used), 'earlier run')} {where} that had another share of a device (now {_share_words(slot)})"
+        had = f"{plural(len(used), 'earlier run')} {where} with another share of a device (now {_share_words(slot)})"
         source = f"scaled from {had}{told}"
     scaled: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for timed in used:
@@ -151,7 +151,7 @@ def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _precisions(used: Sequence[_Timed], precision: Precision | None) -> str:
     """A note where the runs had another precision, or several."""
     found = sorted({timed.ran_on.precision for timed in used})
-    missed = f" for want of any in {precision}" if precision not in (None, *found) else ""
+    missed = f", without any in {precision}" if precision not in (None, *found) else ""
     return f", in {' and '.join(found)}{missed}" if missed or len(found) > 1 else ""
 
 
@@ -164,8 +164,8 @@ def _words(overhead: float, rate: float) -> str:
 def _share_words(slot: Slot) -> str:
     """A run's share of the devices, in words."""
     if slot.sharing > 1:
-        return f"{slot.sharing} runs to one"
+        return f"{slot.sharing} runs per device"
     devices, threads = plural(len(slot.indices), "device"), plural(slot.threads, "thread")
     if slot.device == "cuda":
-        return f"{devices} to a run"
-    return f"{threads} to a run" if len(slot.indices) == 1 else f"{devices} of {threads} to a run"
+        return f"{devices} per run"
+    return f"{threads} per run" if len(slot.indices) == 1 else f"{devices} of {threads} per run"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,17 @@ def _estimate(
     )
     precision = _precision(planned.first_runs[0].recipe.precision, slots[0].device, here)
     others = folder.others_records()
-    far = data.corpus.startswith(PREFIX)  # a bill asks no hub
+    far = data.corpus.startswith(PREFIX)  # an estimate does not query the hub
     text = data_fingerprint(data) if others and not far else None
-    return estimate_cost(planned, slots, precision, others, text)
+    return replace(estimate_cost(planned, slots, precision, others, text), earlier_question=_earlier_question(planned, folder))
+
+
+def _earlier_question(planned: Plan, folder: SweepFolder) -> str | None:
+    """The question of the last launch into this folder, where it is another one."""
+    with suppress(InputError):  # a launch replaces a file that cannot be read
+        launched = folder.launched()
+        return None if launched is None or launched.question == planned.spec.question else launched.question
+    return None
 
 
 def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
@@ -118,11 +126,11 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     asked, facts = planned.spec.data, data.facts
     if asked.dedupe:
         dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
-        joined = f"{plural(facts.near_duplicate_documents, 'document')} put into the split of another that they nearly repeat"
+        joined = f"{plural(facts.near_duplicate_documents, 'near-duplicate document')} moved to the split of the original"
         yield f"deduplicated: {dropped}, {joined}"
     if facts.empty_documents or facts.duplicate_documents:
         empty, again = plural(facts.empty_documents, "row"), plural(facts.duplicate_documents, "repeated document")
-        yield f"{empty} without text and {again} are left out"
+        yield f"{empty} without text and {again} are skipped"
     notes = (_passes(planned, data), asked.tokenizer.unread(facts.unknown_share), asked.overlap(data.validation_overlap_share))
     yield from filter(None, (skipped_files_note(asked), *notes))
 
@@ -133,9 +141,7 @@ def _passes(planned: Plan, data: PreparedData) -> str | None:
     passes = longest / data.unique_tokens
     if passes <= 1:
         return None
-    return (
-        f"the text has {count_text(data.unique_tokens)} tokens to train on; the longest run passes {passes:.1f} times over it"
-    )
+    return f"the text has {count_text(data.unique_tokens)} tokens to train on; the longest run reads them {passes:.1f} times"
 
 
 def _check_room(planned: Plan, slots: list[Slot]) -> None:
@@ -149,7 +155,7 @@ def _check_batches(planned: Plan, devices: int) -> None:
         return
     for batch in sorted({run.batch_sequences for run in planned.first_runs}):
         if batch % devices:
-            message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
+            message = f"cannot split a batch of {batch} sequences evenly; change recipe.batch_tokens"
             raise InputError.at(f"--devices {devices}", message)
 
 
@@ -165,7 +171,7 @@ def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
         if _precision(asked, "cpu", here) == "bf16":
             found = asked if asked == "bf16" else f"{asked}, here bf16"
             remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
-            raise InputError.at("--kernels onednn", f"is for fp32, and recipe.precision is {found}; {remedy}")
+            raise InputError.at("--kernels onednn", f"requires fp32, but recipe.precision is {found}; {remedy}")
 
 
 def _precision(asked: AskedPrecision, device: Device, here: bool) -> Precision | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from study.base.durable_files import is_there, retry_write
 from study.base.errors import GOES_ON, InputError
+from study.base.quantities import plural
 from study.executing.job import Executor
 
 SAVE_SECONDS = 60.0
@@ -61,7 +62,7 @@ def see(folder: Path, file: Path) -> None:
     try:
         retry_write(file.stat)
     except OSError as error:
-        message = f"was moved or removed meanwhile ({file}: {error.strerror}); bring it back, and {GOES_ON}"
+        message = f"was moved or removed ({file}: {error.strerror}); bring it back, and {GOES_ON}"
         raise InputError.at(str(folder), message) from None
 
 
@@ -69,8 +70,8 @@ def save_and_stop(executor: Executor, futures: Collection[Future[int]]) -> None:
     """Let all submitted jobs save and end; end those that take too long, or all at a second Ctrl-C."""
     unsaved = set(futures)
     if unsaved:
-        waits = f"waiting up to {SAVE_SECONDS:.0f} s for {len(unsaved)} to save"
-        sys.stderr.write(f"stopping: {waits}; Ctrl-C again ends them where they last saved\n")
+        waits = f"waiting up to {SAVE_SECONDS:.0f} s for {plural(len(unsaved), 'job')} to save"
+        sys.stderr.write(f"stopping: {waits}; press Ctrl-C again to end now, at the last checkpoint\n")
     try:
         executor.interrupt()
         unsaved = wait(unsaved, SAVE_SECONDS).not_done

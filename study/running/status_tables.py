@@ -40,7 +40,7 @@ def _cost_cells(row: CellCost) -> tuple[str, ...]:
 
 def cost_summary(cost: CostEstimate) -> str:
     """The total cost, the basis of the seconds, and what the answer will not be able to decide."""
-    units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are those of one run."
+    units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are per run."
     return "\n".join(
         [
             *cost_lines(cost),
@@ -62,7 +62,7 @@ def cost_lines(cost: CostEstimate) -> list[str]:
     runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs, 'run')}"
     total = f"{runs}, {cost.spent_tokens:,} tokens, {cost.train_flops:.3g} FLOPs"
     time = f"about {duration(cost.expected_seconds)} on {plural(cost.slots, 'slot')} at {cost.basis}"
-    return [f"{total}: {time}", *_left_line(cost), *_one_name_lines(cost)]
+    return [f"{total}: {time}", *_left_line(cost), *_one_name_lines(cost), *_question_line(cost)]
 
 
 def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
@@ -75,14 +75,21 @@ def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
         where = "" if len({*at}) == len({row.shape for row in cost.rows}) else f" ({', '.join(dict.fromkeys(at))})"
         yield f"Trained once{where}: {name}."
     if (more := len(shapes) - MOST_NAMED) > 0:
-        yield f"Trained once, too: {more:,} more, which --json lists."
+        yield f"{more:,} more are trained once; --json lists them."
     for knob, why in cost.plan.idle_base.items():
-        yield f"base.{knob} has no effect: {why}. Without it the runs would be the same and have other ids."
+        yield f"base.{knob} has no effect: {why}. Leave it out; the runs stay the same, under other ids."
+
+
+def _question_line(cost: CostEstimate) -> Iterator[str]:
+    """A warning where the folder holds the answer to another question."""
+    if cost.earlier_question is not None:
+        remedy = "a launch replaces its answer; set another name to keep it"
+        yield f"{cost.plan.spec.name} was launched with another question, {cost.earlier_question!r}; {remedy}."
 
 
 def executed_lines(resources: Resources) -> list[str]:
     """The shell lines of the sweep file that every job executes, with a heading."""
-    heading = "Every Slurm job executes these lines of the sweep file first, as you:"
+    heading = "Every Slurm job first executes these lines of the sweep file as you:"
     return [heading, *(f"  {line}" for line in resources.executed)] if resources.executed else []
 
 
@@ -92,21 +99,21 @@ def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
     if not isinstance(spec, CellSweep) or len(cost.rows) == 1 or not cost.tokens:
         return
     if spec.seeds == 1:
-        yield "One seed: how far seeds scatter is not measured, so no difference in loss can be decided; seeds: 3 measures it."
+        yield "One seed: the variation between seeds is unknown, so no difference in loss can be significant; use seeds: 3."
     if spec.seeds == 2:
-        yield "Two seeds: they may hide that one cell scatters more widely, and equal ones be told apart; seeds: 3 shows it."
+        yield "Two seeds may hide that one cell varies more, so equal cells may differ significantly; use seeds: 3."
     if "recipe.learning_rate" not in {*spec.tune, *spec.vary}:
-        yield "One learning rate for all, which may suit some better; tune: {recipe.learning_rate: …} seeks each its own."
+        yield "One learning rate for all cells may suit some better; tune: {recipe.learning_rate: …} finds the best of each."
 
 
 def _left_line(cost: CostEstimate) -> Iterator[str]:
     """What is left of a sweep that is partly done."""
     if not cost.runs_left:
-        yield "Nothing of it is left to do: its runs have ended."
+        yield "Nothing is left to do: all runs have ended."
     elif cost.runs_left < cost.runs:
         runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs_left, 'run')}"
         left = f"{cost.train_flops_left:.3g} FLOPs, about {duration(cost.expected_seconds_left)}"
-        yield f"Left of it, since runs that have ended are not trained again: {runs}, {left}."
+        yield f"Left to do, without the runs that have ended: {runs}, {left}."
 
 
 def _heads_line(cost: CostEstimate) -> Iterator[str]:
@@ -118,8 +125,8 @@ def _heads_line(cost: CostEstimate) -> Iterator[str]:
     found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in cost.plan.cells}
     if others := [f"{width} in {shape}" for shape, width in found.items() if width not in asked.head_width]:
         yield (
-            f"The width of a head is {', '.join(others)}, nearest to the head_width asked for; without width_multiple, widths "
-            "are solved for in multiples of it."
+            f"The head width is {', '.join(others)}, the nearest possible to head_width; without width_multiple, widths "
+            "become multiples of head_width."
         )
 
 
@@ -130,10 +137,10 @@ def _extension_line(cost: CostEstimate) -> Iterator[str]:
         return
     tuned = len(spec.tune)
     if tuned == 1:
-        runs = "run" if len(spec.trial_seeds) == 1 else plural(len(spec.trial_seeds), "run")
-        yield f"Not counted: the {runs} more that each cell takes whose best tuned value is an end of its range."
+        runs = plural(len(spec.trial_seeds), "run")
+        yield f"Not counted: {runs} more for each cell whose best tuned value is at an end of its range."
     elif tuned:
-        yield "Not counted: the runs more that each cell takes until values on both sides of its best are tried in each knob."
+        yield "Not counted: further runs of each cell until the values on both sides of its best are tried for each knob."
 
 
 def _sharing_line(cost: CostEstimate) -> Iterator[str]:
@@ -141,21 +148,21 @@ def _sharing_line(cost: CostEstimate) -> Iterator[str]:
     if (sharing := cost.sharing) is not None:
         times = sharing.train_flops / sharing.train_flops_largest
         yield (
-            f"One trunk trains for all budgets of a shape, and they branch from it to decay: {sharing.train_flops:.3g} FLOPs "
-            f"instead of {sharing.train_flops_alone:.3g}, {times:.2f} times what the largest budgets cost. Seeds share it "
-            "where the budgets agree on the best rate. A shorter run's FLOPs and seconds are those of its branch."
+            f"All budgets of a shape branch from one trunk to decay: {sharing.train_flops:.3g} FLOPs "
+            f"instead of {sharing.train_flops_alone:.3g}, {times:.2f} times the cost of the largest budgets, "
+            "if the budgets agree on the best rate. FLOPs and seconds of a shorter run are those of its branch."
         )
 
 
 def _scores_line(cost: CostEstimate) -> Iterator[str]:
     """What the estimate leaves out of downstream scores."""
     if (downstream := cost.plan.spec.downstream) is not None:
-        yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
+        yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, made once the runs have ended."
 
 
 def _unread_line(cost: CostEstimate) -> Iterator[str]:
     if cost.unread is not None:
-        yield f"As far as the text begins, {cost.unread}."
+        yield f"At the beginning of the text, {cost.unread}."
 
 
 def _passed_over_line(cost: CostEstimate) -> Iterator[str]:
@@ -165,7 +172,7 @@ def _passed_over_line(cost: CostEstimate) -> Iterator[str]:
 
 def _overlap_line(cost: CostEstimate) -> str:
     overlap = cost.plan.spec.data.overlap(cost.validation_overlap_share)
-    return f"{overlap or 'How much of the validation text occurs in the training text is measured when a launch prepares it'}."
+    return f"{overlap or 'The launch measures how much of the validation text occurs in the training text'}."
 
 
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
@@ -173,9 +180,9 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
 
     `order` is what word order is worth to its loss, in nats.
     """
-    who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
+    who = f"run by process {state.coordinator['pid']}" if state.coordinator else "not running"
     scored = ", being scored" if state.scored else ""
-    title = f"{state.name}: {plural(len(state.own), 'run')} begun, {state.count('COMPLETED')} completed, {who}{scored}"
+    title = f"{state.name}: {plural(len(state.own), 'run')} started, {state.count('COMPLETED')} completed, {who}{scored}"
     several_budgets = len({run.target_tokens for run in state.runs}) > 1
     rows = [
         (_cell_words(run, several_budgets), _status_cells(run), note_on(run)) for run in (state.runs if runs is None else runs)
@@ -209,10 +216,10 @@ def status_summary(state: SweepStatus) -> str:
     told = {name: f"{count} {name}" for name, count in state.counts.items()}
     if silent:
         told["running"] += f" ({silent} silent)"
-    counts = ", ".join(told.values()) or "no run has begun"
+    counts = ", ".join(told.values()) or "no run has started"
     more = len(state.own) - (state.planned_runs or 0)
     bound = "at most " if state.at_most and more <= 0 else ""
-    of = f" of {bound or 'about '}{state.planned_runs} planned" if more <= 0 else f", {more} more than planned"
+    of = f" of {bound or 'about '}{state.planned_runs} planned" if more <= 0 else f", {more:,} more than planned"
     planned = "" if state.planned_runs is None else of
     others = len(state.runs) - len(state.own)
     earlier = f" {plural(others, 'run')} more of earlier launches, {FOREIGN}." if others else ""
@@ -224,7 +231,7 @@ def status_summary(state: SweepStatus) -> str:
     if state.unread:
         read = "reads" if len(state.unread) == 1 else "read"
         of = f"{len(state.unread)} of {plural(state.count('COMPLETED'), 'completed run')}"
-        lines.append(f"{of} {read} no word order (no gain above {READS_ORDER_NATS:g} nats beyond chance): bags of words.")
+        lines.append(f"{of} {read} no word order (no gain above {READS_ORDER_NATS:g} nats beyond chance): only bags of words.")
     spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
     left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
     time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"

@@ -84,7 +84,7 @@ def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -
     for sibling, (run_id, record) in product(siblings, failed.items()):
         there = sibling.run(run_id).record()
         if there is not None and record.excluded is not None and there.excluded is None:
-            raise InputError.at(run_id, f"is used by {sibling.name}, where nobody excluded it; exclude it there too, by its id")
+            raise InputError.at(run_id, f"is used by {sibling.name}, where it is not excluded; exclude it there too, by its id")
         if _gives_back(there):
             sharing[sibling.path] = sibling
     return [*sharing.values()]
@@ -107,11 +107,11 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     found = {}
     for run in _named(folder, run_ids):
         if (record := run.record()) is None:
-            raise InputError.at(run.run_id, "has no record: the next launch goes on with it anyway")
+            raise InputError.at(run.run_id, "has no record; the next launch resumes it anyway")
         if record.state != "COMPLETED" or record.excluded is not None:
             found[record.run_id] = record
         elif not _failed_scores(folder, [run.run_id]):
-            message = "is completed, and so are its scores; to leave it out of the answer: study exclude"
+            message = "is completed, and so are its scores; to leave it out of the answer, use study exclude"
             raise InputError.at(run.run_id, message)
     return found
 
@@ -129,8 +129,8 @@ def _named(folder: SweepFolder, run_ids: Sequence[str]) -> list[RunFolder]:
     for name in run_ids:
         matching = [run for run in runs if run.run_id.startswith(name)]
         if len(matching) != 1:
-            which = f"{len(matching)} runs' ids" if matching else "no run's id"
-            raise InputError.at(name or repr(name), f"is the start of {which} in {folder.path}; `study status` lists them")
+            which = f"{len(matching)} runs" if matching else "no run"
+            raise InputError.at(name or repr(name), f"matches {which} in {folder.path}; `study status` lists them")
         found[matching[0].run_id] = matching[0]
     return [*found.values()]
 
@@ -168,7 +168,7 @@ def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
     """
     found = _found(run, results)
     if not reason.strip():
-        raise InputError.at("--reason", "is empty; say why, since it stands in the ledger and the answer")
+        raise InputError.at("--reason", "is empty; give the reason, which the ledger and the answer quote")
     for folder in found:
         write_atomically(folder.exclusion_file, json.dumps(_signed({"reason": reason}), indent=1).encode() + b"\n")
     return found
@@ -178,7 +178,7 @@ def include(run: str, results: Path) -> list[RunFolder]:
     """Undo `exclude`; raises InputError where the run is not excluded."""
     found = [folder for folder in _found(run, results) if is_there(folder.exclusion_file)]
     if not found:
-        raise InputError.at(run, "is not excluded by anybody")
+        raise InputError.at(run, "is not excluded")
     for folder in found:
         folder.exclusion_file.unlink(missing_ok=True)
     return found
@@ -189,7 +189,7 @@ def _found(run: str, results: Path) -> list[RunFolder]:
     if RunFolder(Path(run)).is_run:
         return [RunFolder(Path(run).resolve())]
     if len(run) < LEAST_OF_ID:
-        raise InputError.at(run or repr(run), f"is too short for an id; give {LEAST_OF_ID} characters of it at least")
+        raise InputError.at(run or repr(run), f"is too short for an id; give at least {LEAST_OF_ID} characters")
     if not (found := runs_of_id(run, results)):
         raise InputError.at(run, f"is neither a run's folder nor the id of a run in {results}; `study status` lists them")
     return found

@@ -58,9 +58,9 @@ def _check_empty(folder: Path) -> None:
     """Raise InputError where a folder holds anything, or cannot be made."""
     place = str(folder)
     if is_there(folder) and not folder.is_dir():
-        raise InputError.at(place, "is a file; give a folder that is not there yet")
+        raise InputError.at(place, "is a file; give a new folder")
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError.at(place, "holds files, and nothing is written over them; give a folder that is not there yet")
+        raise InputError.at(place, "is not empty, and no file is overwritten; give a new folder")
     if not takes_files(folder):
         raise InputError.at(place, "cannot be written; give another folder")
 

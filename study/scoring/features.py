@@ -103,11 +103,11 @@ def read_texts(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
-        raise InputError.at(str(path), f"cannot be read: {error.strerror}; give a file with one text a line") from None
+        raise InputError.at(str(path), f"cannot be read: {error.strerror}; give a file with one text per line") from None
     empty = [number for number, text in enumerate(texts, 1) if not text.strip()]
     if empty:
-        problems = [Problem(f"{path}:{number}", "is empty; remove the line, or write its text") for number in empty[:SHOWN]]
-        more = [Problem(str(path), f"has {len(empty) - SHOWN} empty lines more")] if len(empty) > SHOWN else []
+        problems = [Problem(f"{path}:{number}", "is empty; remove the line, or fill it") for number in empty[:SHOWN]]
+        more = [Problem(str(path), f"has {len(empty) - SHOWN:,} more empty lines")] if len(empty) > SHOWN else []
         raise InputError([*problems, *more])
     return texts
 
@@ -146,7 +146,9 @@ def embed(
     depth = run.config.architecture.depth
     asked = depth if layer is None else layer
     if not 0 <= asked <= depth:
-        raise InputError.at("--layer", f"{asked} is not there: run {run.run_id} has layers 0 (the embeddings) to {depth}")
+        raise InputError.at(
+            "--layer", f"layer {asked} does not exist: run {run.run_id} has layers 0 (the embeddings) to {depth}"
+        )
     encoder = run.masked_language_model().encoder.to(torch.device(execution.device))
     encode = TaskEncoder(run.tokenizer, run.special, run.max_length(None))
     inputs = encode.encode([TextExample(number, text, None, 0) for number, text in enumerate(texts)])

@@ -43,8 +43,8 @@ class Pretrained:
         prepared = prepare(self.config.data)
         if prepared.fingerprint != self.data_fingerprint:
             corpus = self.config.data.corpus
-            changed = f"{corpus} is other text than run {self.run_id} was trained on, and would give it other pieces"
-            raise InputError.at("data.corpus", f"{changed}; bring the text back, or train on what is there now")
+            changed = f"{corpus} has changed since run {self.run_id} was trained, and with it the word pieces"
+            raise InputError.at("data.corpus", f"{changed}; restore the text, or train on the new one")
         return prepared
 
     @cached_property
@@ -82,7 +82,7 @@ class Pretrained:
         length, positions = asked or self.config.data.sequence_length, self.config.architecture.positions
         if length > positions:
             shape = f"run {self.run_id} has {positions} positions"
-            raise InputError.at("downstream.knobs.max_length", f"{length} is too long: {shape}; give at most those")
+            raise InputError.at("downstream.knobs.max_length", f"{length} is too long: {shape}; give at most {positions}")
         return length
 
     def state(self) -> dict[str, Tensor]:

@@ -90,9 +90,9 @@ def score_table(scored: Scored) -> tuple[Table | str, ...]:
     ]
     title = f"{scored.target.sweep.name}: downstream scores"
     table = narrow_table(title, ["encoder"], ("score", "±", "seeds", "rate", "random", "±"), shown)
-    note = "Mean over seeds of fine-tuning on the split reported on, ± half its 95% interval: over examples, and seeds where"
-    note += " there are several, which are taken to scatter alike on a task."
-    more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
+    note = "Mean over seeds of fine-tuning on the reported split, ± half its 95% interval over examples, and over"
+    note += " seeds where there are several, whose variance is pooled on a task."
+    more = "Knobs are chosen on dev. random: the same architecture, untrained; words: a bag of words."
     ended = _ended(scored)
     lines = [
         note,
@@ -167,7 +167,7 @@ def _failures(ended: Sequence[ScoreRecord], sweep: SweepFolder) -> list[str]:
         first = ", the first" if len(reasons) > 1 else ""
         lines.append(printable(f"{state}: {task}, {plural(len(records), 'score')}{first}: {reasons[0]}"))
     if any(record.state in RETRIED for record in failed):
-        lines.append(f"To try again what failed, and then the same command: study retry {pasted(sweep.path)}")
+        lines.append(f"To try again what failed: study retry {pasted(sweep.path)}")
     return lines
 
 
@@ -177,7 +177,7 @@ def _cut(ended: Sequence[ScoreRecord]) -> list[str]:
     for record in ended:
         if record.truncated_examples:
             cut[record.config.task] = max(cut.get(record.config.task, 0), record.truncated_examples)
-    cut_short = "longer than what an encoder reads, and cut (the most of any score)"
+    cut_short = "too long for an encoder and cut (the most of any score)"
     return [printable(f"{task}: {plural(count, 'example')} {cut_short}") for task, count in cut.items()]
 
 

@@ -39,8 +39,8 @@ class PlannedTask:
         """The task; raises InputError where its examples have changed."""
         task = subset(loaded_task(self.asked, self.data), self.knobs)
         if task.fingerprint != self.fingerprint:
-            remedy = "bring them back, or score what is there anew"
-            raise InputError.at(self.asked, f"has other examples than when it was planned; {remedy}")
+            remedy = "restore them, or score the new ones"
+            raise InputError.at(self.asked, f"has changed since it was planned; {remedy}")
         return task
 
 
@@ -58,7 +58,7 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
     if len(found := _labels_of(splits.get("train", ()))) == 1:
         label = shown(task.labels[int(found.pop())] if task.labels else found.pop())
         if len(_labels_of(task.train)) == 1:
-            raise InputError.at(task.spec.name, f"all its train examples have the label {label}; give examples of others")
+            raise InputError.at(task.spec.name, f"all training examples have the label {label}; add examples of other labels")
         message = f"leaves {task.spec.name} only examples of the label {label} to learn from; raise it"
         raise InputError.at("downstream.knobs.max_train_examples", message)
     return replace(task, splits=splits)

@@ -63,15 +63,17 @@ def target(path: Path) -> Target:
     else:
         sweep = SweepFolder(path.resolve())
         if not sweep.runs():
-            raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
+            raise InputError.at(
+                str(path), "is neither the folder of a run nor that of a sweep with runs, such as results/<sweep>"
+            )
         completed = runs_in_answer(sweep)
     if not completed and run.is_run:
-        raise InputError.at(str(path), "has no completed run; study launch completes runs")
+        raise InputError.at(str(path), "has no completed run; complete one with study launch")
     if not completed:
         table = ledger(sweep.records(), sweep.tuned(), sweep.cells())
         unused = sorted(table[table["state"] == "COMPLETED"]["exclusion"].dropna().unique())
         why = f" ({'; '.join(unused)})" if unused else ""
-        remedy = "the folder of one that it does not will do, too; study launch completes runs"
+        remedy = "give the folder of another run, or complete more with study launch"
         raise InputError.at(str(path), f"has no completed run that its answer uses{why}; {remedy}")
     return Target(sweep, tuple(Pretrained(run) for run in completed))
 
@@ -84,7 +86,7 @@ def single_run(path: Path) -> Pretrained:
     runs = target(path).runs
     if len(runs) > 1:
         raise InputError.at(
-            str(path), f"is a sweep, of which {len(runs)} runs serve; give the folder of one, as runs/{runs[0].run_id}"
+            str(path), f"is a sweep with {len(runs)} suitable runs; give the folder of one, such as runs/{runs[0].run_id}"
         )
     require_weights(run.folder for run in runs)
     return runs[0]
@@ -93,7 +95,7 @@ def single_run(path: Path) -> Pretrained:
 def require_weights(runs: Iterable[RunFolder]) -> None:
     """Raise InputError with a line for each run whose weights are gone."""
     problems = [
-        Problem(str(run.weights_file), f"does not exist, and the weights are needed; {run.weights_remedy()}")
+        Problem(str(run.weights_file), f"does not exist, but the weights are needed; {run.weights_remedy()}")
         for run in runs
         if not is_there(run.weights_file)
     ]
@@ -164,6 +166,4 @@ def _check_grid(downstream: Downstream, found: Sequence[Evaluation]) -> None:
     if downstream.update == "all" or any(evaluation.trained for evaluation in found):
         return
     if given := [name for name in GRID if name in downstream.model_fields_set]:
-        raise InputError.at(
-            f"downstream.{given[0]}", "has no part in fitting probes (update: head); leave it out, or update all"
-        )
+        raise InputError.at(f"downstream.{given[0]}", "has no effect on probes (update: head); leave it out, or update all")

@@ -350,7 +350,7 @@ def test_a_bill_adds_up_before_anything_is_spent() -> None:
     )
     that_run = sum(4 * flops_that_run(cell.config) * 25600 for cell in cells(spec))
     assert paid.expected_seconds == pytest.approx((that_run / 4e10 + 8 * 100 * 0.005) / 2)
-    assert paid.basis == "4e+10 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
+    assert paid.basis == "4e+10 FLOP/s a slot and 5 ms a step, assumed, without earlier runs"
     plain = json.loads(json.dumps(paid.to_dict()))
     assert (plain["runs"], plain["tokens"], len(plain["cells"])) == (8, paid.tokens, 2)
 
@@ -525,7 +525,7 @@ def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
     assert {slot: estimate_cost(Plan(spec, [one, many]), [slot]).basis for slot in by_slot} == by_slot
     assert (
         estimate_cost(Plan(spec), [Slot("cpu", (0,), 8)]).basis
-        == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
+        == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed, without earlier runs"
     )
     gpu = timed(config, 8e12, device="H200", threads=4)
     assert "by 1 earlier run" in estimate_cost(Plan(spec, [gpu]), [Slot("cuda", (0,), 2)]).basis
@@ -654,7 +654,7 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
 )
 def test_a_bill_names_the_scores_that_it_does_not_count(runs: dict[str, Any]) -> None:
     told = cost_summary(estimate_cost(Plan(parsed(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
-    assert "Not counted: the scores on 2 tasks, which are made when the runs have ended." in told.splitlines()
+    assert "Not counted: the scores on 2 tasks, made once the runs have ended." in told.splitlines()
 
 
 def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() -> None:
@@ -708,7 +708,7 @@ def test_runs_without_steps_or_a_time_or_a_machine_time_nothing() -> None:
         record(c, environment=machine, wall_seconds=0.0),
         record(c, environment=None, wall_seconds=9.0),
     ]
-    assert estimate_cost(Plan(sweep(), useless), [CORE]).basis.endswith("assumed: no earlier run here")
+    assert estimate_cost(Plan(sweep(), useless), [CORE]).basis.endswith("assumed, without earlier runs")
 
 
 def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:

@@ -108,7 +108,7 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     assert written(again.folder.path, DERIVED) == drawn
     cost, left, passes, overlap, there = done.stderr.splitlines()[:5]
     assert cost.startswith("6 runs, 384,000 tokens, ")
-    assert left == "Nothing of it is left to do: its runs have ended."
+    assert left == "Nothing is left to do: all runs have ended."
     assert passes == "the text has 21.6k tokens to train on; the longest run passes 3.0 times over it"
     assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
     assert there == "8 runs have ended already"
@@ -171,7 +171,7 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
     assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
     made.study(*LAUNCH)
     assert numbers(made.folder) == numbers(finished[0].folder)
-    assert study("status", made.folder.path)[1].startswith("toy: 8 runs begun, 8 completed, nobody runs it now")
+    assert study("status", made.folder.path)[1].startswith("toy: 8 runs begun, 8 completed, not running")
 
 
 def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_plan_and_a_launch_say_what_of_a_folder_is_not_read(tmp_path: Path, st
     assert json.loads(planned)["passed_over"] == passed_over
     told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])[1]
     words = "".join(told.split())
-    for note in (passed_over, "2 rows without text and 1 repeated document are left out", "deduplicated: 0 repeated"):
+    for note in (passed_over, "2 rows without text and 1 repeated document are skipped", "deduplicated: 0 repeated"):
         assert "".join(note.split()) in words
 
 

@@ -73,9 +73,11 @@ def test_failed_runs_are_tried_again_and_their_records_kept(tmp_path: Path) -> N
     diverged = next(one.run_id for one in folder.records() if one.state == "DIVERGED")
     assert retry(folder) == []
     assert [one.run_id for one in retry(folder, [diverged[:8]])] == [diverged]
-    with pytest.raises(InputError, match="is completed, and so are its scores; to leave it out of the answer: study exclude"):
+    with pytest.raises(
+        InputError, match="is completed, and so are its scores; to leave it out of the answer, use study exclude"
+    ):
         retry(folder, [retried.run_id])
-    with pytest.raises(InputError, match="has no record: the next launch goes on with it anyway"):
+    with pytest.raises(InputError, match="has no record; the next launch resumes it anyway"):
         retry(folder, [diverged])
     with pytest.raises(InputError, match=r"'': is the start of [0-9]+ runs' ids"):
         retry(folder, [""])
@@ -153,7 +155,7 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
         best.config.recipe.learning_rate
     }
     assert include(best.run_id, folder.path.parent)[0].record() == best
-    with pytest.raises(InputError, match="is not excluded by anybody"):
+    with pytest.raises(InputError, match="is not excluded"):
         include(best.run_id, folder.path.parent)
     with pytest.raises(InputError, match="79: is too short for an id; give 4 characters"):
         exclude("79", folder.path.parent, "broken")
@@ -222,7 +224,7 @@ def test_a_run_of_an_earlier_launch_that_hangs_is_no_running_run_of_the_sweep() 
     values: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
     hanging = RunStatus(**values | {"run_id": "a", "state": "running", "reason": FOREIGN, "signs": Signs(900.0, 1.0, None)})
     state = SweepStatus("s", None, (replace(hanging, tokens=1, spent_tokens=1, target_tokens=2, train_flops=1.0),), 2, 1e9)
-    assert status_summary(state).startswith("no run has begun of about 2 planned. 1 run more of earlier launches, ")
+    assert status_summary(state).startswith("no run has started of about 2 planned. 1 run more of earlier launches, ")
     assert state.seconds_left is None
 
 
@@ -576,7 +578,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     folder, results = sweep_at(place), sweep_at(place).path.parent
     code, out, _ = study("status", folder.path)
     assert code == 0
-    assert out.startswith("toy: 4 runs begun, 2 completed, nobody runs it now")
+    assert out.startswith("toy: 4 runs begun, 2 completed, not running")
     assert "2 COMPLETED, 1 DIVERGED, 1 HUNG of about 4 planned." in out
     assert "Best so far: 2.0000 nats, L1-" in out
     code, out, _ = study("status", folder.path, "--json", "--watch")
@@ -594,7 +596,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     code, out, _ = study("exclude", best, "--undo", "--results", results, "--json")
     assert json.loads(out)["excluded"] is None
     assert study("exclude", best, "--results", results)[0] == 2
-    assert study("exclude", best, "--undo", "--results", results)[2].strip() == f"error: {best}: is not excluded by anybody"
+    assert study("exclude", best, "--undo", "--results", results)[2].strip() == f"error: {best}: is not excluded"
 
 
 def test_the_newest_rows_of_a_long_run_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,8 +99,8 @@ def test_a_folder_that_holds_something_is_left_alone(study: Any, place: Path, tm
     (tmp_path / "mine").write_text("mine")
     status, _, err = study("export", run.path, tmp_path)
     assert (status, [file.name for file in tmp_path.iterdir()]) == (2, ["mine"])
-    assert f"{tmp_path}: holds files, and nothing is written over them; give a folder that is not there yet" in err
-    assert "is a file; give a folder that is not there yet" in study("export", run.path, tmp_path / "mine")[2]
+    assert f"{tmp_path}: is not empty, and no file is overwritten; give a new folder" in err
+    assert "is a file; give a new folder" in study("export", run.path, tmp_path / "mine")[2]
     assert "is neither the folder of a run" in study("export", tmp_path, tmp_path / "new")[2]
     assert not (tmp_path / "new").exists()
 

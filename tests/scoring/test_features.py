@@ -71,7 +71,7 @@ def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: R
 @pytest.mark.parametrize(
     ("content", "options", "told"),
     [
-        (b"kame\n\nkame\n", (), "texts.txt:2: is empty; remove the line, or write its text"),
+        (b"kame\n\nkame\n", (), "texts.txt:2: is empty; remove the line, or fill it"),
         (b"kame\xff\n", (), "texts.txt: is not UTF-8 text (byte 4)"),
         (b"kame\n", ("--output", "features.csv"), "--output: 'features.csv' is neither .npy nor .parquet"),
         (b"kame\n", ("--layer", 3), "--layer: 3 is not there: run {run} has layers 0 (the embeddings) to 2"),

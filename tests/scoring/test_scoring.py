@@ -495,7 +495,7 @@ def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("other", "has other examples than when it was planned; bring them back, or score what is there anew"),
+        ("other", "has changed since it was planned; restore them, or score the new ones"),
         ("gone", "does not exist"),
         ("one label", "a task needs at least two"),
     ],
@@ -689,7 +689,7 @@ def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
     coordinator, elsewhere = coordinator_of(evaluation, asked), folder.path.with_name(f"{folder.name} elsewhere")
     monkeypatch.setattr(durable_files, "time", ImpatientClock())
     try:
-        with pytest.raises(InputError, match=r"was moved or removed meanwhile .*; bring it back, and the same command goes on"):
+        with pytest.raises(InputError, match=r"was moved or removed .*; bring it back, and the same command goes on"):
             coordinator.run(Fake(lambda _: 0.5), lambda _: os.rename(folder.path, elsewhere), 0.01)
         assert not folder.path.exists()
     finally:
@@ -902,7 +902,9 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(evaluation: Evaluation
     assert [one.key for one in made.submitted] == [again]
     assert retry(folder) == []
     assert [(one.state, one.task) for one in retry(folder, [run.run_id])] == [("DIVERGED", "first")]
-    with pytest.raises(InputError, match="is completed, and so are its scores; to leave it out of the answer: study exclude"):
+    with pytest.raises(
+        InputError, match="is completed, and so are its scores; to leave it out of the answer, use study exclude"
+    ):
         retry(folder, [run.run_id])
 
 
@@ -1035,7 +1037,7 @@ def test_weights_are_needed_for_scores_that_are_not_there(run: RunFolder, study:
     options = ("--tasks", data_of(run) / "first.yaml", "--learning-rates", "2e-3", "--epochs", 1, "--device", "cpu")
     away = run.weights_file.rename(run.path / "away")
     remedy = "fetch it, or train the run again (move its folder away and launch)"
-    needed = f"error: {run.weights_file}: does not exist, and the weights are needed; {remedy}\n"
+    needed = f"error: {run.weights_file}: does not exist, but the weights are needed; {remedy}\n"
     try:
         assert study("score", run.path, *options, "--seeds", 1)[::2] == (2, needed)
         away.rename(run.weights_file)
