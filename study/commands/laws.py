@@ -71,9 +71,9 @@ def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     return given, selection
 
 
-def _opened(path: Path) -> Table:
+def _opened(path: Path) -> RunTable:
     """The table of a file or a results folder; of a ledger only the rows in use."""
-    from study.laws.tables import Table
+    from study.laws.tables import RunTable
 
     if path.is_dir():
         from study.evidence.ledgers import open_ledger

@@ -135,8 +135,8 @@ def compare(
         for option, value in (("--by", by), ("--latency-table", latency_table)):
             if value is not None:
                 raise InputError.at(option, "ranks changes; give --change FIELD=VALUE too")
-        rows = side_by_side(subjects, length)
-        plain, text = rows_to_dict(subjects, rows, length), rows_as_text(subjects, rows, length)
+        rows = tabulate_models(subjects, length)
+        plain, text = models_to_dict(subjects, rows, length), models_as_text(subjects, rows, length)
     else:
         if by == "latency_seconds" and latency_table is None:
             raise InputError.at("--by", "latency_seconds needs a --latency-table, which `study latency` measures")

@@ -37,7 +37,7 @@ class RequestedCell:
 
     def name(self, with_budget: bool) -> str:
         """Its variant in words, and its budget."""
-        return " ".join(filter(None, (setting_words(self.setting), str(self.axes[_BUDGETS]) if with_budget else "")))
+        return " ".join(filter(None, (describe_knobs(self.setting), str(self.axes[_BUDGETS]) if with_budget else "")))
 
 
 def cell_key(config: RunConfig, spec: CellSweep) -> tuple[str, ...]:

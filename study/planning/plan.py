@@ -108,7 +108,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
         for shape in shapes_with(tuple(item for item in setting.items() if item[0].startswith(_OF_ARCHITECTURE))):
             for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
                 if config.key in given:
-                    told = f"{config.setting(tuple(setting))} occurs twice, under two names of one run; keep one"
+                    told = f"{config.variant(tuple(setting))} occurs twice, under two names of one run; keep one"
                     problems["vary"] = Problem("vary", told)
                 given.add(config.key)
                 begun = _by_first_layers(config)
@@ -159,8 +159,8 @@ def _configs(
 
 def _by_first_layers(config: RunConfig) -> RunConfig:
     """The run under its usual name where it starts with the first layers of its donor, as far as known."""
-    donor, depth, kept = config.recipe.donor, donor_depth(config), config.architecture.depth
-    if donor is None or depth is None or kept > depth:
+    init_from, depth, kept = config.recipe.init_from, init_from_depth(config), config.architecture.depth
+    if init_from is None or depth is None or kept > depth:
         return config
     if kept_layers(depth, kept, init_from.keep) != kept_layers(depth, kept, "first"):
         return config

@@ -64,7 +64,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(self.witness, text.encode())
-        self._varied = folder.told_apart_by()
+        self._varied = folder.distinguishing_knobs()
         self._cells: set[str] = set()
         self._name_cells(cell.config for cell in plan.cells)
         self._shared = SharedRuns(folder)

@@ -89,7 +89,7 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
             started_at=now,
             finished_at=now,
         )
-        patiently(lambda: job.folder.file_score(record))
+        retry_write(lambda: job.folder.file_score(record))
 
     def label(self, job: AnyScoreJob) -> str:
         """The task and the run, or the baselines."""

@@ -211,7 +211,7 @@ def _varied(folder: SweepFolder) -> tuple[str, ...]:
 
 def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...], str, int, float, int]:
     """Sort key: small shapes first, then variant, budget, learning rate and seed."""
-    return config.architecture.sizes, config.setting(varied), config.tokens, config.recipe.learning_rate, config.seed
+    return config.architecture.sizes, config.variant(varied), config.tokens, config.recipe.learning_rate, config.seed
 
 
 def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) -> RunStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from study.store.ownership import Attempt, Fenced, Held, turn
+from study.store.ownership import Attempt, Fenced, Held, work_lock
 from study.store.records import Ending
 from study.store.work_folder import WorkFolder
 
@@ -17,7 +17,7 @@ def in_attempt(folder: WorkFolder, begin: Callable[[], Ending | None], make: Cal
     another process works on the folder, or a later attempt has taken it over.
     """
     try:
-        with turn(folder) as locked:
+        with work_lock(folder) as locked:
             if (state := begin()) is not None:
                 return state
             attempt = Attempt.begin(folder, locked)

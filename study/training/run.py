@@ -15,11 +15,11 @@ import torch
 from study.base.durable_files import retry_write, write_atomically
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.store.named_records import donor_depth, teacher_architecture
 from study.store.ownership import Attempt, Fenced
 from study.store.records import Ending
-from study.store.run_folder import RunFolder
+from study.store.run_folder import RunFolder, init_from_depth, teacher_architecture
 from study.training.attempts import in_attempt
+from study.training.callbacks import Pruned
 from study.training.checkpoints import newest_whole_checkpoint
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
@@ -64,14 +64,14 @@ class _Rank:
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
             return record.state
-        patiently(lambda: folder.write_config(self.training.config))
+        retry_write(lambda: folder.write_config(self.training.config))
         return None
 
     def lead(self, sweep: str, attempt: Attempt) -> Ending:
         """Train as the rank that owns the run's folder, and file the record."""
         training = self._from_newest()
         config = training.config
-        filing = Filing(training, sweep, attempt, teacher_architecture(config), donor_depth(config))
+        filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config))
         watchdog = Watchdog(training.execution.hang_seconds, filing.give_up)
         outcome = self._outcome(training, watchdog, attempt.check)
         if outcome.state != "PREEMPTED":
