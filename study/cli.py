@@ -15,15 +15,26 @@ import click
 from study.base.errors import InputError
 
 HOMES = {
-    "models": ("params", "compare", "figures", "shapes", "latency"),
-    "sweeps": ("plan", "launch", "report", "status", "stop", "retry", "exclude"),
+    "sweeps": ("new", "sweeps", "plan", "launch", "report"),
+    "runs": ("status", "stop", "retry", "exclude", "pack", "unpack"),
     "laws": ("fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
-    "scores": ("score", "features", "export", "import-encoder"),
-    "bench": ("bench",),
+    "models": ("params", "compare", "figures", "shapes", "latency"),
+    "scores": ("tasks", "score", "features", "export", "import-encoder"),
     "trackers": ("sync", "import-wandb"),
-    "packs": ("pack", "unpack"),
+    "bench": ("bench",),
 }
 """All commands, by the module of study.commands that defines them."""
+
+TITLES = {
+    "sweeps": "Sweeps",
+    "runs": "Runs of a sweep",
+    "laws": "Scaling laws",
+    "models": "Models",
+    "scores": "Trained encoders and tasks",
+    "trackers": "Weights & Biases",
+    "bench": "Speed",
+}
+"""The titles of the groups of commands in the help."""
 
 INTERRUPTED_EXIT = 130
 
@@ -92,6 +103,14 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands in order."""
         return sorted(name for names in HOMES.values() for name in names)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by group, each with its summary."""
+        limit = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+        for home, names in HOMES.items():
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            with formatter.section(TITLES[home]):
+                formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in commands if one is not None])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, None where there is none."""

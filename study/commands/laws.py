@@ -169,7 +169,7 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @held_out_option
 @as_json
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
-    """Fit a downstream score to N and D, through the loss and directly.
+    """Fit a downstream score to N and D, in two steps and one.
 
     The largest runs are forecast both ways.
     """

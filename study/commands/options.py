@@ -1,16 +1,22 @@
-"""Options that several commands share."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.base.durable_files import is_there
+from study.base.errors import InputError
 from study.base.quantities import read_whole
+
+if TYPE_CHECKING:
+    from study.store.sweep_folder import SweepFolder
 
 
 class FiniteRange(click.FloatRange):
@@ -96,3 +102,49 @@ def place_options(command: Any) -> Any:
     ):
         command = option(command)
     return command
+
+
+MOST_NAMED = 5
+"""At most so many sweeps are named where a folder of several was given for one."""
+
+folder_argument = click.argument("folder", type=click.Path(path_type=Path))
+
+
+def sweep_folder(path: Path) -> SweepFolder:
+    """The sweep's folder, also of a launch that has written nothing yet; raises InputError where there is none."""
+    from study.store.locks import is_held
+
+    folder = _folder(path)
+    if not is_there(folder.sweep_file) and not any(map(is_held, (folder.launching, folder.scoring))):
+        raise InputError.at(str(path), f"is not a sweep folder: it has no sweep.yaml; {_folder_meant(path)}")
+    return folder
+
+
+def folder_with_runs(path: Path) -> SweepFolder:
+    """A folder with runs, of a sweep or of imported encoders; else as `sweep_folder`."""
+    folder = _folder(path)
+    return folder if folder.runs() else sweep_folder(path)
+
+
+def _folder(path: Path) -> SweepFolder:
+    """The folder at a path, with a name even where the path ends in none."""
+    from study.store.sweep_folder import SweepFolder
+
+    return SweepFolder(path if path.name not in ("", "..") else path.resolve())
+
+
+def _folder_meant(path: Path) -> str:
+    """A hint at the folder that may be meant: by a sweep's name, file or results, or by a similar name."""
+    from study.base.errors import near
+    from study.store.sweep_folder import SweepFolder, sweeps_in
+
+    named = SweepFolder(Path("results") / path.stem)
+    if is_there(named.sweep_file):
+        return f"did you mean {named.path}?"
+    beside = {folder.parent.name: folder.parent for folder in sorted(path.parent.glob("*/sweep.yaml"))}
+    if (best := near(path.name, [*beside])) is not None:
+        return f"did you mean {beside[best]}?"
+    with suppress(InputError):
+        below = [str(sweep.path) for sweep in sweeps_in(path).values()]
+        return f"give one of them, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"
+    return "give one under results/"

@@ -35,6 +35,21 @@ precision_option = click.option(
 
 
 @click.command()
+@as_json
+def tasks(as_json: bool) -> None:
+    """List the downstream tasks that are known by name.
+
+    Any other task is a .yaml file of its own.
+    """
+    from study.tasks.task_spec import known_tasks, read_spec
+
+    specs = [read_spec(name)[0] for name in known_tasks()]
+    rows = [{"task": spec.name, "kind": spec.kind, "metrics": list(spec.metrics), "about": spec.about} for spec in specs]
+    text = "\n".join(f"{spec.name}: {spec.kind}, {', '.join(spec.metrics)}\n    {spec.about}" for spec in specs)
+    click.echo(json.dumps(rows, indent=1) if as_json else text)
+
+
+@click.command()
 @click.argument("folder", metavar="RUN_OR_SWEEP", type=click.Path(path_type=Path))
 @click.option("--tasks", required=True, help="Names of tasks or their .yaml files, such as cola,sst2.")
 @click.option("--data", help="Folder of the tasks' files.  [default: the hub, or what a task's YAML says]")
@@ -118,7 +133,7 @@ def features(
     write_embeddings(into, found.values, lines)
     click.echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {into}")
     if found.cut:
-        click.echo(f"{plural(found.cut, 'text')} longer than {found.most_tokens:,} tokens lost their end", err=True)
+        click.echo(f"{plural(found.cut, 'text')} cut to {found.most_tokens:,} tokens", err=True)
 
 
 @click.command()

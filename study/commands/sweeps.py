@@ -4,71 +4,60 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.base.durable_files import is_there
 from study.base.errors import InputError, check_all
-from study.commands.options import CountRange, as_json, place_options, png_option, results_option
+from study.commands.options import (
+    CountRange,
+    as_json,
+    folder_argument,
+    place_options,
+    png_option,
+    results_option,
+    sweep_folder,
+)
 
 if TYPE_CHECKING:
     from study.config.sweep import Sweep
     from study.report.answer import Answer
     from study.store.sweep_folder import SweepFolder
 
-WATCH_SECONDS = 2.0
-WATCH_MARGIN = 12
-"""Lines of the terminal that are not rows of runs."""
+TEMPLATE = Path(__file__).with_name("new_sweep.yaml")
+"""The commented sweep file that `study new` copies."""
 
-MOST_NAMED = 5
-"""At most so many sweeps are named where a folder of several was given for one."""
-
-folder_argument = click.argument("folder", type=click.Path(path_type=Path))
+SHIPPED = Path(__file__).parents[1] / "sweeps", Path(__file__).parents[2] / "sweeps"
+"""Where the sweep files lie that come with the workbench: in a wheel, or in a clone."""
 
 
-def sweep_folder(path: Path) -> SweepFolder:
-    """The sweep's folder, also of a launch that has written nothing yet; raises InputError where there is none."""
-    from study.store.locks import is_held
+@click.command()
+@click.argument("name", default="my_sweep")
+def new(name: str) -> None:
+    """Write a commented sweep file, NAME.yaml, to start from."""
+    from study.base.durable_files import write_once
 
-    folder = _folder(path)
-    if not is_there(folder.sweep_file) and not any(map(is_held, (folder.launching, folder.scoring))):
-        raise InputError.at(str(path), f"is not a sweep folder: it has no sweep.yaml; {_folder_meant(path)}")
-    return folder
-
-
-def folder_with_runs(path: Path) -> SweepFolder:
-    """A folder with runs, of a sweep or of imported encoders; else as `sweep_folder`."""
-    folder = _folder(path)
-    return folder if folder.runs() else sweep_folder(path)
+    file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if not file.parent.is_dir():
+        raise InputError.at(str(file.parent), "is not a folder; create it first")
+    if not write_once(file, TEMPLATE.read_text().replace("NAME", file.stem).encode()):
+        raise InputError.at(str(file), "exists, and no file is overwritten; give another name")
+    click.echo(f"{file}: edit its question and values, then: study plan {file}")
 
 
-def _folder(path: Path) -> SweepFolder:
-    """The folder at a path, with a name even where the path ends in none."""
-    from study.store.sweep_folder import SweepFolder
+@click.command()
+@as_json
+def sweeps(as_json: bool) -> None:
+    """List the shipped sweep files with their questions."""
+    from study.base.yaml_files import read_yaml
 
-    return SweepFolder(path if path.name not in ("", "..") else path.resolve())
-
-
-def _folder_meant(path: Path) -> str:
-    """A hint at the folder that may be meant: by a sweep's name, file or results, or by a similar name."""
-    from study.base.errors import near
-    from study.store.sweep_folder import SweepFolder, sweeps_in
-
-    named = SweepFolder(Path("results") / path.stem)
-    if is_there(named.sweep_file):
-        return f"did you mean {named.path}?"
-    beside = {folder.parent.name: folder.parent for folder in sorted(path.parent.glob("*/sweep.yaml"))}
-    if (best := near(path.name, [*beside])) is not None:
-        return f"did you mean {beside[best]}?"
-    with suppress(InputError):
-        below = [str(sweep.path) for sweep in sweeps_in(path).values()]
-        return f"give one of them, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"
-    return "give one under results/"
+    files = sorted(file for folder in SHIPPED if folder.is_dir() for file in folder.glob("*.yaml"))
+    here = Path.cwd()
+    names = (file.relative_to(here) if file.is_relative_to(here) else file for file in files)
+    questions = {str(name): str(read_yaml(name)["question"]) for name in names}
+    text = "\n".join(f"{file}\n    {question}" for file, question in questions.items())
+    click.echo(json.dumps(questions, indent=1) if as_json else text)
 
 
 def resource_options(command: Any) -> Any:
@@ -101,16 +90,16 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     """
     from study.base.terminal import show
     from study.config.sweep_files import read_sweep
-    from study.running.launch import plan as bill_of
+    from study.running.launch import plan as estimate
     from study.running.status_tables import cost_summary, cost_table, executed_lines
 
     spec, _ = read_sweep(sweep, overrides)
     on = spec.resources.overridden(**resources)
-    bill = check_all(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
+    cost = check_all(lambda: estimate(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
-        click.echo(json.dumps(bill.to_dict() | {"executed": on.executed}, indent=1))
+        click.echo(json.dumps(cost.to_dict() | {"executed": on.executed}, indent=1))
     else:
-        show(cost_table(spec.question, bill), "\n".join([cost_summary(bill), *executed_lines(on)]))
+        show(cost_table(spec.question, cost), "\n".join([cost_summary(cost), *executed_lines(on)]))
 
 
 @click.command()
@@ -206,137 +195,3 @@ def _check_tasks(spec: Sweep) -> None:
         from study.scoring.targets import load_tasks
 
         load_tasks(spec.downstream)
-
-
-@click.command()
-@folder_argument
-@click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds while the sweep is running.")
-@click.option("--all", "every", is_flag=True, help="List every run, even if there are more than 200.")
-@as_json
-def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
-    """Show the state of a sweep's runs.
-
-    FOLDER is the sweep's folder under results/. Of more than 200 runs, those that are running, excluded or spiked are listed,
-    as many as fit the screen. With --json and --watch, each update is one line of JSON.
-    """
-    from study.base.terminal import show
-    from study.running.status import status as status_of
-    from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
-
-    sweep = sweep_folder(folder)
-    if watch and as_json:
-        while True:
-            state = status_of(sweep)
-            click.echo(json.dumps(state.to_dict()))
-            if state.coordinator is None:
-                return
-            time.sleep(WATCH_SECONDS)
-    if watch:
-        _watch(sweep)
-    state = status_of(sweep)
-    if as_json:
-        click.echo(json.dumps(state.to_dict(), indent=1))
-    elif every or len(state.runs) <= MOST_LISTED:
-        show(status_table(state), status_summary(state))
-    else:
-        show(*watched(state, _rows_free()))
-
-
-def _rows_free() -> int:
-    """The number of rows for runs that fit the terminal."""
-    return max(4, shutil.get_terminal_size().lines - WATCH_MARGIN)
-
-
-def _watch(sweep: SweepFolder) -> None:
-    """Show a sweep on the terminal until it is no longer running."""
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
-
-    from study.running.status import status as status_of
-    from study.running.status_tables import watched
-
-    console = Console()
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        while (state := status_of(sweep)).coordinator is not None:
-            table, *lines = watched(state, _rows_free())
-            live.update(Group(table, *map(Text, lines)), refresh=True)
-            time.sleep(WATCH_SECONDS)
-
-
-@click.command()
-@folder_argument
-@as_json
-def stop(folder: Path, as_json: bool) -> None:
-    """Let a sweep save and stop, wherever it was started.
-
-    Stops training and scoring; the same command resumes later.
-    """
-    from study.running.steering import stop as stop_sweep
-
-    sweep = sweep_folder(folder)
-    stopped = stop_sweep(sweep)
-    text = f"{sweep.name} has stopped; the same command resumes it" if stopped else f"{sweep.name} is not running"
-    click.echo(json.dumps({"sweep": sweep.name, "stopped": stopped}) if as_json else text)
-
-
-@click.command()
-@folder_argument
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
-@as_json
-def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
-    """Try failed runs and scores again.
-
-    The next launch, or study score, resumes all that FAILED, were HUNG or met OOM, or those of the named RUNs, from their last
-    checkpoints. A named run that was excluded is trained anew. Every record is kept among the past attempts of its run.
-    """
-    from dataclasses import asdict
-
-    from study.base.quantities import plural
-    from study.base.text import printable
-    from study.running.steering import retry as retry_failed
-
-    sweep = folder_with_runs(folder)
-    retried = retry_failed(sweep, runs)
-    if as_json:
-        click.echo(json.dumps({"sweep": sweep.name, "retried": [asdict(run) for run in retried]}, indent=1))
-        return
-    for one in retried:
-        click.echo(printable(f"{f'{one.task} of ' if one.task else ''}{one.run_id} was {one.state}: {one.reason or ''}"))
-    scores = sum(one.task is not None for one in retried)
-    if count := len(retried) - scores:
-        click.echo(f"{plural(count, 'run')} will be tried again by the next launch of {sweep.name}")
-    if scores:
-        by = f"the next study score, or launch that scores, of {sweep.name}"
-        click.echo(f"{plural(scores, 'score')} will be tried again by {by}")
-    if not retried:
-        click.echo(f"nothing of {sweep.name} FAILED, was HUNG or met OOM; name other runs to try them again")
-
-
-@click.command()
-@click.argument("run")
-@click.option("--reason", help="The reason, which the ledger and the answer quote.")
-@click.option("--undo", is_flag=True, help="Include the run again.")
-@results_option
-@as_json
-def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bool) -> None:
-    """Exclude a run from fits and comparisons, with a reason.
-
-    RUN is its id or the start of it, or its folder in one sweep. Its record stays as it is. A later launch tunes and repeats as
-    if the run had failed; to train it once more, `study retry` it by its id. `study report` writes the answer without it.
-    """
-    from study.base.text import pasted
-    from study.running.steering import exclude as exclude_run
-    from study.running.steering import include
-    from study.store.sweep_folder import SweepFolder
-
-    if undo == (reason is not None):
-        raise InputError.at("study exclude", "needs either --reason, or --undo")
-    found = include(run, results) if reason is None else exclude_run(run, results, reason)
-    if as_json:
-        click.echo(json.dumps({"run": found[0].run_id, "excluded": reason, "folders": [str(each.path) for each in found]}))
-        return
-    what = "is included again" if reason is None else "is excluded"
-    for each in found:
-        sweep = SweepFolder.of(each)
-        click.echo(f"{each.run_id} {what} in {sweep.name}; to update its answer: study report {pasted(sweep.path)}")

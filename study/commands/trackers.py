@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from study.base.quantities import plural
-from study.commands.options import as_json, output_folder
-from study.commands.sweeps import folder_argument, sweep_folder
+from study.commands.options import as_json, folder_argument, output_folder, sweep_folder
 
 
 @click.command()

@@ -44,7 +44,7 @@ def test_every_gpu_is_in_one_group_and_has_as_many_slots_as_asked(machine: Any, 
     cores, gpus, sharing, devices = (drawn[name] for name in ("cores", "gpus", "sharing", "devices"))
     machine(cores, gpus)
     if gpus < devices:
-        with pytest.raises(InputError, match=f"each run is to have {devices} GPUs?, torch sees {gpus} here"):
+        with pytest.raises(InputError, match=f"each run needs {devices} GPUs?, but torch finds {gpus} here"):
             local_slots("cuda", sharing, devices)
         return
     found = local_slots("cuda", sharing, devices)

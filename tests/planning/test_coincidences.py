@@ -40,7 +40,7 @@ def settings(**changes: Any) -> list[str]:
     ("changes", "place", "message"),
     [
         ({"vary": {"recipe.decay_fraction": [0.1, 0.2]}}, "vary.recipe.decay_fraction",
-         f"0.1 and 0.2 train the same runs: {WSD_ALONE}; give one of them"),
+         f"0.1 and 0.2 train the same runs: {WSD_ALONE}; keep one of them"),
         ({"vary": {"recipe.initialisation": ["bert", "unit_stream"]}}, "vary.recipe.initialisation",
          "it is about the projection of narrower tables, and the tables are as wide as the layers"),
         ({"vary": {"architecture.positions": [16, 32]}, "base": {"architecture": {"position_encoding": "rotary"}}},

@@ -171,7 +171,7 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
     assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
     made.study(*LAUNCH)
     assert numbers(made.folder) == numbers(finished[0].folder)
-    assert study("status", made.folder.path)[1].startswith("toy: 8 runs begun, 8 completed, not running")
+    assert study("status", made.folder.path)[1].startswith("toy: 8 runs started, 8 completed, not running")
 
 
 def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:

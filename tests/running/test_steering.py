@@ -79,9 +79,9 @@ def test_failed_runs_are_tried_again_and_their_records_kept(tmp_path: Path) -> N
         retry(folder, [retried.run_id])
     with pytest.raises(InputError, match="has no record; the next launch resumes it anyway"):
         retry(folder, [diverged])
-    with pytest.raises(InputError, match=r"'': is the start of [0-9]+ runs' ids"):
+    with pytest.raises(InputError, match=r"'': matches [0-9]+ runs"):
         retry(folder, [""])
-    with pytest.raises(InputError, match="is the start of no run's id"):
+    with pytest.raises(InputError, match="matches no run"):
         retry(folder, ["zzzz"])
 
 
@@ -157,7 +157,7 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
     assert include(best.run_id, folder.path.parent)[0].record() == best
     with pytest.raises(InputError, match="is not excluded"):
         include(best.run_id, folder.path.parent)
-    with pytest.raises(InputError, match="79: is too short for an id; give 4 characters"):
+    with pytest.raises(InputError, match="79: is too short for an id; give at least 4 characters"):
         exclude("79", folder.path.parent, "broken")
     with pytest.raises(InputError, match="'': is too short for an id"):
         exclude("", folder.path.parent, "broken")
@@ -386,7 +386,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
         assert [there.run_id for there in exclude(name, results, "the GPU was broken")] == [one.run_id]
         assert [there.run_id for there in include(name, results)] == [one.run_id]
         assert resolve_architecture(name, results).architecture.shape_name == "L1-H16-A2-F32"
-    with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and the weights are needed"):
+    with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, but the weights are needed"):
         single_run(one.path)
     scores = one.scores / "0123456789abcdef"
     scores.mkdir(parents=True)
@@ -578,7 +578,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     folder, results = sweep_at(place), sweep_at(place).path.parent
     code, out, _ = study("status", folder.path)
     assert code == 0
-    assert out.startswith("toy: 4 runs begun, 2 completed, not running")
+    assert out.startswith("toy: 4 runs started, 2 completed, not running")
     assert "2 COMPLETED, 1 DIVERGED, 1 HUNG of about 4 planned." in out
     assert "Best so far: 2.0000 nats, L1-" in out
     code, out, _ = study("status", folder.path, "--json", "--watch")
@@ -587,11 +587,11 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     code, out, _ = study("retry", folder.path)
     assert out.splitlines()[1:] == ["1 run will be tried again by the next launch of toy"]
     assert study("retry", folder.path, "--json")[1].split() == ["{", '"sweep":', '"toy",', '"retried":', "[]", "}"]
-    assert study("stop", folder.path)[1] == "toy: nobody runs it now\n"
+    assert study("stop", folder.path)[1] == "toy is not running\n"
     best = next(one.run_id for one in folder.records() if one.state == "COMPLETED")
     code, out, _ = study("exclude", best, "--reason", "odd", "--results", results)
-    told, _, command = out.strip().partition("; to write its answer anew: ")
-    assert told == f"{best} is left out in toy"
+    told, _, command = out.strip().partition("; to update its answer: ")
+    assert told == f"{best} is excluded in toy"
     assert shlex.split(command) == ["study", "report", str(folder.path)], "as a shell reads it"
     code, out, _ = study("exclude", best, "--undo", "--results", results, "--json")
     assert json.loads(out)["excluded"] is None

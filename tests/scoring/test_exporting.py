@@ -134,7 +134,7 @@ def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, 
     first, second = run_of(place), run_of(place, norm="pre")
     status, _, err = study("export", SweepFolder.of(first).path, tmp_path / "new")
     assert status == 2
-    assert "runs serve; give the folder of one, as runs/" in err
+    assert "suitable runs; give the folder of one, such as runs/" in err
     status, told, err = study("export", second.run_id[:6], tmp_path / "new", "--results", place / "results")
     assert (status, err) == (0, "")
     assert "MegatronBertForMaskedLM" in told
