@@ -60,10 +60,10 @@ def main() -> None:
     except InputError as error:
         from study.base.text import printable
 
-        told = [printable(f"error: {problem}") for problem in error.problems[:MOST_REPORTED]]
+        lines = [printable(f"error: {problem}") for problem in error.problems[:MOST_REPORTED]]
         if (more := len(error.problems) - MOST_REPORTED) > 0:
-            told.append(f"error: and {more:,} more")
-        _end(2, *told)
+            lines.append(f"error: and {more:,} more")
+        _end(2, *lines)
     except OSError as error:
         if (lost := _lost_words()) is not None:
             _end(1, *([] if lost.errno == errno.EPIPE else [f"error: standard output: {lost.strerror}"]))

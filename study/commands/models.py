@@ -65,10 +65,10 @@ def params(
     from study.shapes.naming import resolve_architecture
 
     given = {key: value for key, value in sizes.items() if value is not None}
-    asked = resolve_architecture(name, results) if name is not None else None
-    architecture = changed(asked.architecture, given, asked.title) if asked else architecture_of(None, given)
-    title = asked.title if asked and not given else architecture.shape_name
-    published = asked.published if asked and not given else None
+    requested = resolve_architecture(name, results) if name is not None else None
+    architecture = changed(requested.architecture, given, requested.title) if requested else architecture_of(None, given)
+    title = requested.title if requested and not given else architecture.shape_name
+    published = requested.published if requested and not given else None
     others = explanations(architecture, published) if explain else ()
     conditions = Conditions(default_length(sequence_length, [architecture]), batch, precision)
     counted = account(architecture, conditions, title, others)

@@ -65,7 +65,7 @@ def tasks(as_json: bool) -> None:
 @click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Also score untrained weights.")
 @place_options
 @as_json
-def score(folder: Path, as_json: bool, **asked: Any) -> None:
+def score(folder: Path, as_json: bool, **requested: Any) -> None:
     """Score runs on downstream tasks.
 
     Of a sweep, the runs that its answer uses are scored: each cell's best knobs at every seed. Existing scores are kept; Ctrl-C
@@ -81,10 +81,10 @@ def score(folder: Path, as_json: bool, **asked: Any) -> None:
     from study.scoring.score_table import score_table, score_values
     from study.scoring.targets import target
 
-    flags = {name: asked.pop(name) for name in PLACES}
+    flags = {name: requested.pop(name) for name in PLACES}
     with tolerate_lost_output(), _named_as_options():
         Resources().overridden(**flags)  # a mistake on the command line is reported before the folder is read
-        downstream, scored_runs = _downstream(asked), target(folder)
+        downstream, scored_runs = _downstream(requested), target(folder)
         resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)
         if resources.executed:
             from study.running.status_tables import executed_lines
@@ -202,14 +202,14 @@ def _folder(name: Path, results: Path) -> Path:
     raise InputError.at(str(name), f"is neither a folder nor the id of a run in {results}; `study status` lists runs")
 
 
-def _downstream(asked: dict[str, Any]) -> Downstream:
+def _downstream(requested: dict[str, Any]) -> Downstream:
     from study.base.quantities import listed
     from study.config.score_config import GRID, Downstream
 
     names = ("max_length", "max_train_examples", "max_evaluation_examples", "precision")
-    knobs = {name: value for name in names if (value := asked.pop(name)) is not None}
-    lists = {name: listed(value) for name in GRID if (value := asked.pop(name))}
-    values = {key: value for key, value in asked.items() if value is not None} | {"tasks": listed(asked["tasks"])}
+    knobs = {name: value for name in names if (value := requested.pop(name)) is not None}
+    lists = {name: listed(value) for name in GRID if (value := requested.pop(name))}
+    values = {key: value for key, value in requested.items() if value is not None} | {"tasks": listed(requested["tasks"])}
     return Downstream.parse(values | lists | {"knobs": knobs}, place="downstream")
 
 

@@ -138,10 +138,10 @@ def launch(
     spec, values = check_all(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
-    asked, folder = spec.resources.overridden(**resources), folder_of(spec, results)
+    requested, folder = spec.resources.overridden(**resources), folder_of(spec, results)
     with (
         tolerate_lost_output(),
-        launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored,
+        launched(spec, values, results, requested, console, track, lambda: _check_tasks(spec)) as unmirrored,
     ):
         if unmirrored:
             are = "is" if unmirrored == 1 else "are"
@@ -153,7 +153,7 @@ def launch(
             tasks = printable(", ".join(spec.downstream.tasks))
             say(console, f"all runs have ended; writing an answer without scores, then scoring on {tasks}")
             _write_answer(folder)  # the runs have an answer even if scoring fails
-            scored = score_sweep(folder, spec.downstream, asked, console)
+            scored = score_sweep(folder, spec.downstream, requested, console)
             unscored = f"Not scored on {tasks}: the answer uses no run."
             show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
         answer = _write_answer(folder)

@@ -93,9 +93,9 @@ def ray_slots(resources: Resources) -> list[Slot]:
     needed = needs(resources, device)
     room = sum(min(int(node.get(name, 0) / amount + 1e-9) for name, amount in needed.items()) for node in nodes)
     if not room and not options.runs:
-        asked = " and ".join(f"{amount:g} {name}" for name, amount in needed.items())
+        requested = " and ".join(f"{amount:g} {name}" for name, amount in needed.items())
         raise InputError.at(
-            "--on ray", f"no node of the cluster has {asked}, which a run needs; if nodes join later, set ray.runs"
+            "--on ray", f"no node of the cluster has {requested}, which a run needs; if nodes join later, set ray.runs"
         )
     sharing = resources.slots_per_device or 1 if device == "cuda" else 1
     return [Slot(device, tuple(range(resources.devices)), options.cpus, sharing)] * (options.runs or room)

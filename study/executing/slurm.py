@@ -210,8 +210,8 @@ class SlurmExecutor:
 
         The name stands last: other jobs of the user may have any name, also with separators or line breaks.
         """
-        asked = ("--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
-        if (listed := _output("squeue", *asked)) is None:
+        requested = ("--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
+        if (listed := _output("squeue", *requested)) is None:
             return None
         states = {}
         if listed and QUEUED.match(listed) is None:
@@ -234,11 +234,11 @@ class SlurmExecutor:
     def _resolve(self) -> None:
         """Resolve the futures of batches whose Slurm jobs have ended."""
         with self._lock:
-            asked = [batch for batch in self._submitted if batch.job_id is not None]
+            requested = [batch for batch in self._submitted if batch.job_id is not None]
         states = self._states()
         if states is None:
             return
-        for batch in asked:
+        for batch in requested:
             assert batch.job_id is not None
             _, state = states.get(batch.job_id, ("", "COMPLETED"))
             if state in ENDED or (self._killed and state == "COMPLETING"):

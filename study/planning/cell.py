@@ -15,7 +15,7 @@ from study.config.effects import MAY_COINCIDE, training_key
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep
 from study.config.tuned_values import Tried, best_values, rank
-from study.planning.tuning import Line, next_places, start_near
+from study.planning.tuning import Line, next_indices, start_near
 from study.store.records import RunRecord
 
 Trial = tuple[RunConfig, ...]
@@ -109,9 +109,9 @@ class Cell:
             around = before.around
         values, trials = zip(*self._line, strict=True)
         line = Line(values, start_near([value for value in values[1:-1] if value is not None], around))
-        ended = (place for place, trial in enumerate(trials) if trial and not _without_record(trial, records))
-        asked = next_places(line, tuple((place, _loss(trials[place], records)) for place in ended))
-        missing = [run for place in asked for run in _without_record(trials[place], records)]
+        ended = (index for index, trial in enumerate(trials) if trial and not _without_record(trial, records))
+        needed = next_indices(line, tuple((index, _loss(trials[index], records)) for index in ended))
+        missing = [run for index in needed for run in _without_record(trials[index], records)]
         best = self._best(records)
         return Tuning(missing, best, not missing, line.values[line.start] if best is None else self._values_at(best)[0])
 

@@ -22,12 +22,12 @@ class RequestedCell:
     """A cell as the sweep file requests it: its run at the lowest tuned values, and its values of what is varied."""
 
     config: RunConfig
-    setting: Mapping[str, Any]
+    variant: Mapping[str, Any]
 
     @cached_property
     def axes(self) -> dict[str, object]:
         """What distinguishes it from others of its shape, by key of the file."""
-        varied = {f"vary.{knob}": value for knob, value in self.setting.items()}
+        varied = {f"vary.{knob}": value for knob, value in self.variant.items()}
         budget = self.config.recipe.budget
         return {_BUDGETS: f"{budget.amount:,.15g} {budget.unit}", **varied}
 
@@ -37,7 +37,7 @@ class RequestedCell:
 
     def name(self, with_budget: bool) -> str:
         """Its variant in words, and its budget."""
-        return " ".join(filter(None, (describe_knobs(self.setting), str(self.axes[_BUDGETS]) if with_budget else "")))
+        return " ".join(filter(None, (describe_knobs(self.variant), str(self.axes[_BUDGETS]) if with_budget else "")))
 
 
 def cell_key(config: RunConfig, spec: CellSweep) -> tuple[str, ...]:
@@ -64,17 +64,17 @@ def other_names(group: Sequence[RequestedCell]) -> tuple[str, ...]:
 
 def redundant(groups: Iterable[Sequence[RequestedCell]]) -> Iterator[Problem]:
     """Values of a sweep file that train nothing new at any shape, each with the value that it repeats."""
-    asked: Counter[tuple[str, object]] = Counter()
+    requested: Counter[tuple[str, object]] = Counter()
     again: dict[tuple[str, object], list[tuple[RequestedCell, RequestedCell]]] = {}
     for group in groups:
         first, *others = group
-        asked.update(axis for one in group for axis in one.axes.items())
+        requested.update(axis for one in group for axis in one.axes.items())
         for one in others:
             places = one.differs_from(first)
             if len(places) == 1 and one.config.key != first.config.key:
                 again.setdefault((places[0], one.axes[places[0]]), []).append((first, one))
     for (place, value), pairs in again.items():
-        if len(pairs) == asked[place, value]:
+        if len(pairs) == requested[place, value]:
             first, one = pairs[0]
             why = f"train the same runs: {_why(one, [place])}; keep one of them"
             yield Problem(place, f"{first.axes[place]} and {value} {why}")

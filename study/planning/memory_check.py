@@ -49,21 +49,21 @@ class MemoryShare:
         return f"{bytes_text(self.total)} {self.what}" + (f", shared by {self.slots} slots" if self.slots > 1 else "")
 
 
-def require_memory(runs: Iterable[RunConfig], room: MemoryShare, execution: Execution) -> None:
+def require_memory(runs: Iterable[RunConfig], memory: MemoryShare, execution: Execution) -> None:
     """Raise InputError with every shape that needs more than a slot's memory, by its largest run."""
     needs: dict[str, int] = {}
     for run in runs:
         name = run.architecture.shape_name
         needs[name] = max(needs.get(name, 0), needed_bytes(run, execution))
-    fewer = "fewer --slots-per-device, or " if room.slots > 1 else ""
+    fewer = "fewer --slots-per-device, or " if memory.slots > 1 else ""
     problems = [
         Problem(
             f"shape {name}",
-            f"training needs {bytes_text(needed)} of memory, but a slot has {bytes_text(room.bytes)} ({room.share}): "
-            f"{bytes_text(needed - room.bytes)} too much; use {fewer}a smaller recipe.batch_tokens",
+            f"training needs {bytes_text(needed)} of memory, but a slot has {bytes_text(memory.bytes)} ({memory.share}): "
+            f"{bytes_text(needed - memory.bytes)} too much; use {fewer}a smaller recipe.batch_tokens",
         )
         for name, needed in needs.items()
-        if needed > room.bytes
+        if needed > memory.bytes
     ]
     if problems:
         raise InputError(problems)

@@ -19,10 +19,10 @@ CHEAPER = 2 / 3
 
 
 def link_neighbours(planned: list[Cell]) -> list[Cell]:
-    """The cells, each with the nearest cheaper one where it tries more values of one knob than are asked for at once.
+    """The cells, each with the nearest cheaper one where it tries many values of one knob.
 
-    Near is what has nearly as many parameters, tokens and layers, in ratios. Cells that share their way begin at one value,
-    that of the cell nearest to the longest of them, so that their runs branch from common trunks.
+    Nearest means a similar number of parameters, tokens and layers, in ratios. Cells that share a trunk start at one value,
+    that of the cell nearest to the longest of them.
     """
     if len(planned) < 2 or [tuned.trials > AT_ONCE for tuned in planned[0].spec.tune.values()] != [True]:
         return planned

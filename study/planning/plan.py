@@ -97,29 +97,29 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
     """All cells of a sweep of shapes: each budget at each shape in each variant.
 
     Widths that are solved for meet their targets in each variant. Cells that train the same runs are one, under the first name
-    (see study.planning.coincidences), and so are starts that keep the same layers of one model, under the setting of the first
+    (see study.planning.coincidences), and so are starts that keep the same layers of one model, under the variant of the first
     layers. Raises InputError with every problem of every cell, once and under its path in the sweep file.
     """
     problems: dict[str, Problem] = {}
     given: set[str] = set()
-    asked: dict[tuple[str, ...], list[RequestedCell]] = {}
+    requested: dict[tuple[str, ...], list[RequestedCell]] = {}
     shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
-    for setting in spec.variants:
-        for shape in shapes_with(tuple(item for item in setting.items() if item[0].startswith(_OF_ARCHITECTURE))):
-            for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
+    for variant in spec.variants:
+        for shape in shapes_with(tuple(item for item in variant.items() if item[0].startswith(_OF_ARCHITECTURE))):
+            for config in _on_one_way(_configs(spec, shape, variant, problems), spec):
                 if config.key in given:
-                    told = f"{config.variant(tuple(setting))} occurs twice, under two names of one run; keep one"
-                    problems["vary"] = Problem("vary", told)
+                    message = f"{config.variant(tuple(variant))} occurs twice, under two names of one run; keep one"
+                    problems["vary"] = Problem("vary", message)
                 given.add(config.key)
                 begun = _by_first_layers(config)
-                asked.setdefault(cell_key(begun, spec), []).append(RequestedCell(begun, setting))
-    problems |= {str(problem): problem for problem in redundant(asked.values())}
+                requested.setdefault(cell_key(begun, spec), []).append(RequestedCell(begun, variant))
+    problems |= {str(problem): problem for problem in redundant(requested.values())}
     if problems:
         raise InputError(problems.values())
     tried = _tried(spec, records)
-    by_setting = grouped(asked.values(), lambda group: tuple(group[0].setting.items()))
+    by_variant = grouped(requested.values(), lambda group: tuple(group[0].variant.items()))
     linked = with_sources if spec.transfers else link_neighbours
-    return [cell for groups in by_setting.values() for cell in linked([_cell(group, spec, tried) for group in groups])]
+    return [cell for groups in by_variant.values() for cell in linked([_cell(group, spec, tried) for group in groups])]
 
 
 def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
@@ -137,7 +137,7 @@ def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Valu
 
 
 def _configs(
-    spec: CellSweep, shape: Mapping[str, Any], setting: Mapping[str, Any], problems: dict[str, Problem]
+    spec: CellSweep, shape: Mapping[str, Any], variant: Mapping[str, Any], problems: dict[str, Problem]
 ) -> list[RunConfig]:
     """One shape in one variant at each possible budget; problems of any run are added to `problems`."""
     configs = []
@@ -145,11 +145,11 @@ def _configs(
     highest = [{knob: tuned.high} for knob, tuned in spec.tune.items()]
     for budget in spec.budgets.each():
         try:
-            config = run_config(spec, shape, budget, {**lowest, **setting})
+            config = run_config(spec, shape, budget, {**lowest, **variant})
             for point in highest:
-                run_config(spec, shape, budget, {**lowest, **setting, **point})
+                run_config(spec, shape, budget, {**lowest, **variant, **point})
             points = Cell(config, spec).points()
-            runs = [(point, run_config(spec, shape, budget, {**lowest, **setting, **point})) for point in points]
+            runs = [(point, run_config(spec, shape, budget, {**lowest, **variant, **point})) for point in points]
             problems |= {problem.place: problem for problem in alike_when_tuned(spec, runs) if problem.place not in problems}
             configs.append(config)
         except InputError as error:

@@ -93,12 +93,12 @@ class CellProposer:
     def _release(self, records: Mapping[str, RunRecord]) -> None:
         """Release the runs that no longer wait for a trunk, in at most a twentieth of the time."""
         assert self.trunks is not None
-        begun = time.monotonic()
+        started = time.monotonic()
         pending = self._askers.keys()
         for key, config in [item for item in self._held.items() if not self.trunks.blocked(item[1], pending, records)]:
             del self._held[key]
             heappush(self._waiting, (-math.inf, next(self._serial), key, config))
-        self._look_again = time.monotonic() + max(LOOK_SECONDS, 20 * (time.monotonic() - begun))
+        self._look_again = time.monotonic() + max(LOOK_SECONDS, 20 * (time.monotonic() - started))
 
 
 def _followers(planned: Sequence[Cell]) -> dict[str, list[int]]:

@@ -22,14 +22,14 @@ from study.store.metric_rows import Rows
 from study.store.records import RunRecord
 from study.store.run_folder import Orders, RunFolder
 
-BEGUN = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
+STARTED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
 
 Checks = Mapping[int, float]
 """The validation loss of a run at the checks of its search, by number from 1."""
 
 
 class OptunaSearch:
-    """The trials of a search sweep, asked for one by one and completed by records."""
+    """The trials of a search sweep, requested one by one and completed by records."""
 
     def __init__(self, spec: SearchSweep) -> None:
         self.spec, self.search = spec, spec.search
@@ -41,27 +41,27 @@ class OptunaSearch:
             directions=["minimize"] * len(self.search.objectives),
         )
         self._distributions = {path: _distribution(dimension) for path, dimension in self.search.space.items()}
-        self._asked: dict[str, tuple[optuna.Trial, RunConfig]] = {}
+        self._pending: dict[str, tuple[optuna.Trial, RunConfig]] = {}
         self._known: set[str] = set()
         self._names: dict[str, str] = {}
         """The key of the first run that was trained so, by `training_key`."""
 
     def restore(
-        self, ended: Iterable[RunRecord], begun: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
+        self, ended: Iterable[RunRecord], started: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
     ) -> None:
-        """Restore earlier trials: ended runs as finished trials, started ones to be asked for next.
+        """Restore earlier trials: ended runs as finished trials, started ones to be requested next.
 
         `checked` gives the losses a run reported before its end, against which pruning compares. The sampler is seeded by the
         number of trials: its first seed would repeat the first points.
         """
         genetic = self.search.sampler == "nsga2"  # which knows its population by what it noted at each trial
         if not genetic:
-            self.study.sampler = RandomSampler()  # asked for nothing: trials that are replayed have their points
+            self.study.sampler = RandomSampler()  # draws nothing: replayed trials have their points
         for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
             if genetic or self.search.prune is not None:
                 self._replay(record, checked(record.config))
             self.tell(record.config.key, record)
-        for config in begun:
+        for config in started:
             if config.key not in self._known:
                 self.study.enqueue_trial(self._point(config))
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
@@ -71,14 +71,14 @@ class OptunaSearch:
         self.study.enqueue_trial(self._point(record.config))
         trial = self.study.ask(self._distributions)
         _ = trial.relative_params  # the point is there already; nsga2 notes the trial's generation as it draws one
-        self._asked[record.config.key] = (trial, record.config)
+        self._pending[record.config.key] = (trial, record.config)
         for check, loss in checked.items():
             trial.report(loss, check)
             trial.should_prune()
 
     def report(self, key: str, check: int, loss: float) -> str | None:
         """Report the loss of a running run at a check; why it is to stop there, None where it is not."""
-        trial, _ = self._asked[key]
+        trial, _ = self._pending[key]
         frozen = self.study.get_trials(deepcopy=False)[trial.number]
         if check in frozen.intermediate_values:
             return None
@@ -93,7 +93,7 @@ class OptunaSearch:
 
     @property
     def waiting(self) -> int:
-        """None: a trial is asked for when a slot is free."""
+        """None: a trial is requested when a slot is free."""
         return 0
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
@@ -101,8 +101,8 @@ class OptunaSearch:
 
         A point whose run was trained before takes the known outcome; an invalid run is a failed trial.
         """
-        configs = [config for key, (_, config) in self._asked.items() if key not in running]
-        while len(configs) < free and self._begun() < self.search.trials:
+        configs = [config for key, (_, config) in self._pending.items() if key not in running]
+        while len(configs) < free and self._started() < self.search.trials:
             trial = self.study.ask(self._distributions)
             try:
                 config = searched_config(self.spec, trial.params)
@@ -112,10 +112,10 @@ class OptunaSearch:
             key = self._names.setdefault(training_key(config), config.key)
             if key in records:
                 self.study.tell(trial, *_outcome(self._objectives(records[key])))
-            elif key in self._asked:
+            elif key in self._pending:
                 self.study.tell(trial, state=TrialState.FAIL)
             else:
-                self._asked[key] = (trial, config)
+                self._pending[key] = (trial, config)
                 configs.append(config)
         return configs[:free]
 
@@ -128,8 +128,8 @@ class OptunaSearch:
         values, state = _outcome(self._objectives(record))
         if record.state == "PRUNED":
             state = TrialState.PRUNED
-        if (asked := self._asked.pop(key, None)) is not None:
-            self.study.tell(asked[0], values, state)
+        if (requested := self._pending.pop(key, None)) is not None:
+            self.study.tell(requested[0], values, state)
             return
         self.study.add_trial(
             create_trial(params=self._point(record.config), distributions=self._distributions, values=values, state=state)
@@ -141,8 +141,8 @@ class OptunaSearch:
         assert point is not None, "no run of the search"
         return point
 
-    def _begun(self) -> int:
-        return len(self.study.get_trials(deepcopy=False, states=BEGUN))
+    def _started(self) -> int:
+        return len(self.study.get_trials(deepcopy=False, states=STARTED))
 
     def _objectives(self, record: RunRecord) -> list[float] | None:
         """The values of the objectives, None for an excluded run.

@@ -95,12 +95,12 @@ def step_times(
         start = ASSUMED_START_SECONDS[slot.device]
         return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed, without earlier runs")
     used = [timed for timed in used if precision in (None, timed.ran_on.precision)] or used
-    told = _precisions(used, precision)
+    note = _precisions(used, precision)
     if alike := [timed for timed in used if timed.share == share]:
-        used, source = alike, f"by {plural(len(alike), 'earlier run')} {where}{told}"
+        used, source = alike, f"by {plural(len(alike), 'earlier run')} {where}{note}"
     else:
         had = f"{plural(len(used), 'earlier run')} {where} with another share of a device (now {_share_words(slot)})"
-        source = f"scaled from {had}{told}"
+        source = f"scaled from {had}{note}"
     scaled: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for timed in used:
         scaled.setdefault(timed.work, []).append((timed.flops, timed.seconds * timed.share.amount / share.amount))

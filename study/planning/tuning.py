@@ -62,36 +62,36 @@ class Bracketing(BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """The next index; `next_place` says first whether there is one."""
+        """The next index; `next_index` says first whether there is one."""
         del trial, param_name, param_distribution
-        place = self.next_place(study)
-        assert place is not None, "the search is over"
-        return float(place)
+        index = self.next_index(study)
+        assert index is not None, "the search is over"
+        return float(index)
 
-    def next_place(self, study: optuna.Study) -> int | None:
+    def next_index(self, study: optuna.Study) -> int | None:
         """The next index to try; None where the best has a worse one on both sides, or the line ends.
 
         While nothing is usable it is the nearest to the start, the lower first: failures are mostly too high.
         """
         losses = _losses(study)
-        best = min(losses, key=lambda place: (losses[place], place)) if losses else self.line.start
+        best = min(losses, key=lambda index: (losses[index], index)) if losses else self.line.start
         if not losses or losses[best] == math.inf:
-            untried = [place for place in self.line.inside if place not in losses]
-            return min(untried, key=lambda place: (abs(place - self.line.start), place), default=None)
-        for place in (best - 1, best + 1):
-            if place not in losses and self._may_try(place, losses):
-                return place
+            untried = [index for index in self.line.inside if index not in losses]
+            return min(untried, key=lambda index: (abs(index - self.line.start), index), default=None)
+        for index in (best - 1, best + 1):
+            if index not in losses and self._may_try(index, losses):
+                return index
         return None
 
-    def _may_try(self, place: int, losses: Mapping[int, float]) -> bool:
+    def _may_try(self, index: int, losses: Mapping[int, float]) -> bool:
         outside = (0, len(self.line.values) - 1)
-        if place not in outside:
-            return place in self.line.inside
-        return self.line.values[place] is not None and not any(other in losses for other in outside)
+        if index not in outside:
+            return index in self.line.inside
+        return self.line.values[index] is not None and not any(other in losses for other in outside)
 
 
 @lru_cache(maxsize=4096)
-def next_places(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
+def next_indices(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
     """The indices that a search on a line needs next, given the losses `known` by index (None: no usable loss).
 
     The search is replayed from its start and so depends on the losses alone: a restarted coordinator asks for the same. Known
@@ -101,20 +101,20 @@ def next_places(line: Line, known: tuple[tuple[int, float | None], ...]) -> tupl
     losses, sampler = dict(known), Bracketing(line)
     study = optuna.create_study(sampler=sampler)
     space: dict[str, BaseDistribution] = {KNOB: FloatDistribution(0, len(line.values) - 1)}
-    for place in _first(line):
-        study.enqueue_trial({KNOB: float(place)})
+    for index in _first(line):
+        study.enqueue_trial({KNOB: float(index)})
     if missing := _replay(study, space, losses, len(_first(line))):
         return missing
     while True:
-        while sampler.next_place(study) is not None:
+        while sampler.next_index(study) is not None:
             if missing := _replay(study, space, losses, 1):
                 return missing
-        untold = [place for place in losses if place not in _losses(study)]
+        untold = [index for index in losses if index not in _losses(study)]
         if not untold:
             return ()
-        for place in untold:
-            state, value = _outcome(losses[place])
-            study.add_trial(create_trial(params={KNOB: float(place)}, distributions=space, value=value, state=state))
+        for index in untold:
+            state, value = _outcome(losses[index])
+            study.add_trial(create_trial(params={KNOB: float(index)}, distributions=space, value=value, state=state))
 
 
 def start_near(values: Sequence[float], best: float | None) -> int:
@@ -126,7 +126,7 @@ def start_near(values: Sequence[float], best: float | None) -> int:
 
 def _first(line: Line) -> list[int]:
     """The indices to begin with: the start and those around it."""
-    return sorted(sorted(line.inside, key=lambda place: abs(place - line.start))[:AT_ONCE])
+    return sorted(sorted(line.inside, key=lambda index: abs(index - line.start))[:AT_ONCE])
 
 
 def _replay(
@@ -136,12 +136,12 @@ def _replay(
     missing = []
     for _ in range(count):
         trial = study.ask(space)
-        place = round(trial.params[KNOB])
-        if place in losses:
-            state, value = _outcome(losses[place])
+        index = round(trial.params[KNOB])
+        if index in losses:
+            state, value = _outcome(losses[index])
             study.tell(trial, value, state)
         else:
-            missing.append(place)
+            missing.append(index)
     return tuple(missing)
 
 

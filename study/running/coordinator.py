@@ -17,7 +17,7 @@ from study.base.durable_files import is_there
 from study.base.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.executing.job import Executor, Job
 from study.running.retries import Failure, RetryPolicy
-from study.running.shutdown import interrupt_on_sigterm, save_and_stop, see
+from study.running.shutdown import interrupt_on_sigterm, require_folder, save_and_stop
 from study.store.locks import is_held
 from study.store.ownership import Watches
 from study.store.sweep_folder import SweepFolder
@@ -105,7 +105,7 @@ class Coordinator(Generic[JobT, RecordT]):
                 while not over:
                     if self._is_to_stop():
                         raise KeyboardInterrupt
-                    see(self.folder.path, self.proposer.witness)
+                    require_folder(self.folder.path, self.proposer.witness)
                     self._submit(executor)
                     over = not self._batches and not self.progress.held
                     if over or time.monotonic() - shown > refresh_seconds:

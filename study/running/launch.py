@@ -76,7 +76,7 @@ def _estimate(
         lambda: _check_words(planned),
         lambda: _check_batches(planned, len(slots[0].indices)),
         lambda: _check_kernels(planned, slots[0], here),
-        *([lambda: _check_room(planned, slots)] if here else []),  # of other machines' memory nothing is known here
+        *([lambda: _check_memory(planned, slots)] if here else []),  # of other machines' memory nothing is known here
         *checks,
     )
     precision = _precision(planned.first_runs[0].recipe.precision, slots[0].device, here)
@@ -102,8 +102,8 @@ def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedDa
 
     wanted = _wanted(planned, folder)
     under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
-    begun = {run.config().key for run in under_way}
-    check_trained_runs(wanted, begun, prepared)
+    started = {run.config().key for run in under_way}
+    check_trained_runs(wanted, started, prepared)
 
 
 def _check_words(planned: Plan) -> None:
@@ -123,16 +123,20 @@ def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
 
 def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     """What people should know of the text before runs train on it."""
-    asked, facts = planned.spec.data, data.facts
-    if asked.dedupe:
+    requested, facts = planned.spec.data, data.facts
+    if requested.dedupe:
         dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
         joined = f"{plural(facts.near_duplicate_documents, 'near-duplicate document')} moved to the split of the original"
         yield f"deduplicated: {dropped}, {joined}"
     if facts.empty_documents or facts.duplicate_documents:
         empty, again = plural(facts.empty_documents, "row"), plural(facts.duplicate_documents, "repeated document")
         yield f"{empty} without text and {again} are skipped"
-    notes = (_passes(planned, data), asked.tokenizer.unread(facts.unknown_share), asked.overlap(data.validation_overlap_share))
-    yield from filter(None, (skipped_files_note(asked), *notes))
+    notes = (
+        _passes(planned, data),
+        requested.tokenizer.unread(facts.unknown_share),
+        requested.overlap(data.validation_overlap_share),
+    )
+    yield from filter(None, (skipped_files_note(requested), *notes))
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:
@@ -144,7 +148,7 @@ def _passes(planned: Plan, data: PreparedData) -> str | None:
     return f"the text has {count_text(data.unique_tokens)} tokens to train on; the longest run reads them {passes:.1f} times"
 
 
-def _check_room(planned: Plan, slots: list[Slot]) -> None:
+def _check_memory(planned: Plan, slots: list[Slot]) -> None:
     """Raise InputError with every shape whose training does not fit the memory of a slot."""
     require_memory(planned.first_runs, memory_for(slots), slots[0].execution())
 
@@ -167,18 +171,18 @@ def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
         check_compiler(slot.kernels, slot.device, "--kernels")
     if slot.kernels != "onednn":
         return
-    for asked in sorted({run.recipe.precision for run in planned.first_runs}):
-        if _precision(asked, "cpu", here) == "bf16":
-            found = asked if asked == "bf16" else f"{asked}, here bf16"
+    for requested in sorted({run.recipe.precision for run in planned.first_runs}):
+        if _precision(requested, "cpu", here) == "bf16":
+            found = requested if requested == "bf16" else f"{requested}, here bf16"
             remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
             raise InputError.at("--kernels onednn", f"requires fp32, but recipe.precision is {found}; {remedy}")
 
 
-def _precision(asked: AskedPrecision, device: Device, here: bool) -> Precision | None:
+def _precision(requested: AskedPrecision, device: Device, here: bool) -> Precision | None:
     """The precision of runs; None where another machine decides what `auto` means."""
     from study.training.execution import resolve_precision
 
-    return resolve_precision(asked, device) if here or asked != "auto" else None
+    return resolve_precision(requested, device) if here or requested != "auto" else None
 
 
 @contextmanager

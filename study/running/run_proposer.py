@@ -70,7 +70,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         self._shared = SharedRuns(folder)
         self._records: dict[str, RunRecord] = {}
         with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
-            begun = self._load(plan.holds)
+            started = self._load(plan.holds)
         self.there = {record.run_id: record for record in self._records.values()}
         self.trunks = Trunks(plan.cells, self._home)
         self.pruning: Pruning | None = None
@@ -79,8 +79,8 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             case CellSweep():
                 self.configs = CellProposer(plan.cells, self.trunks)
             case SearchSweep() as spec:
-                self._name_cells([*begun, *(one.config for one in self._records.values())])
-                self.configs = self._search(spec, begun)
+                self._name_cells([*started, *(one.config for one in self._records.values())])
+                self.configs = self._search(spec, started)
 
     def wanted(self, busy: Collection[RunJob], free: int) -> Sequence[Sequence[RunJob]]:
         """The next runs, each in a process of its own."""
@@ -143,7 +143,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
 
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
         """Read the records of the sweep's runs; returns the configurations of started runs without a record."""
-        begun = []
+        started = []
         for run in self.folder.runs():
             record = run.record()
             config = run.config() if record is None else record.config
@@ -153,10 +153,10 @@ class RunProposer(Proposer[RunJob, RunRecord]):
                 run.put_record_aside({"reason": "a cell has use for whole runs only"})
                 record = None
             if record is None:
-                begun.append(config)
+                started.append(config)
             else:
                 self._records[config.key] = record
-        return begun
+        return started
 
     def _name_cells(self, configs: Iterable[RunConfig]) -> None:
         """Write the cells of these runs to the sweep's list: all at once for cells, as they are tried for a search."""
@@ -166,15 +166,15 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             text = json.dumps(sorted(self._cells), indent=1).encode()
             retry_write(lambda: write_atomically(self.folder.cells_file, text))
 
-    def _search(self, spec: SearchSweep, begun: list[RunConfig]) -> OptunaSearch:
+    def _search(self, spec: SearchSweep, started: list[RunConfig]) -> OptunaSearch:
         from study.planning.search import OptunaSearch, Pruning, checked
 
         search = OptunaSearch(spec)
         if (prune := spec.search.prune) is None:
-            search.restore(self._records.values(), begun)
+            search.restore(self._records.values(), started)
             return search
         self.pruning = Pruning(search, prune, self._home)
-        search.restore(self._records.values(), begun, lambda config: checked(self._run_folder(config), config, prune))
+        search.restore(self._records.values(), started, lambda config: checked(self._run_folder(config), config, prune))
         return search
 
     def _job(self, config: RunConfig) -> RunJob:

@@ -57,7 +57,7 @@ def preparing(order: Path) -> Iterator[None]:
         raise KeyboardInterrupt(GOES_ON) from None
 
 
-def see(folder: Path, file: Path) -> None:
+def require_folder(folder: Path, file: Path) -> None:
     """Raise InputError where a folder was moved or removed, which a write would create anew."""
     try:
         retry_write(file.stat)

@@ -49,10 +49,7 @@ def cost_summary(cost: CostEstimate) -> str:
             *_undecided_lines(cost),
             *_heads_line(cost),
             *_extension_line(cost),
-            *_scores_line(cost),
-            *_unread_line(cost),
-            *_passed_over_line(cost),
-            _overlap_line(cost),
+            *_scope_lines(cost),
         ]
     )
 
@@ -121,9 +118,9 @@ def _heads_line(cost: CostEstimate) -> Iterator[str]:
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep) or not spec.iso_parameters or not spec.shapes.says_head_width:
         return
-    asked = spec.shapes
+    requested = spec.shapes
     found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in cost.plan.cells}
-    if others := [f"{width} in {shape}" for shape, width in found.items() if width not in asked.head_width]:
+    if others := [f"{width} in {shape}" for shape, width in found.items() if width not in requested.head_width]:
         yield (
             f"The head width is {', '.join(others)}, the nearest possible to head_width; without width_multiple, widths "
             "become multiples of head_width."
@@ -154,25 +151,16 @@ def _sharing_line(cost: CostEstimate) -> Iterator[str]:
         )
 
 
-def _scores_line(cost: CostEstimate) -> Iterator[str]:
-    """What the estimate leaves out of downstream scores."""
+def _scope_lines(cost: CostEstimate) -> Iterator[str]:
+    """What the estimate leaves out of downstream scores, and what is known of the text."""
     if (downstream := cost.plan.spec.downstream) is not None:
         yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, made once the runs have ended."
-
-
-def _unread_line(cost: CostEstimate) -> Iterator[str]:
     if cost.unread is not None:
         yield f"At the beginning of the text, {cost.unread}."
-
-
-def _passed_over_line(cost: CostEstimate) -> Iterator[str]:
     if cost.passed_over is not None:
         yield f"{cost.passed_over}."
-
-
-def _overlap_line(cost: CostEstimate) -> str:
     overlap = cost.plan.spec.data.overlap(cost.validation_overlap_share)
-    return f"{overlap or 'The launch measures how much of the validation text occurs in the training text'}."
+    yield f"{overlap or 'The launch measures how much of the validation text occurs in the training text'}."
 
 
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
@@ -213,10 +201,10 @@ def _status_cells(run: RunStatus) -> tuple[str, ...]:
 def status_summary(state: SweepStatus) -> str:
     """Runs by state, the best so far, and what is spent and left."""
     silent = sum(run.silent for run in state.own)
-    told = {name: f"{count} {name}" for name, count in state.counts.items()}
+    counts_by_state = {name: f"{count} {name}" for name, count in state.counts.items()}
     if silent:
-        told["running"] += f" ({silent} silent)"
-    counts = ", ".join(told.values()) or "no run has started"
+        counts_by_state["running"] += f" ({silent} silent)"
+    counts = ", ".join(counts_by_state.values()) or "no run has started"
     more = len(state.own) - (state.planned_runs or 0)
     bound = "at most " if state.at_most and more <= 0 else ""
     of = f" of {bound or 'about '}{state.planned_runs} planned" if more <= 0 else f", {more:,} more than planned"
@@ -244,8 +232,8 @@ MOST_LISTED = 200
 
 def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
     """The runs that train, are excluded or spiked, in at most so many rows, with the summary and a note on the others."""
-    told = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
-    shown = tuple({run.run_id: run for run in told}.values())
+    notable = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
+    shown = tuple({run.run_id: run for run in notable}.values())
     for count in range(min(len(shown), rows), -1, -1):
         table = status_table(state, shown[:count])
         if table.row_count <= rows:
@@ -277,43 +265,37 @@ def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
 
 def _row(folder: SweepFolder) -> dict[str, Any]:
     try:
-        return {"question": folder.sweep().question, **_told(status(folder)), "problem": ""}
+        state, question = status(folder), folder.sweep().question
     except UNREADABLE as error:
         return {"problem": str(error)}
+    counts = {name.lower(): count for name, count in state.counts.items()}
+    launched = "now" if state.coordinator else None
+    spent = {"left": state.seconds_left, "spent (train_flops)": state.spent_flops}
+    return {"question": question, "completed": 0, "launched": launched, "problem": ""} | counts | spent
 
 
-def _told(state: SweepStatus) -> dict[str, Any]:
-    return {
-        "completed": 0,
-        **{name.lower(): count for name, count in state.counts.items()},
-        "launched": "now" if state.coordinator else None,
-        "left": state.seconds_left,
-        "spent (train_flops)": state.spent_flops,
-    }
+RUN_COLUMNS = {
+    "run_id": "run",
+    "shape": "shape",
+    "setting": "setting",
+    "state": "state",
+    "learning_rate": "learning rate",
+    "seed": "seed",
+    "target_tokens": "tokens",
+    "done": "done",
+    "loss_nats": "loss (nats)",
+    "order_gain_nats": "order gain (nats)",
+    "tokens_per_second": "tokens/s",
+    "mfu": "MFU",
+    "seconds_left": "seconds left",
+}
+"""Fields of a run's status and their columns in `runs_table`."""
 
 
 def runs_table(state: SweepStatus) -> pd.DataFrame:
     """One row for each run of a sweep, in the order of `study status`; columns that are empty for all are left out."""
     import pandas as pd
 
-    table = pd.DataFrame([_run(run) for run in state.runs]) if state.runs else pd.DataFrame({"run": []})
+    rows = [{title: getattr(run, name) for name, title in RUN_COLUMNS.items()} | {"note": note_on(run)} for run in state.runs]
+    table = pd.DataFrame(rows or {"run": []})
     return table[[name for name in table if name == "run" or table[name].replace("", None).notna().any()]]
-
-
-def _run(run: RunStatus) -> dict[str, Any]:
-    return {
-        "run": run.run_id,
-        "shape": run.shape,
-        "setting": run.setting,
-        "state": run.state,
-        "learning rate": run.learning_rate,
-        "seed": run.seed,
-        "tokens": run.target_tokens,
-        "done": run.done,
-        "loss (nats)": run.loss_nats,
-        "order gain (nats)": run.order_gain_nats,
-        "tokens/s": run.tokens_per_second,
-        "MFU": run.mfu,
-        "seconds left": run.seconds_left,
-        "note": note_on(run),
-    }

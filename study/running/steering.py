@@ -46,15 +46,15 @@ def stop(folder: SweepFolder) -> bool:
 
     Raises InputError where they have not stopped in time.
     """
-    asked = [*filter(is_held, (folder.launching, folder.scoring))]
-    for lock in asked:
+    requested = [*filter(is_held, (folder.launching, folder.scoring))]
+    for lock in requested:
         write_atomically(lock.stop_file, json.dumps(_signed({})).encode())
     end = time.monotonic() + STOP_SECONDS
-    while going_on := [*filter(is_held, asked)]:
+    while going_on := [*filter(is_held, requested)]:
         if time.monotonic() > end:
             raise InputError.at(str(folder.path), f"has not stopped within {STOP_SECONDS:.0f} s; see {going_on[0].holder_file}")
         time.sleep(POLL_SECONDS)
-    return bool(asked)
+    return bool(requested)
 
 
 def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:

@@ -169,10 +169,10 @@ def nearest_run(example: SpanExample) -> str:
     Nearness is the sum of 1/(5 + characters between) over the occurrences of the question's words in the context.
     """
     function_words = frozenset(_FUNCTION_WORDS.split())
-    asked = set(_WORD.findall(example.question.lower())) - function_words
+    requested = set(_WORD.findall(example.question.lower())) - function_words
     words = [(found.group().lower(), found.start(), found.end()) for found in _WORD.finditer(example.context)]
-    places = [start for word, start, _ in words if word in asked]
-    kept = groupby(words, lambda word: word[0][0].isalnum() and word[0] not in asked and word[0] not in function_words)
+    places = [start for word, start, _ in words if word in requested]
+    kept = groupby(words, lambda word: word[0][0].isalnum() and word[0] not in requested and word[0] not in function_words)
     runs = [(run[0][1], run[-1][2]) for is_run, found in kept if is_run and (run := list(found))]
 
     def nearness(run: tuple[int, int]) -> float:

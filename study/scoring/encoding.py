@@ -117,10 +117,10 @@ class TaskEncoder:
         """The inputs of a split; all examples are of one kind."""
         texts = [example for example in examples if isinstance(example, TextExample)]
         tagged = [example for example in examples if isinstance(example, TokensExample)]
-        asked = [example for example in examples if isinstance(example, SpanExample)]
+        requested = [example for example in examples if isinstance(example, SpanExample)]
         if tagged:
             return self._tagged(tagged)
-        return self._spans(asked) if asked else self._texts(texts)
+        return self._spans(requested) if requested else self._texts(texts)
 
     def _pieces(self, texts: Sequence[str]) -> list[Encoding]:
         encoded: list[Encoding] = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
@@ -186,8 +186,8 @@ class TaskEncoder:
         questions = self._pieces([example.question for example in examples])
         contexts = self._pieces([example.context for example in examples])
         rows, second, owners, labels, characters, cut = [], [], [], [], [], 0
-        for number, (example, asked, context) in enumerate(zip(examples, questions, contexts, strict=True)):
-            question = asked.ids[: min(MOST_QUESTION, (self.max_length - 3) // 2)]
+        for number, (example, requested, context) in enumerate(zip(examples, questions, contexts, strict=True)):
+            question = requested.ids[: min(MOST_QUESTION, (self.max_length - 3) // 2)]
             room = self.max_length - 3 - len(question)
             offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
             answer = answer_pieces(offsets, example.starts[0], example.starts[0] + len(example.answers[0]))

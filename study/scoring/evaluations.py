@@ -80,13 +80,13 @@ class Evaluation:
     name: str
     task: TaskData
     random: bool
-    asked: Downstream
+    requested: Downstream
     _made: dict[tuple[Knobs, int], ScoreJob] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def jobs(self, records: Mapping[str, ScoreRecord]) -> list[ScoreJob]:
         """The scores that can be made now, given the records, including those already made."""
-        grid = self.asked.grid() if self.trained else [self.asked.knobs]
-        seeds = range(self.asked.seeds if self._varies else 1)
+        grid = self.requested.grid() if self.trained else [self.requested.knobs]
+        seeds = range(self.requested.seeds if self._varies else 1)
         trials = seeds[: trial_seeds(len(seeds))] if len(grid) > 1 else seeds
         first = [self._job(knobs, seed) for seed in trials for knobs in grid]
         done = [record for job in first if (record := records.get(job.key)) is not None]
@@ -118,7 +118,7 @@ class Evaluation:
 
     @property
     def _update(self) -> Update:
-        return "none" if self.task.spec.kind == "minimal_pairs" else self.asked.update
+        return "none" if self.task.spec.kind == "minimal_pairs" else self.requested.update
 
     @property
     def _varies(self) -> bool:
@@ -129,7 +129,7 @@ class Evaluation:
     def planned_task(self) -> PlannedTask:
         """The task as its jobs carry it."""
         kind = self.task.spec.kind
-        return PlannedTask(self.name, self.asked.data_folder, self.asked.knobs, kind, *self.task_key)
+        return PlannedTask(self.name, self.requested.data_folder, self.requested.knobs, kind, *self.task_key)
 
     def _job(self, knobs: Knobs, seed: int) -> ScoreJob:
         """One score, made once: the jobs are listed each time that a slot is free."""
@@ -169,13 +169,13 @@ def missing_baselines(sweep: SweepFolder, found: Sequence[Evaluation]) -> list[B
 
 
 def all_evaluations(
-    runs: Sequence[Pretrained], sweep: str, tasks: Mapping[str, TaskData], asked: Downstream
+    runs: Sequence[Pretrained], sweep: str, tasks: Mapping[str, TaskData], requested: Downstream
 ) -> list[Evaluation]:
     """Every run on every task and, if requested, random weights once for each architecture and data."""
-    found = [Evaluation(run, sweep, name, task, False, asked) for run in runs for name, task in tasks.items()]
-    if asked.random_weights:
+    found = [Evaluation(run, sweep, name, task, False, requested) for run in runs for name, task in tasks.items()]
+    if requested.random_weights:
         distinct = {run.random_id: run for run in reversed(runs)}.values()
-        found += [Evaluation(run, sweep, name, task, True, asked) for run in distinct for name, task in tasks.items()]
+        found += [Evaluation(run, sweep, name, task, True, requested) for run in distinct for name, task in tasks.items()]
     return found
 
 
@@ -199,7 +199,7 @@ def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
     slot.
     """
     most = max(1, -(-len(jobs) // free))
-    together = grouped(jobs, lambda job: (job.folder.run.path, job.task.asked)).values()
+    together = grouped(jobs, lambda job: (job.folder.run.path, job.task.requested)).values()
     return [group[begin : begin + most] for group in together for begin in range(0, len(group), most)]
 
 

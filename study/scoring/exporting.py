@@ -29,11 +29,10 @@ class Exported:
 
 
 def export(run: Pretrained, folder: Path) -> Exported:
-    """Write a completed run as a new folder for `from_pretrained`: of the MLM model, and of all that is built on its encoder.
+    """Write a completed run as a new folder for `from_pretrained` of the MLM model and all models on its encoder.
 
-    What is cut at `model_max_length` is the sequence length of pre-training, also where there are more positions: nothing
-    trained those. Raises InputError where the folder holds anything, no class of transformers computes what the run does, or
-    weights or text of the run are not there any more.
+    `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. Raises InputError
+    where the folder is not empty, no class of transformers computes the same, or weights or text of the run are gone.
     """
     _check_empty(folder)
     architecture = run.config.architecture
@@ -55,7 +54,7 @@ def export(run: Pretrained, folder: Path) -> Exported:
 
 
 def _check_empty(folder: Path) -> None:
-    """Raise InputError where a folder holds anything, or cannot be made."""
+    """Raise InputError where a folder is not empty or cannot be created."""
     place = str(folder)
     if is_there(folder) and not folder.is_dir():
         raise InputError.at(place, "is a file; give a new folder")

@@ -144,18 +144,18 @@ def embed(
     Texts longer than the sequence length of pre-training lose their end. Raises InputError where the layer does not exist.
     """
     depth = run.config.architecture.depth
-    asked = depth if layer is None else layer
-    if not 0 <= asked <= depth:
+    requested = depth if layer is None else layer
+    if not 0 <= requested <= depth:
         raise InputError.at(
-            "--layer", f"layer {asked} does not exist: run {run.run_id} has layers 0 (the embeddings) to {depth}"
+            "--layer", f"layer {requested} does not exist: run {run.run_id} has layers 0 (the embeddings) to {depth}"
         )
     encoder = run.masked_language_model().encoder.to(torch.device(execution.device))
     encode = TaskEncoder(run.tokenizer, run.special, run.max_length(None))
     inputs = encode.encode([TextExample(number, text, None, 0) for number, text in enumerate(texts)])
     collate = Collator(inputs, run.special.pad, run.config.architecture.segments)
     used = resolve_precision(precision, execution.device)
-    found = layer_features(encoder, collate, (pooling,), used, StopSignal(), lambda number: number == asked)
-    return TextEmbeddings(found[asked, pooling], inputs.truncated, encode.max_length)
+    found = layer_features(encoder, collate, (pooling,), used, StopSignal(), lambda number: number == requested)
+    return TextEmbeddings(found[requested, pooling], inputs.truncated, encode.max_length)
 
 
 def write_embeddings(path: Path, embeddings: NDArray[np.float32], texts: list[str]) -> None:

@@ -74,12 +74,12 @@ class Pretrained:
         assert record is not None
         return record.data_fingerprint
 
-    def max_length(self, asked: int | None) -> int:
+    def max_length(self, requested: int | None) -> int:
         """The longest input in tokens: as requested, else the sequence length of pre-training.
 
         Raises InputError where the encoder has fewer positions.
         """
-        length, positions = asked or self.config.data.sequence_length, self.config.architecture.positions
+        length, positions = requested or self.config.data.sequence_length, self.config.architecture.positions
         if length > positions:
             shape = f"run {self.run_id} has {positions} positions"
             raise InputError.at("downstream.knobs.max_length", f"{length} is too long: {shape}; give at most {positions}")

@@ -136,7 +136,7 @@ def masked_inputs(
     for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
         ids, words = encoding.ids[:room], words_of(text, encoding)[:room]
         groups.setdefault(len(ids), []).append((number, ids, words))
-    groups.pop(0, None)  # of a sentence without a token nothing is asked, and its score is 0
+    groups.pop(0, None)  # a sentence without tokens scores 0
     for length, group in groups.items():
         ids_MxT = np.array([ids for _, ids, _ in group], dtype=np.int64).reshape(len(group), length)
         words_MxT = np.array([words for _, _, words in group], dtype=np.int64).reshape(len(group), length)

@@ -28,7 +28,7 @@ def loaded_task(name: str, data: Path | None) -> TaskData:
 class PlannedTask:
     """A task as planned: requested by a name or a file, read from `data`, with examples of a fingerprint."""
 
-    asked: str
+    requested: str
     data: Path | None
     knobs: Knobs
     kind: Kind
@@ -37,10 +37,10 @@ class PlannedTask:
 
     def read(self) -> TaskData:
         """The task; raises InputError where its examples have changed."""
-        task = subset(loaded_task(self.asked, self.data), self.knobs)
+        task = subset(loaded_task(self.requested, self.data), self.knobs)
         if task.fingerprint != self.fingerprint:
             remedy = "restore them, or score the new ones"
-            raise InputError.at(self.asked, f"has changed since it was planned; {remedy}")
+            raise InputError.at(self.requested, f"has changed since it was planned; {remedy}")
         return task
 
 

@@ -38,8 +38,8 @@ class Target:
     def resources(self) -> Resources:
         """This machine, with the sweep's options for Slurm and Ray jobs."""
         launched = self.sweep.launched()
-        asked = (Resources() if launched is None else launched.resources).for_scores
-        return Resources(slurm=asked.slurm, ray=asked.ray)
+        requested = (Resources() if launched is None else launched.resources).for_scores
+        return Resources(slurm=requested.slurm, ray=requested.ray)
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def require_weights(runs: Iterable[RunFolder]) -> None:
         raise InputError(problems)
 
 
-def label_runs(asked: Target) -> dict[str, str]:
+def label_runs(requested: Target) -> dict[str, str]:
     """A label for each run by id: shape, variant, tokens and seed where they differ; the id where labels collide."""
-    configs = {run.run_id: run.config for run in asked.runs}
-    knobs = asked.sweep.distinguishing_knobs()
+    configs = {run.run_id: run.config for run in requested.runs}
+    knobs = requested.sweep.distinguishing_knobs()
     several_budgets = len({config.tokens for config in configs.values()}) > 1
     several_seeds = len({config.seed for config in configs.values()}) > 1
 
@@ -125,13 +125,13 @@ def runs_in_answer(sweep: SweepFolder) -> list[RunFolder]:
 
     Excluded runs, and runs of cells that the last launch lacks, are left out; without tuning all others are in.
     """
-    tuned, planned, asked = sweep.tuned(), sweep.cells(), sweep.trial_seeds()
+    tuned, planned, requested = sweep.tuned(), sweep.cells(), sweep.trial_seeds()
     cells = grouped(sweep.records(), lambda record: cell_of(record.config, tuned, record.data_fingerprint))
     own = [records for cell, records in cells.items() if not planned or cell in planned]
-    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned, asked)]
+    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned, requested)]
 
 
-def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Collection[int]) -> list[RunRecord]:
+def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], requested: Collection[int]) -> list[RunRecord]:
     """The usable records of a cell at its best knobs, none where no trial learned."""
 
     def tried(record: RunRecord) -> Tried[tuple[Any, ...]]:
@@ -139,7 +139,7 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Coll
         return Tried(record.config.seed, values, record.usable_loss_nats, record.is_informative)
 
     found = [*map(tried, records)]
-    best = best_values(found, asked)
+    best = best_values(found, requested)
     return [record for record, one in zip(records, found, strict=True) if one.values == best and one.loss is not None]
 
 
@@ -153,10 +153,12 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     return dict(zip(names, map_all(loaded, range(len(names))), strict=True))
 
 
-def evaluations_of(asked: Target, downstream: Downstream) -> list[Evaluation]:
+def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation]:
     """Every run on every requested task; raises InputError with everything that is wrong with the request."""
-    lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
-    found = all_evaluations(asked.runs, asked.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream)
+    lengths = [partial(run.max_length, downstream.knobs.max_length) for run in requested.runs]
+    found = all_evaluations(
+        requested.runs, requested.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream
+    )
     _check_grid(downstream, found)
     return found
 
