@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import yaml
 
 from study.base.errors import InputError
 from study.config.resources import Resources
@@ -560,6 +561,18 @@ def test_a_plan_is_timed_in_the_precision_that_its_runs_will_have(tmp_path: Path
         "local": "9e+10 FLOP/s a slot, by 1 earlier run of this sweep",
         "slurm": "6e+10 FLOP/s a slot, by 2 earlier runs of this sweep, in bf16 and fp32",
     }
+
+
+def test_another_question_in_the_same_folder_is_reported(tmp_path: Path) -> None:
+    spec, folder, here = sweep(write_corpus(tmp_path / "corpus.txt")), SweepFolder(tmp_path / "toy"), Resources(device="cpu")
+    folder.path.mkdir()
+    for question, earlier in ((spec.question, None), ("Does width help?", "Does width help?")):
+        folder.sweep_file.write_text(yaml.safe_dump(sweep_values(tmp_path / "corpus.txt", question=question)))
+        cost = plan(spec, tmp_path, here)
+        assert cost.to_dict()["earlier_question"] == earlier
+        assert ("toy was launched with another question, 'Does width help?'" in cost_summary(cost)) == (earlier is not None)
+    folder.sweep_file.write_text("question: [")
+    assert plan(spec, tmp_path, here).earlier_question is None, "a launch replaces what cannot be read"
 
 
 def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() -> None:
