@@ -138,7 +138,7 @@ def test_shared_gpus_are_told_of_and_whether_mps_serves_them(tmp_path: Path, mon
     (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
     assert mps_is_running()
     assert sharing_note(shared) == (
-        "4 runs share each GPU: records carry environment.sharing 4, their tokens/s are those of a share. "
+        "4 runs share each GPU: records have environment.sharing 4, and their tokens/s are those of one share. "
         "MPS runs each on at most 50% of the multiprocessors"
     )
     monkeypatch.setenv(MPS_PORTION, "30")

@@ -292,7 +292,7 @@ def test_who_presses_ctrl_c_twice_does_not_wait_for_the_runs_to_save(
     assert time.monotonic() - before < SAVE_SECONDS / 2
     assert executor.told == ["interrupt", "kill"]
     assert (started.progress.running, states(tmp_path)) == ({}, {})
-    told = "stopping: waiting up to 60 s for 2 to save; press Ctrl-C again to end now, at the last checkpoint\n"
+    told = "stopping: waiting up to 60 s for 2 jobs to save; press Ctrl-C again to end now, at the last checkpoint\n"
     assert capsys.readouterr().err == told
 
 

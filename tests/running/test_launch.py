@@ -109,7 +109,7 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     cost, left, passes, overlap, there = done.stderr.splitlines()[:5]
     assert cost.startswith("6 runs, 384,000 tokens, ")
     assert left == "Nothing is left to do: all runs have ended."
-    assert passes == "the text has 21.6k tokens to train on; the longest run passes 3.0 times over it"
+    assert passes == "the text has 21.6k tokens to train on; the longest run reads them 3.0 times"
     assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
     assert there == "8 runs have ended already"
     assert "COMPLETED" not in done.stderr
@@ -219,7 +219,7 @@ def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpu
         status, _, refused = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
         assert (status, f"is being run by process {launcher.pid} on" in refused) == (2, True)
         if how == "stop":
-            assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
+            assert study("stop", made.folder.path)[1] == "toy has stopped; the same command resumes it\n"
         else:
             launcher.terminate()
         _, errors = launcher.communicate(timeout=60)
@@ -301,13 +301,13 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     write_sweep(made.path / "toy.yaml", corpus, **TUNED, downstream=asked)
     launcher = made.start(*LAUNCH)
     until_in(launcher, made.folder.launching.holder_file.exists, seconds=60)
-    assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
+    assert study("stop", made.folder.path)[1] == "toy has stopped; the same command resumes it\n"
     output, errors = launcher.communicate(timeout=60)
     assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
     assert not [*made.folder.path.rglob("scores/*/record.json")]
     assert not made.folder.launching.stop_file.exists()
     told = made.study(*LAUNCH).stdout
-    ended = "the runs have ended; next comes an answer without scores, and then the scores on tasks/first.yaml\n"
+    ended = "all runs have ended; writing an answer without scores, then scoring on tasks/first.yaml\n"
     assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]
     assert "longer than what an encoder reads, and cut" in told
     assert len([*made.folder.path.rglob("scores/*/record.json")]) >= 4

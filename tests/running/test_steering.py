@@ -161,7 +161,7 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
         exclude("79", folder.path.parent, "broken")
     with pytest.raises(InputError, match="'': is too short for an id"):
         exclude("", folder.path.parent, "broken")
-    with pytest.raises(InputError, match="--reason: is empty; say why"):
+    with pytest.raises(InputError, match="--reason: is empty; give the reason"):
         exclude(best.run_id, folder.path.parent, " ")
     with pytest.raises(InputError, match="is neither a run's folder nor the id of a run"):
         exclude("nowhere", folder.path.parent, "why not")

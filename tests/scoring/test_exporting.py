@@ -139,4 +139,4 @@ def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, 
     assert (status, err) == (0, "")
     assert "MegatronBertForMaskedLM" in told
     _, _, told = study("export", "0" * 16, tmp_path / "none", "--results", place / "results")
-    assert f"is neither a folder nor the id of a run in {place / 'results'}; study status lists them" in told
+    assert f"is neither a folder nor the id of a run in {place / 'results'}; `study status` lists runs" in told

@@ -488,7 +488,7 @@ def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) ->
     run = trained(tmp_path, config(corpus))
     assert Pretrained(run).prepared.fingerprint == Pretrained(run).data_fingerprint
     write_corpus(corpus, seed=1)
-    with pytest.raises(InputError, match=f"data.corpus: {corpus} is other text than run {run.run_id} was trained on"):
+    with pytest.raises(InputError, match=f"data.corpus: {corpus} has changed since run {run.run_id} was trained"):
         Pretrained(run).tokenizer  # noqa: B018
 
 
@@ -524,7 +524,7 @@ def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with
 def test_baselines_are_of_the_examples_that_were_planned_or_not_made(run: RunFolder) -> None:
     requested, sweep = job(run), SweepFolder(run.path.parents[1])
     other = replace(requested.task, fingerprint="0" * 16)
-    with pytest.raises(InputError, match="has other examples than when it was planned"):
+    with pytest.raises(InputError, match="has changed since it was planned"):
         make_baselines(other, run, sweep, threads=1)
     assert baseline(sweep, "first", "0" * 16) is None
 
@@ -554,7 +554,7 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
     assert [_baselines(sweep, evaluation) != {} for evaluation in found] == [False, True]
     (again,) = missing_baselines(sweep, found[:1])
     pretrained.cache_clear()  # as in the process of another launch
-    with pytest.raises(InputError, match="is other text than run"):
+    with pytest.raises(InputError, match="has changed since run"):
         again.execute(Execution(), StopSignal())
 
 
@@ -585,7 +585,9 @@ def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
     exclude(run.run_id, SweepFolder.of(run).path.parent, "out of curiosity")
     try:
         assert [one.run_id for one in target(run.path).runs] == [run.run_id]
-        with pytest.raises(InputError, match=r"that its answer uses \(excluded: out of curiosity\); the folder of one that"):
+        with pytest.raises(
+            InputError, match=r"that its answer uses \(excluded: out of curiosity\); give the folder of another run"
+        ):
             target(SweepFolder.of(run).path)
     finally:
         include(run.run_id, SweepFolder.of(run).path.parent)
@@ -1108,7 +1110,7 @@ def test_a_task_whose_baselines_fail_is_named_with_the_reason_and_their_log(run:
     finally:
         corpus.write_bytes(before)
     (log,) = (toy / "baselines").glob("order-*.txt")
-    (why,) = {line for line in log.read_text().splitlines() if "is other text than run" in line}
+    (why,) = {line for line in log.read_text().splitlines() if "has changed since run" in line}
     for told, times in ((shown, 2), (while_scoring, 1)):
         assert told.count("FAILED: baselines of order ") == times
         assert f"the last time with exit status 1 ({why}); see {log}" in told
@@ -1142,7 +1144,7 @@ def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder
         ((sweep, "--tasks", tasks, "--max-length", 99), "99 is too long"),
         ((sweep, "--tasks", tasks, "--batch", "8,x"), "--batch: 'x' is not a whole number"),
         ((sweep, "--tasks", tasks, "--epochs", 0), "error: --epochs: '0' is below the least allowed, 1\n"),
-        ((sweep, "--tasks", tasks, "--update", "head", "--epochs", 1), "--epochs: has no part in fitting probes"),
+        ((sweep, "--tasks", tasks, "--update", "head", "--epochs", 1), "--epochs: has no effect on probes"),
         ((data, "--tasks", tasks), "neither the folder of a run nor that of a sweep"),
     ):
         status, _, err = study("score", *arguments)
