@@ -66,7 +66,6 @@ def _laws(tell: Callable[[dict[str, Any]], None]) -> None:
 
 
 def _dtypes(text: str | None) -> Any:
-    """The precisions of `--dtype`, None without it."""
     from study.base.errors import InputError
 
     if text is None:

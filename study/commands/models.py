@@ -252,7 +252,6 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
 
 
 def _latency_model(table: Path | None, conditions: Conditions) -> LatencyModel | None:
-    """The latency predictor of a table of measurements, None without a table."""
     if table is None:
         return None
     from study.counting.latency_prediction import fit_latency

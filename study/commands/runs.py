@@ -57,12 +57,10 @@ def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
 
 
 def _rows_free() -> int:
-    """The number of rows for runs that fit the terminal."""
     return max(4, shutil.get_terminal_size().lines - WATCH_MARGIN)
 
 
 def _watch(sweep: SweepFolder) -> None:
-    """Show a sweep on the terminal until it is no longer running."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

@@ -190,7 +190,6 @@ def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
 
 
 def _check_tasks(spec: Sweep) -> None:
-    """Raise InputError for wrong tasks of a sweep; without tasks nothing heavy is imported."""
     if spec.downstream is not None:
         from study.scoring.targets import load_tasks
 

@@ -60,7 +60,6 @@ def connect(address: str | None) -> Any:
 
 
 def _check_that_one_answers(address: str) -> None:
-    """Raise InputError where nothing listens at host:port; Ray itself would try for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         return  # `auto` and the like, which Ray looks up

@@ -122,7 +122,6 @@ class SlurmExecutor:
             _output("scancel", *ids)
 
     def _ids(self) -> list[str]:
-        """Every job that may live, also of earlier launches."""
         with self._lock:
             known = (batch.job_id for batch in self._submitted if batch.job_id is not None)
             return [*dict.fromkeys((*known, *self._queued.values()))]
@@ -187,7 +186,6 @@ class SlurmExecutor:
             raise
 
     def _parameters(self, array: str) -> dict[str, Any]:
-        """The options of sbatch, by submitit's names."""
         options, ranks = self.options, len(self.slot.indices) // self.options.nodes
         minutes = None if options.time is None else minutes_of(options.time)
         return {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint", "exclude", "nodes")} | {
@@ -232,7 +230,6 @@ class SlurmExecutor:
         return found
 
     def _resolve(self) -> None:
-        """Resolve the futures of batches whose Slurm jobs have ended."""
         with self._lock:
             requested = [batch for batch in self._submitted if batch.job_id is not None]
         states = self._states()

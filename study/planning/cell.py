@@ -139,7 +139,6 @@ class Cell:
         return [(value if trial else None, trial) for value, trial in trials]
 
     def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
-        """All combinations, then those beside the best, knob by knob, until all are tried."""
         missing, best = _without_record(self.trials(), records), self._best(records)
         if not missing and best is not None:
             missing = [run for trial in self._beside(best) for run in _without_record(trial, records)]
@@ -155,7 +154,6 @@ class Cell:
         return found if MAY_COINCIDE.isdisjoint(self.spec.tune) else self._each_once(found)
 
     def _trial(self, values: Values) -> Trial:
-        """The runs of a combination of tuned values."""
         tuned = dict(zip(self.spec.tune, values, strict=True))
         return tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
 
@@ -201,7 +199,6 @@ class Cell:
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
     def _beside(self, best: Trial) -> list[Trial]:
-        """The runs one value up and down from the best in each knob, at most one value beyond an end."""
         at = self._values_at(best)
         found = []
         for place, tuned in enumerate(self.spec.tune.values()):
@@ -216,7 +213,6 @@ class Cell:
         return tuple(trial[0].values_of(self.spec.tune).values())
 
     def _best(self, records: Mapping[str, RunRecord]) -> Trial | None:
-        """The best trial of all tried, the first of several; None where none has a usable run."""
         tried = [
             Tried(run.seed, values, record.usable_loss_nats, record.is_informative)
             for values, trial in self._reach.items()
@@ -252,6 +248,5 @@ def _without_record(trial: Iterable[RunConfig], records: Mapping[str, RunRecord]
 
 
 def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
-    """The rank of a trial, None where no run learned."""
     ended = (records[run.key] for run in trial)
     return rank([record.usable_loss_nats for record in ended if record.is_informative])

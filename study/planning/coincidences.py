@@ -96,7 +96,6 @@ def alike_when_tuned(spec: CellSweep, runs: Iterable[tuple[Mapping[str, float], 
 
 
 def _why(one: RequestedCell, places: Sequence[str]) -> str:
-    """Why a difference in these keys has no effect."""
     rounded = {
         _BUDGETS: f"both are {one.config.steps:,} steps",
         f"vary.{MASKED_SHARE}": f"both mask {one.config.predictions} positions of a sequence",

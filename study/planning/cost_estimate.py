@@ -128,7 +128,6 @@ class CostEstimate:
         return self._seconds([row.runs_left for row in self.rows])
 
     def _seconds(self, runs: Sequence[int]) -> float:
-        """Wall time of so many runs of each row."""
         each = [(row.expected_seconds, count) for row, count in zip(self.rows, runs, strict=True) if count]
         return max([sum(seconds * count for seconds, count in each) / self.slots, *(seconds for seconds, _ in each)])
 
@@ -184,7 +183,6 @@ def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, s
 
 
 def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:
-    """What shared trunks save, by the dearest run of each cell's key and the steps that it spends."""
     spent = alone = largest = 0.0
     for family in shared:
         for cell in family:
@@ -209,7 +207,6 @@ def _stands(record: RunRecord) -> bool:
 
 
 def _row(spec: Sweep, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> CellCost:
-    """The row of a cell with these runs, in all and left."""
     flops = expected_flops(config, spent_steps)
     count = parameters(config.architecture)
     return CellCost(

@@ -66,6 +66,5 @@ def with_sources(planned: list[Cell]) -> list[Cell]:
 
 
 def _sizes(config: RunConfig) -> tuple[int, int, int]:
-    """What cells are near or far by: parameters, tokens, and layers."""
     architecture = config.architecture
     return parameters(architecture).parameters_non_embedding, config.tokens, architecture.depth

@@ -123,7 +123,6 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
 
 
 def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
-    """The cell of a group of requests."""
     config = group[0].config
     return Cell(config, spec, tuple(tried.get(config.identity(_aside(spec)), ())), other_names(group))
 
@@ -293,7 +292,6 @@ def check_heads(spec: SearchSweep) -> None:
 
 
 def _place(spec: Sweep, path: str, shape: str = "") -> str:
-    """The path of a run's key in the sweep file."""
     if (place := spec.place_of(path)) is not None:
         return place
     if path in flatten(spec.base):

@@ -83,7 +83,6 @@ class CellProposer:
                 self._stale.update(dict.fromkeys(self._followers.get(name, ())))
 
     def _line_up(self, key: str, config: RunConfig) -> None:
-        """Queue a run for a slot, or for its trunk."""
         if self.trunks is not None and self.trunks.has_longer(config):
             self._held[key] = config
         else:
@@ -102,7 +101,6 @@ class CellProposer:
 
 
 def _followers(planned: Sequence[Cell]) -> dict[str, list[int]]:
-    """The cells that start at another cell's best, by that cell's key."""
     found: dict[str, list[int]] = {}
     for index, cell in enumerate(planned):
         if cell.neighbour is not None:

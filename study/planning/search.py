@@ -136,7 +136,6 @@ class OptunaSearch:
         )
 
     def _point(self, config: RunConfig) -> dict[str, Any]:
-        """The point of a run of the search in its space."""
         point = point_of(self.spec, config)
         assert point is not None, "no run of the search"
         return point

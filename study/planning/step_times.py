@@ -112,7 +112,6 @@ def step_times(
 
 
 def _timed(record: RunRecord, slot: Slot) -> _Timed | None:
-    """The time of a step by a record, None where it has none for such a device."""
     ran_on, steps, start = record.environment, record.own_steps, record.start_seconds
     if ran_on is None or not record.wall_seconds or not steps or (ran_on.device == "cpu") != (slot.device == "cpu"):
         return None
@@ -138,7 +137,6 @@ def _work(config: RunConfig, flops_per_step: float) -> tuple[object, ...]:
 
 
 def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Overhead and rate of steps with these FLOPs and seconds."""
     flops, seconds = np.array(steps).T
     if flops.max() >= LEAST_SPREAD * flops.min():
         parts = np.column_stack([np.ones_like(flops), flops]) / seconds[:, None]
@@ -149,20 +147,17 @@ def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _precisions(used: Sequence[_Timed], precision: Precision | None) -> str:
-    """A note where the runs had another precision, or several."""
     found = sorted({timed.ran_on.precision for timed in used})
     missed = f", without any in {precision}" if precision not in (None, *found) else ""
     return f", in {' and '.join(found)}{missed}" if missed or len(found) > 1 else ""
 
 
 def _words(overhead: float, rate: float) -> str:
-    """The assumed time of an unmeasured step, in words."""
     step = f" and {1000 * overhead:.2g} ms a step" if overhead else ""
     return f"{rate:.2g} FLOP/s a slot{step}"
 
 
 def _share_words(slot: Slot) -> str:
-    """A run's share of the devices, in words."""
     if slot.sharing > 1:
         return f"{slot.sharing} runs per device"
     devices, threads = plural(len(slot.indices), "device"), plural(slot.threads, "thread")

@@ -88,7 +88,6 @@ class Trunks:
         return None
 
     def _longer(self, config: RunConfig) -> list[RunConfig]:
-        """The longer runs of the same way, the longest first."""
         return [twin for twin in self._twins_of(config) if twin.steps > config.steps]
 
     def _family_of(self, config: RunConfig) -> tuple[Cell, ...]:
@@ -98,7 +97,6 @@ class Trunks:
         return self._families.get(family_of(config, tuned), ())
 
     def _twins_of(self, config: RunConfig) -> tuple[RunConfig, ...]:
-        """The runs that equal this one but for the budget, the longest first."""
         if not self._families:
             return ()
         key = config.key
@@ -108,7 +106,6 @@ class Trunks:
 
 
 def _is_being_trained(sweep: SweepFolder) -> bool:
-    """Whether a sweep is launched now and has runs to train."""
     return is_held(sweep.launching) and any(not run.ended for run in sweep.runs())
 
 

@@ -125,7 +125,6 @@ def start_near(values: Sequence[float], best: float | None) -> int:
 
 
 def _first(line: Line) -> list[int]:
-    """The indices to begin with: the start and those around it."""
     return sorted(sorted(line.inside, key=lambda index: abs(index - line.start))[:AT_ONCE])
 
 
@@ -150,6 +149,5 @@ def _outcome(loss: float | None) -> tuple[TrialState, float | None]:
 
 
 def _losses(study: optuna.Study) -> dict[int, float]:
-    """The losses of ended trials by index, infinite where a run had no usable one."""
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
     return {round(trial.params[KNOB]): math.inf if trial.value is None else trial.value for trial in ended}

@@ -129,7 +129,6 @@ class Coordinator(Generic[JobT, RecordT]):
         return any(is_there(lock.stop_file) and is_held(lock) for lock in (self.folder.launching, self.folder.scoring))
 
     def _stop(self, executor: Executor) -> None:
-        """Give the jobs time to save, and take their records."""
         save_and_stop(executor, self._batches)
         if is_there(self.proposer.witness):
             for batch in self._batches.values():
@@ -150,7 +149,6 @@ class Coordinator(Generic[JobT, RecordT]):
                     future.add_done_callback(self._over.put)
 
     def _busy(self) -> list[JobT]:
-        """The jobs in progress, here or elsewhere."""
         return [job for batch in self._batches.values() for job in batch] + [job for job, _ in self.progress.held.values()]
 
     def _is_to_start(self, job: JobT) -> bool:
@@ -163,7 +161,6 @@ class Coordinator(Generic[JobT, RecordT]):
         return True
 
     def _holder(self, job: JobT) -> str | None:
-        """The other process that works on a job now, None where there is none."""
         who = self._watches.holder(job.folder)
         if who is None or job.folder.path.is_relative_to(self.folder.path.resolve()):
             return who
@@ -195,7 +192,6 @@ class Coordinator(Generic[JobT, RecordT]):
             self._take(rest[0])
 
     def _take(self, job: JobT) -> bool:
-        """Take the record of a job; whether there is one."""
         if (record := self.proposer.take(job)) is None:
             return False
         self.progress.ended[job.key] = record

@@ -107,14 +107,12 @@ def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedDa
 
 
 def _check_words(planned: Plan) -> None:
-    """Raise InputError where whole words are masked and the tokeniser in a file is no WordPiece."""
     tokenizer = planned.spec.data.tokenizer
     if tokenizer.kind == "file" and any(run.recipe.masking.whole_words for run in planned.first_runs):
         continuing_pieces(load_tokenizer(tokenizer))
 
 
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
-    """The runs that a sweep still needs according to the records, its own and shared; of a search the largest."""
     if isinstance(planned.spec, SearchSweep):
         return planned.first_runs if len(planned.records) < planned.spec.search.trials else []
     records = {record.config.key: record for record in (*folder.others_records(), *planned.records)}
@@ -122,7 +120,6 @@ def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
 
 
 def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
-    """What people should know of the text before runs train on it."""
     requested, facts = planned.spec.data, data.facts
     if requested.dedupe:
         dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
@@ -140,7 +137,6 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:
-    """How often the longest run reads the text, None where at most once."""
     longest = max(run.tokens for run in planned.first_runs)
     passes = longest / data.unique_tokens
     if passes <= 1:
@@ -149,12 +145,10 @@ def _passes(planned: Plan, data: PreparedData) -> str | None:
 
 
 def _check_memory(planned: Plan, slots: list[Slot]) -> None:
-    """Raise InputError with every shape whose training does not fit the memory of a slot."""
     require_memory(planned.first_runs, memory_for(slots), slots[0].execution())
 
 
 def _check_batches(planned: Plan, devices: int) -> None:
-    """Raise InputError where the devices of a run cannot share a batch evenly."""
     if devices == 1:
         return
     for batch in sorted({run.batch_sequences for run in planned.first_runs}):

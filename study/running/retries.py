@@ -82,6 +82,5 @@ def how_ended(exit_status: int, log: Path) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a log that is not blank, empty where there is none."""
     lines = (content_of(log) or b"").decode(errors="replace").splitlines()
     return next((line.strip()[:MOST_SAID] for line in reversed(lines) if line.strip()), "")

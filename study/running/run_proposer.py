@@ -178,7 +178,6 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return search
 
     def _job(self, config: RunConfig) -> RunJob:
-        """A run as a job in its home folder."""
         run = self._run_folder(config)
         retry_write(lambda: run.write_config(config))
         return RunJob(RunFolder(self._shared.home(run.run_id).path.resolve()), config, self.spec.name)

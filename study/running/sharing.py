@@ -46,7 +46,6 @@ class SharedRuns:
         return home
 
     def _target(self, run_id: str) -> str:
-        """The content of the link to a run of this sweep."""
         return os.path.join("..", self.folder.name, "runs", run_id)
 
     def _is_home(self, home: RunFolder) -> bool:
@@ -71,7 +70,6 @@ def _is_pruned(run: RunFolder) -> bool:
 
 
 def _link_files(ended: RunFolder, into: RunFolder) -> None:
-    """Link the files of an ended run, the record last; packed files are copied."""
     for existing, new in zip(_beside_record(ended), _beside_record(into), strict=True):
         retry_write(partial(_link, existing, new) if is_there(existing) else partial(_copy, ended, existing, new))
     if is_there(ended.record_file):
@@ -82,7 +80,6 @@ def _link_files(ended: RunFolder, into: RunFolder) -> None:
 
 
 def _copy(ended: RunFolder, packed: Path, new: Path) -> None:
-    """Copy a packed file, unless the new one exists."""
     if (content := ended.content(packed)) is not None:
         write_once(new, content)
 
@@ -94,7 +91,6 @@ def _beside_record(run: RunFolder) -> tuple[Path, ...]:
 
 
 def _link(existing: Path, new: Path) -> None:
-    """Replace a file by a link to another, where that one exists."""
     temporary = new.with_name(f".{new.name}.tmp")
     temporary.unlink(missing_ok=True)
     _link_once(existing, temporary)

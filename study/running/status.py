@@ -193,7 +193,6 @@ def status(folder: SweepFolder) -> SweepStatus:
 
 
 def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
-    """Read a run; one that ends between the two reads has its record."""
     record, home = run.record(), folder.home(run.run_id)
     trained = record is None and has_owner(home)
     if record is None and not trained:
@@ -202,7 +201,6 @@ def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
 
 
 def _varied(folder: SweepFolder) -> tuple[str, ...]:
-    """The knobs that distinguish runs of the sweep; none where its file cannot be read."""
     try:
         return folder.distinguishing_knobs()
     except InputError:
@@ -210,12 +208,10 @@ def _varied(folder: SweepFolder) -> tuple[str, ...]:
 
 
 def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...], str, int, float, int]:
-    """Sort key: small shapes first, then variant, budget, learning rate and seed."""
     return config.architecture.sizes, config.variant(varied), config.tokens, config.recipe.learning_rate, config.seed
 
 
 def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) -> RunStatus:
-    """The status of a run; `idle` is the state of a current run that nobody trains."""
     record, config = seen.record, seen.config
     rows = seen.home.newest_rows() if record is None else []
     done = _done_by_rows(seen, newest_values(rows)) if record is None else _done_by_record(record)
@@ -242,7 +238,6 @@ def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) ->
 
 
 def _done_by_record(record: RunRecord) -> dict[str, Any]:
-    """What an ended run did."""
     return {
         "tokens": record.tokens,
         "spent_tokens": record.tokens if record.spent_tokens is None else record.spent_tokens,

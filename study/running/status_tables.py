@@ -63,7 +63,6 @@ def cost_lines(cost: CostEstimate) -> list[str]:
 
 
 def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
-    """What the sweep requests twice and trains once, and knobs without effect."""
     shapes: dict[str, list[str]] = {}
     for row in cost.rows:
         for name in row.other_names:
@@ -78,7 +77,6 @@ def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
 
 
 def _question_line(cost: CostEstimate) -> Iterator[str]:
-    """A warning where the folder holds the answer to another question."""
     if cost.earlier_question is not None:
         remedy = "a launch replaces its answer; set another name to keep it"
         yield f"{cost.plan.spec.name} was launched with another question, {cost.earlier_question!r}; {remedy}."
@@ -91,7 +89,6 @@ def executed_lines(resources: Resources) -> list[str]:
 
 
 def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
-    """What keeps a sweep from deciding between trained cells."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep) or len(cost.rows) == 1 or not cost.tokens:
         return
@@ -104,7 +101,6 @@ def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
 
 
 def _left_line(cost: CostEstimate) -> Iterator[str]:
-    """What is left of a sweep that is partly done."""
     if not cost.runs_left:
         yield "Nothing is left to do: all runs have ended."
     elif cost.runs_left < cost.runs:
@@ -114,7 +110,6 @@ def _left_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _heads_line(cost: CostEstimate) -> Iterator[str]:
-    """The shapes whose head width differs from the requested one, because widths are solved for."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep) or not spec.iso_parameters or not spec.shapes.says_head_width:
         return
@@ -128,7 +123,6 @@ def _heads_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _extension_line(cost: CostEstimate) -> Iterator[str]:
-    """The runs that tuning may add."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep):
         return
@@ -141,7 +135,6 @@ def _extension_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _sharing_line(cost: CostEstimate) -> Iterator[str]:
-    """What the shared trunks of several budgets save."""
     if (sharing := cost.sharing) is not None:
         times = sharing.train_flops / sharing.train_flops_largest
         yield (

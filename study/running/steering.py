@@ -96,7 +96,6 @@ def _gives_back(there: RunRecord | None) -> bool:
 
 
 def _refuse_packed(folder: SweepFolder, siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> None:
-    """Raise InputError where a record to put aside is packed."""
     sharing = (sibling.run(run_id) for sibling, run_id in product(siblings, failed))
     map_all(RunFolder.refuse_packed, [*map(folder.run, failed), *(run for run in sharing if _gives_back(run.record()))])
 
@@ -117,14 +116,12 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
 
 
 def _failed_scores(folder: SweepFolder, run_ids: Sequence[str]) -> list[tuple[RunFolder, ScoreRecord]]:
-    """The scores to retry, each with its run; diverged ones only where their run is named."""
     runs = _named(folder, run_ids) if run_ids else folder.runs()
     scores = [(run, score) for run in runs for score in scores_of(run)]
     return [(run, score) for run, score in scores if score.state in RETRIED or (run_ids and score.state != "COMPLETED")]
 
 
 def _named(folder: SweepFolder, run_ids: Sequence[str]) -> list[RunFolder]:
-    """The runs of a sweep by id or prefix, each once; raises InputError where a prefix is not unique."""
     runs, found = folder.runs(), {}
     for name in run_ids:
         matching = [run for run in runs if run.run_id.startswith(name)]
@@ -136,7 +133,6 @@ def _named(folder: SweepFolder, run_ids: Sequence[str]) -> list[RunFolder]:
 
 
 def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str, record: RunRecord) -> Retried:
-    """Put a record aside, here and in every sweep that would return it."""
     kept = _aside(folder.run(run_id), _signed({}))
     for sibling in siblings:
         if _gives_back(sibling.run(run_id).record()):
@@ -185,7 +181,6 @@ def include(run: str, results: Path) -> list[RunFolder]:
 
 
 def _found(run: str, results: Path) -> list[RunFolder]:
-    """The folders of a run: the given one, or all with its id or prefix."""
     if RunFolder(Path(run)).is_run:
         return [RunFolder(Path(run).resolve())]
     if len(run) < LEAST_OF_ID:
@@ -196,7 +191,6 @@ def _found(run: str, results: Path) -> list[RunFolder]:
 
 
 def _signed(values: dict[str, str]) -> dict[str, str]:
-    """Values with the user and the time."""
     return values | {"by": _user(), "at": timestamp()}
 
 

@@ -129,7 +129,6 @@ class Bag:
 
 
 def _any_recurs(texts: Iterable[str]) -> bool:
-    """Whether any word occurs in two of the texts."""
     seen: set[str] = set()
     for text in texts:
         words = set(re.findall(_TERM, text.lower()))

@@ -122,7 +122,6 @@ class Evaluation:
 
     @property
     def _varies(self) -> bool:
-        """Whether seeds give different scores; fixed features and weights do not depend on them."""
         return self.random or self.trained
 
     @cached_property

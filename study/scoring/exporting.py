@@ -54,7 +54,6 @@ def export(run: Pretrained, folder: Path) -> Exported:
 
 
 def _check_empty(folder: Path) -> None:
-    """Raise InputError where a folder is not empty or cannot be created."""
     place = str(folder)
     if is_there(folder) and not folder.is_dir():
         raise InputError.at(place, "is a file; give a new folder")
@@ -73,7 +72,6 @@ def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
 
 
 def _tokenizer_config(run: Pretrained) -> dict[str, Any]:
-    """The settings of a tokeniser that transformers reads beside tokenizer.json."""
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES, strict=True))
     segments = ["token_type_ids"] if class_for(run.config.architecture).has_segments else []
     return {

@@ -78,12 +78,10 @@ def layer_features(
 
 
 def _count(inputs: Inputs) -> int:
-    """The number of features of a layer: one for each input or word."""
     return len(inputs) if inputs.word_places is None else len(inputs.word_places.values)
 
 
 def _places(inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows of the features of some inputs, or of their words."""
     if inputs.word_places is None:
         return rows
     starts = inputs.word_places.starts

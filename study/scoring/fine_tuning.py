@@ -140,7 +140,6 @@ class FineTuning(pl.LightningModule):
         return self._predictions("test", logits)
 
     def _predictions(self, split: str, collected: Logits) -> list[Any]:
-        """The predictions for a split, from the logits of its evaluation batches in order."""
         inputs = self.data.splits[split]
         order = np.concatenate(evaluation_batches(inputs.tokens.lengths))
         logits: Logits = [np.empty(0)] * len(order)

@@ -132,7 +132,6 @@ def _attempted(
 
 
 def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
-    """How an attempt ended, why it failed, and its results."""
     try:
         return "COMPLETED", None, found()
     except Preempted:
@@ -147,7 +146,6 @@ def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
 
 
 def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
-    """The results of a score's protocol and the size of its splits."""
     config, task = scoring.config, planned.read()
     shared: Facts = {f"{split}_examples": len(examples) for split, examples in task.splits.items()}
     shared |= {"chosen_on": "dev" if "dev" in task.splits else None}

@@ -90,7 +90,6 @@ def _fitted(data: TaskInputs, features: NDArray[np.float32], targets: NDArray[An
 
 
 def _predicted(data: TaskInputs, split: str, fitted: Any, features: NDArray[np.float32]) -> list[Any]:
-    """The predictions of a fitted probe for a split."""
     if data.task.spec.regression:
         rows = fitted.predict(features)[:, None]
     else:

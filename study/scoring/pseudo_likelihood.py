@@ -83,7 +83,6 @@ class PseudoLikelihood:
 
     @torch.inference_mode()
     def _nats(self, inputs: MaskedInputs, stop: StopSignal) -> NDArray[np.float64]:
-        """The log probability of each target, in nats."""
         found = np.empty(len(inputs.target))
         length = inputs.unique.shape[1]
         vocabulary = self.model.architecture.vocabulary
@@ -147,7 +146,6 @@ def masked_inputs(
 def _masked(
     ids_MxT: NDArray[np.int64], words_MxT: NDArray[np.int64], numbers: NDArray[np.int64], special: SpecialTokens
 ) -> MaskedInputs:
-    """The masked inputs of M sentences of T tokens."""
     sentences, length = ids_MxT.shape
     later = np.arange(length)[None, :] >= np.arange(length)[:, None]
     same_word = words_MxT[:, None, :] == words_MxT[:, :, None]

@@ -123,12 +123,10 @@ def score_values(scored: Scored) -> list[dict[str, object]]:
 
 
 def _records(scored: Scored) -> dict[str, ScoreRecord]:
-    """All scores of the runs by id."""
     return {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
 
 
 def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
-    """The result of each encoder, trained or random, on each task, by the encoder's id and the task's name."""
     records = _records(scored)
     at_best: dict[tuple[bool, str], dict[str, list[ScoreRecord]]] = {}
     for evaluation in scored.evaluations:
@@ -144,7 +142,6 @@ def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
 
 
 def _mean(best: Sequence[ScoreRecord], variance: float, freedom: int) -> Measured:
-    """The mean of an encoder's seeds, whose variance has `freedom` degrees of freedom."""
     values, interval = _scores(best), best[0].test_interval
     errors = [record.test_standard_error for record in best if record.test_standard_error is not None]
     mean = fmean(values)
@@ -159,7 +156,6 @@ def _scores(records: Sequence[ScoreRecord]) -> list[float]:
 
 
 def _failures(ended: Sequence[ScoreRecord], sweep: SweepFolder) -> list[str]:
-    """A line for each task and state of failed scores, with the first reason, and how to retry."""
     failed = [record for record in ended if record.state != "COMPLETED"]
     lines = []
     for (state, task), records in grouped(failed, lambda record: (record.state, record.config.task)).items():
@@ -172,7 +168,6 @@ def _failures(ended: Sequence[ScoreRecord], sweep: SweepFolder) -> list[str]:
 
 
 def _cut(ended: Sequence[ScoreRecord]) -> list[str]:
-    """A line for each task with inputs that were too long."""
     cut: dict[str, int] = {}
     for record in ended:
         if record.truncated_examples:
@@ -182,14 +177,12 @@ def _cut(ended: Sequence[ScoreRecord]) -> list[str]:
 
 
 def _ended(scored: Scored) -> list[ScoreRecord]:
-    """The requested scores that have a record."""
     records = _records(scored)
     requested = dict.fromkeys(job.key for evaluation in scored.evaluations for job in evaluation.jobs(records))
     return [records[score_id] for score_id in requested if score_id in records]
 
 
 def _baselines(sweep: SweepFolder, evaluation: Evaluation) -> dict[str, float]:
-    """The baselines of a task by the metric of its scores."""
     kept = baseline(sweep, *evaluation.task_key)
     return {} if kept is None else kept.beside(evaluation.task.spec.headline, evaluation.run.data_fingerprint)
 

@@ -65,6 +65,5 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
 
 
 def _labels_of(examples: Sequence[Example]) -> set[int | float]:
-    """The classes, or numbers, of texts or words; none for spans and minimal pairs."""
     of_texts = {example.label for example in examples if isinstance(example, TextExample)}
     return of_texts.union(*(example.labels for example in examples if isinstance(example, TokensExample)))

@@ -185,7 +185,6 @@ def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
 
 
 def _encoded(task: TaskData, run: Pretrained, knobs: Knobs, segments: int) -> TaskInputs:
-    """The splits of a task, numbered by the pieces in use."""
     encoder = TaskEncoder(run.tokenizer, run.special, run.max_length(knobs.max_length))
     splits = {name: encoder.encode(examples) for name, examples in task.splits.items()}
     used = np.unique(np.concatenate([[run.special.pad], *(inputs.tokens.values for inputs in splits.values())]))

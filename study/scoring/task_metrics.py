@@ -180,7 +180,6 @@ def _accuracy(sums: Floats) -> Floats:
 
 
 def _class_f1(sums: Floats) -> tuple[Floats, Floats]:
-    """F1 of each class, and its gold plus predicted count."""
     right, meant, said = np.split(sums, 3, axis=-1)
     return _ratio(2 * right, meant + said), meant + said
 
@@ -203,7 +202,6 @@ def _matthews(sums: Floats) -> Floats:
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    """A quotient, 0 where undefined."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)
 
 
