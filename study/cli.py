@@ -1,4 +1,4 @@
-"""The command line: parses, calls one function each, and shows what it returns."""
+"""The command line: each command parses, calls one function, and shows the result."""
 
 from __future__ import annotations
 
@@ -16,42 +16,53 @@ from study.base.errors import InputError
 from study.base.text import echo, printable
 
 HOMES = {
-    "models": ("params", "compare", "figures", "shapes", "latency"),
-    "sweeps": ("plan", "launch", "report", "status", "stop", "retry", "exclude"),
+    "sweeps": ("new", "sweeps", "plan", "launch", "report"),
+    "runs": ("status", "stop", "retry", "exclude", "pack", "unpack"),
     "laws": ("fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
-    "scores": ("score", "features", "export", "import-encoder"),
-    "bench": ("bench",),
+    "models": ("params", "compare", "figures", "shapes", "latency"),
+    "scores": ("tasks", "score", "features", "export", "import-encoder"),
     "trackers": ("sync", "import-wandb"),
-    "packs": ("pack", "unpack"),
+    "bench": ("bench",),
 }
 """All commands, by the module of study.commands that defines them."""
 
+TITLES = {
+    "sweeps": "Sweeps",
+    "runs": "Runs of a sweep",
+    "laws": "Scaling laws",
+    "models": "Models",
+    "scores": "Trained encoders and tasks",
+    "trackers": "Weights & Biases",
+    "bench": "Speed",
+}
+"""The titles of the groups of commands in the help."""
+
 INTERRUPTED_EXIT = 130
 
-MOST_TOLD = 20
-"""So many problems are told: of a list that is wrong throughout the first are enough."""
+MOST_REPORTED = 20
+"""At most so many problems are reported."""
 
 FOLDER_ERRORS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOLCK),
     *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
 )
-"""What a folder answers that cannot be written to or locked, is full or is a file, or a name that is a folder or leads nowhere.
+"""Errors of a folder that is unwritable, unlockable, full or a file, or of a path that leads nowhere.
 
-Any other error of the system is shown whole.
+Any other system error is shown whole.
 """
 
 
 def main() -> None:
-    """Run the command line; bad input is told in full on standard error, with exit status 2."""
+    """Run the command line; bad input is reported in full on standard error, with exit status 2."""
     warnings.filterwarnings("ignore", "flock not supported")  # study.store.locks tells what of it matters
     try:
         commands(prog_name="study", standalone_mode=False)
         click.echo(nl=False)  # what is left in the buffer
     except InputError as error:
-        told = [printable(f"error: {problem}") for problem in error.problems[:MOST_TOLD]]
-        if (more := len(error.problems) - MOST_TOLD) > 0:
-            told.append(f"error: and {more:,} more; these are the first")
-        _end(2, *told)
+        lines = [printable(f"error: {problem}") for problem in error.problems[:MOST_REPORTED]]
+        if (more := len(error.problems) - MOST_REPORTED) > 0:
+            lines.append(f"error: and {more:,} more")
+        _end(2, *lines)
     except OSError as error:
         if (lost := _lost_words()) is not None:
             _end(1, *([] if lost.errno == errno.EPIPE else [f"error: standard output: {lost.strerror}"]))
@@ -67,16 +78,16 @@ def main() -> None:
         _end(INTERRUPTED_EXIT, "; ".join(["stopped", *map(str, why)]))
 
 
-def _end(status: int, *told: str) -> NoReturn:
-    """Say why on standard error, as far as anybody listens, and exit."""
+def _end(status: int, *lines: str) -> NoReturn:
+    """Report on standard error, as far as possible, and exit."""
     with suppress(OSError):
-        for line in told:
+        for line in lines:
             echo(line, err=True)
     sys.exit(status)
 
 
 def _lost_words() -> OSError | None:
-    """Why standard output takes no more, None where it takes a line; what is left for it then goes nowhere."""
+    """The error of a broken standard output, None where it works; what is left to print is then discarded."""
     try:
         click.echo()
     except OSError as error:
@@ -86,11 +97,19 @@ def _lost_words() -> OSError | None:
 
 
 class Commands(click.Group):
-    """The commands of HOMES, each of which is imported when it is asked for, so that it waits for no other."""
+    """The commands of HOMES; each is imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands in order."""
         return sorted(name for names in HOMES.values() for name in names)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by group, each with its summary."""
+        limit = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+        for home, names in HOMES.items():
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            with formatter.section(TITLES[home]):
+                formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in commands if one is not None])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, None where there is none."""

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.cli import MOST_TOLD, main
+from study.cli import MOST_REPORTED, main
 from study.config.sweep_files import read_sweep
 from study.data.corpora import check_corpus
 from study.data.text_readers import read_file
@@ -384,7 +384,7 @@ def test_of_a_list_that_is_wrong_throughout_the_first_are_told(here: Path, refus
     Path("x.yaml").write_text(GOOD + f"tags: {[*range(300)]}\n")
     told = refusal.of("plan", "x.yaml")
     assert told[0] == "tags[0]: 0 where text is needed, such as '0'"
-    assert told[MOST_TOLD:] == [f"and {300 - MOST_TOLD} more; these are the first"]
+    assert told[MOST_REPORTED:] == [f"and {300 - MOST_REPORTED} more"]
 
 
 def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Path, refusal: Refusal, no_data: None) -> None:
@@ -560,9 +560,9 @@ def test_devices_that_are_not_there_or_cannot_share_a_batch(
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     Path("x.yaml").write_text(GOOD)
-    assert "--device cuda: each run is to have 1 GPU, torch sees 0" in one(refusal.of("launch", "x.yaml", "--device", "cuda"))
+    assert "--device cuda: each run needs 1 GPU, but torch finds 0" in one(refusal.of("launch", "x.yaml", "--device", "cuda"))
     assert one(refusal.of("launch", "x.yaml", "--devices", 3)).startswith(
-        "--devices 3: cannot share out a batch of 16 sequences evenly"
+        "--devices 3: cannot split a batch of 16 sequences evenly"
     )
     few = one(refusal.of("launch", "x.yaml", "--devices", 4, "data.validation_sequences=3"))
     assert few == ("data.validation_sequences: 3 are fewer than the 4 devices of a run; set it to 4 or more")
@@ -580,7 +580,7 @@ def test_results_that_cannot_be_written(here: Path, refusal: Refusal) -> None:
 @pytest.mark.parametrize("command", ["status", "report", "sync"])
 @pytest.mark.parametrize("folder", ["gone", ".", "text.txt"])
 def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refusal: Refusal) -> None:
-    assert "is no sweep's folder (it holds no sweep.yaml); give one under results/" in one(refusal.of(command, folder))
+    assert "is not a sweep folder: it has no sweep.yaml; give one under results/" in one(refusal.of(command, folder))
 
 
 @pytest.mark.parametrize("command", ["plan", "launch"])
@@ -609,7 +609,7 @@ def test_a_text_that_is_too_short_for_its_validation_set(command: str, here: Pat
         ("mine.yaml", "did you mean results/mine?"),
         ("sweeps/mine.yaml", "did you mean results/mine?"),
         ("results/mien", "did you mean results/mine?"),
-        ("results", "give one, such as results/mine"),
+        ("results", "give one of them, such as results/mine"),
     ],
 )
 def test_a_sweeps_name_file_or_results_in_place_of_its_folder(given: str, told: str, here: Path, refusal: Refusal) -> None:
@@ -783,7 +783,7 @@ def test_a_model_that_cannot_be(arguments: list[object], message: str, here: Pat
 
 @pytest.mark.parametrize("arguments", [["--width", 10**12, "--depth", 1], ["bert-base", "--ffn", 10**18]])
 def test_sizes_far_too_large_are_refused_at_once(arguments: list[object], here: Path, refusal: Refusal) -> None:
-    assert "is not in the range x<=10000000" in one(refusal.of("params", *arguments, prefix="Error: "))
+    assert "is not in the range x<=10,000,000" in one(refusal.of("params", *arguments, prefix="Error: "))
 
 
 def test_a_reader_that_hangs_up_is_no_error(here: Path) -> None:
@@ -894,4 +894,4 @@ def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(
 
 def test_threads_far_too_many_are_refused(here: Path, refusal: Refusal) -> None:
     told = one(refusal.of("latency", "--shapes", "2x128", "--threads", 100_000, prefix="Error: "))
-    assert "100000 is not in the range 1<=x<=1024" in told
+    assert "100000 is not in the range 1<=x<=1,024" in told

@@ -94,7 +94,7 @@ def test_a_packed_run_is_no_teacher_no_start_and_is_not_scored(both: tuple[Sweep
         asked = config.model_copy(update={"recipe": config.recipe.model_copy(update={knob: str(run.path)})})
         with pytest.raises(InputError, match=rf"recipe\.{knob} {run.path}: has no weights\.safetensors; {remedy}"):
             check_trained_runs([asked])
-    with pytest.raises(InputError, match=rf"weights\.safetensors: does not exist, and the weights are needed; {remedy}"):
+    with pytest.raises(InputError, match=rf"weights\.safetensors: does not exist, but the weights are needed; {remedy}"):
         single_run(run.path)
 
 
@@ -205,9 +205,9 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Callable[..., tup
     assert "x: has weights or checkpoints of 1 run, 2 kB, which a pack does not keep; " in told
     status, out, _ = study("pack", folder.path, "--delete-weights")
     assert status == 0
-    assert out.startswith("x: 2 runs, 7 files, are ")
+    assert out.startswith("x: 2 runs, 7 files, packed into ")
     assert out.endswith(f" now: {folder.path / 'packed' / '1'}\n")
     assert study("pack", folder.path, "--json")[0] == 0
-    assert study("unpack", folder.path)[:2] == (0, f"x: 2 runs have folders again: {folder.runs_folder}\n")
+    assert study("unpack", folder.path)[:2] == (0, f"x: 2 runs unpacked into {folder.runs_folder}\n")
     status, _, told = study("unpack", folder.path)
     assert (status, told) == (2, f"error: {folder.path}: is not packed\n")

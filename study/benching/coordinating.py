@@ -23,7 +23,7 @@ from study.config.sweep import CellSweep
 from study.executing.job import Job
 from study.planning.plan import Plan
 from study.running.coordinator import Coordinator
-from study.running.display import run_display
+from study.running.display import Display
 from study.running.run_proposer import RunJob, RunProposer
 from study.store.packing import pack
 from study.store.records import RunRecord, counts_of
@@ -143,7 +143,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
     spec = CellSweep.parse(values)
     coordinator = Coordinator(folder, RunProposer(Plan(spec), values, folder, DATA))
     planned, cpu = time.perf_counter(), time.process_time()
-    display = run_display(Console(quiet=True), folder, runs)
+    display = Display(Console(quiet=True), coordinator.proposer)
     executor = InstantExecutor(slots)
     with display.bars:
         coordinator.run(executor, display.refresh)

@@ -1,1 +1,1 @@
-"""The command line by subject: each command parses, calls one function, and shows what it returns."""
+"""The command line by subject: each command parses, calls one function, and shows the result."""

@@ -1,4 +1,4 @@
-"""The command that measures speed: it parses, calls one function, and shows what it returns."""
+"""The command that measures speed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from study.commands.options import CountRange, FiniteRange, as_json, device_opti
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(list(TITLES)), help="Measure this alone; repeat it for several.")
+@click.option("--only", multiple=True, type=click.Choice(list(TITLES)), help="Measure only this; repeatable.")
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
 @click.option("--vocabulary", help="Word pieces V of the shapes.  [default: 30522,8192]")
 @click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")
-@click.option("--batch", type=CountRange(1), help="Sequences a batch of the shapes.  [default: 32]")
-@click.option("--sequence-length", type=CountRange(8), help="Tokens a sequence of the shapes.  [default: 128]")
+@click.option("--batch", type=CountRange(1), help="Sequences per batch of the shapes.  [default: 32]")
+@click.option("--sequence-length", type=CountRange(8), help="Tokens per sequence of the shapes.  [default: 128]")
 @click.option("--dropout", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders.")
 @device_option
 @threads_option
-@click.option("--rounds", type=CountRange(1), help="Rounds in which contenders take turns.  [default: 5, 3 on CUDA]")
+@click.option("--rounds", type=CountRange(1), help="Rounds of alternating contenders.  [default: 5, 3 on CUDA]")
 @click.option("--output", type=output_folder, default=Path("results/bench"), show_default=True)
 @as_json
 def bench(
@@ -34,7 +34,7 @@ def bench(
     """Measure how fast this machine trains, starts and reads.
 
     The usual peer and the machine's own limits stand beside it. Every row is printed and written to OUTPUT/<hardware>.json as
-    it is finished; a table and a figure lie beside it. With --json the rows are printed, by section where there are several.
+    it is finished, with a table and a figure beside it. With --json the rows are printed, by section where there are several.
     """
     rest_at_barriers()
     from study.base.quantities import read_whole_numbers
@@ -67,7 +67,6 @@ def _laws(tell: Callable[[dict[str, Any]], None]) -> None:
 
 
 def _dtypes(text: str | None) -> Any:
-    """The precisions that `--dtype` names, None without it."""
     from study.base.errors import InputError
 
     if text is None:

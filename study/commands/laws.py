@@ -1,4 +1,4 @@
-"""The commands about scaling laws: each parses, calls one function, and shows what it returns."""
+"""The commands about scaling laws."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from study.laws.tables import RunTable
 
 LEAST_RESAMPLES = 40
-"""Of fewer, no resample lies beyond either end of a 95% interval."""
+"""With fewer, no resample lies beyond either end of a 95% interval."""
 
 MOST_RESAMPLES = 1_000_000
-"""Of more the intervals hardly move, and a table of their draws fills the memory."""
+"""With more, the intervals hardly move, and the table of draws fills the memory."""
 
 _ROLES = {
     "parameters": "Parameters N.",
@@ -39,7 +39,7 @@ _ROLES = {
 
 
 def role_options(*roles: str) -> Callable[[Any], Any]:
-    """The options that say which column, or which expression of columns, means what."""
+    """The options that assign roles to columns, or to expressions of columns."""
 
     def decorated(command: Any) -> Any:
         for role in reversed(roles):
@@ -50,13 +50,13 @@ def role_options(*roles: str) -> Callable[[Any], Any]:
 
 
 def selection_options(command: Any) -> Any:
-    """The options that say which rows count, which of them are of one run, and whether odd sizes are meant."""
+    """The options that select rows, cluster them by run, and allow unusual units."""
     for option in (
-        click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are."),
+        click.option("--any-units", is_flag=True, help="Accept counts, losses and scores in unusual units."),
         click.option(
             "--cluster",
             metavar="COLUMN",
-            help="The run of a row: its checkpoints are resampled and held out together. Of a ledger, shapes are resampled.",
+            help="The run of a row; its checkpoints are resampled and held out together.  [default: the shapes of a ledger]",
         ),
         click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'."),
     ):
@@ -65,7 +65,7 @@ def selection_options(command: Any) -> Any:
 
 
 def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Which columns mean what and which rows count, as far as options say it: the roles and the rest of a Source."""
+    """The roles and the other fields of a Source that were given as options."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
     selects = ("where", "cluster", "budget", "any_units")
     selection: dict[str, Any] = {name: given.pop(name) for name in selects if name in given}
@@ -73,7 +73,7 @@ def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def _opened(path: Path) -> RunTable:
-    """The table of a file or a results folder; what only a sweep can know of it is asked where it may be a ledger."""
+    """The table of a file or a results folder; of a ledger only the rows in use."""
     from study.laws.tables import RunTable
 
     if path.is_dir():
@@ -97,7 +97,7 @@ def _show(found: Any, as_json: bool) -> None:
 def _enough(_context: click.Context, _option: click.Parameter, resamples: int) -> int:
     if 0 < resamples < LEAST_RESAMPLES:
         raise InputError.at(
-            "--bootstrap", f"{resamples} are too few for a 95% interval; give {LEAST_RESAMPLES} or more, or 0 for none"
+            "--bootstrap", f"{resamples} are too few for a 95% interval; give at least {LEAST_RESAMPLES}, or 0 for no interval"
         )
     return resamples
 
@@ -108,7 +108,7 @@ bootstrap_option = click.option(
     default=1000,
     show_default=True,
     callback=_enough,
-    help=f"Resamples of the runs: 0, or {LEAST_RESAMPLES} and more.",
+    help=f"Resamples of the runs: 0, or at least {LEAST_RESAMPLES}.",
 )
 
 
@@ -125,29 +125,29 @@ huber_delta_option = click.option(
     type=FiniteRange(1e-9, 1e9),
     default=1e-3,
     show_default=True,
-    help="From which residual on its loss grows linearly.",
+    help="The residual beyond which its loss is linear.",
 )
 
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", help="chinchilla, power-floor, …; without it all are listed.")
+@click.option("--law", help="chinchilla, power-floor, …; without it all laws are listed.")
 @role_options(*_ROLES)
 @selection_options
 @click.option(
-    "--budget", metavar="COLUMN", help="What orders runs from small to large.  [default: --flops, else 6·N·D, else the sizes]"
+    "--budget", metavar="COLUMN", help="Orders runs from small to large.  [default: --flops, else 6·N·D, else the sizes]"
 )
 @huber_delta_option
-@click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Where residuals are.")
+@click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Scale of the residuals.")
 @bootstrap_option
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples.")
+@click.option("--seed", type=CountRange(0), default=0, show_default=True, help="Seed of the resamples.")
 @held_out_option
 @as_json
 def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
-    """Fit a scaling law to a TABLE, and forecast large runs.
+    """Fit a scaling law to a TABLE and forecast large runs.
 
-    TABLE is any csv, jsonl or parquet, or a results folder; its largest runs are forecast from the others. COLUMN is a name or
-    arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
+    TABLE is a csv, jsonl or parquet file, or a results folder; its largest runs are forecast from the others. COLUMN is a name
+    or arithmetic over names: --tokens 'C/(6*N)', or with backticks: --tokens '`Training FLOP`/(6*N)'.
     """
     from study.laws.catalogue import find_law
     from study.laws.estimation import Settings
@@ -170,9 +170,9 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @held_out_option
 @as_json
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
-    """Fit a downstream score to N and D in two steps and in one.
+    """Fit a downstream score to N and D, in two steps and one.
 
-    The two lead through the loss; the largest runs are forecast by both.
+    The largest runs are forecast both ways.
     """
     from study.laws.estimation import Settings
     from study.laws.reading import TableQuery
@@ -191,7 +191,7 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 def frontier(table: Path, as_json: bool, **options: Any) -> None:
     """Find the compute-optimal number of parameters in a TABLE.
 
-    By every approach: envelope, hull, iso-FLOP valleys, law.
+    It is estimated by every approach: envelope, hull, iso-FLOP valleys, law.
     """
     from study.laws.approaches import frontiers
     from study.laws.reading import TableQuery
@@ -209,10 +209,10 @@ def frontier(table: Path, as_json: bool, **options: Any) -> None:
 @role_options(*_ROLES)
 @selection_options
 def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool, **options: Any) -> None:
-    """Draw a law's fit to a TABLE or results folder.
+    """Draw the fit of a law to a TABLE or results folder.
 
-    Its residuals, forecast, iso-FLOP valleys, shapes and multiverse are drawn, too. What is given beside --as adds to what the
-    file says; what says otherwise is refused.
+    The figures also show residuals, forecast, iso-FLOP valleys, shapes and the multiverse. Options given beside --as add to the
+    file's; contradictions are refused.
     """
     from study.laws.law_files import read_options
     from study.laws.reading import TableQuery
@@ -232,8 +232,8 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool,
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--parameters", multiple=True, metavar="COLUMN", help="A way to count N; as often as there are.")
-@click.option("--flops", multiple=True, metavar="COLUMN", help="A way to count C; as often as there are.")
+@click.option("--parameters", multiple=True, metavar="COLUMN", help="A way to count N; repeatable.")
+@click.option("--flops", multiple=True, metavar="COLUMN", help="A way to count C; repeatable.")
 @role_options("tokens", "loss")
 @selection_options
 @click.option(
@@ -245,12 +245,12 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool,
 @png_option
 @as_json
 def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_json: bool, **options: Any) -> None:
-    """Ask one question in every defensible convention.
+    """Answer one question in every defensible convention.
 
-    It tells the share that agrees, and what turns the answer. Of a sweep's folder it asks for depth or width at equal size,
-    within each setting; of a table, how compute should be split between parameters and tokens. In each universe a law is fitted
-    to 1,000 rows at most, with intervals of 100 resamples; those of study fit and study frontier, of all rows and 1,000
-    resamples, differ from them a little.
+    Reports the share of conventions that agree, and what changes the answer. For a sweep's folder the question is depth or
+    width at equal size, within each setting; for a table, how to split compute between parameters and tokens. In each universe
+    a law is fitted to at most 1,000 rows, with intervals of 100 resamples, so they differ slightly from those of study fit and
+    study frontier, which use all rows and 1,000 resamples.
     """
     from study.evidence.shape_multiverse import asks_about_shape, explore_shapes, why_not_shape
     from study.laws.multiverse import explore
@@ -258,7 +258,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_js
 
     if ask == "shape" or (ask is None and asks_about_shape(table)):
         if unread := [option_name(name) for name, value in options.items() if value]:
-            raise InputError.at(", ".join(unread), "is for tables; the question of shape reads a sweep's own columns")
+            raise InputError.at(", ".join(unread), "is only for tables; the question of shape uses a sweep's own columns")
         found = explore_shapes(table)
     else:
         own_question = ask is None and not any(options.values())
@@ -280,13 +280,13 @@ def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_js
 @click.option(
     "--chinchilla",
     type=click.Path(path_type=Path),
-    help="Epoch's svg_extracted_data.csv; without a licence it is not here, and is left out where this is not given.",
+    help="Epoch's svg_extracted_data.csv, which has no licence and is not included.",
 )
 @as_json
 def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
-    """Fit published scaling studies again and compare numbers.
+    """Refit published scaling studies and compare the numbers.
 
-    It exits with 1 where one is beyond its tolerance.
+    Exits with status 1 where one is beyond its tolerance.
     """
     from study.replicating.suite import replicate as replicate_all
     from study.replicating.suite import to_markdown

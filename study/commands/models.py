@@ -1,4 +1,4 @@
-"""The commands about models: each parses, calls one function, and shows what it returns; nothing is trained."""
+"""The commands about models; nothing is trained."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 
 size = CountRange(max=10_000_000)
-"""A size given on the command line; what is too small is told with the shape, what is far too large here."""
+"""A size given as an option; small values are checked with the shape, far too large ones here."""
 
 batch_option = click.option("--batch", type=CountRange(1), default=32, show_default=True, help="Sequences, for the memory.")
 precision_option = click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 length_option = click.option(
     "--sequence-length",
     type=CountRange(),
-    help="Tokens a sequence, for the FLOPs.  [default: 128, or the positions if they are fewer]",
+    help="Tokens per sequence, for the FLOPs.  [default: 128, or the positions if they are fewer]",
 )
 
 
@@ -45,7 +45,7 @@ length_option = click.option(
 @length_option
 @batch_option
 @precision_option
-@click.option("--explain", is_flag=True, help="Add the numbers that others give for this model, and why they differ.")
+@click.option("--explain", is_flag=True, help="Add the numbers that others report, and why they differ.")
 @results_option
 @as_json
 def params(
@@ -62,7 +62,7 @@ def params(
     """Count the parameters, FLOPs and memory of a model.
 
     Nothing is built. NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or
-    a run's id; without it the sizes make the shape, and with it they change it.
+    a run's id. Without NAME the sizes define the shape; with it they change it.
     """
     from study.counting.named_models import architecture_of, changed
     from study.shapes.accounts import Conditions, account, default_length, explanations
@@ -70,10 +70,10 @@ def params(
 
     changes = dict(PRESETS[preset or "bert"].get("architecture", {}))
     changes |= {key: value for key, value in sizes.items() if value is not None}
-    asked = resolve_architecture(name, results) if name is not None else None
-    architecture = changed(asked.architecture, changes, asked.title) if asked else architecture_of(None, changes)
-    title = asked.title if asked and not changes else architecture.shape_name
-    published = asked.published if asked and not changes else None
+    requested = resolve_architecture(name, results) if name is not None else None
+    architecture = changed(requested.architecture, changes, requested.title) if requested else architecture_of(None, changes)
+    title = requested.title if requested and not changes else architecture.shape_name
+    published = requested.published if requested and not changes else None
     others = explanations(architecture, published) if explain else ()
     conditions = Conditions(default_length(sequence_length, [architecture]), batch, precision)
     counted = account(architecture, conditions, title, others)
@@ -82,13 +82,15 @@ def params(
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--change", "changes", multiple=True, metavar="FIELD=VALUE", help="A change of the one NAME to rank; repeat it.")
+@click.option("--change", "changes", multiple=True, metavar="FIELD=VALUE", help="A change of the one NAME to rank; repeatable.")
 @click.option(
     "--by",
     type=click.Choice(["parameters", "train_flops", "memory_bytes", "latency_seconds"]),
     help="What changes are ranked by.  [default: parameters]",
 )
-@click.option("--latency-table", type=click.Path(path_type=Path), help="Measured by study latency; adds latency to changes.")
+@click.option(
+    "--latency-table", type=click.Path(path_type=Path), help="Measured by study latency; adds the latency of changes."
+)
 @length_option
 @batch_option
 @precision_option
@@ -137,7 +139,7 @@ def compare(
     if not changes:
         for option, value in (("--by", by), ("--latency-table", latency_table)):
             if value is not None:
-                raise InputError.at(option, "is for ranking changes; give --change FIELD=VALUE too")
+                raise InputError.at(option, "ranks changes; give --change FIELD=VALUE too")
         rows = tabulate_models(subjects, length)
         plain, text = models_to_dict(subjects, rows, length), models_as_text(subjects, rows, length)
     else:
@@ -158,7 +160,7 @@ def compare(
 def figures(folder: Path, png: bool, as_json: bool) -> None:
     """Draw where parameters are, and what each size adds.
 
-    Into FOLDER, of the named models, from counting alone.
+    The figures of the named models go into FOLDER and need counting alone.
     """
     from study.counting.named_models import catalogue, named
     from study.plotting import elasticities, where_parameters_are
@@ -174,23 +176,23 @@ def figures(folder: Path, png: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--parameters", help="How many, as in 10M; counted by --convention.")
+@click.option("--parameters", help="Number of parameters by --convention, such as 10M.")
 @click.option("--convention", type=click.Choice(CONVENTIONS), default="parameters_non_embedding", show_default=True)
-@click.option("--train-flops", help="Training FLOPs per token (train_flops), as in 60M.")
-@click.option("--memory", help="Memory at the peak, as in 200MB, of --memory-of.")
+@click.option("--train-flops", help="Training FLOPs per token (train_flops), such as 60M.")
+@click.option("--memory", help="Peak memory, such as 200MB, of --memory-of.")
 @click.option("--memory-of", type=click.Choice(["inference", "training"]), default="inference", show_default=True)
-@click.option("--latency", "latency", help="Seconds of an encoder's forward pass, as in 10ms; needs --latency-table.")
-@click.option("--under", is_flag=True, help="The widest shape at each depth under the amount; so where several are given.")
-@click.option("--tolerance", type=FiniteRange(0, 1, max_open=True), default=0.02, show_default=True, help="As a share.")
+@click.option("--latency", "latency", help="Time of a forward pass, such as 10ms; needs --latency-table.")
+@click.option("--under", is_flag=True, help="The widest shape at each depth below the amount; implied by several amounts.")
+@click.option("--tolerance", type=FiniteRange(0, 1, max_open=True), default=0.02, show_default=True, help="Relative tolerance.")
 @click.option("--batch", type=CountRange(1), default=1, show_default=True, help="Sequences, for memory and latency.")
-@click.option("--sequence-length", type=CountRange(1), default=128, show_default=True, help="Tokens a sequence.")
+@click.option("--sequence-length", type=CountRange(1), default=128, show_default=True, help="Tokens per sequence.")
 @precision_option
 @click.option("--latency-table", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
 @click.option("--latency-statistic", type=click.Choice(["median", "p95", "fastest"]), default="median", show_default=True)
-@click.option("--threads", type=CountRange(1), help="Which rows of the latency table.  [default: the only ones]")
-@click.option("--law", type=click.Path(path_type=Path), help="JSON of a fitted law; the lowest predicted loss comes first.")
-@click.option("--law-convention", type=click.Choice(CONVENTIONS), help="What the law's N counts, where its file does not say.")
-@click.option("--tokens", help="Training tokens, as in 1B, for a law that needs them.")
+@click.option("--threads", type=CountRange(1), help="Threads of the latency table.  [default: the only ones]")
+@click.option("--law", type=click.Path(path_type=Path), help="JSON of a fitted law; sorts by predicted loss.")
+@click.option("--law-convention", type=click.Choice(CONVENTIONS), help="What the law's N counts, if its file does not say.")
+@click.option("--tokens", help="Training tokens, such as 1B, for a law that needs them.")
 @click.option("--depth", default="1:24", show_default=True, help="Depths to consider.")
 @click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
 @click.option("--width-multiple", type=CountRange(1), default=64, show_default=True)
@@ -202,7 +204,7 @@ def figures(folder: Path, png: bool, as_json: bool) -> None:
 def shapes(as_json: bool, **options: Any) -> None:
     """Find shapes by parameters, FLOPs, memory or latency.
 
-    Those that meet one amount, or stay under several at once.
+    Shapes either meet one amount, or stay under several at once.
     """
     from study.shapes.right_sizing import ShapeQuery
 
@@ -214,16 +216,18 @@ def shapes(as_json: bool, **options: Any) -> None:
 
 
 @click.command()
-@click.option("--models", default="", help="Named models with commas between, as in bert-tiny,bert-mini.")
-@click.option("--shapes", default="", help="Shapes as DEPTHxWIDTH with commas between, as in 2x128,4x256.")
-@click.option("--batch", default="1,32", show_default=True, help="Sequences a call.")
-@click.option("--sequence-length", default="128,512", show_default=True, help="Tokens a sequence.")
+@click.option("--models", default="", help="Named models, such as bert-tiny,bert-mini.")
+@click.option("--shapes", default="", help="Shapes as DEPTHxWIDTH, such as 2x128,4x256.")
+@click.option("--batch", default="1,32", show_default=True, help="Sequences per call.")
+@click.option("--sequence-length", default="128,512", show_default=True, help="Tokens per sequence.")
 @click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
 @click.option("--positions", type=CountRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
 @threads_option
 @precision_option
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--seconds", type=FiniteRange(0, min_open=True), default=10.0, show_default=True, help="About, a case.")
+@click.option(
+    "--seconds", type=FiniteRange(0, min_open=True), default=10.0, show_default=True, help="Approximate time per case."
+)
 @click.option("--out", type=output_folder, default=Path("results/latency"), show_default=True)
 @as_json
 def latency(out: Path, as_json: bool, **options: Any) -> None:
@@ -253,7 +257,6 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
 
 
 def _latency_model(table: Path | None, conditions: Conditions) -> LatencyModel | None:
-    """What predicts latency from a table of measured ones, None without a table."""
     if table is None:
         return None
     from study.counting.latency_prediction import fit_latency

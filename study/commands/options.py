@@ -1,22 +1,29 @@
-"""Options that several commands share."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.base.durable_files import is_there
+from study.base.errors import InputError
 from study.base.quantities import read_whole
+
+if TYPE_CHECKING:
+    from study.store.sweep_folder import SweepFolder
 
 
 class FiniteRange(click.FloatRange):
     """A number between two ends; unlike click's it refuses nan and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number, refused where it is none, is not finite, or lies outside."""
+        """The number; fails where it is none, is not finite, or lies outside."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{number} is not finite", param, ctx)
@@ -24,13 +31,19 @@ class FiniteRange(click.FloatRange):
 
 
 class CountRange(click.IntRange):
-    """A whole number between two ends, with a prefix or without, as the numbers of a file: 16K is 16,000."""
+    """A whole number between two ends, written as in files: 16K and 16,000 are the same."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number, refused where it is none, is not whole, or lies outside."""
+        """The number; fails where it is none, is not whole, or lies outside."""
         if isinstance(value, str) and param is not None and not value.removeprefix("-").isdecimal():
             value = read_whole(param.opts[0], value)
         return super().convert(value, param, ctx)
+
+    def _describe_range(self) -> str:
+        """The range in the help, empty where there is none."""
+        if self.min is None and self.max is None:
+            return ""
+        return re.sub(r"\d+", lambda found: f"{int(found[0]):,}", super()._describe_range())
 
 
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -39,13 +52,13 @@ threads_option = click.option("--threads", type=CountRange(1, 1024), help="CPU t
 
 
 class OutputFolder(click.Path):
-    """A folder that a command writes into, which may be there or not; one that takes no files is refused at once."""
+    """A folder to write into, which may be new; an unwritable one is refused at once."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The folder, refused where no file can be put into it."""
+        """The folder; fails where it is unwritable."""
         from study.base.durable_files import takes_files
 
         folder = Path(os.fsdecode(super().convert(value, param, ctx)))
@@ -58,7 +71,7 @@ output_folder = OutputFolder()
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
-png_option = click.option("--png", is_flag=True, help="Write each figure as PNG too, beside its SVG.")
+png_option = click.option("--png", is_flag=True, help="Also write each figure as PNG.")
 
 results_option = click.option(
     "--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Folder of all results."
@@ -72,20 +85,66 @@ PLACES = ("on", "device", "slots_per_device", "partition", "time", "array")
 def place_options(command: Any) -> Any:
     """The options that say where runs or scores execute, and how many at a time."""
     for option in (
-        click.option("--array", type=CountRange(1), help="Slurm jobs in the queue at most at a time.  [default: 64]"),
-        click.option("--time", help="Time limit of each Slurm job, as in 30m or 4h; what reaches it goes on in another."),
+        click.option("--array", type=CountRange(1), help="Most Slurm jobs in the queue at a time.  [default: 64]"),
+        click.option("--time", help="Time limit of each Slurm job, such as 30m or 4h; runs continue in further jobs."),
         click.option("--partition", help="Partition of the Slurm jobs."),
         click.option(
             "--slots-per-device",
             type=CountRange(1),
-            help="At a time on each device.  [default: 1 a GPU, one a core on a CPU]",
+            help="Jobs at a time on each device.  [default: 1 per GPU, or 1 per CPU core]",
         ),
         click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
         click.option(
             "--on",
             type=click.Choice(["local", "slurm", "ray"]),
-            help="Where they execute; slurm and ray are extras.  [default: local]",
+            help="Where jobs execute; slurm and ray are extras.  [default: local]",
         ),
     ):
         command = option(command)
     return command
+
+
+MOST_NAMED = 5
+"""At most so many sweeps are named where a folder of several was given for one."""
+
+folder_argument = click.argument("folder", type=click.Path(path_type=Path))
+
+
+def sweep_folder(path: Path) -> SweepFolder:
+    """The sweep's folder, also of a launch that has written nothing yet; raises InputError where there is none."""
+    from study.store.locks import is_held
+
+    folder = _folder(path)
+    if not is_there(folder.sweep_file) and not any(map(is_held, (folder.launching, folder.scoring))):
+        raise InputError.at(str(path), f"is not a sweep folder: it has no sweep.yaml; {_folder_meant(path)}")
+    return folder
+
+
+def folder_with_runs(path: Path) -> SweepFolder:
+    """A folder with runs, of a sweep or of imported encoders; else as `sweep_folder`."""
+    folder = _folder(path)
+    return folder if folder.runs() else sweep_folder(path)
+
+
+def _folder(path: Path) -> SweepFolder:
+    """The folder at a path, with a name even where the path ends in none."""
+    from study.store.sweep_folder import SweepFolder
+
+    return SweepFolder(path if path.name not in ("", "..") else path.resolve())
+
+
+def _folder_meant(path: Path) -> str:
+    """A hint at the folder that may be meant: by a sweep's name, file or results, or by a similar name."""
+    from study.base.errors import near
+    from study.store.sweep_folder import SweepFolder, sweeps_in
+
+    named = SweepFolder(Path("results") / path.stem)
+    if is_there(named.sweep_file):
+        return f"did you mean {named.path}?"
+    beside = {folder.parent.name: folder.parent for folder in sorted(path.parent.glob("*/sweep.yaml"))}
+    if (best := near(path.name, [*beside])) is not None:
+        return f"did you mean {beside[best]}?"
+    with suppress(InputError):
+        below = [str(sweep.path) for sweep in sweeps_in(path).values()]
+        return f"give one of them, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"
+    return "give one under results/"

@@ -1,4 +1,4 @@
-"""The commands about downstream tasks: each parses and calls one function."""
+"""The commands about downstream tasks and trained encoders."""
 
 from __future__ import annotations
 
@@ -31,32 +31,47 @@ if TYPE_CHECKING:
 precision_option = click.option(
     "--precision",
     type=click.Choice(["fp32", "bf16", "auto"]),
-    help="Of the products.  [default: auto, bf16 where the device multiplies in it]",
+    help="Precision of products.  [default: auto, bf16 where the device supports it]",
 )
 
 
 @click.command()
+@as_json
+def tasks(as_json: bool) -> None:
+    """List the downstream tasks that are known by name.
+
+    Any other task is a .yaml file of its own.
+    """
+    from study.tasks.task_spec import known_tasks, read_spec
+
+    specs = [read_spec(name)[0] for name in known_tasks()]
+    rows = [{"task": spec.name, "kind": spec.kind, "metrics": list(spec.metrics), "about": spec.about} for spec in specs]
+    text = "\n".join(f"{spec.name}: {spec.kind}, {', '.join(spec.metrics)}\n    {spec.about}" for spec in specs)
+    echo(json.dumps(rows, indent=1) if as_json else text)
+
+
+@click.command()
 @click.argument("folder", metavar="RUN_OR_SWEEP", type=click.Path(path_type=Path))
-@click.option("--tasks", required=True, help="Names of tasks, or their .yaml files, with commas between: cola,sst2.")
-@click.option("--data", help="Folder that holds the tasks' files.  [default: the hub, or what a task's YAML says]")
+@click.option("--tasks", required=True, help="Names of tasks or their .yaml files, such as cola,sst2.")
+@click.option("--data", help="Folder of the tasks' files.  [default: the hub, or what a task's YAML says]")
 @click.option("--update", type=click.Choice(["all", "head"]), default="all", show_default=True, help="Which weights learn.")
 @click.option("--seeds", type=CountRange(1, 100), default=3, show_default=True)
-@click.option("--learning-rates", help="Tried at a third of the seeds; the best on dev goes on.  [default: 5e-5,1e-4,3e-4]")
-@click.option("--batch", "batch_examples", help="Examples of a step, several to choose from.  [default: 32]")
-@click.option("--epochs", help="Passes over train, several to choose from.  [default: 3]")
-@click.option("--max-length", type=CountRange(), help="Tokens of an input.  [default: the sequence length of pre-training]")
-@click.option("--max-train-examples", type=CountRange(), help="Learn from so many at most.")
-@click.option("--max-evaluation-examples", type=CountRange(), help="Choose and report on so many at most.")
+@click.option("--learning-rates", help="Tried at a third of the seeds; the best on dev is repeated.  [default: 5e-5,1e-4,3e-4]")
+@click.option("--batch", "batch_examples", help="Examples per step, one or several to tune.  [default: 32]")
+@click.option("--epochs", help="Passes over train, one or several to tune.  [default: 3]")
+@click.option("--max-length", type=CountRange(), help="Tokens per input.  [default: the sequence length of pre-training]")
+@click.option("--max-train-examples", type=CountRange(), help="Use at most so many training examples.")
+@click.option("--max-evaluation-examples", type=CountRange(), help="Use at most so many dev and test examples.")
 @precision_option
-@click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Score untrained weights too.")
+@click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Also score untrained weights.")
 @place_options
 @as_json
-def score(folder: Path, as_json: bool, **asked: Any) -> None:
+def score(folder: Path, as_json: bool, **requested: Any) -> None:
     """Score runs on downstream tasks.
 
-    Of a sweep those that its answer uses, each cell's best knobs at every seed. Scores that are there are not made again;
-    Ctrl-C lets those being made save, and the same command goes on from there. On Slurm and Ray, what else a job asks for is
-    that of the sweep's own runs.
+    Of a sweep, the runs that its answer uses are scored: each cell's best knobs at every seed. Existing scores are kept; Ctrl-C
+    lets the running ones save, and the same command resumes them. On Slurm and Ray, further resources are those of the sweep's
+    own runs.
     """
     from rich.console import Console
 
@@ -67,10 +82,10 @@ def score(folder: Path, as_json: bool, **asked: Any) -> None:
     from study.scoring.score_table import score_table, score_values
     from study.scoring.targets import target
 
-    flags = {name: asked.pop(name) for name in PLACES}
+    flags = {name: requested.pop(name) for name in PLACES}
     with tolerate_lost_output(), _named_as_options():
         Resources().overridden(**flags)  # a mistake on the command line is reported before the folder is read
-        downstream, scored_runs = _downstream(asked), target(folder)
+        downstream, scored_runs = _downstream(requested), target(folder)
         resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)
         if resources.executed:
             from study.running.status_tables import executed_lines
@@ -83,13 +98,13 @@ def score(folder: Path, as_json: bool, **asked: Any) -> None:
     else:
         show(*score_table(scored))
         if is_there((sweep := scored.target.sweep).answer_file):
-            echo(f"to write the answer of {sweep.name} anew, with these scores: study report {pasted(sweep.path)}")
+            echo(f"to write the answer of {sweep.name} with these scores: study report {pasted(sweep.path)}")
 
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("texts", type=click.Path(path_type=Path))
-@click.option("--layer", type=int, help="0 is the embeddings, 1 the first layer.  [default: the last]")
+@click.option("--layer", type=CountRange(), help="0 is the embeddings, 1 the first layer.  [default: the last]")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
 @precision_option
 @click.option("--output", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
@@ -117,9 +132,9 @@ def features(
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found.values, lines)
-    echo(f"{len(lines)} embeddings of width {found.values.shape[1]}: {into}")
+    echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {into}")
     if found.cut:
-        echo(f"{plural(found.cut, 'text')} of more than {found.most_tokens} tokens lost the end", err=True)
+        echo(f"{plural(found.cut, 'text')} cut to {found.most_tokens:,} tokens", err=True)
 
 
 @click.command()
@@ -129,10 +144,10 @@ def features(
 def export(folder: Path, into: Path, results: Path) -> None:
     """Write the encoder of RUN as a folder for transformers.
 
-    RUN is the folder of a completed run, its id or the start of it. Its tokeniser and its record come along. The class of
+    RUN is the folder of a completed run, its id or the start of it. Its tokeniser and its record are included. The class of
     transformers is one that computes the same: BERT, with rotary positions RoFormer; in pre-norm Megatron-BERT, with both ESM;
-    with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. What none of them computes is
-    refused, with what each has in another way.
+    with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. An encoder that none of them computes
+    is refused, with the differences.
     """
     from study.scoring.exporting import export as write
     from study.scoring.targets import single_run
@@ -144,13 +159,11 @@ def export(folder: Path, into: Path, results: Path) -> None:
 
 @click.command("import-encoder")
 @click.argument("source")
-@click.option("--into", type=output_folder, required=True, help="Folder for its run, as a sweep's.")
+@click.option("--into", type=output_folder, required=True, help="Folder for its run, like that of a sweep.")
 @click.option("--corpus", default="docstrings", show_default=True, help="Text to validate it on, as in a sweep file.")
 @click.option("--text-column", default="text", show_default=True, help="The column of that text.")
-@click.option("--sequence-length", type=CountRange(), default=128, show_default=True, help="Tokens a sequence.")
-@click.option(
-    "--validation-sequences", type=CountRange(), default=1024, show_default=True, help="Sequences it is validated on."
-)
+@click.option("--sequence-length", type=CountRange(), default=128, show_default=True, help="Tokens per sequence.")
+@click.option("--validation-sequences", type=CountRange(), default=1024, show_default=True, help="Sequences to validate it on.")
 @precision_option
 @device_option
 @as_json
@@ -180,30 +193,30 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
 
 
 def _folder(name: Path, results: Path) -> Path:
-    """A folder that is there, else that of the run in `results` with an id or its start; raises InputError without either."""
+    """An existing folder, else that of the run in `results` with this id or prefix; raises InputError without either."""
     from study.store.sweep_folder import runs_of_id
 
     if is_there(name):
         return name
     if found := runs_of_id(str(name), results):
         return found[0].path
-    raise InputError.at(str(name), f"is neither a folder nor the id of a run in {results}; study status lists them")
+    raise InputError.at(str(name), f"is neither a folder nor the id of a run in {results}; `study status` lists runs")
 
 
-def _downstream(asked: dict[str, Any]) -> Downstream:
+def _downstream(requested: dict[str, Any]) -> Downstream:
     from study.base.quantities import listed
     from study.config.score_config import GRID, Downstream
 
     names = ("max_length", "max_train_examples", "max_evaluation_examples", "precision")
-    knobs = {name: value for name in names if (value := asked.pop(name)) is not None}
-    lists = {name: listed(value) for name in GRID if (value := asked.pop(name))}
-    values = {key: value for key, value in asked.items() if value is not None} | {"tasks": listed(asked["tasks"])}
+    knobs = {name: value for name in names if (value := requested.pop(name)) is not None}
+    lists = {name: listed(value) for name in GRID if (value := requested.pop(name))}
+    values = {key: value for key, value in requested.items() if value is not None} | {"tasks": listed(requested["tasks"])}
     return Downstream.parse(values | lists | {"knobs": knobs}, place="downstream")
 
 
 @contextmanager
 def _named_as_options() -> Iterator[None]:
-    """What is wrong under `downstream` or `data` of a sweep file is wrong with an option here."""
+    """Report problems of `downstream` or `data` of a sweep file as problems of options."""
     try:
         yield
     except InputError as error:

@@ -1,90 +1,75 @@
-"""The commands about sweeps: each parses, calls one function, and shows what it returns."""
+"""The commands about sweeps."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.base.durable_files import is_there
 from study.base.errors import InputError, check_all
-from study.base.text import echo
-from study.commands.options import CountRange, as_json, place_options, png_option, results_option
+from study.commands.options import (
+    CountRange,
+    as_json,
+    folder_argument,
+    place_options,
+    png_option,
+    results_option,
+    sweep_folder,
+)
 
 if TYPE_CHECKING:
     from study.config.sweep import Sweep
     from study.report.answer import Answer
     from study.store.sweep_folder import SweepFolder
 
-WATCH_SECONDS = 2.0
-WATCH_MARGIN = 12
-"""Lines of the terminal that are no rows of runs."""
+TEMPLATE = Path(__file__).with_name("new_sweep.yaml")
+"""The commented sweep file that `study new` copies."""
 
-MOST_NAMED = 5
-"""Sweeps that are named at most where a folder of several was given for one."""
-
-folder_argument = click.argument("folder", type=click.Path(path_type=Path))
+SHIPPED = Path(__file__).parents[1] / "sweeps", Path(__file__).parents[2] / "sweeps"
+"""Where the sweep files lie that come with the workbench: in a wheel, or in a clone."""
 
 
-def sweep_folder(path: Path) -> SweepFolder:
-    """The sweep's folder, which may be that of a launch that has written nothing yet; raises InputError where there is none."""
-    from study.store.locks import is_held
+@click.command()
+@click.argument("name", default="my_sweep")
+def new(name: str) -> None:
+    """Write a commented sweep file, NAME.yaml, to start from."""
+    from study.base.durable_files import write_once
 
-    folder = _folder(path)
-    if not is_there(folder.sweep_file) and not any(map(is_held, (folder.launching, folder.scoring))):
-        raise InputError.at(str(path), f"is no sweep's folder (it holds no sweep.yaml); {_folder_meant(path)}")
-    return folder
-
-
-def folder_with_runs(path: Path) -> SweepFolder:
-    """A folder with runs, of a sweep or of encoders that were imported, which have no sweep.yaml; else as `sweep_folder`."""
-    folder = _folder(path)
-    return folder if folder.runs() else sweep_folder(path)
+    file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if not file.parent.is_dir():
+        raise InputError.at(str(file.parent), "is not a folder; create it first")
+    if not write_once(file, TEMPLATE.read_text().replace("NAME", file.stem).encode()):
+        raise InputError.at(str(file), "exists, and no file is overwritten; give another name")
+    echo(f"{file}: edit its question and values, then: study plan {file}")
 
 
-def _folder(path: Path) -> SweepFolder:
-    """The folder at a path, which has a name also where the path ends in none."""
-    from study.store.sweep_folder import SweepFolder
+@click.command()
+@as_json
+def sweeps(as_json: bool) -> None:
+    """List the shipped sweep files with their questions."""
+    from study.base.yaml_files import read_yaml
 
-    return SweepFolder(path if path.name not in ("", "..") else path.resolve())
-
-
-def _folder_meant(path: Path) -> str:
-    """The clause that names the folder that may be meant by a path that is no sweep's: by a sweep's name, file or results.
-
-    Or by one that is nearly the name of a sweep beside it.
-    """
-    from study.base.errors import near
-    from study.store.sweep_folder import SweepFolder, sweeps_in
-
-    named = SweepFolder(Path("results") / path.stem)
-    if is_there(named.sweep_file):
-        return f"did you mean {named.path}?"
-    beside = {folder.parent.name: folder.parent for folder in sorted(path.parent.glob("*/sweep.yaml"))}
-    if (best := near(path.name, [*beside])) is not None:
-        return f"did you mean {beside[best]}?"
-    with suppress(InputError):
-        below = [str(sweep.path) for sweep in sweeps_in(path).values()]
-        return f"give one, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"
-    return "give one under results/"
+    files = sorted(file for folder in SHIPPED if folder.is_dir() for file in folder.glob("*.yaml"))
+    here = Path.cwd()
+    names = (file.relative_to(here) if file.is_relative_to(here) else file for file in files)
+    questions = {str(name): str(read_yaml(name)["question"]) for name in names}
+    text = "\n".join(f"{file}\n    {question}" for file, question in questions.items())
+    echo(json.dumps(questions, indent=1) if as_json else text)
 
 
 def resource_options(command: Any) -> Any:
-    """The options that say where the runs of a sweep execute and on how much; each goes over the file's `resources`."""
+    """The options that say where the runs of a sweep execute; each overrides the file's `resources`."""
     for option in (
-        click.option("--nodes", type=CountRange(1), help="Slurm nodes of each run, which share its devices.  [default: 1]"),
-        click.option("--devices", type=CountRange(1), help="Devices for each run (DDP).  [default: 1]"),
+        click.option("--nodes", type=CountRange(1), help="Slurm nodes per run, which share its devices.  [default: 1]"),
+        click.option("--devices", type=CountRange(1), help="Devices per run (DDP).  [default: 1]"),
         click.option(
             "--kernels",
             type=click.Choice(["auto", "eager", "onednn", "compiled", "graphed"]),
-            help="fp32 products of a CPU by oneDNN; fused by torch.compile, and one CUDA graph a step.  "
-            "[default: auto, graphed on a GPU, onednn in fp32 on a CPU that is not Intel's]",
+            help="onednn: fp32 products on a CPU; compiled: torch.compile; graphed: one CUDA graph per step.  "
+            "[default: auto, graphed on a GPU, onednn in fp32 on a non-Intel CPU]",
         ),
     ):
         command = option(command)
@@ -98,23 +83,23 @@ def resource_options(command: Any) -> Any:
 @resource_options
 @as_json
 def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, **resources: Any) -> None:
-    """Check a SWEEP file and print its bill.
+    """Check a SWEEP file and estimate its cost.
 
-    It tells parameters, tokens, FLOPs and expected seconds, before anything is spent, and the lines of shell
-    (resources.slurm.setup) that the file has every Slurm job execute as you: trust a sweep file as you would a script.
+    Prints parameters, tokens, FLOPs and expected seconds, and the lines of shell (resources.slurm.setup) that every Slurm job
+    executes as you: trust a sweep file as you would a script.
     """
     from study.base.terminal import show
     from study.config.sweep_files import read_sweep
-    from study.running.launch import plan as bill_of
+    from study.running.launch import plan as estimate
     from study.running.status_tables import cost_summary, cost_table, executed_lines
 
     spec, _ = read_sweep(sweep, overrides)
     on = spec.resources.overridden(**resources)
-    bill = check_all(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
+    cost = check_all(lambda: estimate(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
-        echo(json.dumps(bill.to_dict() | {"executed": on.executed}, indent=1))
+        echo(json.dumps(cost.to_dict() | {"executed": on.executed}, indent=1))
     else:
-        show(cost_table(spec.question, bill), "\n".join([cost_summary(bill), *executed_lines(on)]))
+        show(cost_table(spec.question, cost), "\n".join([cost_summary(cost), *executed_lines(on)]))
 
 
 @click.command()
@@ -130,7 +115,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     default="10min",
     envvar="STUDY_HUNG_AFTER",
     show_default=True,
-    help="Give up a run that takes no step for so long.",
+    help="Give up a run that takes no step for this long.",
 )
 @as_json
 def launch(
@@ -138,8 +123,8 @@ def launch(
 ) -> None:
     """Run what a SWEEP file still needs, then write its answer.
 
-    Ledger, fits and figures are written, too. Ctrl-C lets the running runs save; the same command goes on from there. Runs that
-    are done are never trained again.
+    Writes ledger, fits and figures, too. Ctrl-C lets the running runs save, and the same command resumes them. Completed runs
+    are never trained again.
     """
     from rich.console import Console
 
@@ -153,10 +138,10 @@ def launch(
     spec, values = check_all(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
-    asked, folder = spec.resources.overridden(**resources), folder_of(spec, results)
+    requested, folder = spec.resources.overridden(**resources), folder_of(spec, results)
     with (
         tolerate_lost_output(),
-        launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored,
+        launched(spec, values, results, requested, console, track, lambda: _check_tasks(spec)) as unmirrored,
     ):
         if unmirrored:
             are = "is" if unmirrored == 1 else "are"
@@ -166,9 +151,9 @@ def launch(
             from study.scoring.score_table import score_table
 
             tasks = printable(", ".join(spec.downstream.tasks))
-            say(console, f"the runs have ended; next comes an answer without scores, and then the scores on {tasks}")
-            _write_answer(folder)  # of what is trained there is an answer, whatever becomes of the scores
-            scored = score_sweep(folder, spec.downstream, asked, console)
+            say(console, f"all runs have ended; writing an answer without scores, then scoring on {tasks}")
+            _write_answer(folder)  # the runs have an answer even if scoring fails
+            scored = score_sweep(folder, spec.downstream, requested, console)
             unscored = f"Not scored on {tasks}: the answer uses no run."
             show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
         answer = _write_answer(folder)
@@ -178,14 +163,14 @@ def launch(
 @click.command()
 @folder_argument
 @click.option(
-    "--include-unbracketed", is_flag=True, help="Compare cells whose best learning rate is at an end of its range too."
+    "--include-unbracketed", is_flag=True, help="Also compare cells whose best learning rate is at an end of its range."
 )
 @png_option
 @as_json
 def report(folder: Path, include_unbracketed: bool, png: bool, as_json: bool) -> None:
     """Rebuild the ledger, fits, figures and answer of a sweep.
 
-    From the records in FOLDER alone; needs no GPU, no account and no torch.
+    Reads only the records in FOLDER; needs no GPU, no account and no torch.
     """
     sweep = sweep_folder(folder)
     _tell(sweep, _write_answer(sweep, include_unbracketed, png), as_json)
@@ -205,145 +190,7 @@ def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
 
 
 def _check_tasks(spec: Sweep) -> None:
-    """Raise InputError with all that is wrong with the tasks of a sweep; where it has none, nothing heavy is imported."""
     if spec.downstream is not None:
         from study.scoring.targets import load_tasks
 
         load_tasks(spec.downstream)
-
-
-@click.command()
-@folder_argument
-@click.option("--watch", "-w", is_flag=True, help="Show it anew every two seconds, until nobody runs the sweep.")
-@click.option("--all", "every", is_flag=True, help="List every run, also where they are more than 200.")
-@as_json
-def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
-    """Show where the runs of a sweep are.
-
-    FOLDER is the sweep's folder under results/. Of more than 200 runs those that are running, that were left out or whose loss
-    spiked are listed, as many as fit the screen. With --json and --watch, one line of JSON each time.
-    """
-    from study.base.terminal import show
-    from study.running.status import status as status_of
-    from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
-
-    sweep = sweep_folder(folder)
-    if watch and as_json:
-        while True:
-            state = status_of(sweep)
-            echo(json.dumps(state.to_dict()))
-            if state.coordinator is None:
-                return
-            time.sleep(WATCH_SECONDS)
-    if watch:
-        _watch(sweep)
-    state = status_of(sweep)
-    if as_json:
-        echo(json.dumps(state.to_dict(), indent=1))
-    elif every or len(state.runs) <= MOST_LISTED:
-        show(status_table(state), status_summary(state))
-    else:
-        show(*watched(state, _rows_free()))
-
-
-def _rows_free() -> int:
-    """How many rows of runs the terminal has room for."""
-    return max(4, shutil.get_terminal_size().lines - WATCH_MARGIN)
-
-
-def _watch(sweep: SweepFolder) -> None:
-    """Show a sweep on the terminal until nobody runs it."""
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
-
-    from study.base.terminal import Visible
-    from study.running.status import status as status_of
-    from study.running.status_tables import watched
-
-    console = Console()
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        while (state := status_of(sweep)).coordinator is not None:
-            table, *lines = watched(state, _rows_free())
-            live.update(Visible(Group(table, *map(Text, lines))), refresh=True)
-            time.sleep(WATCH_SECONDS)
-
-
-@click.command()
-@folder_argument
-@as_json
-def stop(folder: Path, as_json: bool) -> None:
-    """Let a sweep save and stop, wherever it was started.
-
-    What is trained or scored of it saves; the same command goes on later.
-    """
-    from study.running.steering import stop as stop_sweep
-
-    sweep = sweep_folder(folder)
-    stopped = stop_sweep(sweep)
-    text = f"{sweep.name} has stopped; the same command goes on from there" if stopped else f"{sweep.name}: nobody runs it now"
-    echo(json.dumps({"sweep": sweep.name, "stopped": stopped}) if as_json else text)
-
-
-@click.command()
-@folder_argument
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
-@as_json
-def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
-    """Have failed runs and scores tried again.
-
-    By the next launch, or study score: all that FAILED, were HUNG or met OOM, or those of the RUNs that are named. They go on
-    from their last checkpoint. A run that was excluded can be named too, and is trained anew. What was recorded is kept among
-    the past attempts of each.
-    """
-    from dataclasses import asdict
-
-    from study.base.quantities import plural
-    from study.base.text import printable
-    from study.running.steering import retry as retry_failed
-
-    sweep = folder_with_runs(folder)
-    retried = retry_failed(sweep, runs)
-    if as_json:
-        echo(json.dumps({"sweep": sweep.name, "retried": [asdict(run) for run in retried]}, indent=1))
-        return
-    for one in retried:
-        echo(printable(f"{f'{one.task} of ' if one.task else ''}{one.run_id} was {one.state}: {one.reason or ''}"))
-    scores = sum(one.task is not None for one in retried)
-    if count := len(retried) - scores:
-        echo(f"{plural(count, 'run')} will be tried again by the next launch of {sweep.name}")
-    if scores:
-        by = f"the next study score, or launch that scores, of {sweep.name}"
-        echo(f"{plural(scores, 'score')} will be tried again by {by}")
-    if not retried:
-        echo(f"nothing of {sweep.name} FAILED, was HUNG or met OOM; other runs are tried again where they are named")
-
-
-@click.command()
-@click.argument("run")
-@click.option("--reason", help="Why; it stands in the ledger and the answer.")
-@click.option("--undo", is_flag=True, help="Take the run back in.")
-@results_option
-@as_json
-def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bool) -> None:
-    """Leave a run out of fits and comparisons, with the reason.
-
-    RUN is its id or the start of it, or its folder in one sweep. Its record stays as it is. A later launch tunes and repeats as
-    if the run had failed; to have it trained once more, `study retry` it by its id. `study report` writes the answer without
-    it.
-    """
-    from study.base.text import pasted
-    from study.running.steering import exclude as exclude_run
-    from study.running.steering import include
-    from study.store.sweep_folder import SweepFolder
-
-    if undo == (reason is not None):
-        raise InputError.at("study exclude", "needs either --reason, or --undo")
-    found = include(run, results) if reason is None else exclude_run(run, results, reason)
-    if as_json:
-        echo(json.dumps({"run": found[0].run_id, "excluded": reason, "folders": [str(each.path) for each in found]}))
-        return
-    what = "counts again" if reason is None else "is left out"
-    for each in found:
-        sweep = SweepFolder.of(each)
-        echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {pasted(sweep.path)}")

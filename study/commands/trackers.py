@@ -1,4 +1,4 @@
-"""The commands about trackers: each parses, calls one function, and shows what it returns."""
+"""The commands about trackers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from pathlib import Path
 import click
 
 from study.base.quantities import plural
-from study.base.text import echo
-from study.commands.options import as_json, output_folder
-from study.commands.sweeps import folder_argument, sweep_folder
+from study.commands.options import as_json, folder_argument, output_folder, sweep_folder
 
 
 @click.command()
 @folder_argument
 @as_json
 def sync(folder: Path, as_json: bool) -> None:
-    """Replay the runs in FOLDER to W&B, each into one clean run.
+    """Mirror the runs in FOLDER to W&B, each as one clean run.
 
-    What is there already is left alone.
+    Runs that W&B already has are left alone.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -37,7 +35,7 @@ def sync(folder: Path, as_json: bool) -> None:
         echo(json.dumps(outcome.to_dict(), indent=1))
     else:
         counts = (
-            f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already} there already, {len(outcome.failed)} failed"
+            f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already:,} already there, {len(outcome.failed)} failed"
         )
         echo(f"{counts} (W&B is {outcome.mode})")
         for run_id, reason in outcome.failed.items():
@@ -56,7 +54,7 @@ def sync(folder: Path, as_json: bool) -> None:
     metavar="KEY",
     default=("recipe.learning_rate",),
     show_default=True,
-    help="A key that runs of one cell may differ in; repeat it.",
+    help="A key in which runs of one cell may differ; repeatable.",
 )
 @as_json
 def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...], as_json: bool) -> None:
@@ -74,4 +72,4 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     if as_json:
         echo(json.dumps(asdict(done) | {"ledger": str(done.ledger)}, indent=1))
     else:
-        echo(f"{done.runs} runs with {done.rows:,} rows: {done.ledger}")
+        echo(f"{plural(done.runs, 'run')} with {done.rows:,} rows: {done.ledger}")

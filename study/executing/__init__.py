@@ -1,1 +1,1 @@
-"""Jobs, and executors for them in the shape of concurrent.futures: processes on this machine, Slurm, Ray."""
+"""Jobs, and their executors in the shape of concurrent.futures: processes on this machine, Slurm, Ray."""

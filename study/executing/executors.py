@@ -1,4 +1,4 @@
-"""The local executor: every batch of jobs on a slot of this machine."""
+"""The executor and the slots of requested resources, and the executor of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from study.store.sweep_folder import SweepFolder
 
 
 class LocalExecutor:
-    """Jobs on the slots of this machine; `submit` gives a future of the exit status, as concurrent.futures would."""
+    """Executes batches of jobs in processes on the slots of this machine."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._free = list(slots)
@@ -29,7 +29,7 @@ class LocalExecutor:
         return len(self._free)
 
     def submit(self, jobs: Sequence[Job]) -> Future[int]:
-        """Start a batch on a free slot; the future resolves to what `JobProcesses.wait` gives."""
+        """Start a batch on a free slot; the future resolves to the status of `JobProcesses.wait`."""
         slot = self._free.pop(0)
         processes = JobProcesses(jobs, slot.execution(), rank_environments(slot))
         future: Future[int] = Future()
@@ -39,11 +39,11 @@ class LocalExecutor:
         return future
 
     def interrupt(self) -> None:
-        """Tell every job to save and stop."""
+        """Order every job to save and stop."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End every job at once; what they had saved stays."""
+        """Kill every job; what it has saved stays."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -58,9 +58,9 @@ class LocalExecutor:
 
 
 def make_slots(resources: Resources, jobs: int | None = None) -> list[Slot]:
-    """The slots that the resources make where they are; raises InputError where that has not enough.
+    """The slots of the requested resources; raises InputError where they are not available.
 
-    Of this machine's CPU there are no more than `jobs`, where that is known: one that is made alone has all cores.
+    On this machine's CPU there are at most `jobs` slots, so that a single job has all cores.
     """
     slots = [replace(slot, kernels=resources.kernels) for slot in _find_slots(resources, jobs)]
     if resources.kernels == "graphed" and any(slot.device == "cpu" or len(slot.indices) > 1 for slot in slots):
@@ -86,7 +86,7 @@ def _find_slots(resources: Resources, jobs: int | None) -> list[Slot]:
 
 
 def make_executor(resources: Resources, slots: list[Slot], sweep: SweepFolder) -> Executor:
-    """What executes a sweep's jobs on these slots; raises InputError where an extra or a cluster's commands are missing."""
+    """The executor of a sweep's jobs; raises InputError where an extra or a cluster's commands are missing."""
     if resources.on == "slurm":
         from study.executing.slurm import SlurmExecutor
 

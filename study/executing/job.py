@@ -1,4 +1,4 @@
-"""What executors are given, jobs, and what they are: the shape of concurrent.futures."""
+"""The protocols of jobs and their executors, in the shape of concurrent.futures."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job(ABC):
-    """Something for a process to make in a folder, such as a run or a score; it travels to other machines."""
+    """Work for a process to do in a folder, such as a run or a score; it is pickled to other machines."""
 
     folder: WorkFolder
 
     @property
     def key(self) -> str:
-        """The job's name, unlike that of any other job of its sweep."""
+        """The job's name, unique in its sweep."""
         return self.folder.path.name
 
     @property
     def tokens(self) -> int | None:
-        """How many tokens it will train on, None where that is not known."""
+        """The number of tokens to train on, None where unknown."""
         return None
 
     @abstractmethod
     def execute(self, execution: Execution, stop: StopSignal) -> Ending:
-        """Make it in this process and file its record; returns how the attempt ended."""
+        """Do the work in this process and file its record; returns how the attempt ended."""
 
 
 class Executor(Protocol):
-    """Where jobs execute; the shape of concurrent.futures."""
+    """Where jobs execute, in the shape of concurrent.futures."""
 
     @property
     def free(self) -> int:
         """How many more batches can be submitted now."""
 
     def submit(self, jobs: Sequence[Job]) -> Future[int]:
-        """Start a batch of jobs, which one process makes one after another; the future resolves to its exit status."""
+        """Start a batch of jobs in one process, one after another; the future resolves to its exit status."""
 
     def interrupt(self) -> None:
-        """Tell all jobs to save and stop."""
+        """Order all jobs to save and stop."""
 
     def kill(self) -> None:
-        """End all jobs that are still there; what they had saved stays."""
+        """Kill all jobs; what they have saved stays."""

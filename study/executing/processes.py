@@ -1,4 +1,4 @@
-"""The processes of a batch of jobs on this machine, one a rank, from a forkserver that has torch and Lightning loaded."""
+"""The processes of a batch of jobs on this machine, one for each rank, from a forkserver that has torch loaded."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from study.training.stopping import StopSignal
 
 RANK_SECONDS = 60.0
-"""How long the ranks of a job that has lost one, or whose first has ended, may take to save and stop before they are killed."""
+"""How long the other ranks may take to save once one has failed or the first has ended; then they are killed."""
 
 PRELOADED = ("__main__", "study.training.run", "study.scoring.making", "study.executing.processes")
-"""What the forkserver imports once for all jobs; each would import the main script again without its name here."""
+"""Modules that the forkserver imports once for all jobs; without `__main__`, each job would import the main script."""
 
 _DYING_LOOKS, _DYING_SECONDS = 100, 0.05
 """How often, and how far apart, a forkserver that answers nobody is looked at before that is told."""
 
 
 class JobProcesses:
-    """The ranks of a batch of jobs, started on construction, each in a session of its own."""
+    """The ranks of a batch of jobs, started on construction, each in its own session."""
 
     def __init__(self, jobs: Sequence[Job], execution: Execution, environments: Sequence[dict[str, str]]) -> None:
         context = start_forkserver()
@@ -48,20 +48,20 @@ class JobProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the ranks, the first one's first."""
+        """The process ids of the ranks in order."""
         return [process.pid for process in self._processes if process.pid is not None]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to every rank that lives."""
+        """Send a signal to every living rank."""
         for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def wait(self) -> int:
-        """The exit status, negative where a signal killed it.
+        """The exit status, negative where a signal ended the process.
 
-        OOM_EXIT stands for SIGKILL where the kernel has killed for want of memory since the processes were started.
-        Where one rank dies the others, which wait for it, are ended; so are those that the first one leaves behind.
+        OOM_EXIT stands for SIGKILL where the kernel's OOM killer was active since the start. Where one rank fails, or the first
+        ends, the others are ended.
         """
         waiting, failed = list(self._processes), 0
         while waiting:
@@ -76,7 +76,7 @@ class JobProcesses:
 
 
 def start_forkserver() -> multiprocessing.context.ForkServerContext:
-    """Start the forkserver that every job of this process comes from, unless it runs already."""
+    """Start the forkserver of this process's jobs, unless it runs already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     _ensure_forkserver()
@@ -84,15 +84,15 @@ def start_forkserver() -> multiprocessing.context.ForkServerContext:
 
 
 def _ensure_forkserver() -> None:
-    """Start the forkserver in a thread, since Ctrl-C interrupts the main one: who is half started would say so."""
+    """Start the forkserver in a thread: Ctrl-C interrupts only the main thread."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(_run_forkserver).result()
 
 
 def _run_forkserver() -> None:
-    """Start the forkserver with SIGINT blocked, which lasts there until StopSignal lets it through in a job.
+    """Start the forkserver with SIGINT blocked, until StopSignal unblocks it in a job.
 
-    While it imports it has no handler yet, and Ctrl-C would end it.
+    While it imports, it has no handler yet, and Ctrl-C would end it.
     """
     rest_at_barriers()
     resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
@@ -101,9 +101,9 @@ def _run_forkserver() -> None:
 
 
 def start(process: BaseProcess) -> None:
-    """Start a process of the forkserver; where somebody kills that before it has forked, of a new one.
+    """Start a process; where the forkserver was killed before it forked, start a new forkserver.
 
-    A killed one answers nobody, but is there until the kernel is done with it, and so long no new one is started.
+    A killed forkserver does not answer but exists until the kernel has reaped it; until then no new one starts.
     """
     for _ in range(_DYING_LOOKS):
         try:
@@ -116,7 +116,7 @@ def start(process: BaseProcess) -> None:
 
 
 def run_rank(jobs: Sequence[Job], execution: Execution, environment: dict[str, str]) -> None:
-    """The life of one rank's process: its own session, stopping when told or orphaned."""
+    """Execute jobs as one rank, in a session of its own; stop when ordered or orphaned."""
     from study.training.stopping import StopSignal
 
     os.setsid()
@@ -128,7 +128,7 @@ def run_rank(jobs: Sequence[Job], execution: Execution, environment: dict[str, s
 
 
 def execute_here(jobs: Sequence[Job], execution: Execution, stop: StopSignal) -> int:
-    """Make jobs one after another in this process, each with its output in its log; the exit status."""
+    """Execute jobs one after another in this process, each with its output in its log; the exit status."""
     from study.training.trainer import rank
 
     for job in jobs:
@@ -144,7 +144,7 @@ def execute_here(jobs: Sequence[Job], execution: Execution, stop: StopSignal) ->
 
 
 def log_into(file: Path) -> None:
-    """Send what this process prints into a log, at its end."""
+    """Append what this process prints to a log."""
     file.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(log, 1)
@@ -153,7 +153,7 @@ def log_into(file: Path) -> None:
 
 
 def stop_when_orphaned(stop: Callable[[], None]) -> None:
-    """Wait for the process that started this one to end, and then call `stop`."""
+    """Call `stop` once the parent process has ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -161,7 +161,7 @@ def stop_when_orphaned(stop: Callable[[], None]) -> None:
 
 
 def memory_kills() -> int:
-    """How many processes this machine's kernel has killed for want of memory; 0 where it does not say."""
+    """How many processes the kernel's OOM killer has killed; 0 where unknown."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The Ray executor: a task for each batch of jobs, with its CPUs or GPUs, on a running cluster or one started here."""
+"""The Ray executor: one task for each batch of jobs, on a running cluster or one started here."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from study.executing.slots import MPS_PORTION, Slot, rank_environments
 from study.store.ownership import HUNG_AFTER
 
 FORWARDED = ("STUDY_CACHE", HUNG_AFTER, "OMP_NUM_THREADS", *WAITING, MPS_PORTION, "HF_HUB_OFFLINE", "HF_HOME")
-"""Variables of the launcher that its jobs need on whatever node they run."""
+"""Environment variables that jobs need on every node."""
 
 ANSWER_SECONDS = 10.0
-"""How long the address of a cluster may take to answer."""
+"""How long a cluster may take to answer."""
 
 POLL_SECONDS = 0.5
-"""How long a worker waits for its jobs before it looks whether it was cancelled."""
+"""How often a worker checks whether it was cancelled."""
 
 
 def connect(address: str | None) -> Any:
-    """Ray, connected to the cluster at `address` or RAY_ADDRESS, or else to one started on this machine for this launch alone.
+    """Ray, connected to the cluster at `address` or RAY_ADDRESS, else to one started here for this launch.
 
-    Ray's servers listen on all interfaces even when told a loopback address, so the cluster started here asks for a token that
-    only this process and its children know. Raises InputError where Ray is not installed or a cluster does not answer.
+    Ray's servers listen on all interfaces even with a loopback address, so a cluster started here requires a token that only
+    this process and its children have. Raises InputError where Ray is not installed or a cluster does not answer.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = address or os.environ.get("RAY_ADDRESS")
@@ -60,7 +60,6 @@ def connect(address: str | None) -> Any:
 
 
 def _check_that_one_answers(address: str) -> None:
-    """Raise InputError where nobody listens at host:port, for which Ray itself tries again for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         return  # `auto` and the like, which Ray looks up
@@ -72,7 +71,7 @@ def _check_that_one_answers(address: str) -> None:
 
 
 def needs(resources: Resources, device: str) -> dict[str, float]:
-    """What one job takes of a node, by Ray's names; several that share a GPU take a fraction each."""
+    """The resources of one job by Ray's names; jobs that share a GPU take a fraction each."""
     ranks = resources.devices
     if device == "cpu":
         return {"CPU": float(ranks * resources.ray.cpus)}
@@ -81,9 +80,9 @@ def needs(resources: Resources, device: str) -> dict[str, float]:
 
 
 def ray_slots(resources: Resources) -> list[Slot]:
-    """As many slots as the nodes have room for, or as `runs` says; `auto` is CUDA where a node has GPUs.
+    """As many slots as the nodes can hold, or as `runs` says; `auto` is CUDA where a node has GPUs.
 
-    Raises InputError where no node has room for one job.
+    Raises InputError where no node can hold one job.
     """
     options, ray = resources.ray, connect(resources.ray.address)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -93,16 +92,16 @@ def ray_slots(resources: Resources) -> list[Slot]:
     needed = needs(resources, device)
     room = sum(min(int(node.get(name, 0) / amount + 1e-9) for name, amount in needed.items()) for node in nodes)
     if not room and not options.runs:
-        asked = " and ".join(f"{amount:g} {name}" for name, amount in needed.items())
+        requested = " and ".join(f"{amount:g} {name}" for name, amount in needed.items())
         raise InputError.at(
-            "--on ray", f"no node of the cluster has {asked}, which a run takes; where nodes come later, say ray.runs"
+            "--on ray", f"no node of the cluster has {requested}, which a run needs; if nodes join later, set ray.runs"
         )
     sharing = resources.slots_per_device or 1 if device == "cuda" else 1
     return [Slot(device, tuple(range(resources.devices)), options.cpus, sharing)] * (options.runs or room)
 
 
 class RayExecutor:
-    """Jobs as Ray tasks that are never retried by Ray; the coordinator decides what is tried again."""
+    """Executes batches as Ray tasks without Ray's retries; the coordinator decides on those."""
 
     def __init__(self, slots: list[Slot], resources: Resources) -> None:
         self.slot, self.slots = slots[0], len(slots)
@@ -129,17 +128,17 @@ class RayExecutor:
         return future
 
     def interrupt(self) -> None:
-        """Tell every job to save and stop; one that waits for room is taken back."""
+        """Order every job to save and stop; queued ones are withdrawn."""
         for task in list(self._running.values()):
             self._ray.cancel(task)
 
     def kill(self) -> None:
-        """End the worker of every job; the job finds itself orphaned, saves and stops."""
+        """Kill the worker of every job; the orphaned jobs save and stop."""
         for task in list(self._running.values()):
             self._ray.cancel(task, force=True)
 
     def _wait(self, future: Future[int], task: Any) -> None:
-        """Wait for a task; one that was taken back was preempted, one whose node or worker died has died."""
+        """Wait for a task; a withdrawn one was preempted, one whose node or worker died was killed."""
         errors = self._ray.exceptions
         try:
             status = int(self._ray.get(task))
@@ -156,7 +155,7 @@ class RayExecutor:
 
 
 def execute_on_ray(jobs: Sequence[Job], slot: Slot, directory: Path, variables: dict[str, str]) -> int:
-    """A batch of jobs in processes of its own below a Ray worker, which passes a cancellation on; the exit status."""
+    """Execute a batch in processes below a Ray worker, which forwards a cancellation; the exit status."""
     os.chdir(directory)
     os.environ.update(variables)
     processes = JobProcesses(jobs, slot.execution(), rank_environments(slot))

@@ -1,4 +1,4 @@
-"""Room for jobs on this machine: which devices each may use, how many share one, and what each of its ranks is told."""
+"""Slots for jobs on this machine: their devices, how many share one, and the environment of each rank."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ALONE = {"RANK": "0", "LOCAL_RANK": "0"}
 """The rank of a job on one device, whatever its process inherits."""
 
 MPS_PORTION = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-"""The variable by which CUDA's Multi-Process Service gives a process a portion of a GPU's multiprocessors."""
+"""The variable with which CUDA's Multi-Process Service limits a process to a percentage of a GPU."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for one job at a time: the devices it may use, the CPU threads of each of its processes, and who else is there.
+    """Room for one job at a time: its devices, the CPU threads of each process, and how many jobs share a device.
 
-    `sharing` is how many jobs at most have each device of the slot, a CPU's threads being its devices; 1 means it is exclusive.
+    `sharing` is the number of jobs on each device, a CPU's threads being its devices; 1 means exclusive use.
     """
 
     device: Device
@@ -49,15 +49,15 @@ class Slot:
 def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | None, devices_per_run: int) -> list[Slot]:
     """The slots of this machine.
 
-    On CUDA each group of `devices_per_run` GPUs has `slots_per_device` slots, by default one. The CPU counts as one device,
-    by default with a slot for every `devices_per_run` cores, since small encoders gain little from a second thread.
-    Raises InputError where the machine has not enough of what is asked for.
+    On CUDA each group of `devices_per_run` GPUs has `slots_per_device` slots, by default one. The CPU counts as one device, by
+    default with a slot for every `devices_per_run` cores, since small encoders gain little from a second thread. Raises
+    InputError where the machine has too few devices.
     """
     cores = machine.cores()
     gpus = 0 if device == "cpu" else _gpu_count()
     if gpus < devices_per_run and (gpus or device == "cuda"):
         place = "--device cuda" if device == "cuda" else "--devices"
-        raise InputError.at(place, f"each run is to have {plural(devices_per_run, 'GPU')}, torch sees {gpus} here")
+        raise InputError.at(place, f"each run needs {plural(devices_per_run, 'GPU')}, but torch finds {gpus} here")
     if gpus >= devices_per_run and gpus:
         groups = [
             tuple(range(first, first + devices_per_run)) for first in range(0, gpus - devices_per_run + 1, devices_per_run)
@@ -78,20 +78,22 @@ def _gpu_count() -> int:
 
 
 def sharing_note(slots: list[Slot]) -> str | None:
-    """What to tell about slots that share GPUs: how many runs do, and what to start where MPS is not running."""
+    """A note on slots that share GPUs, with how to start MPS where it is not running; None without sharing."""
     sharing = slots[0].sharing
     if slots[0].device == "cpu" or sharing == 1:
         return None
-    note = f"{sharing} runs share each GPU: records carry environment.sharing {sharing}, their tokens/s are those of a share"
+    note = (
+        f"{sharing} runs share each GPU: records have environment.sharing {sharing}, and their tokens/s are those of one share"
+    )
     if mps_is_running():
         portion = (os.environ | _gpu_environment(slots[0]))[MPS_PORTION]
         return f"{note}. MPS runs each on at most {portion}% of the multiprocessors"
-    turns = "MPS is not running, so the runs take turns on the GPU and together are no faster than one"
+    turns = "MPS is not running, so the runs alternate on the GPU and are together no faster than one"
     return f"{note}. {turns}; `nvidia-cuda-mps-control -d` starts it"
 
 
 def mps_is_running() -> bool:
-    """Whether CUDA's Multi-Process Service serves this process: its control daemon lives, by the pid in its pipe folder."""
+    """Whether CUDA's Multi-Process Service serves this process: the pid in its pipe folder is alive."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
     try:
         pid = int((folder / "nvidia-cuda-mps-control.pid").read_text())
@@ -104,16 +106,16 @@ def mps_is_running() -> bool:
 
 
 def mps_portion(sharing: int) -> int:
-    """The percentage of a GPU's multiprocessors for each of so many runs: twice an even share, so that all are in use.
+    """The percentage of a GPU's multiprocessors for each of `sharing` runs: twice an even share, so that all are in use.
 
-    A kernel may else take all of them, and others wait. Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource
+    Without a limit one kernel may take all of them. Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource
     Provisioning".
     """
     return max(1, min(100, 200 // sharing))
 
 
 def rank_environments(slot: Slot) -> list[dict[str, str]]:
-    """The variables of each rank, torchrun's names; a run on one device is rank 0, whatever it inherits."""
+    """The environment variables of each rank, by torchrun's names."""
     gpus = _gpu_environment(slot) if slot.device == "cuda" else {}
     if len(slot.indices) == 1:
         return [gpus | ALONE]
@@ -125,7 +127,7 @@ def rank_environments(slot: Slot) -> list[dict[str, str]]:
 
 
 def _gpu_environment(slot: Slot) -> dict[str, str]:
-    """The GPUs of a slot and, where others share them, the portion of each that MPS gives it, unless that is set already."""
+    """The GPUs of a slot and, where they are shared, the MPS percentage unless one is set."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     names = [visible[index] if visible else str(index) for index in slot.indices]
     portion = {MPS_PORTION: str(mps_portion(slot.sharing))} if slot.sharing > 1 and MPS_PORTION not in os.environ else {}

@@ -1,8 +1,8 @@
-"""The Slurm executor: a Slurm job for each batch of jobs, in arrays by submitit.
+"""The Slurm executor: one Slurm job for each batch of jobs, in arrays submitted by submitit.
 
-Where a Slurm job is comes from squeue and from the job's own file; accounting is not needed. Slurm jobs outlive the launcher,
-and the next one finds them by name: `study-<sweep>-<array>`, where `slurm/<array>.json` in the sweep's folder, written before
-the array is submitted, lists the keys of what each of them makes.
+The state of a Slurm job comes from squeue and from the job's own file; accounting is not needed. Slurm jobs outlive the
+launcher, and the next launch finds them by name: `study-<sweep>-<array>`, where `slurm/<array>.json` in the sweep's folder,
+written before the submission, lists the keys of each batch.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from study.executing.slurm_job import execute_in_slurm, exit_file
 from study.store.sweep_folder import SweepFolder
 
 SIGNAL_SECONDS = 90
-"""How long before its time limit a job is told to save."""
+"""How long before its time limit a job is ordered to save."""
 
 LARGEST_ARRAY = 500
-"""The most jobs of one array, below the usual MaxArraySize of 1001."""
+"""The largest array, below the usual MaxArraySize of 1001."""
 
 COMMAND_SECONDS = 60.0
-"""How long a command of Slurm may take; one that takes longer has not answered."""
+"""How long a command of Slurm may take."""
 
 QUEUED = re.compile(r"^(\d+)\|(N/A|\d+)\|([A-Z_]+)\|(.*)$", re.MULTILINE)
-"""A line of squeue as it is asked here: the id of an array or a job, the index in the array, the state, and the name."""
+"""A line of squeue: the id of an array or a job, the index in the array, the state, and the name."""
 
 ENDED = {
     **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"), PREEMPTED_EXIT),
@@ -52,11 +52,11 @@ ENDED = {
     "COMPLETED": 1,
     "FAILED": 1,
 }
-"""Slurm's final states, each with the exit status of a job that left none itself: what a node does is not the job's fault."""
+"""Slurm's final states, each with the exit status of a job that left none; a failed node is not the job's fault."""
 
 
 def slurm_slots(resources: Resources) -> list[Slot]:
-    """As many slots as jobs may be in the queue; `auto` is CUDA where the partition has GPUs."""
+    """As many slots as jobs may be queued; `auto` is CUDA where the partition has GPUs."""
     options, device = resources.slurm, resources.device
     if device == "auto":
         _submitit()
@@ -67,7 +67,7 @@ def slurm_slots(resources: Resources) -> list[Slot]:
 
 @dataclass(eq=False)
 class Submitted:
-    """A batch that was submitted: its future, and its job once Slurm has given it an id."""
+    """A submitted batch: its future, and the Slurm job's id once it has one."""
 
     jobs: Sequence[Job]
     future: Future[int]
@@ -75,7 +75,7 @@ class Submitted:
 
 
 class SlurmExecutor:
-    """Batches as Slurm jobs; what is in the queue from an earlier launch is waited for, not submitted again."""
+    """Executes batches as Slurm jobs; those that an earlier launch left in the queue are waited for."""
 
     def __init__(self, slot: Slot, options: SlurmOptions, sweep: SweepFolder) -> None:
         self.slot, self.options = slot, options
@@ -104,7 +104,7 @@ class SlurmExecutor:
         return future
 
     def interrupt(self) -> None:
-        """Take what waits out of the queue, and tell what runs to save and stop."""
+        """Withdraw queued jobs, and order running ones to save and stop."""
         with self._lock:
             unsubmitted = [batch for batch in self._submitted if batch.job_id is None]
             self._submitted = [batch for batch in self._submitted if batch.job_id is not None]
@@ -122,13 +122,12 @@ class SlurmExecutor:
             _output("scancel", *ids)
 
     def _ids(self) -> list[str]:
-        """Every job that may live, those of earlier launches too that this one only waits for."""
         with self._lock:
             known = (batch.job_id for batch in self._submitted if batch.job_id is not None)
             return [*dict.fromkeys((*known, *self._queued.values()))]
 
     def _follow(self) -> None:
-        """Submit what is due and resolve what has ended, for as long as the launcher lives; an error that lasts ends that."""
+        """Submit due batches and resolve ended ones, until the launcher ends or an error persists."""
         while True:
             time.sleep(max(1.0, min(10.0, len(self._submitted) / 20)))
             try:
@@ -142,17 +141,17 @@ class SlurmExecutor:
             self._resolve()
 
     def _fail(self, error: Exception) -> None:
-        """Give every future an error; jobs in the queue are left alone, and the next launch takes them up."""
+        """Fail every future; queued jobs stay for the next launch."""
         with self._lock:
             failed, self._submitted = self._submitted, []
         if isinstance(error, OSError):
-            goes_on = "what is in the queue goes on, and the same command takes it up"
-            error = InputError.at("--on slurm", f"jobs cannot be submitted or followed: {error}; {goes_on}")
+            goes_on = "queued jobs go on, and the same command resumes them"
+            error = InputError.at("--on slurm", f"jobs cannot be submitted or monitored: {error}; {goes_on}")
         for batch in failed:
             batch.future.set_exception(error)
 
     def _submit_due(self) -> None:
-        """Submit what waits as one array; refused at first it is bad input, later it is tried again."""
+        """Submit waiting batches as one array; a first refusal is bad input, a later one is retried."""
         with self._lock:
             due = [batch for batch in self._submitted if batch.job_id is None][:LARGEST_ARRAY]
             if not due:
@@ -162,7 +161,7 @@ class SlurmExecutor:
             except (self._submitit.core.utils.FailedJobError, self._submitit.core.utils.FailedSubmissionError) as error:
                 said = " ".join(str(error).split())
                 if self._accepted:
-                    sys.stderr.write(f"sbatch refused {plural(len(due), 'job')}, submitted again: {said}\n")
+                    sys.stderr.write(f"sbatch refused {plural(len(due), 'job')}, which will be submitted again: {said}\n")
                     return
                 self._submitted = []
                 for batch in due:
@@ -187,7 +186,6 @@ class SlurmExecutor:
             raise
 
     def _parameters(self, array: str) -> dict[str, Any]:
-        """What sbatch is told, by submitit's names."""
         options, ranks = self.options, len(self.slot.indices) // self.options.nodes
         minutes = None if options.time is None else minutes_of(options.time)
         return {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint", "exclude", "nodes")} | {
@@ -206,12 +204,12 @@ class SlurmExecutor:
         }
 
     def _states(self) -> dict[str, tuple[str, str]] | None:
-        """Name and state of every job of this sweep that Slurm remembers, by its id; None where Slurm does not answer.
+        """Name and state of every job of this sweep that Slurm knows, by id; None where Slurm does not answer.
 
-        The name stands last: other jobs of the user have any name, also one that parts fields or goes over several lines.
+        The name stands last: other jobs of the user may have any name, also with separators or line breaks.
         """
-        asked = ("--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
-        if (listed := _output("squeue", *asked)) is None:
+        requested = ("--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
+        if (listed := _output("squeue", *requested)) is None:
             return None
         states = {}
         if listed and QUEUED.match(listed) is None:
@@ -222,7 +220,7 @@ class SlurmExecutor:
         return states
 
     def _earlier(self) -> dict[str, str]:
-        """The Slurm jobs of earlier launches that have not ended, by the key of each job that they make."""
+        """The live Slurm jobs of earlier launches, by the key of each job in their batches."""
         found: dict[str, str] = {}
         for job_id, (name, state) in (self._states() or {}).items():
             array = self.folder / f"{name.removeprefix(self._prefix)}.json"
@@ -232,13 +230,12 @@ class SlurmExecutor:
         return found
 
     def _resolve(self) -> None:
-        """Resolve the futures of the batches whose Slurm jobs have ended."""
         with self._lock:
-            asked = [batch for batch in self._submitted if batch.job_id is not None]
+            requested = [batch for batch in self._submitted if batch.job_id is not None]
         states = self._states()
         if states is None:
             return
-        for batch in asked:
+        for batch in requested:
             assert batch.job_id is not None
             _, state = states.get(batch.job_id, ("", "COMPLETED"))
             if state in ENDED or (self._killed and state == "COMPLETING"):
@@ -248,7 +245,7 @@ class SlurmExecutor:
                 batch.future.set_result(status)
 
     def _exit_status(self, job_id: str, state: str) -> int:
-        """What the job says of itself, else what its final state means; what submitit left of a good one is removed."""
+        """The exit status in the job's file, else that of its final state; the files of a good job are removed."""
         file = exit_file(self.folder, job_id)
         try:
             status = int(file.read_bytes())
@@ -262,7 +259,7 @@ class SlurmExecutor:
 
 
 def _submitit() -> Any:
-    """The library; raises InputError where it or Slurm is not here."""
+    """The library; raises InputError where it, or a command of Slurm, is missing."""
     try:
         import submitit
     except ModuleNotFoundError:
@@ -273,7 +270,7 @@ def _submitit() -> Any:
 
 
 def _output(command: str, *arguments: str) -> str | None:
-    """What a command of Slurm prints, None where it fails or cannot be started."""
+    """The output of a Slurm command, None where it fails or cannot start."""
     try:
         done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=COMMAND_SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""One rank of a batch of jobs inside a Slurm job: what srun tells it, and what it leaves for the launcher."""
+"""One rank of a batch inside a Slurm job: what srun gives it, and what it leaves for the launcher."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FIRST_PORT, PORTS = 20_000, 30_000
 
 
 def execute_in_slurm(jobs: Sequence[Job], folder: Path, slot: Slot, nodes: int) -> int:
-    """Make a batch of jobs as srun started it, or its rank of them; the exit status, which the first rank leaves in `folder`.
+    """Execute a batch, or its rank of one, inside a Slurm job; the first rank leaves the exit status in `folder`.
 
-    Told of the time limit it saves and puts its Slurm job back into the queue; told to stop it only saves.
+    At the time limit it saves and requeues its Slurm job; an order to stop only saves.
     """
     from study.training.stopping import StopSignal
 
@@ -49,7 +49,7 @@ def execute_in_slurm(jobs: Sequence[Job], folder: Path, slot: Slot, nodes: int) 
 
 
 def exit_file(folder: Path, job: str) -> Path:
-    """Where the first rank of a Slurm job leaves the exit status."""
+    """The file in which a Slurm job leaves its exit status."""
     return folder / f"{job}.exit"
 
 
@@ -60,7 +60,7 @@ def job_id() -> str:
 
 
 def rank_variables(ranks: int) -> dict[str, str]:
-    """What torchrun would set, by Slurm's variables; the leader is on the job's first node, at a port by the job's number."""
+    """The variables of torchrun, from Slurm's; the leader is on the first node, at a port by the job's number."""
     if ranks == 1:
         return ALONE
     return {

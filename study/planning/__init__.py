@@ -1,1 +1,1 @@
-"""From a sweep file to what runs next: cells, tuning, search, trunks, and the cost estimate. Nothing is started here."""
+"""From a sweep file to the next runs: cells, tuning, search, trunks, cost and memory. Nothing is started here."""

@@ -1,4 +1,4 @@
-"""A cell of a sweep, and the runs that it needs next: a pure function of the records."""
+"""A cell of a sweep and the runs that it needs next: a pure function of the records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from study.config.effects import MAY_COINCIDE, training_key
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep
 from study.config.tuned_values import Tried, best_values, rank
-from study.planning.tuning import Line, next_places, start_near
+from study.planning.tuning import Line, next_indices, start_near
 from study.store.records import RunRecord
 
 Trial = tuple[RunConfig, ...]
-"""The runs of one combination of tuned values: one a trial seed."""
+"""The runs of one combination of tuned values, one for each trial seed."""
 
 Values = tuple[float | None, ...]
-"""A combination of tuned values; None where a run that an earlier launch trained does without the knob."""
+"""A combination of tuned values; None where a run of an earlier launch lacks the knob."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Where a cell's search is: the runs it needs next, those of the best values so far, and whether it is over.
+    """The state of a cell's search: the runs it needs next, those of the best values so far, and whether it is over.
 
-    `around` is the value of the one tuned knob that a neighbour begins at: the best, or where this search began.
+    `around` is the value at which a neighbour starts its search: the best one, or where this search started.
     """
 
     missing: list[RunConfig]
@@ -40,12 +40,11 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Cell:
-    """The runs of one architecture and budget: learning rates tuned at a third of the seeds, the best repeated at the others.
+    """The runs of one architecture and budget: knobs are tuned at a third of the seeds, the best is repeated at the others.
 
-    `tried` are the combinations of tuned values that the cell has runs of, those of other launches' ranges among them.
-    `other_names` say what else the sweep asks for that trains the same. `neighbour` is the nearest cheaper cell, whose best
-    value is where the search of this one begins. A cell that `takes` has no search: it trains with the best values of its
-    neighbour. One that `checks` tries the values on both sides of them, too.
+    `tried` are the combinations of tuned values that have runs, also of other launches' ranges. `other_names` are other
+    requests of the sweep that train the same. `neighbour` is the nearest cheaper cell, whose best value starts this search. A
+    cell that `takes` uses its neighbour's best values without a search; one that `checks` also tries the values on both sides.
     """
 
     config: RunConfig
@@ -58,7 +57,7 @@ class Cell:
 
     @property
     def family(self) -> str:
-        """What the cell shares with those that differ in their budget alone."""
+        """What the cell shares with cells that differ only in their budget."""
         return family_of(self.config, self.spec.tune)
 
     def variant(self, tuned: Mapping[str, float | None], seed: int) -> RunConfig:
@@ -73,11 +72,11 @@ class Cell:
         return self.config.to_dict()
 
     def wanted(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> list[RunConfig]:
-        """The runs that the cell needs next, given the records there are (keyed by their key); none left when it is done.
+        """The runs that the cell needs next, given the records by key; none when it is done.
 
-        First the search at the trial seeds, as soon as that of the neighbour is over; then the best at the other seeds. Where
-        nothing is tuned, all seeds at once. A pure function of the records, so that a restarted coordinator asks the same;
-        `tuning` is where they leave the search, for who has looked.
+        First the search at the trial seeds, once the neighbour's is over; then the best values at the other seeds. Without
+        tuning, all seeds at once. A pure function of the records, so that a restarted coordinator asks for the same; `tuning`
+        is the state of the search, if known.
         """
         tuning = tuning or self.tuning(records)
         if not tuning.over or tuning.best is None:
@@ -87,14 +86,14 @@ class Cell:
         return _without_record((*tuning.best, *repeats), records)
 
     def tuned(self, records: Mapping[str, RunRecord]) -> bool:
-        """Whether the cell's search is over, so that all the runs it will ever want are known."""
+        """Whether the search is over, so that all future runs are known."""
         return not self.spec.tune or self.tuning(records).over
 
     def tuning(self, records: Mapping[str, RunRecord], before: Tuning | None = None) -> Tuning:
-        """Where the search is: brackets around the neighbour's best for one knob, all combinations for several.
+        """The state of the search: brackets around the neighbour's best for one knob, all combinations for several.
 
-        Where nothing is tuned it is over, and every seed is wanted. The best is that of all that were tried, also by an earlier
-        launch at values that this one would not try. `before` is where the neighbour's is, for who has looked.
+        Without tuning it is over and every seed is wanted. The best is that of all values tried, also by earlier launches.
+        `before` is the neighbour's state, if known.
         """
         if not self.spec.tune:
             return Tuning(_without_record(self.trials(), records), None, over=True)
@@ -110,16 +109,16 @@ class Cell:
             around = before.around
         values, trials = zip(*self._line, strict=True)
         line = Line(values, start_near([value for value in values[1:-1] if value is not None], around))
-        ended = (place for place, trial in enumerate(trials) if trial and not _without_record(trial, records))
-        asked = next_places(line, tuple((place, _loss(trials[place], records)) for place in ended))
-        missing = [run for place in asked for run in _without_record(trials[place], records)]
+        ended = (index for index, trial in enumerate(trials) if trial and not _without_record(trial, records))
+        needed = next_indices(line, tuple((index, _loss(trials[index], records)) for index in ended))
+        missing = [run for index in needed for run in _without_record(trials[index], records)]
         best = self._best(records)
         return Tuning(missing, best, not missing, line.values[line.start] if best is None else self._values_at(best)[0])
 
     def _taken(self, records: Mapping[str, RunRecord], before: Tuning | None) -> Tuning:
-        """The neighbour's best values, once its search is over; a cell that checks them tries those on both sides as well.
+        """The neighbour's best values once its search is over; a cell that checks also tries the values beside them.
 
-        The best of a cell that checks is that of all values tried, so that a failed check shows in what it chose.
+        The best of a checking cell is that of all values tried, so that a failed check shows in its choice.
         """
         assert self.neighbour is not None
         before = before or self.neighbour.tuning(records)
@@ -134,13 +133,12 @@ class Cell:
 
     @cached_property
     def _line(self) -> list[tuple[float | None, Trial]]:
-        """The values of the one tuned knob, with one beyond each end, each with its runs; no runs where none can have it."""
+        """The values of the one tuned knob, with one beyond each end, and their runs; none where no run can have one."""
         (tuned,) = self.spec.tune.values()
         trials = ((value, self._reach.get((value,), ())) for value in tuned.line())
         return [(value if trial else None, trial) for value, trial in trials]
 
     def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
-        """All combinations, then those on either side of the best, knob by knob, until they have all been tried."""
         missing, best = _without_record(self.trials(), records), self._best(records)
         if not missing and best is not None:
             missing = [run for trial in self._beside(best) for run in _without_record(trial, records)]
@@ -148,7 +146,7 @@ class Cell:
 
     @cached_property
     def _reach(self) -> dict[Values, Trial]:
-        """Every combination of the tuned values and one beyond each end, and what was tried; none that no run can have."""
+        """Every combination of the tuned values and one beyond each end, and what was tried; only valid runs."""
         found: dict[Values, Trial] = {}
         for values in dict.fromkeys((*product(*(tuned.line() for tuned in self.spec.tune.values())), *self.tried)):
             with contextlib.suppress(InputError):  # such as a share above 1
@@ -156,12 +154,11 @@ class Cell:
         return found if MAY_COINCIDE.isdisjoint(self.spec.tune) else self._each_once(found)
 
     def _trial(self, values: Values) -> Trial:
-        """The runs of a combination of tuned values."""
         tuned = dict(zip(self.spec.tune, values, strict=True))
         return tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
 
     def _each_once(self, trials: dict[Values, Trial]) -> dict[Values, Trial]:
-        """The trials without those beyond the range that train what another value does, too."""
+        """The trials without those beyond the range that train the same as another value."""
         inside: set[Values] = {tuple(point.values()) for point in self.points()}
         kept = {values: trial for values, trial in trials.items() if values in inside}
         trained = {training_key(trial[0]) for trial in kept.values()}
@@ -172,13 +169,13 @@ class Cell:
         return {values: trial for values, trial in trials.items() if values in kept}
 
     def trials(self) -> list[RunConfig]:
-        """The runs of every combination of the tuned values; where nothing is tuned, every seed."""
+        """The runs of every combination of the tuned values; without tuning, of every seed."""
         return [run for point in self.points() for run in self._reach[tuple(point.values())]]
 
     def runs_left(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> int:
-        """How many more runs the cell takes at most, further extensions not counted; none once it is done.
+        """How many more runs the cell needs at most, without extensions.
 
-        `tuning` is where the records leave its search, for who has looked.
+        `tuning` is the state of the search, if known.
         """
         untried = _without_record(self.trials(), records)
         if not self.spec.tune:
@@ -191,18 +188,17 @@ class Cell:
         return max(len(untried), len(tuning.missing)) + len(self.spec.repeat_seeds)
 
     def planned_runs(self) -> int:
-        """How many runs the cell takes at most, extensions not counted."""
+        """How many runs the cell needs at most, without extensions."""
         if self.takes:
             return (1 + 2 * len(self.spec.tune) * self.checks) * len(self.spec.trial_seeds) + len(self.spec.repeat_seeds)
         return len(self.points()) * len(self.spec.trial_seeds) + len(self.spec.repeat_seeds)
 
     def points(self) -> list[dict[str, float]]:
-        """Every combination of the tuned values, one of no values where nothing is tuned."""
+        """Every combination of the tuned values; one empty combination without tuning."""
         axes = {path: tuned.values() for path, tuned in self.spec.tune.items()}
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
     def _beside(self, best: Trial) -> list[Trial]:
-        """The runs a value up and a value down from the best in one knob each, at most one value beyond an end of its range."""
         at = self._values_at(best)
         found = []
         for place, tuned in enumerate(self.spec.tune.values()):
@@ -217,7 +213,6 @@ class Cell:
         return tuple(trial[0].values_of(self.spec.tune).values())
 
     def _best(self, records: Mapping[str, RunRecord]) -> Trial | None:
-        """The trial that stands first of all that were tried, the first of several; None where none has a usable run."""
         tried = [
             Tried(run.seed, values, record.usable_loss_nats, record.is_informative)
             for values, trial in self._reach.items()
@@ -229,7 +224,7 @@ class Cell:
 
 
 def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[str, Tuning]:
-    """Where the searches of cells are, by the cells' keys; each is looked at once, after those that it waits for."""
+    """The state of each cell's search by the cell's key, each computed once."""
     found: dict[str, Tuning] = {}
 
     def look(cell: Cell) -> Tuning:
@@ -244,7 +239,7 @@ def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[s
 
 
 def family_of(config: RunConfig, tuned: Iterable[str]) -> str:
-    """What the runs share that differ only in tuned knobs, seed and budget."""
+    """What runs share that differ only in tuned knobs, seed and budget."""
     return config.identity(but=(*tuned, "seed", "recipe.budget"))
 
 
@@ -253,6 +248,5 @@ def _without_record(trial: Iterable[RunConfig], records: Mapping[str, RunRecord]
 
 
 def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
-    """What a trial ranks by, None where no run of it learned."""
     ended = (records[run.key] for run in trial)
     return rank([record.usable_loss_nats for record in ended if record.is_informative])

@@ -1,4 +1,4 @@
-"""Cells that a sweep asks for under two names: what they train is the same, so it is planned and trained once."""
+"""Cells that a sweep requests under two names: they train the same and are planned once."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _BUDGETS = "budgets"
 
 @dataclass(frozen=True)
 class RequestedCell:
-    """A cell as the sweep file asks for it: its run at the lowest tuned values, and its values of what is varied."""
+    """A cell as the sweep file requests it: its run at the lowest tuned values, and its values of what is varied."""
 
     config: RunConfig
-    setting: Mapping[str, Any]
+    variant: Mapping[str, Any]
 
     @cached_property
     def axes(self) -> dict[str, object]:
-        """What tells it from others of its shape, by its place in the file."""
-        varied = {f"vary.{knob}": value for knob, value in self.setting.items()}
+        """What distinguishes it from others of its shape, by key of the file."""
+        varied = {f"vary.{knob}": value for knob, value in self.variant.items()}
         budget = self.config.recipe.budget
         return {_BUDGETS: f"{budget.amount:,.15g} {budget.unit}", **varied}
 
     def differs_from(self, other: RequestedCell) -> list[str]:
-        """The places in the file by which it is told from another."""
+        """The keys of the file in which it differs from another."""
         return [place for place, value in self.axes.items() if other.axes[place] != value]
 
     def name(self, with_budget: bool) -> str:
-        """Its setting in words, and its budget."""
-        return " ".join(filter(None, (describe_knobs(self.setting), str(self.axes[_BUDGETS]) if with_budget else "")))
+        """Its variant in words, and its budget."""
+        return " ".join(filter(None, (describe_knobs(self.variant), str(self.axes[_BUDGETS]) if with_budget else "")))
 
 
 def cell_key(config: RunConfig, spec: CellSweep) -> tuple[str, ...]:
-    """What cells share that train the same runs, at the lowest tuned values and at the highest of each knob."""
+    """What cells share that train the same runs, at the lowest tuned values and at each knob's highest."""
     values = config.to_dict() if spec.tune else {}
     return training_key(config), *(training_key(_at(values, knob, tuned.high)) for knob, tuned in spec.tune.items())
 
@@ -53,7 +53,7 @@ def _at(values: Mapping[str, Any], knob: str, value: float) -> RunConfig:
 
 
 def other_names(group: Sequence[RequestedCell]) -> tuple[str, ...]:
-    """The names that the cell of a group has beside that of the first, each with the reason why it trains the same."""
+    """The other names of a group's cell, each with the reason why it trains the same."""
     first, *others = group
     return tuple(
         f"{one.name(_BUDGETS in places)} is {first.name(_BUDGETS in places)}: {_why(one, places)}"
@@ -63,25 +63,25 @@ def other_names(group: Sequence[RequestedCell]) -> tuple[str, ...]:
 
 
 def redundant(groups: Iterable[Sequence[RequestedCell]]) -> Iterator[Problem]:
-    """The values of a sweep file that train nothing of their own at any shape, each with the one that it repeats."""
-    asked: Counter[tuple[str, object]] = Counter()
+    """Values of a sweep file that train nothing new at any shape, each with the value that it repeats."""
+    requested: Counter[tuple[str, object]] = Counter()
     again: dict[tuple[str, object], list[tuple[RequestedCell, RequestedCell]]] = {}
     for group in groups:
         first, *others = group
-        asked.update(axis for one in group for axis in one.axes.items())
+        requested.update(axis for one in group for axis in one.axes.items())
         for one in others:
             places = one.differs_from(first)
             if len(places) == 1 and one.config.key != first.config.key:
                 again.setdefault((places[0], one.axes[places[0]]), []).append((first, one))
     for (place, value), pairs in again.items():
-        if len(pairs) == asked[place, value]:
+        if len(pairs) == requested[place, value]:
             first, one = pairs[0]
-            why = f"train the same runs: {_why(one, [place])}; give one of them"
+            why = f"train the same runs: {_why(one, [place])}; keep one of them"
             yield Problem(place, f"{first.axes[place]} and {value} {why}")
 
 
 def alike_when_tuned(spec: CellSweep, runs: Iterable[tuple[Mapping[str, float], RunConfig]]) -> Iterator[Problem]:
-    """The tuned values of a cell that train what others do, by the runs at its points."""
+    """Tuned values of a cell that train the same as others, by the runs at its points."""
     if MAY_COINCIDE.isdisjoint(spec.tune):
         return
     trained: dict[str, Mapping[str, float]] = {}
@@ -96,10 +96,9 @@ def alike_when_tuned(spec: CellSweep, runs: Iterable[tuple[Mapping[str, float], 
 
 
 def _why(one: RequestedCell, places: Sequence[str]) -> str:
-    """Why it makes no difference that cells differ at these places."""
     rounded = {
         _BUDGETS: f"both are {one.config.steps:,} steps",
         f"vary.{MASKED_SHARE}": f"both mask {one.config.predictions} positions of a sequence",
     } | {f"vary.{knob}": "every step has the same learning rate at both" for knob in IN_STEPS}
     reasons = rounded | {f"vary.{knob}": why for knob, why in without_effect(one.config).items()}
-    return "; ".join(dict.fromkeys(reasons.get(place, "both come to the same") for place in places))
+    return "; ".join(dict.fromkeys(reasons.get(place, "both have the same effect") for place in places))

@@ -1,4 +1,4 @@
-"""The bill of a sweep before anything is spent: parameters, tokens, FLOPs and expected seconds, cell by cell."""
+"""The cost of a sweep before anything is spent: parameters, tokens, FLOPs and expected seconds of each cell."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from study.store.records import RunRecord
 from study.store.run_folder import expected_flops
 
 PRICED = ("recipe.batch_tokens", "recipe.masking.rate")
-"""The knobs of a recipe that change what a run costs."""
+"""The knobs of a recipe that change the cost of a run."""
 
 
 @dataclass(frozen=True)
 class CellCost:
-    """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains.
+    """The cost of each run of a cell: FLOPs and seconds are those of its `spent_tokens`, without a trunk's.
 
-    `runs_left` are those of its `runs` that have not ended yet, at most where its best rate is still sought. `other_names` say
-    what else the sweep asks for that trains the same runs.
+    `runs_left` of its `runs` have not ended, at most that many while its best rate is sought. `other_names` are other requests
+    of the sweep that train the same runs.
     """
 
     shape: str
@@ -46,7 +46,7 @@ class CellCost:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What the cells that share a trunk cost: so, if every budget trained alone, and at the largest budgets alone."""
+    """The FLOPs of cells that share trunks, what they would be without sharing, and those of the largest budgets alone."""
 
     train_flops: float
     train_flops_alone: float
@@ -55,12 +55,12 @@ class Sharing:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a sweep will cost, cell by cell, but for what tuning adds to its combinations; `at_most` where it may need less.
+    """The cost of a sweep, cell by cell, without the extensions of tuning; `at_most` where it may need less.
 
-    Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. The rows
-    are those of the plan's cells; a search has one, that of the largest run it may try. `unread` tells where the tokeniser does
-    not know much of the text, `passed_over` which files of its folder are not read; `validation_overlap_share` is None until
-    the text has been prepared.
+    `sharing` says what common trunks save, if the budgets agree on their best rate. Rows are those of the plan's cells; a
+    search has one, that of the largest run it may try. `unread` warns of text that the tokeniser does not know, `passed_over`
+    of files that are not read; `validation_overlap_share` is None until the text is prepared. `earlier_question` is another
+    question that the folder has answered so far.
     """
 
     plan: Plan
@@ -72,15 +72,16 @@ class CostEstimate:
     unread: str | None = None
     passed_over: str | None = None
     validation_overlap_share: float | None = None
+    earlier_question: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The bill as plain values."""
+        """The estimate as plain values."""
         of_all = ("runs", "tokens", "spent_tokens", "train_flops", "expected_seconds")
         totals = {name: getattr(self, name) for name in (*of_all, "runs_left", "train_flops_left", "expected_seconds_left")}
         sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
         return (
             {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
-            | {name: getattr(self, name) for name in ("unread", "passed_over", "validation_overlap_share")}
+            | {name: getattr(self, name) for name in ("unread", "passed_over", "validation_overlap_share", "earlier_question")}
             | {"without_effect": self.plan.idle_base}
             | totals
             | sharing
@@ -98,7 +99,7 @@ class CostEstimate:
 
     @property
     def spent_tokens(self) -> int:
-        """Tokens that will be trained on, those of a trunk once."""
+        """Tokens to train on, those of a trunk once."""
         return sum(row.spent_tokens * row.runs for row in self.rows)
 
     @property
@@ -108,26 +109,25 @@ class CostEstimate:
 
     @property
     def expected_seconds(self) -> float:
-        """Wall time on all slots together, not less than the longest run takes."""
+        """Wall time on all slots, at least that of the longest run."""
         return self._seconds([row.runs for row in self.rows])
 
     @property
     def runs_left(self) -> int:
-        """Runs that have not ended yet."""
+        """Runs that have not ended."""
         return sum(row.runs_left for row in self.rows)
 
     @property
     def train_flops_left(self) -> float:
-        """FLOPs of the runs that have not ended yet, as if none had begun and all trunks were still to be branched from."""
+        """FLOPs of the runs that have not ended, as if none had started."""
         return sum(row.train_flops * row.runs_left for row in self.rows)
 
     @property
     def expected_seconds_left(self) -> float:
-        """Wall time of the runs that have not ended yet."""
+        """Wall time of the runs that have not ended."""
         return self._seconds([row.runs_left for row in self.rows])
 
     def _seconds(self, runs: Sequence[int]) -> float:
-        """Wall time of so many runs of each row."""
         each = [(row.expected_seconds, count) for row, count in zip(self.rows, runs, strict=True) if count]
         return max([sum(seconds * count for seconds, count in each) / self.slots, *(seconds for seconds, _ in each)])
 
@@ -138,10 +138,10 @@ def estimate_cost(
     precision: Precision | None = None,
     others: Iterable[RunRecord] = (),
 ) -> CostEstimate:
-    """The bill of a sweep on these slots, which are alike, timed by its records, or else by those of `others`.
+    """The cost of a sweep on these equal slots, timed by its records, else by those of `others`.
 
-    Runs on the text of the plan that have a record are not left to do, those of `others` included; a search takes over none.
-    `precision` is the one that the runs will be in, None where that is not known.
+    Runs on the text of the plan with a record are done, also those of `others`; a search takes over none. `precision` is that
+    of the runs, None where unknown.
 
     Raises InputError with every problem of every run of its cells; the space of a search is for `Plan.check`.
     """
@@ -163,7 +163,7 @@ def _estimate_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes
 
 
 def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, shared: Iterable[RunRecord]) -> CostEstimate:
-    """The bill of cells, which take over the `shared` records of other sweeps."""
+    """The cost of cells, which take over the `shared` records of other sweeps."""
     trunks = families(plan.cells)
     branches = branching(trunks)
     dearest = {cell.config.key: _dearest(cell) for cell in plan.cells}
@@ -182,7 +182,6 @@ def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, s
 
 
 def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:
-    """What trunks save of the cells that share them, by the dearest run of each cell's key and the steps that it spends."""
     spent = alone = largest = 0.0
     for family in shared:
         for cell in family:
@@ -195,19 +194,18 @@ def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], s
 
 
 def _dearest(cell: Cell) -> RunConfig:
-    """The run of a cell that costs most, where what is tuned has a price: of the recipe the batch and the masked share."""
+    """The most expensive run of a cell, where a tuned knob changes the cost."""
     if not any(path in PRICED or path.startswith("architecture.") for path in cell.spec.tune):
         return cell.config
     return max(cell.trials(), key=lambda run: expected_flops(run, run.steps))
 
 
 def _stands(record: RunRecord) -> bool:
-    """Whether a record is of the run that its configuration names now; a change that moves numbers makes it another's."""
+    """Whether a record still belongs to the run that its configuration names."""
     return record.config.fingerprint(record.data_fingerprint) == record.run_id
 
 
 def _row(spec: Sweep, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> CellCost:
-    """The row of a cell with so many runs, in all and left."""
     flops = expected_flops(config, spent_steps)
     count = parameters(config.architecture)
     return CellCost(

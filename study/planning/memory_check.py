@@ -1,4 +1,4 @@
-"""Whether the runs of a sweep fit the memory of the slots that they will run on; asked before anything is spent."""
+"""Whether the runs of a sweep fit the memory of their slots, checked before anything is spent."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PROCESS_BYTES: dict[Device, int] = {"cpu": 150_000_000, "cuda": 800_000_000}
 
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells the control group of this machine, or of the container that it is."""
+"""The control group of this machine or container."""
 
 
 @dataclass(frozen=True)
 class MemoryShare:
-    """Memory that so many slots share: `total` bytes, and of what."""
+    """Memory that several slots share: `total` bytes, and a description."""
 
     total: int
     what: str
@@ -45,32 +45,32 @@ class MemoryShare:
 
     @property
     def share(self) -> str:
-        """What a slot's memory is a share of, in words."""
+        """The memory that a slot shares, in words."""
         return f"{bytes_text(self.total)} {self.what}" + (f", shared by {self.slots} slots" if self.slots > 1 else "")
 
 
-def require_memory(runs: Iterable[RunConfig], room: MemoryShare, execution: Execution) -> None:
-    """Raise InputError with every shape among `runs` that needs more than the room; of each the largest run is told."""
+def require_memory(runs: Iterable[RunConfig], memory: MemoryShare, execution: Execution) -> None:
+    """Raise InputError with every shape that needs more than a slot's memory, by its largest run."""
     needs: dict[str, int] = {}
     for run in runs:
         name = run.architecture.shape_name
         needs[name] = max(needs.get(name, 0), needed_bytes(run, execution))
-    fewer = "fewer --slots-per-device, or " if room.slots > 1 else ""
+    fewer = "fewer --slots-per-device, or " if memory.slots > 1 else ""
     problems = [
         Problem(
             f"shape {name}",
-            f"training needs {bytes_text(needed)} of memory, a slot has {bytes_text(room.bytes)} ({room.share}): "
-            f"{bytes_text(needed - room.bytes)} too much; use {fewer}a smaller recipe.batch_tokens",
+            f"training needs {bytes_text(needed)} of memory, but a slot has {bytes_text(memory.bytes)} ({memory.share}): "
+            f"{bytes_text(needed - memory.bytes)} too much; use {fewer}a smaller recipe.batch_tokens",
         )
         for name, needed in needs.items()
-        if needed > room.bytes
+        if needed > memory.bytes
     ]
     if problems:
         raise InputError(problems)
 
 
 def needed_bytes(config: RunConfig, execution: Execution) -> int:
-    """Bytes that a run needs of one slot's room: its tensors and its process, of all ranks where they share the RAM."""
+    """Bytes that a run needs of a slot: its tensors and its process, of all ranks where they share the RAM."""
     from study.training.execution import resolve_kernels, resolve_precision
 
     device, ranks = execution.device, execution.devices
@@ -80,7 +80,7 @@ def needed_bytes(config: RunConfig, execution: Execution) -> int:
 
 
 def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: int = 1, graphed: bool = False) -> Memory:
-    """Memory of a run on each of its `ranks` devices; `precision` is the one that its recipe resolves to there."""
+    """Memory of a run on each of its `ranks` devices, in the precision that its recipe resolves to there."""
     from study.training.execution import resolve_precision
 
     step = TrainingStep(
@@ -110,7 +110,7 @@ def memory_for(slots: Sequence[Slot]) -> MemoryShare:
 
 
 def free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
-    """Free memory of the fullest GPU of each group, asked in a process that ends: asking takes a CUDA context on every GPU."""
+    """Free memory of the fullest GPU of each group, read in another process: the query creates a context on every GPU."""
     from study.executing.processes import start_forkserver
 
     with ProcessPoolExecutor(1, start_forkserver()) as process:
@@ -124,7 +124,7 @@ def _free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def available_memory_bytes() -> int:
-    """RAM that new processes can take without swapping: MemAvailable, or what a container's limit leaves where that is less."""
+    """RAM that new processes can use without swapping: MemAvailable, or what a container's limit leaves."""
     meminfo = Path("/proc/meminfo")
     if is_there(meminfo):
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
@@ -135,7 +135,7 @@ def available_memory_bytes() -> int:
 
 
 def _left_in_control_groups() -> Iterator[int]:
-    """The limit of this machine's control group less its use, file cache that can be dropped not counted (cgroup 2, then 1)."""
+    """The control group's limit less its use without droppable file cache (cgroup 2, then 1)."""
     for folder, limit, use in (
         (CONTROL_GROUP, "memory.max", "memory.current"),
         (CONTROL_GROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),

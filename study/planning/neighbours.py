@@ -1,4 +1,4 @@
-"""Which cell's best value each cell begins its search at."""
+"""The cell whose best value starts each cell's search."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from study.planning.tuning import AT_ONCE
 from study.store.run_folder import expected_flops
 
 CHEAPER = 2 / 3
-"""What a run of a cell costs at most, as a share of another's, where the other waits for its best value."""
+"""A cell waits for another's best value only if that one's runs cost at most this share of its own."""
 
 
 def link_neighbours(planned: list[Cell]) -> list[Cell]:
-    """The cells, each with the nearest cheaper one where it tries more values of one knob than are asked for at once.
+    """The cells, each with the nearest cheaper one where it tries many values of one knob.
 
-    Near is what has nearly as many parameters, tokens and layers, in ratios. Cells that share their way begin at one value,
-    that of the cell nearest to the longest of them, so that their runs branch from common trunks.
+    Nearest means a similar number of parameters, tokens and layers, in ratios. Cells that share a trunk start at one value,
+    that of the cell nearest to the longest of them.
     """
     if len(planned) < 2 or [tuned.trials > AT_ONCE for tuned in planned[0].spec.tune.values()] != [True]:
         return planned
@@ -66,6 +66,5 @@ def with_sources(planned: list[Cell]) -> list[Cell]:
 
 
 def _sizes(config: RunConfig) -> tuple[int, int, int]:
-    """What cells are near or far by: parameters, tokens, and layers."""
     architecture = config.architecture
     return parameters(architecture).parameters_non_embedding, config.tokens, architecture.depth

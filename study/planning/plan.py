@@ -33,16 +33,15 @@ from study.store.run_folder import init_from_depth
 _OF_ARCHITECTURE = "architecture."
 
 CHECKED_POINTS = 2000
-"""How many points of a space are tried for validity before a search starts."""
+"""At most so many points of a space are checked before a search starts."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep holds, worked out once, when it is first asked for, however many ask.
+    """The content of a sweep, computed once on first use.
 
-    `records` are those that it has, `text` is the data fingerprint of its text as it is now, None where that is not known: only
-    records of runs on this text count as done. What is worked out raises InputError with every problem of every run that it
-    may want.
+    `records` are the sweep's own. `text` is the data fingerprint of its text as it is now, None where unknown: only records of
+    runs on this text count as done. Its properties raise InputError with every problem of every possible run.
     """
 
     spec: Sweep
@@ -51,12 +50,12 @@ class Plan:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """Its cells (see `cells`), none of a search."""
+        """Its cells (see `cells`), none for a search."""
         return cells(self.spec, self.current_records) if isinstance(self.spec, CellSweep) else []
 
     @cached_property
     def first_runs(self) -> list[RunConfig]:
-        """What it starts with, before there are records: every cell's first runs, or the largest that a search may try."""
+        """The runs to start with, without records: every cell's first runs, or the largest of a search."""
         match self.spec:
             case CellSweep():
                 return [run for cell in self.cells for run in cell.trials()]
@@ -64,7 +63,7 @@ class Plan:
                 return [search_example(search)]
 
     def check(self) -> None:
-        """Raise what is wrong with any of its runs."""
+        """Raise InputError for whatever is wrong with any of its runs."""
         match self.spec:
             case CellSweep():
                 _ = self.cells
@@ -72,7 +71,7 @@ class Plan:
                 check_all(lambda: check_space(search), lambda: check_heads(search))
 
     def holds(self, config: RunConfig) -> bool:
-        """Whether a run is of one of its cells, whatever the text says, or in the space of a search."""
+        """Whether a run belongs to one of its cells, on whatever text, or to the space of a search."""
         match self.spec:
             case CellSweep() as spec:
                 return config.identity(_aside(spec)) in self._identities
@@ -101,49 +100,46 @@ class Plan:
 
 
 def _aside(spec: CellSweep) -> tuple[str, ...]:
-    """What the runs of a cell differ in."""
+    """The knobs in which the runs of a cell differ."""
     return (*spec.tune, "seed")
 
 
 def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
-    """All cells of a sweep of shapes: each budget at each shape in each setting, and searches begin at those of their setting.
+    """All cells of a sweep of shapes: each budget at each shape in each variant.
 
-    Widths that are solved for are so in each setting, so that targets are met whatever it adds to the parameters.
-
-    Cells that train the same runs are one, under the name of the first (see study.planning.coincidences), and so are starts
-    that keep the same layers of one donor, as each does that keeps them all, in the setting of the first layers. Raises
-    InputError with every problem of every cell, each once and under its path in the sweep file.
+    Widths that are solved for meet their targets in each variant. Cells that train the same runs are one, under the first name
+    (see study.planning.coincidences), and so are starts that keep the same layers of one model, under the variant of the first
+    layers. Raises InputError with every problem of every cell, once and under its path in the sweep file.
     """
     problems: dict[str, Problem] = {}
     given: set[str] = set()
-    asked: dict[tuple[str, ...], list[RequestedCell]] = {}
+    requested: dict[tuple[str, ...], list[RequestedCell]] = {}
     shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
-    for setting in spec.variants:
-        for shape in shapes_with(tuple(item for item in setting.items() if item[0].startswith(_OF_ARCHITECTURE))):
-            for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
+    for variant in spec.variants:
+        for shape in shapes_with(tuple(item for item in variant.items() if item[0].startswith(_OF_ARCHITECTURE))):
+            for config in _on_one_way(_configs(spec, shape, variant, problems), spec):
                 if config.key in given:
-                    told = f"{config.variant(tuple(setting))} stands twice, under two names of one run; each stands once"
-                    problems["vary"] = Problem("vary", told)
+                    message = f"{config.variant(tuple(variant))} occurs twice, under two names of one run; keep one"
+                    problems["vary"] = Problem("vary", message)
                 given.add(config.key)
                 begun = _by_first_layers(config)
-                asked.setdefault(cell_key(begun, spec), []).append(RequestedCell(begun, setting))
-    problems |= {str(problem): problem for problem in redundant(asked.values())}
+                requested.setdefault(cell_key(begun, spec), []).append(RequestedCell(begun, variant))
+    problems |= {str(problem): problem for problem in redundant(requested.values())}
     if problems:
         raise InputError(problems.values())
     tried = _tried(spec, records)
-    by_setting = grouped(asked.values(), lambda group: tuple(group[0].setting.items()))
+    by_variant = grouped(requested.values(), lambda group: tuple(group[0].variant.items()))
     linked = with_sources if spec.transfers else link_neighbours
-    return [cell for groups in by_setting.values() for cell in linked([_cell(group, spec, tried) for group in groups])]
+    return [cell for groups in by_variant.values() for cell in linked([_cell(group, spec, tried) for group in groups])]
 
 
 def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
-    """The cell that a sweep asks for, under whichever names."""
     config = group[0].config
     return Cell(config, spec, tuple(tried.get(config.identity(_aside(spec)), ())), other_names(group))
 
 
 def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Values, None]]:
-    """The combinations of tuned values that runs have by what those of a cell share; none where nothing is tuned."""
+    """The tuned values that runs have, by what a cell's runs share; none without tuning."""
     found: dict[str, dict[Values, None]] = {}
     for config in (record.config for record in records if spec.tune):
         found.setdefault(config.identity(_aside(spec)), {})[tuple(config.values_of(spec.tune).values())] = None
@@ -151,19 +147,19 @@ def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Valu
 
 
 def _configs(
-    spec: CellSweep, shape: Mapping[str, Any], setting: Mapping[str, Any], problems: dict[str, Problem]
+    spec: CellSweep, shape: Mapping[str, Any], variant: Mapping[str, Any], problems: dict[str, Problem]
 ) -> list[RunConfig]:
-    """One shape in one setting at each budget that it can have; what is wrong with any of its runs is added to the problems."""
+    """One shape in one variant at each possible budget; problems of any run are added to `problems`."""
     configs = []
     lowest = {knob: tuned.low for knob, tuned in spec.tune.items()}
     highest = [{knob: tuned.high} for knob, tuned in spec.tune.items()]
     for budget in spec.budgets.each():
         try:
-            config = run_config(spec, shape, budget, {**lowest, **setting})
+            config = run_config(spec, shape, budget, {**lowest, **variant})
             for point in highest:
-                run_config(spec, shape, budget, {**lowest, **setting, **point})
+                run_config(spec, shape, budget, {**lowest, **variant, **point})
             points = Cell(config, spec).points()
-            runs = [(point, run_config(spec, shape, budget, {**lowest, **setting, **point})) for point in points]
+            runs = [(point, run_config(spec, shape, budget, {**lowest, **variant, **point})) for point in points]
             problems |= {problem.place: problem for problem in alike_when_tuned(spec, runs) if problem.place not in problems}
             configs.append(config)
         except InputError as error:
@@ -172,7 +168,7 @@ def _configs(
 
 
 def _by_first_layers(config: RunConfig) -> RunConfig:
-    """The run as it is named where it begins with the first layers of its donor, as far as this one is here to tell."""
+    """The run under its usual name where it starts with the first layers of its donor, as far as known."""
     init_from, depth, kept = config.recipe.init_from, init_from_depth(config), config.architecture.depth
     if init_from is None or depth is None or kept > depth:
         return config
@@ -182,10 +178,10 @@ def _by_first_layers(config: RunConfig) -> RunConfig:
 
 
 def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
-    """The budgets of one shape with the warmup of the smallest where the schedule is wsd, so that one trunk serves them all.
+    """The budgets of one shape, under wsd with the smallest one's warmup, so that one trunk serves them all.
 
-    The warmup leaves room for the longest decay that is tried. Where schedules or warmups are compared or tuned, each keeps
-    its own.
+    The warmup leaves room for the longest decay that is tried. Where schedules or warmups are compared or tuned, each budget
+    keeps its own.
     """
     recipes = [config.recipe for config in configs]
     alone = {"recipe.warmup_fraction", "recipe.schedule"} & {*spec.tune, *spec.vary}
@@ -207,9 +203,9 @@ def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
 
 
 def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, knobs: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a sweep's run; vocabulary and positions follow the data where the base does not give them.
+    """The configuration of a sweep's run; vocabulary and positions default to those of the data.
 
-    `knobs` are set over what the base says. Raises InputError with paths as they stand in the sweep file.
+    `knobs` override the base. Raises InputError with paths of the sweep file.
     """
     template: dict[str, Any] = {
         "architecture": {"vocabulary": spec.data.tokenizer.vocabulary, "positions": spec.data.sequence_length}
@@ -230,7 +226,7 @@ def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, kno
 
 
 def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
-    """The run that a point of the search space describes; heads and ffn follow the width by the rules unless given."""
+    """The run at a point of the search space; heads and ffn follow the width by the rules unless given."""
     given = {f"architecture.{key}": value for key, value in spec.shared.get("architecture", {}).items()} | dict(values)
     sizes = {name: given[f"architecture.{name}"] for name in SIZES if f"architecture.{name}" in given}
     if isinstance(sizes.get("width"), int):
@@ -239,7 +235,7 @@ def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
 
 
 def point_of(spec: SearchSweep, config: RunConfig) -> dict[str, Any] | None:
-    """Where a run lies in the space of a search, None where it does not."""
+    """The point of a run in the space of a search, None outside it."""
     values = config.values_of(spec.search.space)
     point = {path: _as_searched(path, value, config, spec.search.space[path]) for path, value in values.items()}
     inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
@@ -247,7 +243,7 @@ def point_of(spec: SearchSweep, config: RunConfig) -> dict[str, Any] | None:
 
 
 def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension) -> Any:
-    """A knob's value as its dimension names it: of what is NONE a range holds the width of the blocks, or a group a layer."""
+    """A knob's value in the terms of its dimension: for an absent option, the width of the blocks or one group a layer."""
     if value is not None or dimension.holds(NONE):
         return NONE if value is None else value
     plain = {"embedding_width": config.architecture.table_width, "layer_groups": config.architecture.groups}
@@ -255,20 +251,20 @@ def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension)
 
 
 def search_example(spec: SearchSweep) -> RunConfig:
-    """The largest run that a search may try, by which its bill is made: each dimension at its high end or largest choice."""
+    """The largest run that a search may try, each dimension at its top; it bounds the cost."""
     values = {path: dimension.top() for path, dimension in spec.search.space.items()}
     return searched_config(spec, values)
 
 
 def points_of(spec: SearchSweep) -> float:
-    """How many points a search has to try; infinity where a dimension holds fractions."""
+    """The number of points of a search space; infinity where a dimension is continuous."""
     return math.prod(len(dimension.values) if dimension.finite else math.inf for dimension in spec.search.space.values())
 
 
 def check_space(spec: SearchSweep) -> None:
-    """Raise InputError where points of the space are no valid runs, or a dimension has no effect at any of them.
+    """Raise InputError where points of the space are no valid runs, or a dimension never has an effect.
 
-    All points of a small space are tried, of a large one a fixed sample.
+    All points of a small space are checked, of a large one a fixed sample.
     """
     axes = {path: dimension.values for path, dimension in spec.search.space.items()}
     points: Iterable[tuple[Any, ...]]
@@ -296,7 +292,7 @@ def check_space(spec: SearchSweep) -> None:
 
 
 def check_heads(spec: SearchSweep) -> None:
-    """Raise InputError where a search asks for a head width that does not divide all widths of its space."""
+    """Raise InputError where the head width of a search does not divide every width of its space."""
     given = {f"architecture.{key}" for key in spec.shared.get("architecture", {})} | spec.search.space.keys()
     searched = spec.search.space.get("architecture.width")
     if "architecture.heads" in given or "head_width" not in spec.search.model_fields_set:
@@ -307,7 +303,6 @@ def check_heads(spec: SearchSweep) -> None:
 
 
 def _place(spec: Sweep, path: str, shape: str = "") -> str:
-    """Where a key of a run stands in the sweep file."""
     if (place := spec.place_of(path)) is not None:
         return place
     if path in flatten(spec.base):
@@ -322,9 +317,9 @@ def _place(spec: Sweep, path: str, shape: str = "") -> str:
 
 
 def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
-    """The sizes of all shapes where `varied` is set in the architecture.
+    """The sizes of all shapes with `varied` set in the architecture.
 
-    A target that no width meets is added to the problems, or else a shape that comes out twice.
+    Targets that no width meets are added to `problems`, else shapes that occur twice.
     """
     given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items()}
     shapes, unmet = spec.shapes.sizes(spec.shared.get("architecture", {}) | given, describe_knobs(varied))
@@ -333,5 +328,5 @@ def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Prob
     if not problems:
         for shape in (shape for shape, count in sizes.items() if count > 1):
             place = f"shapes ({'-'.join(map(str, shape))})"
-            problems[place] = Problem(place, "comes out twice; leave out what gives it again")
+            problems[place] = Problem(place, "occurs twice; remove the duplicate")
     return [dict(zip(LARGEST, shape, strict=True)) for shape in sizes]

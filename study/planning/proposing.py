@@ -1,4 +1,4 @@
-"""Which runs of a sweep of cells come next; a cell is asked again only when one of its runs has ended."""
+"""The next runs of a sweep of cells; a cell is asked again only when one of its runs has ended."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from study.store.records import RunRecord
 from study.store.run_folder import expected_flops
 
 LOOK_SECONDS = 0.5
-"""How often it is looked whether trunks have left the states that others wait for."""
+"""How often the states that trunks leave are looked for."""
 
 
 class CellProposer:
-    """The runs of a sweep of cells: longest first, so that no slot waits for one long run at the end.
+    """Proposes the runs of cells, the longest first, so that no slot waits for one long run at the end.
 
-    What it costs to take up a record does not grow with the number of cells or of runs. A run that a longer one may train the
-    way for is held back until it can branch from it, and then comes first.
+    The cost of a record does not grow with the number of cells or runs. A run whose beginning a longer run may train waits
+    until it can branch from that run, and then comes first.
     """
 
     def __init__(self, planned: Sequence[Cell], trunks: Trunks | None = None) -> None:
@@ -42,11 +42,11 @@ class CellProposer:
 
     @property
     def waiting(self) -> int:
-        """How many runs the cells need next beyond those given."""
+        """How many runs the cells need beyond those given."""
         return len(self._waiting) + len(self._held)
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """At most `free` of the runs that any cell needs next, those first that ended without a record."""
+        """At most `free` of the runs that any cell needs next, first those that stopped without a record."""
         with garbage.paused():  # the first time all runs are made that any cell may want, and none of them is garbage
             self._ask(records)
         if self._held and (not running or time.monotonic() > self._look_again):
@@ -59,14 +59,14 @@ class CellProposer:
         return configs
 
     def tell(self, key: str, record: RunRecord) -> None:
-        """A run has ended: the cells that asked for it may want others now."""
+        """Note that a run has ended; the cells that wanted it are asked again."""
         self._given.pop(key, None)
         self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
 
     def _ask(self, records: Mapping[str, RunRecord]) -> None:
-        """Ask the cells whose answer may have changed what they need next, and where one has found its best its followers.
+        """Ask the cells whose needs may have changed, and the followers of those that found their best.
 
-        A search is looked at once for each record that it waited for, however many cells are in front of it.
+        A search is evaluated once for each record that it waited for, however many cells precede it.
         """
         while self._stale:
             index = next(iter(self._stale))
@@ -83,7 +83,6 @@ class CellProposer:
                 self._stale.update(dict.fromkeys(self._followers.get(name, ())))
 
     def _line_up(self, key: str, config: RunConfig) -> None:
-        """Put a run among those that wait for a slot, or for their trunk."""
         if self.trunks is not None and self.trunks.has_longer(config):
             self._held[key] = config
         else:
@@ -91,18 +90,17 @@ class CellProposer:
             heappush(self._waiting, (-cost, next(self._serial), key, config))
 
     def _release(self, records: Mapping[str, RunRecord]) -> None:
-        """Let the runs go that wait for no trunk any more; looking takes a twentieth of the time at most."""
+        """Release the runs that no longer wait for a trunk, in at most a twentieth of the time."""
         assert self.trunks is not None
-        begun = time.monotonic()
+        started = time.monotonic()
         pending = self._askers.keys()
         for key, config in [item for item in self._held.items() if not self.trunks.blocked(item[1], pending, records)]:
             del self._held[key]
             heappush(self._waiting, (-math.inf, next(self._serial), key, config))
-        self._look_again = time.monotonic() + max(LOOK_SECONDS, 20 * (time.monotonic() - begun))
+        self._look_again = time.monotonic() + max(LOOK_SECONDS, 20 * (time.monotonic() - started))
 
 
 def _followers(planned: Sequence[Cell]) -> dict[str, list[int]]:
-    """The cells that begin at the best of another one, by the key of that one's configuration."""
     found: dict[str, list[int]] = {}
     for index, cell in enumerate(planned):
         if cell.neighbour is not None:

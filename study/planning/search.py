@@ -1,4 +1,4 @@
-"""Free search by Optuna, in one process: it decides what to try next and is rebuilt from the records at every start."""
+"""Free search and pruning by Optuna, in one process, rebuilt from the records at every start."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from study.store.metric_rows import Rows
 from study.store.records import RunRecord
 from study.store.run_folder import Orders, RunFolder
 
-BEGUN = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
+STARTED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
 
 Checks = Mapping[int, float]
-"""The validation loss of a run at the checks of its search, by their number from 1."""
+"""The validation loss of a run at the checks of its search, by number from 1."""
 
 
 class OptunaSearch:
-    """The trials of a search sweep: asked for one by one, told by records."""
+    """The trials of a search sweep, requested one by one and completed by records."""
 
     def __init__(self, spec: SearchSweep) -> None:
         self.spec, self.search = spec, spec.search
@@ -41,27 +41,27 @@ class OptunaSearch:
             directions=["minimize"] * len(self.search.objectives),
         )
         self._distributions = {path: _distribution(dimension) for path, dimension in self.search.space.items()}
-        self._asked: dict[str, tuple[optuna.Trial, RunConfig]] = {}
+        self._pending: dict[str, tuple[optuna.Trial, RunConfig]] = {}
         self._known: set[str] = set()
         self._names: dict[str, str] = {}
         """The key of the first run that was trained so, by `training_key`."""
 
     def restore(
-        self, ended: Iterable[RunRecord], begun: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
+        self, ended: Iterable[RunRecord], started: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
     ) -> None:
-        """Take up what earlier starts of the search tried: ended runs as finished trials, begun ones as the next to be asked.
+        """Restore earlier trials: ended runs as finished trials, started ones to be requested next.
 
-        `checked` gives what a run reported before its end, which pruning compares others with. The sampler is seeded anew by
-        how many there are; with its first seed it would draw the points of the first start again.
+        `checked` gives the losses a run reported before its end, against which pruning compares. The sampler is seeded by the
+        number of trials: its first seed would repeat the first points.
         """
         genetic = self.search.sampler == "nsga2"  # which knows its population by what it noted at each trial
         if not genetic:
-            self.study.sampler = RandomSampler()  # asked for nothing: trials that are replayed have their points
+            self.study.sampler = RandomSampler()  # draws nothing: replayed trials have their points
         for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
             if genetic or self.search.prune is not None:
                 self._replay(record, checked(record.config))
             self.tell(record.config.key, record)
-        for config in begun:
+        for config in started:
             if config.key not in self._known:
                 self.study.enqueue_trial(self._point(config))
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
@@ -71,14 +71,14 @@ class OptunaSearch:
         self.study.enqueue_trial(self._point(record.config))
         trial = self.study.ask(self._distributions)
         _ = trial.relative_params  # the point is there already; nsga2 notes the trial's generation as it draws one
-        self._asked[record.config.key] = (trial, record.config)
+        self._pending[record.config.key] = (trial, record.config)
         for check, loss in checked.items():
             trial.report(loss, check)
             trial.should_prune()
 
     def report(self, key: str, check: int, loss: float) -> str | None:
         """Report the loss of a running run at a check; why it is to stop there, None where it is not."""
-        trial, _ = self._asked[key]
+        trial, _ = self._pending[key]
         frozen = self.study.get_trials(deepcopy=False)[trial.number]
         if check in frozen.intermediate_values:
             return None
@@ -93,17 +93,16 @@ class OptunaSearch:
 
     @property
     def waiting(self) -> int:
-        """None: a trial is asked for when there is a slot for it."""
+        """None: a trial is requested when a slot is free."""
         return 0
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """The next trials for `free` slots, those whose run stopped without a record first.
+        """The next trials for `free` slots, first those whose run stopped without a record.
 
-        A point whose run was trained before, under whichever values, is told the known outcome and not run again; one that is
-        no valid run is told as failed.
+        A point whose run was trained before takes the known outcome; an invalid run is a failed trial.
         """
-        configs = [config for key, (_, config) in self._asked.items() if key not in running]
-        while len(configs) < free and self._begun() < self.search.trials:
+        configs = [config for key, (_, config) in self._pending.items() if key not in running]
+        while len(configs) < free and self._started() < self.search.trials:
             trial = self.study.ask(self._distributions)
             try:
                 config = searched_config(self.spec, trial.params)
@@ -113,15 +112,15 @@ class OptunaSearch:
             key = self._names.setdefault(training_key(config), config.key)
             if key in records:
                 self.study.tell(trial, *_outcome(self._objectives(records[key])))
-            elif key in self._asked:
+            elif key in self._pending:
                 self.study.tell(trial, state=TrialState.FAIL)
             else:
-                self._asked[key] = (trial, config)
+                self._pending[key] = (trial, config)
                 configs.append(config)
         return configs[:free]
 
     def tell(self, key: str, record: RunRecord) -> None:
-        """Report an ended run; one that failed is told as failed."""
+        """Report an ended run; a failed one is a failed trial."""
         if key in self._known:
             return
         self._known.add(key)
@@ -129,26 +128,25 @@ class OptunaSearch:
         values, state = _outcome(self._objectives(record))
         if record.state == "PRUNED":
             state = TrialState.PRUNED
-        if (asked := self._asked.pop(key, None)) is not None:
-            self.study.tell(asked[0], values, state)
+        if (requested := self._pending.pop(key, None)) is not None:
+            self.study.tell(requested[0], values, state)
             return
         self.study.add_trial(
             create_trial(params=self._point(record.config), distributions=self._distributions, values=values, state=state)
         )
 
     def _point(self, config: RunConfig) -> dict[str, Any]:
-        """Where a run of the search lies in its space."""
         point = point_of(self.spec, config)
         assert point is not None, "no run of the search"
         return point
 
-    def _begun(self) -> int:
-        return len(self.study.get_trials(deepcopy=False, states=BEGUN))
+    def _started(self) -> int:
+        return len(self.study.get_trials(deepcopy=False, states=STARTED))
 
     def _objectives(self, record: RunRecord) -> list[float] | None:
-        """The values of the objectives, None where the run is excluded.
+        """The values of the objectives, None for an excluded run.
 
-        So it is on a front, too, for a run that reads no word order: its small size would count for it there.
+        With several objectives also for a run without word order: its small size would put it on the Pareto front.
         """
         unread = record.reads_order is False and len(self.search.objectives) > 1
         if record.exclusion is not None or unread:
@@ -163,7 +161,7 @@ def _sampler(name: str, seed: int) -> BaseSampler:
 
 
 def _pruner(prune: Prune | None) -> BasePruner:
-    """The pruner in Optuna's words; a step of a trial is the number of a check."""
+    """Optuna's pruner; a step of a trial is the number of a check."""
     if prune is None:
         return NopPruner()
     if prune.by == "hyperband":
@@ -187,18 +185,18 @@ Home = Callable[[RunConfig], RunFolder]
 
 
 class Pruning:
-    """Follows the metrics of a search's runs; they know nothing of it but how often to validate, and `prune.json`."""
+    """Follows the metrics of a search's runs, which know only how often to validate, and `prune.json`."""
 
     def __init__(self, search: OptunaSearch, prune: Prune, home: Home) -> None:
         self.search, self.prune, self._home = search, prune, home
         self._rows: dict[str, Rows] = {}
 
     def begin(self, config: RunConfig) -> None:
-        """Before a run starts: ask for the validations that are its checks."""
+        """Order the validations that are a run's checks, before it starts."""
         self._home(config).write_orders(Orders(validations=self.prune.checks))
 
     def look(self, running: Mapping[str, RunConfig]) -> None:
-        """Report what the runs wrote since the last look, and tell those that are given up to stop."""
+        """Report what the runs logged since the last look, and order those that are pruned to stop."""
         self._rows = {key: rows for key, rows in self._rows.items() if key in running}
         for key, config in running.items():
             run = self._home(config)
@@ -216,7 +214,7 @@ def checked(run: RunFolder, config: RunConfig, prune: Prune) -> Checks:
 
 
 def checks_in(rows: Iterator[dict[str, Any]], config: RunConfig, prune: Prune) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows that are checks, with their numbers; the end of a run is none."""
+    """The rows that are checks, with their numbers; the last step of a run is none."""
     interval = config.validation_interval(prune.checks)
     for row in rows:
         step = row["trainer/step"]

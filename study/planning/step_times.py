@@ -1,4 +1,4 @@
-"""How long a step takes on a slot: as long as it took in earlier runs of the same model, else by its FLOPs."""
+"""The time of a step on a slot: as measured in earlier runs of the same model, else by its FLOPs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from study.executing.slots import Slot
 from study.store.records import Environment, RunRecord, seconds_per_step
 
 ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
-"""What a device is taken to achieve, in products that run, before any record of it is there: one CPU core, one GPU."""
+"""The assumed rate of one CPU core or one GPU before any record exists."""
 
 ASSUMED_START_SECONDS = {"cpu": 0.0, "cuda": 10.0}
-"""What building the kernels of a run is taken to cost before any record is there."""
+"""The assumed time to build the kernels of a run before any record exists."""
 
 ASSUMED_SECONDS_PER_STEP = {"cpu": 0.005, "cuda": 0.004}
-"""What a step is taken to cost beside its FLOPs before any record is there: starting kernels, the optimiser, small products."""
+"""The assumed overhead of a step before any record exists: kernel launches, optimiser, small products."""
 
 LEAST_SPREAD = 4.0
-"""How many times the FLOPs of the smallest measured step the largest must have, to tell the two parts of its time apart."""
+"""The FLOPs of measured steps must span this factor to separate overhead from rate."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a run has of the devices: how many, with how many threads each on a CPU (1 on a GPU), how many runs share each."""
+    """A run's share of the devices: how many, threads of each on a CPU (1 on a GPU), and how many runs share each."""
 
     devices: int
     threads: int
@@ -43,9 +43,9 @@ class Share:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of an optimiser step: `measured` by what it does where earlier runs did the same, else overhead + FLOPs ÷ rate.
+    """Seconds of an optimiser step: `measured` where earlier runs did the same work, else overhead + FLOPs ÷ rate.
 
-    `start_seconds` are what a run takes beside its steps, for building their kernels. `basis` says in words what both rest on.
+    `start_seconds` are what a run needs beside its steps, to build kernels. `basis` describes the source of both.
     """
 
     measured: Mapping[tuple[object, ...], float]
@@ -55,14 +55,14 @@ class StepTimes:
     basis: str
 
     def seconds(self, config: RunConfig, flops_per_step: float) -> float:
-        """What a step of a run takes that has so many `train_flops`."""
+        """The seconds of a step with these `train_flops`."""
         known = self.measured.get(_work(config, flops_per_step))
         return self.overhead_seconds + _that_run(config, flops_per_step) / self.flops_per_second if known is None else known
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """A run that was timed: what its steps did, how long one took, and what it had for that."""
+    """A timed run: the work of its steps, the time of one, and its share of the devices."""
 
     work: tuple[object, ...]
     flops: float
@@ -75,16 +75,16 @@ class _Timed:
 def step_times(
     slot: Slot, own: Iterable[RunRecord], others: Iterable[RunRecord] = (), precision: Precision | None = None
 ) -> StepTimes:
-    """The time of a step on a slot by the records of a sweep, by those of `others` where none of its own is of use.
+    """The time of a step on a slot by the records of a sweep, else by those of `others`.
 
-    Only runs on the same kind of device count, those in this precision before any others (None: it is not known), and of
-    these the ones that had the same share of the devices first. Where none had, a GPU or core is taken to do as much in all,
-    however many runs share it: time on a slot = time then · what a run had then ÷ what one has now. A step that no run took is
-    timed by least squares of relative errors over the medians of those that were,
+    Only runs on the same kind of device count, preferably in this precision (None: unknown), and of these the ones with the
+    same share of the devices. Without any, a GPU or core is taken to do the same work however many runs share it: time on a
+    slot = time then · share then ÷ share now. A step that no run took is timed by least squares of relative errors over the
+    medians of those that were,
 
-        seconds = overhead + FLOPs that run / rate,
+    seconds = overhead + FLOPs that run / rate,
 
-    and without an overhead, by the median rate, where those are too alike to tell (LEAST_SPREAD).
+    or by the median rate alone where those are too similar (LEAST_SPREAD).
     """
     of_own, of_others = ([timed for record in records if (timed := _timed(record, slot))] for records in (own, others))
     used, where = (of_own, "of this sweep") if of_own else (of_others, "of other sweeps here")
@@ -93,14 +93,14 @@ def step_times(
         rate = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device]
         overhead = ASSUMED_SECONDS_PER_STEP[slot.device]
         start = ASSUMED_START_SECONDS[slot.device]
-        return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed: no earlier run here")
+        return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed, without earlier runs")
     used = [timed for timed in used if precision in (None, timed.ran_on.precision)] or used
-    told = _precisions(used, precision)
+    note = _precisions(used, precision)
     if alike := [timed for timed in used if timed.share == share]:
-        used, source = alike, f"by {plural(len(alike), 'earlier run')} {where}{told}"
+        used, source = alike, f"by {plural(len(alike), 'earlier run')} {where}{note}"
     else:
-        had = f"{plural(len(used), 'earlier run')} {where} that had another share of a device (now {_share_words(slot)})"
-        source = f"scaled from {had}{told}"
+        had = f"{plural(len(used), 'earlier run')} {where} with another share of a device (now {_share_words(slot)})"
+        source = f"scaled from {had}{note}"
     scaled: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for timed in used:
         scaled.setdefault(timed.work, []).append((timed.flops, timed.seconds * timed.share.amount / share.amount))
@@ -112,7 +112,6 @@ def step_times(
 
 
 def _timed(record: RunRecord, slot: Slot) -> _Timed | None:
-    """What a record says of the time of a step on such a device, None where it says nothing."""
     ran_on, steps, start = record.environment, record.own_steps, record.start_seconds
     if ran_on is None or not record.wall_seconds or not steps or (ran_on.device == "cpu") != (slot.device == "cpu"):
         return None
@@ -127,18 +126,17 @@ def _share(slot: Slot, devices: int, threads: int, sharing: int) -> Share:
 
 
 def _that_run(config: RunConfig, flops_per_step: float) -> float:
-    """What of a step's `train_flops` runs: all but what the last layer spares (a teacher's, which is small, not reckoned)."""
+    """The executed part of a step's `train_flops`: without what the last layer spares (a teacher's small part ignored)."""
     return flops_per_step - config.spared_flops_per_token_with(None) * config.recipe.batch_tokens
 
 
 def _work(config: RunConfig, flops_per_step: float) -> tuple[object, ...]:
-    """What names steps that take equally long: model, length, batch, dropout, optimiser, and a teacher's share of the FLOPs."""
+    """What steps of equal time share: model, length, batch, dropout, optimiser, and a teacher's part of the FLOPs."""
     recipe, length = config.recipe, config.data.sequence_length
     return config.architecture, length, recipe.batch_tokens, recipe.dropout, recipe.optimizer, f"{flops_per_step:.9g}"
 
 
 def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Overhead and rate of steps of such FLOPs and seconds."""
     flops, seconds = np.array(steps).T
     if flops.max() >= LEAST_SPREAD * flops.min():
         parts = np.column_stack([np.ones_like(flops), flops]) / seconds[:, None]
@@ -149,23 +147,20 @@ def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _precisions(used: Sequence[_Timed], precision: Precision | None) -> str:
-    """In which precision runs were, where that is not the one that comes or not one."""
     found = sorted({timed.ran_on.precision for timed in used})
-    missed = f" for want of any in {precision}" if precision not in (None, *found) else ""
+    missed = f", without any in {precision}" if precision not in (None, *found) else ""
     return f", in {' and '.join(found)}{missed}" if missed or len(found) > 1 else ""
 
 
 def _words(overhead: float, rate: float) -> str:
-    """How long a step takes that no run took, in words."""
     step = f" and {1000 * overhead:.2g} ms a step" if overhead else ""
     return f"{rate:.2g} FLOP/s a slot{step}"
 
 
 def _share_words(slot: Slot) -> str:
-    """What a run on this slot has of the devices, in words."""
     if slot.sharing > 1:
-        return f"{slot.sharing} runs to one"
+        return f"{slot.sharing} runs per device"
     devices, threads = plural(len(slot.indices), "device"), plural(slot.threads, "thread")
     if slot.device == "cuda":
-        return f"{devices} to a run"
-    return f"{threads} to a run" if len(slot.indices) == 1 else f"{devices} of {threads} to a run"
+        return f"{devices} per run"
+    return f"{threads} per run" if len(slot.indices) == 1 else f"{devices} of {threads} per run"

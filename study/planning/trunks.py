@@ -1,7 +1,7 @@
-"""One trunk, many budgets: of the runs that differ only in their budget, the longest leaves its state for the others.
+"""One trunk for many budgets: of runs that differ only in their budget, the longest leaves states for the others.
 
-A branch goes on from a hard link to its trunk's state, so that a trunk whose folder is deleted takes nothing along. A branch
-that finds no state, or a damaged one, trains alone and comes to the same numbers.
+A branch goes on from a hard link to its trunk's state, so that deleting the trunk's folder does no harm. A branch without a
+usable state trains alone and reaches the same numbers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from study.store.work_folder import checkpoints_in, step_of
 
 
 class Trunks:
-    """The budgets of a sweep that share their way: which run waits for which, and what state a run starts from.
+    """The budgets of a sweep that share a trunk: which run waits for which, and the state that a run starts from.
 
-    Cells that differ only in their budget are a family. The longest decides first: a shorter run waits as long as a longer
-    cell may still train the same way, and goes on from its state where it left one. `folder_of` says where a run lies.
+    Cells that differ only in their budget are a family. The longest decides first: a shorter run waits while a longer cell may
+    still train the same way, and continues from its state. `folder_of` gives a run's folder.
     """
 
     def __init__(self, planned: Sequence[Cell], folder_of: Callable[[RunConfig], RunFolder]) -> None:
@@ -37,7 +37,7 @@ class Trunks:
         self._twins: dict[str, tuple[RunConfig, ...]] = {}
 
     def blocked(self, config: RunConfig, pending: Collection[str], records: Mapping[str, RunRecord]) -> bool:
-        """Whether a run had better wait for a longer one; `pending` are the keys of all runs that are wanted or running."""
+        """Whether a run should wait for a longer one; `pending` are the keys of all wanted or running runs."""
         longer = self._longer(config)
         if not longer or config.branch_step is None or self._state_for(config) is not None:
             return False
@@ -45,11 +45,11 @@ class Trunks:
         return any(twin.key in pending for twin in longer) or any(not cell.tuned(records) for cell in undecided)
 
     def has_longer(self, config: RunConfig) -> bool:
-        """Whether the sweep has a longer run that goes the same way."""
+        """Whether the sweep has a longer run of the same way."""
         return bool(self._longer(config))
 
     def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
-        """Before a run starts: tell it where shorter ones leave it, and give it the state that a longer one left for it."""
+        """Before a run starts: order the states for shorter runs, and give it the state of a longer one."""
         if not (twins := self._twins_of(config)):
             return
         run = self._folder_of(config)
@@ -66,9 +66,9 @@ class Trunks:
                 shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
 
     def tidy(self, folder: SweepFolder) -> None:
-        """When nothing is left to run: remove the states that nobody came for from the runs of a sweep that have ended.
+        """At the end: remove unused states from the sweep's ended runs.
 
-        Those of runs that another sweep shares, which is being trained, are that sweep's to remove.
+        Those of runs that another active sweep shares are left to that sweep.
         """
         if not self._families:
             return
@@ -79,7 +79,7 @@ class Trunks:
                 home.remove_branches()
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
-        """The state that a longer run left where this one begins to decay, and whose it is."""
+        """The state that a longer run left where this one starts to decay, and its folder."""
         if config.branch_step is None:
             return None
         for trunk in map(self._folder_of, self._longer(config)):
@@ -88,7 +88,6 @@ class Trunks:
         return None
 
     def _longer(self, config: RunConfig) -> list[RunConfig]:
-        """The runs that go the same way and are longer, the longest first."""
         return [twin for twin in self._twins_of(config) if twin.steps > config.steps]
 
     def _family_of(self, config: RunConfig) -> tuple[Cell, ...]:
@@ -98,7 +97,6 @@ class Trunks:
         return self._families.get(family_of(config, tuned), ())
 
     def _twins_of(self, config: RunConfig) -> tuple[RunConfig, ...]:
-        """The runs that are this one at the other budgets of its family, the longest first."""
         if not self._families:
             return ()
         key = config.key
@@ -108,19 +106,18 @@ class Trunks:
 
 
 def _is_being_trained(sweep: SweepFolder) -> bool:
-    """Whether somebody runs a sweep, and has runs of it still to train."""
     return is_held(sweep.launching) and any(not run.ended for run in sweep.runs())
 
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
-    """The cells that share their way and differ in their budget, the longest first; cells that are alone are in none."""
+    """The cells that share a trunk and differ in their budget, the longest first; families of one are left out."""
     found = grouped((cell for cell in planned if cell.config.branch_step is not None), lambda cell: cell.family)
     several = [members for members in found.values() if len(members) > 1]
     return [tuple(sorted(members, key=lambda cell: -cell.config.budget_tokens)) for members in several]
 
 
 def branching(shared: Iterable[Sequence[Cell]]) -> frozenset[str]:
-    """The cells of the families that go on from their trunk, all but the longest, by the keys of their configurations."""
+    """The keys of the cells that branch from a trunk: all but the longest of each family."""
     return frozenset(
         cell.config.key
         for longest, *others in shared
@@ -130,7 +127,7 @@ def branching(shared: Iterable[Sequence[Cell]]) -> frozenset[str]:
 
 
 def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:
-    """Let a run that never started go on from a trunk's state: its rows so far, whose they are, and the state last."""
+    """Let a run that never started continue from a trunk's state: its rows so far, the trunk's name, and the state last."""
     step = step_of(state)
     ways = ([row for row in way.metrics() if row["trainer/step"] <= step] for way in (RunFolder(state.parent), trunk))
     rows = map(json.dumps, next(filter(None, ways), []))

@@ -1,8 +1,8 @@
-"""The search for a cell's best value of a knob: Optuna keeps the trials, a rule of bracketing names the next ones.
+"""The search for a cell's best value of a knob: Optuna keeps the trials, bracketing names the next ones.
 
-With three to six trials a model of the loss, as TPE fits one, knows too little. What is known beforehand is that the loss has
-one valley in the logarithm of a rate, and about where: a cell of nearly the same shape or budget has its best nearby. So three
-values around that best are tried, then outwards as long as the loss falls, until worse values lie on both sides.
+A model of the loss, as TPE fits one, needs more than three to six trials. The loss has one valley in the logarithm of a rate,
+near that of a cell of similar shape or budget. So three values around that best are tried, then outwards as long as the loss
+falls, until worse values lie on both sides.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 KNOB = "index"
-"""The one parameter of a study: the place of a value on its line, from 0 at the value below the range."""
+"""The one parameter of a study: the index of a value on its line, 0 being the value below the range."""
 
 AT_ONCE = 3
-"""So many trials around the start are asked for at once."""
+"""So many trials around the start are requested at once."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """The values of a knob in order: one below the range, those of the range, one above it; None where no run can have one.
+    """The values of a knob in order: one below the range, the range, one above it; None where no run can have it.
 
-    `start` is the place to begin at, inside the range. A place outside the range is tried once, on one side only.
+    `start` is the index to begin at, inside the range. An index outside the range is tried once, on one side only.
     """
 
     values: tuple[float | None, ...]
@@ -37,12 +37,12 @@ class Line:
 
     @property
     def inside(self) -> range:
-        """The places of the range."""
+        """The indices of the range."""
         return range(1, len(self.values) - 1)
 
 
 class Bracketing(BaseSampler):
-    """An Optuna sampler that names the next place on a line, by the trials that the study has."""
+    """An Optuna sampler that names the next index on a line, by the study's trials."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
@@ -62,86 +62,85 @@ class Bracketing(BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """The next place; ask `next_place` first whether there is one."""
+        """The next index; `next_index` says first whether there is one."""
         del trial, param_name, param_distribution
-        place = self.next_place(study)
-        assert place is not None, "the search is over"
-        return float(place)
+        index = self.next_index(study)
+        assert index is not None, "the search is over"
+        return float(index)
 
-    def next_place(self, study: optuna.Study) -> int | None:
-        """The next place to try; None where the best has a worse one on both sides, or the line ends.
+    def next_index(self, study: optuna.Study) -> int | None:
+        """The next index to try; None where the best has a worse one on both sides, or the line ends.
 
-        While nothing is usable it is the nearest place to the start, the lower first: what fails is mostly too high.
+        While nothing is usable it is the nearest to the start, the lower first: failures are mostly too high.
         """
         losses = _losses(study)
-        best = min(losses, key=lambda place: (losses[place], place)) if losses else self.line.start
+        best = min(losses, key=lambda index: (losses[index], index)) if losses else self.line.start
         if not losses or losses[best] == math.inf:
-            untried = [place for place in self.line.inside if place not in losses]
-            return min(untried, key=lambda place: (abs(place - self.line.start), place), default=None)
-        for place in (best - 1, best + 1):
-            if place not in losses and self._may_try(place, losses):
-                return place
+            untried = [index for index in self.line.inside if index not in losses]
+            return min(untried, key=lambda index: (abs(index - self.line.start), index), default=None)
+        for index in (best - 1, best + 1):
+            if index not in losses and self._may_try(index, losses):
+                return index
         return None
 
-    def _may_try(self, place: int, losses: Mapping[int, float]) -> bool:
+    def _may_try(self, index: int, losses: Mapping[int, float]) -> bool:
         outside = (0, len(self.line.values) - 1)
-        if place not in outside:
-            return place in self.line.inside
-        return self.line.values[place] is not None and not any(other in losses for other in outside)
+        if index not in outside:
+            return index in self.line.inside
+        return self.line.values[index] is not None and not any(other in losses for other in outside)
 
 
 @lru_cache(maxsize=4096)
-def next_places(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
-    """The places that a search on a line needs next, given the losses `known` by place, None for a run without a usable one.
+def next_indices(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
+    """The indices that a search on a line needs next, given the losses `known` by index (None: no usable loss).
 
-    The search is replayed from its start, so that it depends on nothing but the losses: a coordinator that is started again
-    asks the same. Known losses that it did not ask for, as of a whole grid, are told when it is over, and it goes on from them.
+    The search is replayed from its start and so depends on the losses alone: a restarted coordinator asks for the same. Known
+    losses that it did not ask for, as of a whole grid, are added once it is over, and it goes on from them.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     losses, sampler = dict(known), Bracketing(line)
     study = optuna.create_study(sampler=sampler)
     space: dict[str, BaseDistribution] = {KNOB: FloatDistribution(0, len(line.values) - 1)}
-    for place in _first(line):
-        study.enqueue_trial({KNOB: float(place)})
+    for index in _first(line):
+        study.enqueue_trial({KNOB: float(index)})
     if missing := _replay(study, space, losses, len(_first(line))):
         return missing
     while True:
-        while sampler.next_place(study) is not None:
+        while sampler.next_index(study) is not None:
             if missing := _replay(study, space, losses, 1):
                 return missing
-        untold = [place for place in losses if place not in _losses(study)]
+        untold = [index for index in losses if index not in _losses(study)]
         if not untold:
             return ()
-        for place in untold:
-            state, value = _outcome(losses[place])
-            study.add_trial(create_trial(params={KNOB: float(place)}, distributions=space, value=value, state=state))
+        for index in untold:
+            state, value = _outcome(losses[index])
+            study.add_trial(create_trial(params={KNOB: float(index)}, distributions=space, value=value, state=state))
 
 
 def start_near(values: Sequence[float], best: float | None) -> int:
-    """The place, from 1, of the value nearest to another cell's best; the middle one, the lower of two, where there is none."""
+    """The index, from 1, of the value nearest to another cell's best; without one the middle, the lower of two."""
     if best is None:
         return (len(values) + 1) // 2
     return 1 + min(range(len(values)), key=lambda index: abs(math.log(values[index] / best)))
 
 
 def _first(line: Line) -> list[int]:
-    """The places to begin with: the start and as many around it as are asked for at once."""
-    return sorted(sorted(line.inside, key=lambda place: abs(place - line.start))[:AT_ONCE])
+    return sorted(sorted(line.inside, key=lambda index: abs(index - line.start))[:AT_ONCE])
 
 
 def _replay(
     study: optuna.Study, space: dict[str, BaseDistribution], losses: Mapping[int, float | None], count: int
 ) -> tuple[int, ...]:
-    """Ask for so many trials and tell them; those whose loss is not known."""
+    """Ask for so many trials and complete them; those whose loss is unknown."""
     missing = []
     for _ in range(count):
         trial = study.ask(space)
-        place = round(trial.params[KNOB])
-        if place in losses:
-            state, value = _outcome(losses[place])
+        index = round(trial.params[KNOB])
+        if index in losses:
+            state, value = _outcome(losses[index])
             study.tell(trial, value, state)
         else:
-            missing.append(place)
+            missing.append(index)
     return tuple(missing)
 
 
@@ -150,6 +149,5 @@ def _outcome(loss: float | None) -> tuple[TrialState, float | None]:
 
 
 def _losses(study: optuna.Study) -> dict[int, float]:
-    """The losses of the ended trials by place, infinite where a run had no usable one."""
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
     return {round(trial.params[KNOB]): math.inf if trial.value is None else trial.value for trial in ended}

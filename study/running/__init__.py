@@ -1,1 +1,1 @@
-"""One coordinator drives the runs of a sweep, and its scores: launch, deaths and retries, status, and what people order."""
+"""One coordinator executes the runs and the scores of a sweep: launch, retries, status, and what people order."""

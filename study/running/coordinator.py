@@ -1,4 +1,4 @@
-"""The one process that owns the work on a sweep: it asks what to do next, submits it, and files what became of it."""
+"""The one process that owns the work on a sweep: it asks a proposer for jobs, submits them and files the results."""
 
 from __future__ import annotations
 
@@ -11,76 +11,88 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from study.base.durable_files import is_there
 from study.base.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.executing.job import Executor, Job
-from study.running.retries import GivenUp, RetryPolicy
-from study.running.shutdown import interrupt_on_sigterm, save_and_stop, see
+from study.running.retries import Failure, RetryPolicy
+from study.running.shutdown import interrupt_on_sigterm, require_folder, save_and_stop
 from study.store.locks import is_held
 from study.store.ownership import Watches
 from study.store.sweep_folder import SweepFolder
 
 LOOK_SECONDS = 1.0
-"""How often it is asked whether other processes still work on what this one wants too."""
+"""How often the coordinator checks jobs that other processes hold."""
 
 JobT = TypeVar("JobT", bound=Job)
 RecordT = TypeVar("RecordT")
 
 
 class Proposer(ABC, Generic[JobT, RecordT]):
-    """What is to be done of a sweep, as jobs, and what becomes of them: its runs, or its scores."""
+    """The jobs of a sweep, its runs or its scores, and what happens when each ends."""
 
+    noun: ClassVar[str]
+    """What a job is called."""
+    expected: int = 0
+    """How many jobs are expected in all, 0 where that is unknown."""
     witness: Path
-    """A file that is there as long as the sweep's folder is."""
+    """A file that exists as long as the sweep's folder does."""
     there: Mapping[str, RecordT]
-    """What had ended before, by the keys of its jobs."""
+    """Records of jobs that ended before, by key."""
     waiting: int = 0
-    """How many jobs it already knew that it will want beyond those it has given, when it was last asked."""
+    """How many known jobs remained beyond those last proposed."""
 
     @abstractmethod
     def wanted(self, busy: Collection[JobT], free: int) -> Sequence[Sequence[JobT]]:
-        """At most `free` batches of jobs to start now, neither ended nor busy, those to start first first."""
+        """At most `free` batches of jobs to start now, neither ended nor busy, the most urgent first."""
 
     def begin(self, job: JobT) -> None:
-        """A job is about to start."""
+        """Prepare a job that is about to start."""
 
     @abstractmethod
     def take(self, job: JobT) -> RecordT | None:
-        """Take up what became of a job: its record, None where it has none yet."""
+        """The record of a job, None while it has none; the proposer notes the record."""
 
     @abstractmethod
-    def give_up(self, job: JobT, ended: GivenUp) -> None:
+    def give_up(self, job: JobT, failure: Failure) -> None:
         """File a job that is not tried again."""
 
+    @abstractmethod
+    def label(self, job: JobT) -> str:
+        """A short name for people."""
+
+    @abstractmethod
+    def line(self, job: JobT, record: RecordT) -> str | None:
+        """The result of a job in one line, None where it is not worth one."""
+
     def look(self, running: Collection[JobT]) -> None:
-        """Look at the jobs that are running, every half second or so."""
+        """Look at the running jobs, about twice a second."""
 
     def tidy(self) -> None:
-        """Nothing is left to be done."""
+        """Clean up when nothing is left to do."""
 
 
 @dataclass
 class Progress(Generic[JobT, RecordT]):
-    """What a coordinator has done and is doing, for whoever shows it."""
+    """What a coordinator has done and is doing, for a display."""
 
     ended: dict[str, RecordT]
     news: list[tuple[JobT, RecordT]] = field(default_factory=list)
-    """What has ended since it began, in order."""
+    """Jobs that ended since the start, in order."""
     running: dict[str, JobT] = field(default_factory=dict)
     held: dict[str, tuple[JobT, str]] = field(default_factory=dict)
-    """Jobs that other processes work on, and who."""
+    """Jobs that other processes work on, and who they are."""
     waiting: int = 0
 
 
 class Coordinator(Generic[JobT, RecordT]):
-    """Drives what a proposer wants to its end; `progress` can be read at any time."""
+    """Executes the jobs that a proposer wants; `progress` can be read at any time."""
 
     def __init__(self, folder: SweepFolder, proposer: Proposer[JobT, RecordT]) -> None:
         self.folder, self.proposer = folder, proposer
         self.progress = Progress[JobT, RecordT](dict(proposer.there))
-        self._deaths, self._watches = RetryPolicy(), Watches()
+        self._retries, self._watches = RetryPolicy(), Watches()
         self._batches: dict[Future[int], list[JobT]] = {}
         self._over: SimpleQueue[Future[int]] = SimpleQueue()
         self._looked = -math.inf
@@ -93,7 +105,7 @@ class Coordinator(Generic[JobT, RecordT]):
                 while not over:
                     if self._is_to_stop():
                         raise KeyboardInterrupt
-                    see(self.folder.path, self.proposer.witness)
+                    require_folder(self.folder.path, self.proposer.witness)
                     self._submit(executor)
                     over = not self._batches and not self.progress.held
                     if over or time.monotonic() - shown > refresh_seconds:
@@ -113,11 +125,10 @@ class Coordinator(Generic[JobT, RecordT]):
                 raise
 
     def _is_to_stop(self) -> bool:
-        """Whether a person has asked whoever launches the sweep, or scores it, to stop: what is ordered one is for both."""
+        """Whether `study stop` was called; one order stops the launch and the scoring."""
         return any(is_there(lock.stop_file) and is_held(lock) for lock in (self.folder.launching, self.folder.scoring))
 
     def _stop(self, executor: Executor) -> None:
-        """Let the jobs save, for a while, and take up what became of them."""
         save_and_stop(executor, self._batches)
         if is_there(self.proposer.witness):
             for batch in self._batches.values():
@@ -126,7 +137,7 @@ class Coordinator(Generic[JobT, RecordT]):
         self.progress.running.clear()
 
     def _submit(self, executor: Executor) -> None:
-        """Start what is wanted on what is free; what others have ended is taken over, what they work on is waited for."""
+        """Start wanted jobs on free slots; skip those that others have ended, wait for those that others hold."""
         self._look_at_held()
         while free := executor.free:
             if not (proposed := self.proposer.wanted(self._busy(), free)):
@@ -138,7 +149,6 @@ class Coordinator(Generic[JobT, RecordT]):
                     future.add_done_callback(self._over.put)
 
     def _busy(self) -> list[JobT]:
-        """What is being done, here or by others."""
         return [job for batch in self._batches.values() for job in batch] + [job for job, _ in self.progress.held.values()]
 
     def _is_to_start(self, job: JobT) -> bool:
@@ -151,14 +161,13 @@ class Coordinator(Generic[JobT, RecordT]):
         return True
 
     def _holder(self, job: JobT) -> str | None:
-        """Which other process works on a job now, None where none does."""
         who = self._watches.holder(job.folder)
         if who is None or job.folder.path.is_relative_to(self.folder.path.resolve()):
             return who
         return f"the sweep {job.folder.path.parent.parent.name!r}, {who}"
 
     def _look_at_held(self) -> None:
-        """Let go of the jobs that others have ended or stopped working on."""
+        """Release jobs that others have ended or stopped working on."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         self._looked = time.monotonic()
@@ -167,7 +176,7 @@ class Coordinator(Generic[JobT, RecordT]):
                 del self.progress.held[key]
 
     def _look(self) -> None:
-        """See what batches have ended so far: of each the first job that has not is running, and the others wait."""
+        """Take the records of each batch so far: its first unfinished job is running, the others wait."""
         for batch in self._batches.values():
             while len(batch) > 1 and self._take(batch[0]):
                 batch.pop(0)
@@ -176,14 +185,13 @@ class Coordinator(Generic[JobT, RecordT]):
         self.proposer.look(self.progress.running.values())
 
     def _ended(self, batch: Sequence[JobT], exit_status: int) -> None:
-        """File what became of a batch; the job that its process died over is tried again, unless it keeps dying."""
+        """File a batch; the job that its process failed on is retried as the policy allows."""
         rest = [job for job in batch if not self._take(job)]
-        if rest and exit_status != PREEMPTED_EXIT and (ended := self._deaths.count(rest[0], exit_status)) is not None:
-            self.proposer.give_up(rest[0], ended)
+        if rest and exit_status != PREEMPTED_EXIT and (failure := self._retries.failure(rest[0], exit_status)) is not None:
+            self.proposer.give_up(rest[0], failure)
             self._take(rest[0])
 
     def _take(self, job: JobT) -> bool:
-        """Take up the record of a job; whether it has one."""
         if (record := self.proposer.take(job)) is None:
             return False
         self.progress.ended[job.key] = record
@@ -192,7 +200,7 @@ class Coordinator(Generic[JobT, RecordT]):
 
 
 def _taken(over: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[int]]:
-    """The futures that are done, once one is or the seconds are over."""
+    """The finished futures, once one is finished or the time is over."""
     with suppress(Empty):
         yield over.get(timeout=seconds)
         while True:

@@ -1,9 +1,9 @@
-"""A sweep from its file to its last record: one coordinator, one executor, one mirror."""
+"""From a sweep file to the last record: one coordinator, one executor, one mirror."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,12 @@ from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, known_overlap_share, prepare, unread_at_first
 from study.data.tokenizing import continuing_pieces, load_tokenizer
-from study.executing.executors import make_executor, make_slots
+from study.executing.executors import make_slots
 from study.executing.slots import Slot, sharing_note
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.memory_check import memory_for, require_memory
 from study.planning.plan import Plan
-from study.running.coordinator import Coordinator
-from study.running.display import run_display
+from study.running.display import execute_all
 from study.running.run_proposer import RunProposer
 from study.running.shutdown import preparing
 from study.running.status_tables import cost_lines
@@ -41,18 +40,18 @@ from study.store.work_folder import checkpoints_in
 from study.tracking.mirror_process import MirrorProcess
 
 MIRROR_SECONDS = 20.0
-"""How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
+"""How long a finished launch waits for the W&B mirror; `study sync` does the rest."""
 
 
 def folder_of(spec: Sweep, results: Path) -> SweepFolder:
-    """Where a sweep's results lie."""
+    """The folder of a sweep's results."""
     return SweepFolder(results / spec.name)
 
 
 def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
-    """The bill of a sweep on this machine, timed by the records that are there.
+    """The cost estimate of a sweep on this machine, timed by its records.
 
-    Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
+    Raises InputError where a run is impossible, or cannot execute on the requested resources.
     """
     folder = folder_of(spec, results)
     estimate = _estimate(_planned(spec, folder), folder, resources, make_slots(resources))
@@ -88,34 +87,42 @@ def _estimate(
         lambda: _check_words(planned),
         lambda: _check_batches(planned, len(slots[0].indices)),
         lambda: _check_kernels(planned, slots[0], here),
-        *([lambda: _check_room(planned, slots)] if here else []),  # of other machines' memory nothing is known here
+        *([lambda: _check_memory(planned, slots)] if here else []),  # of other machines' memory nothing is known here
         *checks,
     )
     precision = _precision(planned.first_runs[0].recipe.precision, slots[0].device, here)
-    return estimate_cost(planned, slots, precision, folder.others_records())
+    return replace(
+        estimate_cost(planned, slots, precision, folder.others_records()), earlier_question=_earlier_question(planned, folder)
+    )
+
+
+def _earlier_question(planned: Plan, folder: SweepFolder) -> str | None:
+    """The question of the last launch into this folder, where it is another one."""
+    with suppress(InputError):  # a launch replaces a file that cannot be read
+        launched = folder.launched()
+        return None if launched is None or launched.question == planned.spec.question else launched.question
+    return None
 
 
 def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
-    """Raise InputError where donors or teachers of the runs that a sweep still wants, as its records tell, are of no use."""
+    """Raise InputError where a run that is still wanted begins with, or learns from, an unusable run."""
     if not {*TRAINED_RUNS} & {*planned.spec.varied, *flatten(planned.spec.base)}:
         return
     from study.training.trained_runs import check_trained_runs
 
     wanted = _wanted(planned, folder)
     under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
-    begun = {run.config().key for run in under_way}
-    check_trained_runs(wanted, begun, prepared)
+    started = {run.config().key for run in under_way}
+    check_trained_runs(wanted, started, prepared)
 
 
 def _check_words(planned: Plan) -> None:
-    """Raise InputError where whole words are to be masked and the tokeniser in a file is no WordPiece."""
     tokenizer = planned.spec.data.tokenizer
     if tokenizer.kind == "file" and any(run.recipe.masking.whole_words for run in planned.first_runs):
         continuing_pieces(load_tokenizer(tokenizer))
 
 
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
-    """The runs that a sweep wants yet, as far as records tell, its own and those that it shares; of a search the largest."""
     if isinstance(planned.spec, SearchSweep):
         return planned.first_runs if len(planned.current_records) < planned.spec.search.trials else []
     others = (record for record in folder.others_records() if planned.text in (None, record.data_fingerprint))
@@ -124,38 +131,33 @@ def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
 
 
 def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
-    """What people should know of the text before runs train on it."""
-    asked, facts = planned.spec.data, data.facts
-    yield from filter(None, [asked.tokenizer.unread(facts.lost_share, of="characters")])
-    if asked.dedupe:
+    requested, facts = planned.spec.data, data.facts
+    yield from filter(None, [requested.tokenizer.unread(facts.lost_share, of="characters")])
+    if requested.dedupe:
         dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
-        joined = f"{plural(facts.near_duplicate_documents, 'document')} put into the split of another that they nearly repeat"
+        joined = f"{plural(facts.near_duplicate_documents, 'near-duplicate document')} moved to the split of the original"
         yield f"deduplicated: {dropped}, {joined}"
     if facts.empty_documents or facts.duplicate_documents:
         empty, again = plural(facts.empty_documents, "row"), plural(facts.duplicate_documents, "repeated document")
-        yield f"{empty} without text and {again} are left out"
-    notes = (skipped_files_note(asked), _passes(planned, data), asked.overlap(data.validation_overlap_share))
+        yield f"{empty} without text and {again} are skipped"
+    notes = (skipped_files_note(requested), _passes(planned, data), requested.overlap(data.validation_overlap_share))
     yield from filter(None, notes)
 
 
 def _passes(planned: Plan, data: PreparedData) -> str | None:
-    """How often the longest run will see the text, None where it sees it once at most."""
     longest = max(run.tokens for run in planned.first_runs)
     passes = longest / data.unique_tokens
     if passes <= 1:
         return None
-    return (
-        f"the text has {count_text(data.unique_tokens)} tokens to train on; the longest run passes {passes:.1f} times over it"
-    )
+    return f"the text has {count_text(data.unique_tokens)} tokens to train on; the longest run reads them {passes:.1f} times"
 
 
-def _check_room(planned: Plan, slots: list[Slot]) -> None:
-    """Raise InputError with every shape whose training memory is above the room of a slot, and by how much."""
+def _check_memory(planned: Plan, slots: list[Slot]) -> None:
     require_memory(planned.first_runs, memory_for(slots), slots[0].execution())
 
 
 def _check_batches(planned: Plan, devices: int) -> None:
-    """Raise InputError where a batch cannot be shared out evenly over the devices of a run, or one has nothing to validate."""
+    """Raise InputError where a batch cannot be shared evenly over the devices of a run, or one has nothing to validate."""
     if devices == 1:
         return
     if (sequences := planned.spec.data.validation_sequences) < devices:
@@ -163,30 +165,30 @@ def _check_batches(planned: Plan, devices: int) -> None:
         raise InputError.at("data.validation_sequences", message)
     for batch in sorted({run.batch_sequences for run in planned.first_runs}):
         if batch % devices:
-            message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
+            message = f"cannot split a batch of {batch} sequences evenly; change recipe.batch_tokens"
             raise InputError.at(f"--devices {devices}", message)
 
 
 def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
-    """Raise InputError where kernels cannot be built here, or are not those of a precision a run has, of `auto` if here."""
+    """Raise InputError where kernels cannot be built here, or do not support the precision of a run."""
     from study.training.execution import check_compiler
 
     if here:
         check_compiler(slot.kernels, slot.device, "--kernels")
     if slot.kernels != "onednn":
         return
-    for asked in sorted({run.recipe.precision for run in planned.first_runs}):
-        if _precision(asked, "cpu", here) == "bf16":
-            found = asked if asked == "bf16" else f"{asked}, here bf16"
+    for requested in sorted({run.recipe.precision for run in planned.first_runs}):
+        if _precision(requested, "cpu", here) == "bf16":
+            found = requested if requested == "bf16" else f"{requested}, here bf16"
             remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
-            raise InputError.at("--kernels onednn", f"is for fp32, and recipe.precision is {found}; {remedy}")
+            raise InputError.at("--kernels onednn", f"requires fp32, but recipe.precision is {found}; {remedy}")
 
 
-def _precision(asked: AskedPrecision, device: Device, here: bool) -> Precision | None:
-    """The precision that runs will be in; None where `auto` is for another machine to decide."""
+def _precision(requested: AskedPrecision, device: Device, here: bool) -> Precision | None:
+    """The precision of runs; None where another machine decides what `auto` means."""
     from study.training.execution import resolve_precision
 
-    return resolve_precision(asked, device) if here or asked != "auto" else None
+    return resolve_precision(requested, device) if here or requested != "auto" else None
 
 
 @contextmanager
@@ -199,13 +201,12 @@ def launched(
     track: bool,
     *checks: Callable[[], object],
 ) -> Iterator[int]:
-    """Run all that a sweep still needs, showing progress; the mirror follows where `track` is set.
+    """Execute all runs that a sweep still needs, with progress, and mirror them to W&B where `track` is set.
 
-    Yields how many runs the mirror has yet to show. The sweep's lock is held from before the text is made ready, which may
-    take long, to what is done with the runs there.
+    Yields how many runs the mirror still lacks. The sweep's lock is held from before the text is prepared until the block ends.
 
-    Raises InputError for bad input before anything is trained, with what `checks` raise, and KeyboardInterrupt when stopped,
-    after the runs have saved.
+    Raises InputError for bad input, also of `checks`, before anything is trained, and KeyboardInterrupt when stopped, after the
+    runs have saved.
     """
     folder = folder_of(spec, results)
     planned, slots = _planned(spec, folder), make_slots(resources)
@@ -218,14 +219,12 @@ def launched(
             _check_trained_runs(planned, folder, data)
         for note in _notes_on_text(planned, data):
             say(console, note)
-        runs = RunProposer(planned, values, folder, data.fingerprint)
+        runs = RunProposer(planned, values, folder, data.fingerprint, estimate.runs)
         mirror = MirrorProcess(folder)
         if track:
             mirror.start()
-        display = run_display(console, folder, estimate.runs)
         try:
-            with display.bars:
-                Coordinator(folder, runs).run(make_executor(resources, slots, folder), display.refresh)
+            execute_all(folder, runs, resources, slots, console)
         finally:
             unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
         yield unmirrored

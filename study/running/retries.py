@@ -1,4 +1,4 @@
-"""When to stop trying a job whose process keeps dying: one that gets on is tried for ever, one that does not is given up."""
+"""The retry policy: a job that makes progress is always tried again, one whose process keeps failing is given up."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from study.store.metric_rows import newest_values
 from study.store.records import State
 
 CRASHES = 3
-"""How often a job may crash, or be killed for want of memory, in one launch without having got further."""
+"""How often a job may crash or run out of memory in one launch without making progress."""
 
 KILLS = 30
-"""How often it may be killed by whoever else kills, which is mostly no fault of the job's."""
+"""How often a job may be killed from outside, which is rarely its own fault."""
 
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What ends processes from outside; a shell or a scheduler tells it as 128 and the number."""
+"""Signals that end processes from outside; shells and schedulers report them as 128 plus the number."""
 
 MOST_SAID = 500
 """Characters of a log's last line that a reason quotes at most."""
 
 
 @dataclass(frozen=True)
-class GivenUp:
-    """How a job ended that has no record of its own, and why."""
+class Failure:
+    """The final state of a job that could not file a record itself, and the reason."""
 
     state: State
-    reason: str | None = None
+    reason: str
 
 
 class RetryPolicy:
-    """The deaths of the jobs of one launch since each last got further than ever before."""
+    """Counts the failures of each job of one launch since the job last made progress."""
 
     def __init__(self) -> None:
         self._crashes: Counter[str] = Counter()
         self._kills: Counter[str] = Counter()
         self._furthest: dict[str, int] = {}
 
-    def count(self, job: Job, exit_status: int) -> GivenUp | None:
-        """Note that a process has died without a record; None where the job is to be tried again."""
+    def failure(self, job: Job, exit_status: int) -> Failure | None:
+        """Count a process that ended without a record; None while the job is to be tried again."""
         step, name = steps_of(job), job.key
         if step > self._furthest.get(name, 0):
             self._furthest[name] = step
@@ -60,18 +60,18 @@ class RetryPolicy:
         how = f"{what} {limit} times {past}, the last time {why}"
         log = job.folder.log_file
         where = log.name if log.parent == job.folder.path else log  # beside the record the name is enough
-        return GivenUp("OOM" if starved else "FAILED", f"its process {how}; see {where}")
+        return Failure("OOM" if starved else "FAILED", f"its process {how}; see {where}")
 
 
 def steps_of(job: Job) -> int:
-    """The newest step that a job has logged, 0 where it has logged none."""
+    """The newest step that a job has logged, 0 without one."""
     return int(newest_values(job.folder.newest_rows()).get("trainer/step", 0))
 
 
 def how_ended(exit_status: int, log: Path) -> str:
-    """How a process ended, by its exit status, negative where a signal killed it; those of real time have numbers alone.
+    """A description of an exit status, which is negative where a signal ended the process.
 
-    Of Python's own status for an error, the error is told, which the log ends with.
+    Python's own status for an error comes with the last line of the log, which names the error.
     """
     if exit_status == 1 and (why := _last_line(log)):
         return f"exit status 1 ({why})"
@@ -82,6 +82,5 @@ def how_ended(exit_status: int, log: Path) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a log that says something, empty where there is none."""
     lines = (content_of(log) or b"").decode(errors="replace").splitlines()
     return next((line.strip()[:MOST_SAID] for line in reversed(lines) if line.strip()), "")

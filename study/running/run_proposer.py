@@ -1,4 +1,4 @@
-"""The runs of a sweep as jobs: which come next, what each starts from, and the record that it leaves."""
+"""The runs of a sweep as jobs: which come next, which state each starts from, and its record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from study.planning.plan import Plan
 from study.planning.proposing import CellProposer
 from study.planning.trunks import Trunks
 from study.running.coordinator import Proposer
-from study.running.retries import GivenUp, steps_of
+from study.running.retries import Failure, steps_of
 from study.running.sharing import SharedRuns
 from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
 from study.store.run_folder import RunFolder, teacher_architecture
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunJob(Job):
-    """A run to train, for the sweep of this name."""
+    """A run to train for the sweep of this name."""
 
     folder: RunFolder
     config: RunConfig
@@ -51,20 +51,26 @@ class RunJob(Job):
 
 
 class RunProposer(Proposer[RunJob, RunRecord]):
-    """The runs of one sweep on text of this fingerprint; its folder gets the sweep as launched, and the ids of its cells."""
+    """The runs of one sweep on text of this fingerprint; writes the sweep file and the ids of the cells into its folder."""
 
-    def __init__(self, plan: Plan, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str) -> None:
+    noun = "run"
+
+    def __init__(
+        self, plan: Plan, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str, expected: int = 0
+    ) -> None:
+        self.expected = expected
         self.spec, self.folder, self.data_fingerprint = plan.spec, folder, data_fingerprint
         self.witness = folder.sweep_file
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(self.witness, text.encode())
+        self._varied = folder.distinguishing_knobs()
         self._cells: set[str] = set()
         self._name_cells(cell.config for cell in plan.cells)
         self._shared = SharedRuns(folder)
         self._records: dict[str, RunRecord] = {}
         with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
-            begun = self._load(plan.holds)
+            started = self._load(plan.holds)
         self.there = {record.run_id: record for record in self._records.values()}
         self.trunks = Trunks(plan.cells, self._home)
         self.pruning: Pruning | None = None
@@ -73,8 +79,8 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             case CellSweep():
                 self.configs = CellProposer(plan.cells, self.trunks)
             case SearchSweep() as spec:
-                self._name_cells([*begun, *(one.config for one in self._records.values())])
-                self.configs = self._search(spec, begun)
+                self._name_cells([*started, *(one.config for one in self._records.values())])
+                self.configs = self._search(spec, started)
 
     def wanted(self, busy: Collection[RunJob], free: int) -> Sequence[Sequence[RunJob]]:
         """The next runs, each in a process of its own."""
@@ -85,28 +91,28 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return [[self._job(config)] for config in configs]
 
     def begin(self, job: RunJob) -> None:
-        """Give the run what it starts from, and say what else is asked of it."""
+        """Prepare the state that the run starts from, and its orders."""
         self.trunks.begin(job.config, self._records)
         if self.pruning is not None:
             self.pruning.begin(job.config)
 
     def take(self, job: RunJob) -> RunRecord | None:
-        """The run's record, taken over where another sweep has it."""
+        """The run's record, linked from another sweep where that one has it."""
         if (record := self._shared.record(job.key)) is not None:
             self._records[job.config.key] = record
             self.configs.tell(job.config.key, record)
             self.trunks.ended(record.config, self._records)
         return record
 
-    def give_up(self, job: RunJob, ended: GivenUp) -> None:
-        """File a run whose process could never file a record itself."""
+    def give_up(self, job: RunJob, failure: Failure) -> None:
+        """File a run whose process could not file a record itself."""
         config, run, steps, now = job.config, job.folder, steps_of(job), timestamp()
         tokens = steps * config.recipe.batch_tokens
         record = RunRecord(
             run_id=job.key,
             sweep=self.spec.name,
-            state=ended.state,
-            reason=ended.reason,
+            state=failure.state,
+            reason=failure.reason,
             config=config,
             data_fingerprint=self.data_fingerprint,
             steps=steps,
@@ -118,18 +124,26 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         )
         retry_write(lambda: run.file_record(record))
 
+    def label(self, job: RunJob) -> str:
+        """The shape and what the sweep varies."""
+        return job.config.words(self._varied)
+
+    def line(self, job: RunJob, record: RunRecord) -> str:
+        """The result of a run."""
+        return run_line(record, self._varied)
+
     def look(self, running: Collection[RunJob]) -> None:
-        """Tell the runs to stop that a search gives up."""
+        """Stop the runs that the pruner of a search gives up."""
         if self.pruning is not None:
             self.pruning.look({job.config.key: job.config for job in running})
 
     def tidy(self) -> None:
-        """Remove the states that nobody came for."""
+        """Remove trunk states that no run needs."""
         self.trunks.tidy(self.folder)
 
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
-        """Read the records of the sweep's runs, and return those that were begun but have none."""
-        begun = []
+        """Read the records of the sweep's runs; returns the configurations of started runs without a record."""
+        started = []
         for run in self.folder.runs():
             record = run.record()
             config = run.config() if record is None else record.config
@@ -139,39 +153,51 @@ class RunProposer(Proposer[RunJob, RunRecord]):
                 run.put_record_aside({"reason": "a cell has use for whole runs only"})
                 record = None
             if record is None:
-                begun.append(config)
+                started.append(config)
             else:
                 self._records[config.key] = record
-        return begun
+        return started
 
     def _name_cells(self, configs: Iterable[RunConfig]) -> None:
-        """Have the cells of these runs among those of the sweep: all at once where it has cells, of a search as it asks."""
+        """Write the cells of these runs to the sweep's list: all at once for cells, as they are tried for a search."""
         names = {cell_of(config, self.spec.tuned, self.data_fingerprint) for config in configs}
         if not names <= self._cells or not self._cells:
             self._cells |= names
             text = json.dumps(sorted(self._cells), indent=1).encode()
             retry_write(lambda: write_atomically(self.folder.cells_file, text))
 
-    def _search(self, spec: SearchSweep, begun: list[RunConfig]) -> OptunaSearch:
+    def _search(self, spec: SearchSweep, started: list[RunConfig]) -> OptunaSearch:
         from study.planning.search import OptunaSearch, Pruning, checked
 
         search = OptunaSearch(spec)
         if (prune := spec.search.prune) is None:
-            search.restore(self._records.values(), begun)
+            search.restore(self._records.values(), started)
             return search
         self.pruning = Pruning(search, prune, self._home)
-        search.restore(self._records.values(), begun, lambda config: checked(self._run_folder(config), config, prune))
+        search.restore(self._records.values(), started, lambda config: checked(self._run_folder(config), config, prune))
         return search
 
     def _job(self, config: RunConfig) -> RunJob:
-        """A run as a job, where it is trained."""
         run = self._run_folder(config)
         retry_write(lambda: run.write_config(config))
         return RunJob(RunFolder(self._shared.home(run.run_id).path.resolve()), config, self.spec.name)
 
     def _home(self, config: RunConfig) -> RunFolder:
-        """Where a run is trained, which another sweep may have begun."""
+        """The folder where a run is trained, which may belong to another sweep."""
         return self._shared.home(self._run_folder(config).run_id)
 
     def _run_folder(self, config: RunConfig) -> RunFolder:
         return self.folder.run(config.fingerprint(self.data_fingerprint))
+
+
+def run_line(record: RunRecord, varied: Sequence[str]) -> str:
+    """The result of a run in one line."""
+    label = record.config.words(varied)
+    if record.state != "COMPLETED" or record.loss_nats is None:
+        return f"{record.state:<9} {label}: {record.reason}"
+    note = "" if record.trunk is None else f" for its own {record.spent_tokens:,}"
+    note += "".join(f"; {what}" for what in (record.spike_note, record.order_note) if what)
+    return (
+        f"COMPLETED {label}: {record.loss_nats:.4f} ± {record.loss_standard_error_nats or 0:.4f} nats after "
+        f"{record.tokens:,} tokens in {record.wall_seconds or 0:,.0f} s{note}"
+    )

@@ -1,44 +1,53 @@
-"""The downstream scores of runs as jobs, with the baselines of their tasks first, and the record that each leaves."""
+"""The downstream scores of runs as jobs, after the baselines of their tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from study.base.durable_files import retry_write
 from study.running.coordinator import Proposer
-from study.running.retries import GivenUp
+from study.running.retries import Failure
 from study.scoring.evaluations import BaselineJob, Evaluation, ScoreJob, batches, scores_there, wanted
 from study.store.records import timestamp
-from study.store.score_records import ScoreRecord, baseline
+from study.store.score_records import BaselineRecord, ScoreRecord, baseline
 from study.store.sweep_folder import SweepFolder
 
 AnyScoreJob = ScoreJob | BaselineJob
-AnyScoreRecord = ScoreRecord | GivenUp
+AnyScoreRecord = ScoreRecord | BaselineRecord | Failure
 
 
 class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
-    """The scores of some evaluations of a sweep, and baselines of their tasks."""
+    """The scores of some evaluations of a sweep and the baselines of their tasks; `names` gives labels of runs by id."""
 
-    def __init__(self, sweep: SweepFolder, evaluations: Sequence[Evaluation], baselines: Sequence[BaselineJob]) -> None:
-        self.sweep, self.evaluations = sweep, evaluations
+    noun = "score"
+
+    def __init__(
+        self,
+        sweep: SweepFolder,
+        evaluations: Sequence[Evaluation],
+        baselines: Sequence[BaselineJob],
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.sweep, self.evaluations, self.names = sweep, evaluations, names or {}
         self._records = records = scores_there(evaluations)
         run = evaluations[0].run.folder
         self.witness = run.standing(run.record_file)
         self.there = {job.key: records[job.key] for one in evaluations for job in one.jobs(records) if job.key in records}
         self._baselines = {job.key: job for job in baselines}
-        self._failed: dict[str, tuple[BaselineJob, GivenUp]] = {}
+        self._failed: dict[str, tuple[BaselineJob, Failure]] = {}
+        self._reported: set[tuple[str, str]] = set()
 
     @property
     def failed_baselines(self) -> tuple[str, ...]:
         """A line for each task whose baselines failed."""
-        return tuple(f"{ended.state}: {job.words}: {ended.reason}" for job, ended in self._failed.values())
+        return tuple(f"{failure.state}: {job.words}: {failure.reason}" for job, failure in self._failed.values())
 
     def missing(self, busy: Collection[str] = ()) -> list[ScoreJob]:
         """The scores that could be made now."""
         return wanted(self.evaluations, self._records, busy)
 
     def wanted(self, busy: Collection[AnyScoreJob], free: int) -> Sequence[Sequence[AnyScoreJob]]:
-        """Baselines, each alone, and then scores."""
+        """Baselines, each in a batch of its own, and then scores."""
         keys = {job.key for job in busy}
         alone = [[job] for key, job in self._baselines.items() if key not in keys]
         due: list[Sequence[AnyScoreJob]] = [*alone, *batches(self.missing(keys), free)]
@@ -46,24 +55,25 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         return due[:free]
 
     def take(self, job: AnyScoreJob) -> AnyScoreRecord | None:
-        """The record of a score; that of a baseline where it has the metric, of the text, that are asked for."""
+        """The record of a score, or of baselines that have the requested metric and text."""
         if isinstance(job, ScoreJob):
             if (record := job.folder.score()) is not None:
                 self._records[job.key] = record
             return record
-        ended, known = None, baseline(self.sweep, job.task.name, job.task.fingerprint)
         if job.key in self._failed:
-            _, ended = self._failed[job.key]
-        elif known is not None and known.data_fingerprint == job.text and known.by(job.metric):
-            ended = GivenUp("COMPLETED")
-        if ended is not None:
-            self._baselines.pop(job.key, None)
-        return ended
+            _, failure = self._failed[job.key]
+            return failure
+        known = baseline(self.sweep, job.task.name, job.task.fingerprint)
+        if known is None or known.data_fingerprint != job.text or not known.by(job.metric):
+            return None
+        self._baselines.pop(job.key, None)
+        return known
 
-    def give_up(self, job: AnyScoreJob, ended: GivenUp) -> None:
-        """File a score whose process could never file a record itself; baselines that failed the next launch tries again."""
+    def give_up(self, job: AnyScoreJob, failure: Failure) -> None:
+        """File a failed score; the next launch tries failed baselines again."""
         if isinstance(job, BaselineJob):
-            self._failed[job.key] = job, ended
+            self._failed[job.key] = job, failure
+            self._baselines.pop(job.key, None)
             return
         now = timestamp()
         record = ScoreRecord(
@@ -72,11 +82,36 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
             sweep=job.sweep,
             config=job.config,
             kind=job.task.kind,
-            state=ended.state,
-            reason=ended.reason,
+            state=failure.state,
+            reason=failure.reason,
             reported_on="test",
             attempts=job.folder.attempts(),
             started_at=now,
             finished_at=now,
         )
         retry_write(lambda: job.folder.file_score(record))
+
+    def label(self, job: AnyScoreJob) -> str:
+        """The task and the run, or the baselines."""
+        if isinstance(job, BaselineJob):
+            return job.words
+        weights = " random weights" if job.config.protocol == "random_init" else ""
+        return f"{job.config.task} {self.names.get(job.folder.run.run_id, job.folder.run.run_id)}{weights}"
+
+    def line(self, job: AnyScoreJob, record: AnyScoreRecord) -> str | None:
+        """The result of a score, or why baselines failed; a reason that several jobs of a task share is given once."""
+        if isinstance(record, BaselineRecord):
+            return None
+        if record.reason is not None:
+            if (failure := (job.task.name, record.reason)) in self._reported:
+                return None
+            self._reported.add(failure)
+        if isinstance(record, Failure):
+            return f"{record.state}: {self.label(job)}: {record.reason}"
+        config = record.config
+        what = f"{self.label(job)}{f' lr={config.knobs.learning_rate:g}' if record.steps else ''} seed={config.seed}"
+        if record.state != "COMPLETED" or record.test is None:
+            return f"{record.state:<9} {what}: {record.reason}"
+        dev = "" if record.dev is None else f" (dev {record.dev:.4f})"
+        speed = f"{record.tokens_per_second:,.0f} tokens/s, " if record.tokens_per_second else ""
+        return f"COMPLETED {what}: {config.metric} {record.test:.4f}{dev}, {speed}{record.seconds or 0:,.0f} s"

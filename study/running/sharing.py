@@ -1,9 +1,9 @@
-"""Runs that several sweeps of one results folder want: each is trained once, in one folder, and the others link its files.
+"""Runs that several sweeps of one results folder need: each is trained once, and the others link its files.
 
-The sweep that begins a run first is its home; results/.homes/<run id> is a link to the run's folder there, which the kernel
-lets only one sweep make. Whoever else wants the run waits while it is trained, goes on with it there where it was left, and
-links its files once it has ended, or copies them from the pack of a sweep that is packed. The record stays one file, under two
-names, and outlives the sweep that wrote it.
+The sweep that starts a run first is its home: results/.homes/<run id> links to the run's folder there, and the kernel lets only
+one sweep create that link. Other sweeps wait while the run is trained, resume it there where it was left, and link its files
+once it has ended, or copy them from a packed sweep. The record is one file under two names and survives the sweep that wrote
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from study.store.sweep_folder import SweepFolder
 
 
 class SharedRuns:
-    """The runs of one sweep among those of the other sweeps under the same results folder."""
+    """The runs of one sweep and those of its sibling sweeps under the same results folder."""
 
     def __init__(self, folder: SweepFolder) -> None:
         self.folder = folder
@@ -30,7 +30,7 @@ class SharedRuns:
         self._siblings = folder.siblings()
 
     def home(self, run_id: str) -> RunFolder:
-        """Where a run is trained: in this sweep's folder, which is there already, unless another sweep began it first."""
+        """The folder where a run is trained: this sweep's, unless another sweep started it first."""
         link = self.folder.homes / run_id
         with contextlib.suppress(FileExistsError):
             retry_write(lambda: os.symlink(self._target(run_id), link))
@@ -46,16 +46,15 @@ class SharedRuns:
         return home
 
     def _target(self, run_id: str) -> str:
-        """What the link to a run of this sweep says."""
         return os.path.join("..", self.folder.name, "runs", run_id)
 
     def _is_home(self, home: RunFolder) -> bool:
-        """Whether a run is trained there still: not where its sweep was deleted, nor where another's search pruned it."""
+        """Whether a run is still trained there: not in a deleted sweep, nor where another search pruned it."""
         mine = home.path == self.folder.run(home.run_id).path
         return (is_there(home.path) or home.is_run) and (mine or not _is_pruned(home))
 
     def record(self, run_id: str) -> RunRecord | None:
-        """The record of a run, taken over where another sweep has it; None where no sweep has."""
+        """The record of a run, taken from another sweep where that one has it; None without any."""
         own, home = self.folder.run(run_id), self.home(run_id)
         others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != SweepFolder.of(home).name]
         for other in (home, *others):
@@ -66,13 +65,11 @@ class SharedRuns:
 
 
 def _is_pruned(run: RunFolder) -> bool:
-    """Whether a run has a record, and that one is of a pruned run."""
     record = run.record()
     return record is not None and record.state == "PRUNED"
 
 
 def _link_files(ended: RunFolder, into: RunFolder) -> None:
-    """Give the files of a run that has ended a second name, the record's last; a file that is packed is copied."""
     for existing, new in zip(_beside_record(ended), _beside_record(into), strict=True):
         retry_write(partial(_link, existing, new) if is_there(existing) else partial(_copy, ended, existing, new))
     if is_there(ended.record_file):
@@ -83,19 +80,17 @@ def _link_files(ended: RunFolder, into: RunFolder) -> None:
 
 
 def _copy(ended: RunFolder, packed: Path, new: Path) -> None:
-    """Write a file once more that is packed, where it is, and the new one is not there yet."""
     if (content := ended.content(packed)) is not None:
         write_once(new, content)
 
 
 def _beside_record(run: RunFolder) -> tuple[Path, ...]:
-    """What a run leaves beside its record; each is only ever replaced, never changed, so that a second name does no harm."""
+    """The files beside a record; each is only ever replaced, never changed, so a second name is safe."""
     losses = (run.validation_losses_file, run.validation_documents_file)
     return run.metrics_file, *losses, run.weights_file, run.exclusion_file
 
 
 def _link(existing: Path, new: Path) -> None:
-    """Replace a file by a second name of another one, where that one is there."""
     temporary = new.with_name(f".{new.name}.tmp")
     temporary.unlink(missing_ok=True)
     _link_once(existing, temporary)
@@ -105,7 +100,7 @@ def _link(existing: Path, new: Path) -> None:
 
 
 def _link_once(existing: Path, new: Path) -> None:
-    """Give a file a second name, unless it is gone: who waits for a folder out of reach need not wait for that."""
+    """Link a file, unless it is gone: waiting for an unreachable folder is for other errors."""
     try:
         os.link(existing, new)
     except FileNotFoundError:

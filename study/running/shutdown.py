@@ -1,4 +1,4 @@
-"""How whoever drives jobs stops: what they have done is saved first."""
+"""How a coordinator stops: the jobs save first."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pathlib import Path
 
 from study.base.durable_files import is_there, retry_write
 from study.base.errors import GOES_ON, InputError
+from study.base.quantities import plural
 from study.executing.job import Executor
 
 SAVE_SECONDS = 60.0
-"""How long jobs may take to save where they are stopped."""
+"""How long jobs may take to save when stopped."""
 
 LOOK_SECONDS = 0.2
-"""How often it is asked, before there are jobs, whether a person wants all of it stopped."""
+"""How often the order to stop is looked for before there are jobs."""
 
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM stop the block as Ctrl-C does."""
+    """Let SIGTERM interrupt the block as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -34,7 +35,7 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def preparing(order: Path) -> Iterator[None]:
-    """Let SIGTERM, and the file by which a person orders to stop, end the block as Ctrl-C does: nothing is to be saved yet."""
+    """Let SIGTERM and the stop file interrupt the block as Ctrl-C does, while there is nothing to save."""
     over = threading.Event()
 
     def look() -> None:
@@ -56,21 +57,21 @@ def preparing(order: Path) -> Iterator[None]:
         raise KeyboardInterrupt(GOES_ON) from None
 
 
-def see(folder: Path, file: Path) -> None:
-    """Raise InputError where a folder was moved or removed, as a file of it tells: whoever writes would make it anew."""
+def require_folder(folder: Path, file: Path) -> None:
+    """Raise InputError where a folder was moved or removed, which a write would create anew."""
     try:
         retry_write(file.stat)
     except OSError as error:
-        message = f"was moved or removed meanwhile ({file}: {error.strerror}); bring it back, and {GOES_ON}"
+        message = f"was moved or removed ({file}: {error.strerror}); bring it back, and {GOES_ON}"
         raise InputError.at(str(folder), message) from None
 
 
 def save_and_stop(executor: Executor, futures: Collection[Future[int]]) -> None:
-    """Let all that an executor has in hand save and end; end those that take too long, or all once Ctrl-C comes again."""
+    """Let all submitted jobs save and end; end those that take too long, or all at a second Ctrl-C."""
     unsaved = set(futures)
     if unsaved:
-        waits = f"waiting up to {SAVE_SECONDS:.0f} s for {len(unsaved)} to save"
-        sys.stderr.write(f"stopping: {waits}; Ctrl-C again ends them where they last saved\n")
+        waits = f"waiting up to {SAVE_SECONDS:.0f} s for {plural(len(unsaved), 'job')} to save"
+        sys.stderr.write(f"stopping: {waits}; press Ctrl-C again to end now, at the last checkpoint\n")
     try:
         executor.interrupt()
         unsaved = wait(unsaved, SAVE_SECONDS).not_done

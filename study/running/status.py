@@ -1,4 +1,4 @@
-"""Where a sweep is, read from its folder: nothing here asks a coordinator or a tracker."""
+"""The state of a sweep, read from its folder alone."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 
 ANY_SLOT = Slot("cpu", (0,), threads=1)
-"""What the bill is made for where its seconds do not matter."""
+"""A slot for cost estimates whose seconds do not matter."""
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where one run is: its state is that of its record or `running`, where no process trains it now `stopped`.
+    """The state of one run: that of its record, else `running`, `waiting` or `stopped`.
 
-    It is `waiting` and not stopped where a launch holds the sweep, which starts it or goes on with it.
-    `tokens` are done so far, of which the run trained `spent_tokens` itself for `train_flops`, and a trunk the others.
-    `order_gain_nats` is what the order of words is worth so far, and `reads_order` whether a run that has ended reads it
-    (RunRecord.reads_order). `seconds_left` are at the speed of its last row, None of a run that fell silent. `validation` names
-    the set and masks that an ended run was validated on. `signs` say when a running run last did something, None of others.
+    A run without a record is `waiting` while a launch holds the sweep. `tokens` are done so far; the run itself trained
+    `spent_tokens` of them for `train_flops`, and its trunk the others. `order_gain_nats` is what word order is worth so far,
+    `reads_order` whether an ended run uses it (RunRecord.reads_order). `seconds_left` follows the speed of the last row, None
+    for a silent run. `validation` names the validation set and masks of an ended run. `signs` are those of a running one.
     """
 
     run_id: str
@@ -62,7 +61,7 @@ class RunStatus:
 
     @property
     def done(self) -> float:
-        """The share of its tokens that are done; of a run without any, whether it has ended."""
+        """The share of its tokens that is done; without a budget, whether it has ended."""
         return self.tokens / self.target_tokens if self.target_tokens else float(self.state == "COMPLETED")
 
     @property
@@ -71,7 +70,7 @@ class RunStatus:
         return self.signs is not None and self.signs.silent
 
     def to_dict(self) -> dict[str, Any]:
-        """The status as plain values; those of the signs of life stand beside the others, None where there are none."""
+        """The status as plain values, with those of `signs` beside the others."""
         values = asdict(self)
         signs = values.pop("signs") or dict.fromkeys(Signs.__dataclass_fields__)
         return values | signs | {"silent": self.silent}
@@ -79,11 +78,11 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """Where a sweep is: its runs, who coordinates it now, None where nobody does, and whether anybody scores it.
+    """The state of a sweep: its runs, the process that coordinates it, if any, and whether it is being scored.
 
-    `remaining_flops` are those of the runs that cells want yet, at most, 0 once they want none; learning rates that turn out
-    to be wanted beyond the range are not in it. None where the sweep file cannot be read any more. `at_most` says that a
-    search for the best rate may end with fewer runs. `unreadable` says which runs cannot be read, and why.
+    `remaining_flops` bounds what the cells still need, 0 once they are done; extensions of the learning-rate range are not in
+    it. It is None where the sweep file cannot be read. `at_most` says that a search may end with fewer runs. `unreadable` says
+    which runs cannot be read, and why.
     """
 
     name: str
@@ -101,32 +100,32 @@ class SweepStatus:
         return tuple(run for run in self.runs if run.reason != FOREIGN)
 
     def count(self, state: str) -> int:
-        """Runs of the sweep as it is now in a state."""
+        """Current runs of the sweep in a state."""
         return sum(run.state == state for run in self.own)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Runs of the sweep as it is now in each state that any is in."""
+        """Current runs of the sweep by state."""
         return {state: self.count(state) for state in sorted({run.state for run in self.own})}
 
     @property
     def running(self) -> tuple[RunStatus, ...]:
-        """The runs that are being trained."""
+        """The runs in training."""
         return tuple(run for run in self.runs if run.state == "running")
 
     @property
     def left_out(self) -> tuple[RunStatus, ...]:
-        """The runs that fits leave out, with their reasons."""
+        """The runs that fits exclude."""
         return tuple(run for run in self.runs if run.reason is not None)
 
     @property
     def unread(self) -> tuple[RunStatus, ...]:
-        """The completed runs of the sweep as it is now that read no word order."""
+        """The completed current runs that do not use word order."""
         return tuple(run for run in self.own if run.state == "COMPLETED" and run.reads_order is False)
 
     @property
     def best(self) -> tuple[RunStatus, ...]:
-        """The completed run of the lowest loss that is not left out, on each validation set: only there do losses compare."""
+        """The completed run of lowest loss on each validation set; losses compare only within one."""
         best: dict[str | None, RunStatus] = {}
         usable = [run for run in self.runs if run.state == "COMPLETED" and run.reason is None and run.loss_nats is not None]
         for run in sorted(usable, key=lambda run: run.loss_nats or 0.0):
@@ -140,7 +139,7 @@ class SweepStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at the speed of the runs that are running, silent ones left out; None where none is."""
+        """The remaining time at the speed of the running runs, silent ones excluded; None without any."""
         if self.remaining_flops is None:
             return None
         moving = (
@@ -172,7 +171,7 @@ class SweepStatus:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the folders say of a run: its record where it has ended, else whether a process trains it in its `home`."""
+    """What the folders say of a run: its record, else whether a process trains it in its `home`."""
 
     run_id: str
     home: RunFolder
@@ -183,7 +182,7 @@ class _Seen:
 
 @garbage.paused()  # collecting would walk all runs read so far again and again, and none of them is garbage
 def status(folder: SweepFolder) -> SweepStatus:
-    """Read where a sweep and its runs are."""
+    """Read the state of a sweep and of its runs."""
     coordinator = folder.launching.holder() if is_held(folder.launching) else None
     varied = _varied(folder)
     readable, problems = map_readable(partial(_seen, folder), folder.runs())
@@ -204,7 +203,6 @@ def status(folder: SweepFolder) -> SweepStatus:
 
 
 def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
-    """A run that ends between the two questions, for its record and whether it is being trained, has its record."""
     record, home = run.record(), folder.home(run.run_id)
     trained = record is None and has_owner(home)
     if record is None and not trained:
@@ -213,7 +211,6 @@ def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
 
 
 def _varied(folder: SweepFolder) -> tuple[str, ...]:
-    """The knobs that tell runs of the sweep apart; none where its file cannot be read any more."""
     try:
         return folder.distinguishing_knobs()
     except InputError:
@@ -221,12 +218,10 @@ def _varied(folder: SweepFolder) -> tuple[str, ...]:
 
 
 def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...], str, int, float, int]:
-    """Small shapes before large ones, setting by setting, short budgets before long ones, then by learning rate and seed."""
     return config.architecture.sizes, config.variant(varied), config.tokens, config.recipe.learning_rate, config.seed
 
 
 def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) -> RunStatus:
-    """Where a run is; `idle` is the state of one of the sweep's that has not ended and that nobody trains."""
     record, config = seen.record, seen.config
     rows = seen.home.newest_rows() if record is None else []
     done = _done_by_rows(seen, newest_values(rows)) if record is None else _done_by_record(record)
@@ -253,7 +248,6 @@ def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) ->
 
 
 def _done_by_record(record: RunRecord) -> dict[str, Any]:
-    """What a run that has ended did."""
     return {
         "tokens": record.tokens,
         "spent_tokens": record.tokens if record.spent_tokens is None else record.spent_tokens,
@@ -266,7 +260,7 @@ def _done_by_record(record: RunRecord) -> dict[str, Any]:
 
 
 def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run has done so far by its newest metrics, which count from step 0, a trunk's too."""
+    """What a run has done by its newest metrics, which count from step 0, also a trunk's."""
     tokens = values.get("trainer/tokens", 0)
     spent_tokens = seen.home.spent(tokens, seen.config.recipe.batch_tokens)["spent_tokens"]
     return {
@@ -281,7 +275,7 @@ def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | None:
-    """The bill of the sweep as its file says it now; None where a launch would refuse the file."""
+    """The cost estimate of the sweep by its file; None where a launch would refuse the file."""
     try:
         spec, _ = read_sweep(folder.sweep_file)
         return estimate_cost(Plan(spec, records, files_fingerprint(spec.data)), [ANY_SLOT])

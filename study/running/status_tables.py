@@ -1,13 +1,12 @@
-"""A sweep's cost and status as tables for a terminal, narrow enough for one of 80 columns."""
+"""Cost estimate and status of a sweep as tables, for a terminal of 80 columns or more, and as data frames."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import pandas as pd
 from rich.table import Table
 
 from study.base.errors import UNREADABLE
@@ -17,17 +16,20 @@ from study.config.resources import Resources
 from study.config.run_config import describe_run
 from study.config.sweep import CellSweep
 from study.planning.cost_estimate import CellCost, CostEstimate
-from study.running.liveness import silence
+from study.running.liveness import silence_note
 from study.running.status import RunStatus, SweepStatus, status
 from study.store.records import FOREIGN, READS_ORDER_NATS, State
 from study.store.sweep_folder import SweepFolder
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MOST_NAMED = 5
-"""So many names of what is trained once are shown."""
+"""At most so many names of what is trained once are shown."""
 
 
 def cost_table(question: str, cost: CostEstimate) -> Table:
-    """One row a cell, below its setting: its size and what one of its runs costs."""
+    """One row for each cell, below its variant: its size and the cost of one run."""
     numbers = ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs")
     return narrow_table(question, ["shape"], numbers, [(row.setting, _cost_cells(row), "") for row in cost.rows])
 
@@ -38,8 +40,8 @@ def _cost_cells(row: CellCost) -> tuple[str, ...]:
 
 
 def cost_summary(cost: CostEstimate) -> str:
-    """What all runs cost together, what the seconds rest on, and what the answer will not be able to tell."""
-    units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are those of one run."
+    """The total cost, the basis of the seconds, and what the answer will not be able to decide."""
+    units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are per run."
     return "\n".join(
         [
             *cost_lines(cost),
@@ -48,24 +50,20 @@ def cost_summary(cost: CostEstimate) -> str:
             *_undecided_lines(cost),
             *_heads_line(cost),
             *_extension_line(cost),
-            *_scores_line(cost),
-            *_unread_line(cost),
-            *_passed_over_line(cost),
-            _overlap_line(cost),
+            *_scope_lines(cost),
         ]
     )
 
 
 def cost_lines(cost: CostEstimate) -> list[str]:
-    """What all runs cost together, on what the seconds rest, and what is left of it."""
+    """The total cost, the basis of the seconds, and what is left to do."""
     runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs, 'run')}"
     total = f"{runs}, {cost.spent_tokens:,} tokens, {cost.train_flops:.3g} FLOPs"
     time = f"about {duration(cost.expected_seconds)} on {plural(cost.slots, 'slot')} at {cost.basis}"
-    return [f"{total}: {time}", *_left_line(cost), *_one_name_lines(cost)]
+    return [f"{total}: {time}", *_left_line(cost), *_one_name_lines(cost), *_question_line(cost)]
 
 
 def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
-    """What the sweep asks for twice and is trained once, and what it sets to no effect."""
     shapes: dict[str, list[str]] = {}
     for row in cost.rows:
         for name in row.other_names:
@@ -74,110 +72,99 @@ def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
         where = "" if len({*at}) == len({row.shape for row in cost.rows}) else f" ({', '.join(dict.fromkeys(at))})"
         yield f"Trained once{where}: {name}."
     if (more := len(shapes) - MOST_NAMED) > 0:
-        yield f"Trained once, too: {more:,} more, which --json lists."
+        yield f"{more:,} more are trained once; --json lists them."
     for knob, why in cost.plan.idle_base.items():
-        yield f"base.{knob} has no effect: {why}. Without it the runs would be the same and have other ids."
+        yield f"base.{knob} has no effect: {why}. Leave it out; the runs stay the same, under other ids."
+
+
+def _question_line(cost: CostEstimate) -> Iterator[str]:
+    if cost.earlier_question is not None:
+        remedy = "a launch replaces its answer; set another name to keep it"
+        yield f"{cost.plan.spec.name} was launched with another question, {cost.earlier_question!r}; {remedy}."
 
 
 def executed_lines(resources: Resources) -> list[str]:
-    """The lines of shell that the sweep file has every job execute, below what they are."""
-    heading = "Every Slurm job executes these lines of the sweep file first, as you:"
+    """The shell lines of the sweep file that every job executes, with a heading."""
+    heading = "Every Slurm job first executes these lines of the sweep file as you:"
     return [heading, *(f"  {line}" for line in resources.executed)] if resources.executed else []
 
 
 def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
-    """What keeps a sweep that compares trained cells from telling them apart."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep) or len(cost.rows) == 1 or not cost.tokens:
         return
     if spec.seeds == 1:
-        yield "One seed: how far seeds scatter is not measured, so no difference in loss can be decided; seeds: 3 measures it."
+        yield "One seed: the variation between seeds is unknown, so no difference in loss can be significant; use seeds: 3."
     if spec.seeds == 2:
-        yield "Two seeds: they may hide that one cell scatters more widely, and equal ones be told apart; seeds: 3 shows it."
+        yield "Two seeds may hide that one cell varies more, so equal cells may differ significantly; use seeds: 3."
     if "recipe.learning_rate" not in {*spec.tune, *spec.vary}:
-        yield "One learning rate for all, which may suit some better; tune: {recipe.learning_rate: …} seeks each its own."
+        yield "One learning rate for all cells may suit some better; tune: {recipe.learning_rate: …} finds the best of each."
 
 
 def _left_line(cost: CostEstimate) -> Iterator[str]:
-    """What is left of a sweep some of whose runs have ended."""
     if not cost.runs_left:
-        yield "Nothing of it is left to do: its runs have ended."
+        yield "Nothing is left to do: all runs have ended."
     elif cost.runs_left < cost.runs:
         runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs_left, 'run')}"
         left = f"{cost.train_flops_left:.3g} FLOPs, about {duration(cost.expected_seconds_left)}"
-        yield f"Left of it, since runs that have ended are not trained again: {runs}, {left}."
+        yield f"Left to do, without the runs that have ended: {runs}, {left}."
 
 
 def _heads_line(cost: CostEstimate) -> Iterator[str]:
-    """Which shapes have other heads than were asked for, where widths are solved for in multiples that leave them open."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep) or not spec.iso_parameters or not spec.shapes.says_head_width:
         return
-    asked = spec.shapes
+    requested = spec.shapes
     found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in cost.plan.cells}
-    if others := [f"{width} in {shape}" for shape, width in found.items() if width not in asked.head_width]:
+    if others := [f"{width} in {shape}" for shape, width in found.items() if width not in requested.head_width]:
         yield (
-            f"The width of a head is {', '.join(others)}, nearest to the head_width asked for; without width_multiple, widths "
-            "are solved for in multiples of it."
+            f"The head width is {', '.join(others)}, the nearest possible to head_width; without width_multiple, widths "
+            "become multiples of head_width."
         )
 
 
 def _extension_line(cost: CostEstimate) -> Iterator[str]:
-    """Which runs a sweep that tunes may add."""
     spec = cost.plan.spec
     if not isinstance(spec, CellSweep):
         return
     tuned = len(spec.tune)
     if tuned == 1:
-        runs = "run" if len(spec.trial_seeds) == 1 else plural(len(spec.trial_seeds), "run")
-        yield f"Not counted: the {runs} more that each cell takes whose best tuned value is an end of its range."
+        runs = plural(len(spec.trial_seeds), "run")
+        yield f"Not counted: {runs} more for each cell whose best tuned value is at an end of its range."
     elif tuned:
-        yield "Not counted: the runs more that each cell takes until values on both sides of its best are tried in each knob."
+        yield "Not counted: further runs of each cell until the values on both sides of its best are tried for each knob."
 
 
 def _sharing_line(cost: CostEstimate) -> Iterator[str]:
-    """What it saves that budgets share a trunk."""
     if (sharing := cost.sharing) is not None:
         times = sharing.train_flops / sharing.train_flops_largest
         yield (
-            f"One trunk trains for all budgets of a shape, and they branch from it to decay: {sharing.train_flops:.3g} FLOPs "
-            f"instead of {sharing.train_flops_alone:.3g}, {times:.2f} times what the largest budgets cost. Seeds share it "
-            "where the budgets agree on the best rate. A shorter run's FLOPs and seconds are those of its branch."
+            f"All budgets of a shape branch from one trunk to decay: {sharing.train_flops:.3g} FLOPs "
+            f"instead of {sharing.train_flops_alone:.3g}, {times:.2f} times the cost of the largest budgets, "
+            "if the budgets agree on the best rate. FLOPs and seconds of a shorter run are those of its branch."
         )
 
 
-def _scores_line(cost: CostEstimate) -> Iterator[str]:
-    """What a sweep is scored on behind its runs."""
+def _scope_lines(cost: CostEstimate) -> Iterator[str]:
+    """What the estimate leaves out of downstream scores, and what is known of the text."""
     if (downstream := cost.plan.spec.downstream) is not None:
-        yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
-
-
-def _unread_line(cost: CostEstimate) -> Iterator[str]:
-    """How much of the text its tokeniser does not know."""
+        yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, made once the runs have ended."
     if cost.unread is not None:
-        yield f"As far as the text begins, {cost.unread}."
-
-
-def _passed_over_line(cost: CostEstimate) -> Iterator[str]:
-    """Which files of the text's folder are not read."""
+        yield f"At the beginning of the text, {cost.unread}."
     if cost.passed_over is not None:
         yield f"{cost.passed_over}."
-
-
-def _overlap_line(cost: CostEstimate) -> str:
-    """How much of the validation text occurs in the training text."""
     overlap = cost.plan.spec.data.overlap(cost.validation_overlap_share)
-    return f"{overlap or 'How much of the validation text occurs in the training text is measured when a launch prepares it'}."
+    yield f"{overlap or 'The launch measures how much of the validation text occurs in the training text'}."
 
 
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
-    """One row a run, below its cell: where it is, and why fits leave it out where they do.
+    """One row for each run, below its cell: its state, and the reason where fits exclude it.
 
-    `order` is what the order of words is worth to its loss, in nats.
+    `order` is what word order is worth to its loss, in nats.
     """
-    who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
+    who = f"run by process {state.coordinator['pid']}" if state.coordinator else "not running"
     scored = ", being scored" if state.scored else ""
-    title = f"{state.name}: {plural(len(state.own), 'run')} begun, {state.count('COMPLETED')} completed, {who}{scored}"
+    title = f"{state.name}: {plural(len(state.own), 'run')} started, {state.count('COMPLETED')} completed, {who}{scored}"
     several_budgets = len({run.target_tokens for run in state.runs}) > 1
     rows = [
         (_cell_words(run, several_budgets), _status_cells(run), note_on(run)) for run in (state.runs if runs is None else runs)
@@ -208,13 +195,13 @@ def _status_cells(run: RunStatus) -> tuple[str, ...]:
 def status_summary(state: SweepStatus) -> str:
     """Runs by state, the best so far, and what is spent and left."""
     silent = sum(run.silent for run in state.own)
-    told = {name: f"{count} {name}" for name, count in state.counts.items()}
+    counts_by_state = {name: f"{count} {name}" for name, count in state.counts.items()}
     if silent:
-        told["running"] += f" ({silent} silent)"
-    counts = ", ".join(told.values()) or "no run has begun"
+        counts_by_state["running"] += f" ({silent} silent)"
+    counts = ", ".join(counts_by_state.values()) or "no run has started"
     more = len(state.own) - (state.planned_runs or 0)
     bound = "at most " if state.at_most and more <= 0 else ""
-    of = f" of {bound or 'about '}{state.planned_runs} planned" if more <= 0 else f", {more} more than planned"
+    of = f" of {bound or 'about '}{state.planned_runs} planned" if more <= 0 else f", {more:,} more than planned"
     planned = "" if state.planned_runs is None else of
     others = len(state.runs) - len(state.own)
     earlier = f" {plural(others, 'run')} more of earlier launches, {FOREIGN}." if others else ""
@@ -226,7 +213,7 @@ def status_summary(state: SweepStatus) -> str:
     if state.unread:
         read = "reads" if len(state.unread) == 1 else "read"
         of = f"{len(state.unread)} of {plural(state.count('COMPLETED'), 'completed run')}"
-        lines.append(f"{of} {read} no word order (no gain above {READS_ORDER_NATS:g} nats beyond chance): bags of words.")
+        lines.append(f"{of} {read} no word order (no gain above {READS_ORDER_NATS:g} nats beyond chance): only bags of words.")
     spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
     left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
     time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"
@@ -234,16 +221,13 @@ def status_summary(state: SweepStatus) -> str:
 
 
 MOST_LISTED = 200
-"""Of more runs the status lists those that need looking at, as far as the screen has room."""
+"""Of more runs the status lists only those that need attention and fit the screen."""
 
 
 def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
-    """What to look at in a sweep: the runs that are training, that fits leave out or that spiked, in at most so many rows.
-
-    Beside them the summary of all, and how many more runs there are, empty where there are none.
-    """
-    told = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
-    shown = tuple({run.run_id: run for run in told}.values())
+    """The runs that train, are excluded or spiked, in at most so many rows, with the summary and a note on the others."""
+    notable = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
+    shown = tuple({run.run_id: run for run in notable}.values())
     for count in range(min(len(shown), rows), -1, -1):
         table = status_table(state, shown[:count])
         if table.row_count <= rows:
@@ -254,62 +238,61 @@ def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
 
 
 def note_on(run: RunStatus) -> str:
-    """What is to be known of a run beside its numbers: why fits leave it out, that it fell silent, or that its loss spiked."""
-    return run.reason or silence(run.signs) or run.spiked or ""
+    """A note on a run: why fits exclude it, that it is silent, or that its loss spiked."""
+    return run.reason or silence_note(run.signs) or run.spiked or ""
 
 
 STATES = tuple(state.lower() for state in (*get_args(State), "running", "waiting", "stopped"))
-"""Where a run may be, each a column of how many runs of a sweep are there."""
+"""The states of a run, each a column with the number of a sweep's runs in it."""
 
 
 def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
-    """One row a sweep by the name that it has in `folders`: what it asks, how many runs are where, and what they spent.
+    """One row for each sweep, by its name in `folders`: its question, runs by state, and what they spent.
 
-    `left` is in seconds. States that no run of a sweep is in are missing, but for `completed`. `problem` says why a sweep
-    or some of its runs cannot be read, and is empty where all can; a sweep that cannot be read has no `question`.
+    `left` is in seconds. States without any run are missing, except `completed`. `problem` says why a sweep or some of its runs
+    cannot be read, and is empty where all can; a sweep that cannot be read has no `question`.
     """
+    import pandas as pd
+
     rows = [{"sweep": name, **_row(folder)} for name, folder in folders.items()]
     return pd.DataFrame(rows, columns=["sweep", "question", *STATES, "launched", "left", "spent (train_flops)", "problem"])
 
 
 def _row(folder: SweepFolder) -> dict[str, Any]:
     try:
-        state = status(folder)
-        return {"question": folder.sweep().question, **_told(state), "problem": "; ".join(map(str, state.unreadable))}
+        state, question = status(folder), folder.sweep().question
     except UNREADABLE as error:
         return {"problem": str(error)}
+    counts = {name.lower(): count for name, count in state.counts.items()}
+    launched = "now" if state.coordinator else None
+    left = math.nan if state.seconds_left is None else state.seconds_left
+    problem = "; ".join(map(str, state.unreadable))
+    spent = {"left": left, "spent (train_flops)": state.spent_flops}
+    return {"question": question, "completed": 0, "launched": launched, "problem": problem} | counts | spent
 
 
-def _told(state: SweepStatus) -> dict[str, Any]:
-    return {
-        "completed": 0,
-        **{name.lower(): count for name, count in state.counts.items()},
-        "launched": "now" if state.coordinator else None,
-        "left": math.nan if state.seconds_left is None else state.seconds_left,
-        "spent (train_flops)": state.spent_flops,
-    }
+RUN_COLUMNS = {
+    "run_id": "run",
+    "shape": "shape",
+    "setting": "setting",
+    "state": "state",
+    "learning_rate": "learning rate",
+    "seed": "seed",
+    "target_tokens": "tokens",
+    "done": "done",
+    "loss_nats": "loss (nats)",
+    "order_gain_nats": "order gain (nats)",
+    "tokens_per_second": "tokens/s",
+    "mfu": "MFU",
+    "seconds_left": "seconds left",
+}
+"""Fields of a run's status and their columns in `runs_table`."""
 
 
 def runs_table(state: SweepStatus) -> pd.DataFrame:
-    """One row a run of a sweep as `study status` tells it, in its order; columns that are empty for all are left out."""
-    table = pd.DataFrame([_run(run) for run in state.runs]) if state.runs else pd.DataFrame({"run": []})
+    """One row for each run of a sweep, in the order of `study status`; columns that are empty for all are left out."""
+    import pandas as pd
+
+    rows = [{title: getattr(run, name) for name, title in RUN_COLUMNS.items()} | {"note": note_on(run)} for run in state.runs]
+    table = pd.DataFrame(rows or {"run": []})
     return table[[name for name in table if name == "run" or table[name].replace("", None).notna().any()]]
-
-
-def _run(run: RunStatus) -> dict[str, Any]:
-    return {
-        "run": run.run_id,
-        "shape": run.shape,
-        "setting": run.setting,
-        "state": run.state,
-        "learning rate": run.learning_rate,
-        "seed": run.seed,
-        "tokens": run.target_tokens,
-        "done": run.done,
-        "loss (nats)": run.loss_nats,
-        "order gain (nats)": run.order_gain_nats,
-        "tokens/s": run.tokens_per_second,
-        "MFU": run.mfu,
-        "seconds left": run.seconds_left,
-        "note": note_on(run),
-    }

@@ -1,4 +1,4 @@
-"""What a person tells a sweep from outside: to stop, to try failed runs again, to leave a run out of its answer."""
+"""What people order from outside: stop a sweep, retry failed runs, exclude a run from the answer."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from study.store.score_records import ScoreRecord, score_folder, scores_of
 from study.store.sweep_folder import LEAST_OF_ID, SweepFolder, runs_of_id
 
 _KEPT = ("COMPLETED", "PRUNED")
-"""The records that a retry leaves as they are in other sweeps: no other takes over one that a search pruned."""
+"""Records that a retry leaves alone in other sweeps: no sweep takes over a pruned run."""
 
 POLL_SECONDS = 0.2
 
 STOP_SECONDS = SAVE_SECONDS + 30
-"""How long whoever runs a sweep may take to let it save and stop."""
+"""How long a coordinator may take to let its jobs save and stop."""
 
 
 @dataclass(frozen=True)
 class Retried:
-    """A run, or its score on a task, that is to be tried again, and the record that it had."""
+    """A run, or its score on a task, to be tried again, and the record that it had."""
 
     run_id: str
     state: str
@@ -43,29 +43,28 @@ class Retried:
 
 
 def stop(folder: SweepFolder) -> bool:
-    """Ask whoever trains or scores the runs of a sweep to save and to stop, and wait for it; False where nobody does.
+    """Order the processes that train or score a sweep to save and stop, and wait for them; False where there are none.
 
-    Raises InputError where it has not stopped in time.
+    Raises InputError where they have not stopped in time.
     """
-    asked = [*filter(is_held, (folder.launching, folder.scoring))]
-    for lock in asked:
+    requested = [*filter(is_held, (folder.launching, folder.scoring))]
+    for lock in requested:
         write_atomically(lock.stop_file, json.dumps(_signed({})).encode())
     end = time.monotonic() + STOP_SECONDS
-    while going_on := [*filter(is_held, asked)]:
+    while going_on := [*filter(is_held, requested)]:
         if time.monotonic() > end:
             raise InputError.at(str(folder.path), f"has not stopped within {STOP_SECONDS:.0f} s; see {going_on[0].holder_file}")
         time.sleep(POLL_SECONDS)
-    return bool(asked)
+    return bool(requested)
 
 
 def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
-    """Put aside the records of failed runs and scores, of all runs or those named, so that who makes them next goes on.
+    """Put the records of failed runs and scores aside, of all runs or the named ones, so that the next launch resumes them.
 
-    Of named ones also those that diverged, and the runs that a person excluded; these are trained anew, and excluded no more.
+    Named runs include those that diverged or were excluded; an excluded run is trained anew and included again.
 
-    Each record is kept as that of a past attempt, with a note of who had it tried again and when. Raises InputError where the
-    sweep is being run or scored, or another one that would give a record back, a record is packed, or a named run has no record
-    of a failure.
+    Each record stays as that of a past attempt, with a note of who ordered the retry and when. Raises InputError where this
+    sweep, or another that shares the run, is being run or scored, a record is packed, or a named run has not failed.
     """
     require_links(folder.path, "copy the sweep to another folder, and retry there")
     siblings = folder.siblings()
@@ -81,24 +80,23 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
 
 
 def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> list[SweepFolder]:
-    """The other sweeps that would give back the record of such a run; raises InputError where one uses an excluded run."""
+    """The other sweeps that would return the record of such a run; raises InputError where one uses an excluded run."""
     sharing = {}
     for sibling, (run_id, record) in product(siblings, failed.items()):
         there = sibling.run(run_id).record()
         if there is not None and record.excluded is not None and there.excluded is None:
-            raise InputError.at(run_id, f"is used by {sibling.name}, where nobody excluded it; exclude it there too, by its id")
+            raise InputError.at(run_id, f"is used by {sibling.name}, where it is not excluded; exclude it there too, by its id")
         if _gives_back(there):
             sharing[sibling.path] = sibling
     return [*sharing.values()]
 
 
 def _gives_back(there: RunRecord | None) -> bool:
-    """Whether the record that another sweep has of a run would be taken over again instead of the run being tried again."""
+    """Whether another sweep's record would be taken over again in place of a retry."""
     return there is not None and (there.state not in _KEPT or there.excluded is not None)
 
 
 def _refuse_packed(folder: SweepFolder, siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> None:
-    """Raise InputError where a run's record that a retry would put aside is packed."""
     sharing = (sibling.run(run_id) for sibling, run_id in product(siblings, failed))
     map_all(RunFolder.refuse_packed, [*map(folder.run, failed), *(run for run in sharing if _gives_back(run.record()))])
 
@@ -111,13 +109,13 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     found = {}
     for run in _named(folder, run_ids):
         if (record := run.record()) is None:
-            raise InputError.at(run.run_id, "has no record: the next launch goes on with it anyway")
+            raise InputError.at(run.run_id, "has no record; the next launch resumes it anyway")
         if text not in (None, record.data_fingerprint):
             raise InputError.at(run.run_id, "read another text than data.corpus is now; a launch trains a run on the new text")
         if record.state != "COMPLETED" or record.excluded is not None:
             found[record.run_id] = record
         elif not _failed_scores(folder, [run.run_id]):
-            message = "is completed, and so are its scores; to leave it out of the answer: study exclude"
+            message = "is completed, and so are its scores; to leave it out of the answer, use study exclude"
             raise InputError.at(run.run_id, message)
     return found
 
@@ -132,26 +130,23 @@ def _text_of(folder: SweepFolder) -> str | None:
 
 
 def _failed_scores(folder: SweepFolder, run_ids: Sequence[str]) -> list[tuple[RunFolder, ScoreRecord]]:
-    """The scores that a retry takes up, each with its run: what diverged only where that one is named."""
     runs = _named(folder, run_ids) if run_ids else folder.runs()
     scores = [(run, score) for run in runs for score in scores_of(run)]
     return [(run, score) for run, score in scores if score.state in RETRIED or (run_ids and score.state != "COMPLETED")]
 
 
 def _named(folder: SweepFolder, run_ids: Sequence[str]) -> list[RunFolder]:
-    """The runs of a sweep by their ids or the starts of them, each once; raises InputError where one is not the only one."""
     runs, found = folder.runs(), {}
     for name in run_ids:
         matching = [run for run in runs if run.run_id.startswith(name)]
         if len(matching) != 1:
-            which = f"{len(matching)} runs' ids" if matching else "no run's id"
-            raise InputError.at(name or repr(name), f"is the start of {which} in {folder.path}; `study status` lists them")
+            which = f"{len(matching)} runs" if matching else "no run"
+            raise InputError.at(name or repr(name), f"matches {which} in {folder.path}; `study status` lists them")
         found[matching[0].run_id] = matching[0]
     return [*found.values()]
 
 
 def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str, record: RunRecord) -> Retried:
-    """Move a record among the past attempts, here and in every sweep that shares the run and would give it back."""
     kept = _aside(folder.run(run_id), _signed({}))
     for sibling in siblings:
         if _gives_back(sibling.run(run_id).record()):
@@ -160,13 +155,12 @@ def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str
 
 
 def _put_score_aside(run: RunFolder, score: ScoreRecord) -> Retried:
-    """Move the record of a score among its past attempts."""
     kept = score_folder(run, score.score_id).put_record_aside(_signed({}))
     return Retried(run.run_id, score.state, score.reason, str(kept), score.config.task)
 
 
 def _aside(run: RunFolder, note: dict[str, str]) -> Path:
-    """Move a run's record among the past attempts; what is trained anew is not excluded, and why it was stands in the note."""
+    """Put a run's record aside; an excluded run is included again, with the old reason in the note."""
     excluded = run.excluded()
     if excluded is not None and is_there(run.scores):  # they are of the weights that are trained anew
         kept_scores = run.aside("scores")
@@ -178,46 +172,44 @@ def _aside(run: RunFolder, note: dict[str, str]) -> Path:
 
 
 def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
-    """Leave a run out of ledgers' fits and comparisons; its record stays as it is.
+    """Exclude a run from fits and comparisons; its record stays as it is.
 
-    By its id in every sweep that has it, by its folder in that sweep alone. Raises InputError without a reason.
+    An id names the run in every sweep that has it, a folder in that sweep alone. Raises InputError without a reason.
     """
     found = _found(run, results)
     if not reason.strip():
-        raise InputError.at("--reason", "is empty; say why, since it stands in the ledger and the answer")
+        raise InputError.at("--reason", "is empty; give the reason, which the ledger and the answer quote")
     for folder in found:
         write_atomically(folder.exclusion_file, json.dumps(_signed({"reason": reason}), indent=1).encode() + b"\n")
     return found
 
 
 def include(run: str, results: Path) -> list[RunFolder]:
-    """Take back what `exclude` said; raises InputError where nobody had excluded the run."""
+    """Undo `exclude`; raises InputError where the run is not excluded."""
     found = [folder for folder in _found(run, results) if is_there(folder.exclusion_file)]
     if not found:
-        raise InputError.at(run, "is not excluded by anybody")
+        raise InputError.at(run, "is not excluded")
     for folder in found:
         folder.exclusion_file.unlink(missing_ok=True)
     return found
 
 
 def _found(run: str, results: Path) -> list[RunFolder]:
-    """The folders of a run: the one that is given, or all that its id, or the start of it, names."""
     if RunFolder(Path(run)).is_run:
         return [RunFolder(Path(run).resolve())]
     if len(run) < LEAST_OF_ID:
-        raise InputError.at(run or repr(run), f"is too short for an id; give {LEAST_OF_ID} characters of it at least")
+        raise InputError.at(run or repr(run), f"is too short for an id; give at least {LEAST_OF_ID} characters")
     if not (found := runs_of_id(run, results)):
         raise InputError.at(run, f"is neither a run's folder nor the id of a run in {results}; `study status` lists them")
     return found
 
 
 def _signed(values: dict[str, str]) -> dict[str, str]:
-    """Values, and who says so, and when."""
     return values | {"by": _user(), "at": timestamp()}
 
 
 def _user() -> str:
-    """The name of the user, in its place the number where the system knows no name, as in a container."""
+    """The user's name, or the number where the system has no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""What an attempt at a score works with, by whichever protocol it is made."""
+"""The context of one attempt at a score, shared by all protocols."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from study.training.watchdog import Watchdog
 
 @dataclass(frozen=True)
 class ScoreAttempt:
-    """What an attempt scores: a run, its folder, how it executes, the checkpoint that it goes on from, and what may stop it.
+    """The run to score, the score's folder, the execution, the checkpoint to resume from, and what may stop it.
 
-    `check` is asked before every write, and raises where the score is no longer this process's to make; `watchdog` sees that a
-    training takes steps.
+    `check` is called before every write and raises where another process owns the score; `watchdog` requires that a training
+    takes steps.
     """
 
     config: ScoreConfig

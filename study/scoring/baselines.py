@@ -30,15 +30,15 @@ BAG_OF_WORDS = "bag_of_words"
 BIGRAM = "bigram"
 
 INVERSE_PENALTIES = (0.1, 1.0, 10.0, 100.0)
-"""The strengths of regularisation that are tried: C of logistic regression, 1/alpha of ridge regression."""
+"""The strengths of regularisation to choose from: C of logistic regression, 1/alpha of ridge regression."""
 
 MOST_TRAIN = 100_000
-"""The most examples that a bag of words learns from, the first of a fixed permutation: files may be sorted by class."""
+"""A bag of words learns from at most so many examples, the first of a fixed permutation: files may be sorted by class."""
 
 FEW_EXAMPLES = 1000
-"""Up to this many examples a word counts that stands in one of them alone; in more, words of one example tell nothing.
+"""In more examples than these, only words of at least two of them count.
 
-Where no word stands in two, all count again: they tell nothing then, which is what the baseline is to say.
+Where no word occurs twice, all count: such words predict nothing, which the baseline is to show.
 """
 
 _FUNCTION_WORDS = (
@@ -54,12 +54,12 @@ Predictions = dict[str, list[Any]]
 
 
 def baselines(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> dict[str, dict[str, float]]:
-    """Every metric of each baseline on test; `text` gives what word counts of minimal pairs are taken from."""
+    """Every metric of each baseline on test; `text` supplies the word counts of minimal pairs."""
     return {name: measure(task, "test", found) for name, found in baseline_predictions(task, text).items()}
 
 
 def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> Predictions:
-    """What each baseline says of test, as study.scoring.task_metrics reads it; word counts are of the docstrings by default."""
+    """The predictions of each baseline on test, for study.scoring.task_metrics; word counts default to the docstrings."""
     match task.spec.kind:
         case "single" | "pair":
             return _of_texts(task)
@@ -72,7 +72,7 @@ def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | Non
 
 
 def docstring_text() -> Iterable[str]:
-    """The documents of the docstring corpus that encoders are pre-trained on."""
+    """The training documents of the docstring corpus."""
     from study.data.corpora import split_of
     from study.data.docstrings import read_docstrings
 
@@ -106,7 +106,7 @@ def _regression(task: TaskData, inverse_penalty: float) -> Any:
 
 
 class Bag:
-    """TF-IDF of words and pairs of adjacent words; of two texts also what they share, what not, and their cosine."""
+    """TF-IDF of words and pairs of adjacent words; of two texts also products, differences and their cosine."""
 
     def __init__(self, examples: Sequence[TextExample]) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -129,7 +129,6 @@ class Bag:
 
 
 def _any_recurs(texts: Iterable[str]) -> bool:
-    """Whether any word stands in two of the texts."""
     seen: set[str] = set()
     for text in texts:
         words = set(re.findall(_TERM, text.lower()))
@@ -164,15 +163,15 @@ def _of_questions(test: Sequence[SpanExample]) -> Predictions:
 
 
 def nearest_run(example: SpanExample) -> str:
-    """The run of words that lies nearest to those of the question and holds none of them, no function word and no mark.
+    """The run of words nearest to those of the question, without any of them, function words or punctuation.
 
-    Near is a high sum of 1/(5 + characters between) over the places of the question's words in the context.
+    Nearness is the sum of 1/(5 + characters between) over the occurrences of the question's words in the context.
     """
     function_words = frozenset(_FUNCTION_WORDS.split())
-    asked = set(_WORD.findall(example.question.lower())) - function_words
+    requested = set(_WORD.findall(example.question.lower())) - function_words
     words = [(found.group().lower(), found.start(), found.end()) for found in _WORD.finditer(example.context)]
-    places = [start for word, start, _ in words if word in asked]
-    kept = groupby(words, lambda word: word[0][0].isalnum() and word[0] not in asked and word[0] not in function_words)
+    places = [start for word, start, _ in words if word in requested]
+    kept = groupby(words, lambda word: word[0][0].isalnum() and word[0] not in requested and word[0] not in function_words)
     runs = [(run[0][1], run[-1][2]) for is_run, found in kept if is_run and (run := list(found))]
 
     def nearness(run: tuple[int, int]) -> float:
@@ -201,10 +200,10 @@ _DISCOUNT = 0.75
 
 
 class Bigrams:
-    """Word counts of a text; probabilities of pairs by absolute discounting, of words with one added (Chen and Goodman 1999).
+    """Word counts of a text: pairs by absolute discounting, words by adding one (Chen and Goodman 1999).
 
-    p(w | v) = max(n(v w) − d, 0)/n(v) + d·k(v)/n(v) · p(w), with d = 0.75, k(v) the different words behind v, and
-    p(w) = (n(w) + 1)/(n + V + 1).
+    p(w | v) = max(n(v w) − d, 0)/n(v) + d·k(v)/n(v) · p(w), with d = 0.75, k(v) the number of different words after v, and p(w)
+    = (n(w) + 1)/(n + V + 1).
     """
 
     def __init__(self, text: Iterable[str]) -> None:
@@ -223,11 +222,11 @@ class Bigrams:
         self.total = self.words.total()
 
     def unigram_nats(self, sentence: str) -> float:
-        """The negative log likelihood of a sentence as a bag of words; the same for every order of them."""
+        """The negative log likelihood of a sentence as a bag of words."""
         return math.fsum(-math.log(self._word(token)) for token in tokenised(sentence))
 
     def bigram_nats(self, sentence: str) -> float:
-        """The negative log likelihood of a sentence, each word from the one before it."""
+        """The negative log likelihood of a sentence, each word given the one before it."""
         tokens = tokenised(sentence)
         return math.fsum(-math.log(self._pair(*pair)) for pair in zip([_START, *tokens], tokens, strict=False))
 
@@ -243,5 +242,5 @@ class Bigrams:
 
 
 def tokenised(text: str) -> list[str]:
-    """The words and marks of a text, in lower case."""
+    """The words and punctuation of a text, in lower case."""
     return _TOKEN.findall(text.lower())

@@ -1,4 +1,7 @@
-"""Examples of a task as tokens of a run's tokeniser: what the encoder reads, what it should say, and what its words were."""
+"""Examples of a task as tokens of a run's tokeniser: inputs, labels and word positions.
+
+Letters: N pieces, W words, B rows, S places.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from study.tasks.examples import Example, SpanExample, TextExample, TokensExampl
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of whole numbers, end to end: row i is `values[starts[i]:starts[i + 1]]`."""
+    """Rows of integers, end to end: row i is `values[starts[i]:starts[i + 1]]`."""
 
     values: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -53,17 +56,17 @@ Ints = NDArray[np.int64]
 
 
 def running_text(words: Sequence[str]) -> tuple[str, Ints]:
-    """Words with a space between them, as pre-training reads text, and the character where each begins: (W,)."""
+    """Words joined by spaces, as pre-training reads text, and the character where each begins: (W,)."""
     lengths = np.array([len(word) for word in words], dtype=np.int64)
     begins: Ints = np.cumsum(lengths + 1) - lengths - 1
     return " ".join(words), begins
 
 
 def word_of_pieces(offsets: Sequence[tuple[int, int]], text: str, begins: Ints) -> Ints:
-    """The word of each piece, (N,): the one that its first character other than white space belongs to, or comes before.
+    """The word of each piece, (N,): that of its first visible character.
 
-    So a leading space, and a piece that is nothing else, belong to the word behind them. A piece that spans several words
-    is the first one's.
+    A leading space, and a piece of white space alone, belong to the next word. A piece across several words belongs to the
+    first.
     """
     visible = np.append(np.flatnonzero([not character.isspace() for character in text]), len(text) - 1)
     first = np.array([begin for begin, _ in offsets], dtype=np.int64)
@@ -73,22 +76,22 @@ def word_of_pieces(offsets: Sequence[tuple[int, int]], text: str, begins: Ints) 
 
 
 def spaced_words(offsets: Sequence[tuple[int, int]], text: str) -> Ints:
-    """The word of each piece where white space parts words, (N,)."""
+    """The word of each piece where white space separates words, (N,)."""
     return word_of_pieces(offsets, text, np.array([match.start() for match in re.finditer(r"\S+", text)], dtype=np.int64))
 
 
 MOST_QUESTION = 64
-"""The most tokens of a question, and never more than half of an input (Devlin et al. 2019 have 64)."""
+"""A question has at most so many tokens, and at most half of an input (Devlin et al. 2019 use 64)."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     """One split as inputs of the encoder; several inputs can be windows of one example.
 
-    `second` is where the second text of an input begins (its length where there is none). `labels` has a class or number for
-    each input; of tagged words `word_places` are the places of their first pieces and `word_labels` their classes; of spans,
-    `labels` are (first, last) places of the answer, 0 where the window lacks it, and `characters` the begin and end in the
-    context of each place, -1 outside it.
+    `second` is where the second text of an input begins (its length without one). `labels` has a class or number for each
+    input; for tagged words, `word_places` are the positions of their first pieces and `word_labels` their classes; for spans,
+    `labels` are (first, last) positions of the answer, 0 where the window lacks it, and `characters` the begin and end in the
+    context of each position, -1 outside it.
     """
 
     tokens: Ragged
@@ -114,17 +117,17 @@ class TaskEncoder:
         """The inputs of a split; all examples are of one kind."""
         texts = [example for example in examples if isinstance(example, TextExample)]
         tagged = [example for example in examples if isinstance(example, TokensExample)]
-        asked = [example for example in examples if isinstance(example, SpanExample)]
+        requested = [example for example in examples if isinstance(example, SpanExample)]
         if tagged:
             return self._tagged(tagged)
-        return self._spans(asked) if asked else self._texts(texts)
+        return self._spans(requested) if requested else self._texts(texts)
 
     def _pieces(self, texts: Sequence[str]) -> list[Encoding]:
         encoded: list[Encoding] = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return encoded
 
     def _texts(self, examples: Sequence[TextExample]) -> Inputs:
-        """Single texts and pairs; where a pair is too long, its longer text loses its end."""
+        """Single texts and pairs; the longer text of a long pair loses its end."""
         first = [encoding.ids for encoding in self._pieces([example.text for example in examples])]
         if not examples or examples[0].text_b is None:
             room = self.max_length - 2
@@ -141,9 +144,9 @@ class TaskEncoder:
         return Inputs(Ragged.of(rows), np.array(second), np.arange(len(rows)), labels, cut)
 
     def _tagged(self, examples: Sequence[TokensExample]) -> Inputs:
-        """Tagged words; a text too long for one input is cut between words, so that every word is labelled.
+        """Tagged words; a long text is cut between words, so that every word keeps its label.
 
-        Words are encoded as a running text, in which pieces that begin with a space, or span words, are those of pre-training.
+        Words are encoded as running text, so that pieces with a leading space, or across words, are those of pre-training.
         """
         texts = [running_text(example.tokens) for example in examples]
         encoded = self._pieces([text for text, _ in texts])
@@ -164,10 +167,10 @@ class TaskEncoder:
         return Inputs(tokens, tokens.lengths, np.array(owners), none, cut, Ragged.of(places), Ragged.of(labels))
 
     def _words(self, encoding: Encoding, text: str, begins: Ints, room: int) -> list[list[int]]:
-        """The pieces of each word, at most what an input holds.
+        """The pieces of each word, at most those that fit one input.
 
-        A word of which the tokeniser leaves nothing is [UNK]. A word that lies in the piece of the one before has none of its
-        own, and is labelled there.
+        A word without any piece is [UNK]. A word inside the piece of the word before has no piece of its own and is labelled
+        there.
         """
         words: list[list[int]] = [[] for _ in begins]
         reached = np.zeros(len(begins), dtype=np.int64)  # the character up to which pieces go that begin at a word or before
@@ -183,8 +186,8 @@ class TaskEncoder:
         questions = self._pieces([example.question for example in examples])
         contexts = self._pieces([example.context for example in examples])
         rows, second, owners, labels, characters, cut = [], [], [], [], [], 0
-        for number, (example, asked, context) in enumerate(zip(examples, questions, contexts, strict=True)):
-            question = asked.ids[: min(MOST_QUESTION, (self.max_length - 3) // 2)]
+        for number, (example, requested, context) in enumerate(zip(examples, questions, contexts, strict=True)):
+            question = requested.ids[: min(MOST_QUESTION, (self.max_length - 3) // 2)]
             room = self.max_length - 3 - len(question)
             offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
             answer = answer_pieces(offsets, example.starts[0], example.starts[0] + len(example.answers[0]))
@@ -208,7 +211,7 @@ class TaskEncoder:
 
 
 def shorten(first: int, second: int, room: int) -> tuple[int, int]:
-    """The lengths of two texts once the longer has lost its end, piece by piece, until both fit."""
+    """The lengths of two texts after the longer has lost its end, piece by piece, until both fit."""
     excess = max(0, first + second - room)
     from_longer = min(excess, abs(first - second))
     rest = excess - from_longer
@@ -218,7 +221,7 @@ def shorten(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def windows_of_words(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """Cuts between words so that each part fits the room: (first word, word after the last)."""
+    """Cuts between words so that each part fits: (first word, word after the last)."""
     windows, begin, size = [], 0, 0
     for number, length in enumerate(lengths):
         if size + length > room:
@@ -229,7 +232,7 @@ def windows_of_words(lengths: Sequence[int], room: int) -> list[tuple[int, int]]
 
 
 def overlapping_windows(length: int, room: int) -> list[tuple[int, int]]:
-    """Windows of `room` that overlap by half and cover `length`; one where it fits."""
+    """Windows of `room` that overlap by half and cover `length`; a single one where it fits."""
     step = max(1, room // 2)
     last = max(0, length - room)
     begins = [*range(0, last, step), last]
@@ -237,6 +240,6 @@ def overlapping_windows(length: int, room: int) -> list[tuple[int, int]]:
 
 
 def answer_pieces(offsets: NDArray[np.int64], begin: int, end: int) -> tuple[int, int] | None:
-    """The first and last piece that an answer's characters touch; None where no piece does."""
+    """The first and last piece that an answer's characters touch; None where none does."""
     touched = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < end))
     return (int(touched[0]), int(touched[-1])) if len(touched) else None

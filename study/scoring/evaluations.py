@@ -1,4 +1,4 @@
-"""Which scores a run or a sweep still needs: the grid at a third of the seeds, and its best on dev at the others."""
+"""The scores that a run or a sweep still needs: the grid at a third of the seeds, its best on dev at the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreJob(Job):
-    """A score to make, for the sweep of this name."""
+    """A score to make for the sweep of this name."""
 
     folder: ScoreFolder
     config: ScoreConfig
@@ -43,9 +43,9 @@ class ScoreJob(Job):
 
 @dataclass(frozen=True)
 class BaselineJob(Job):
-    """What a task gives without an encoder by a metric, to be made.
+    """The baselines of a task by a metric, to be made.
 
-    Words of minimal pairs are counted in the text that the run has read, which has this fingerprint; other kinds need none.
+    Words of minimal pairs are counted in the text of `run`, whose data fingerprint is `text`; other kinds need none.
     """
 
     folder: BaselineFolder
@@ -56,7 +56,7 @@ class BaselineJob(Job):
 
     @property
     def words(self) -> str:
-        """What is made, in words."""
+        """The job in words."""
         return f"baselines of {self.task.name} {self.task.fingerprint}"
 
     def execute(self, execution: Execution, stop: StopSignal) -> Ending:
@@ -70,9 +70,9 @@ class BaselineJob(Job):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An encoder on a task by one protocol, and what is asked of it: what is chosen for it is chosen for it alone.
+    """An encoder on a task by one protocol; knobs are chosen for each evaluation alone.
 
-    `name` is what the task is asked for by.
+    `name` is the task's name as requested.
     """
 
     run: Pretrained
@@ -80,13 +80,13 @@ class Evaluation:
     name: str
     task: TaskData
     random: bool
-    asked: Downstream
+    requested: Downstream
     _made: dict[tuple[Knobs, int], ScoreJob] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def jobs(self, records: Mapping[str, ScoreRecord]) -> list[ScoreJob]:
-        """The scores that can be made now, given those there are; those made already are among them."""
-        grid = self.asked.grid() if self.trained else [self.asked.knobs]
-        seeds = range(self.asked.seeds if self._varies else 1)
+        """The scores that can be made now, given the records, including those already made."""
+        grid = self.requested.grid() if self.trained else [self.requested.knobs]
+        seeds = range(self.requested.seeds if self._varies else 1)
         trials = seeds[: trial_seeds(len(seeds))] if len(grid) > 1 else seeds
         first = [self._job(knobs, seed) for seed in trials for knobs in grid]
         done = [record for job in first if (record := records.get(job.key)) is not None]
@@ -97,42 +97,41 @@ class Evaluation:
 
     @property
     def task_key(self) -> tuple[str, str]:
-        """The name and the fingerprint of the task, which its baselines are kept under."""
+        """The name and the fingerprint of the task, under which its baselines are kept."""
         return self.task.spec.name, self.task.fingerprint
 
     @property
     def counted_text(self) -> str | None:
-        """The data fingerprint of the text that the task's baselines count words in, None where they do not."""
+        """The data fingerprint of the text in which baselines count words, None without such baselines."""
         return self.run.data_fingerprint if self.task.spec.kind == "minimal_pairs" else None
 
     @property
     def protocol(self) -> Protocol:
-        """How the encoder meets the task."""
+        """How the encoder is evaluated."""
         protocols: dict[Update, Protocol] = {"all": "fine_tune", "head": "frozen", "none": "zero_shot"}
         return "random_init" if self.random else protocols[self._update]
 
     @property
     def trained(self) -> bool:
-        """Whether training goes step by step: not where probes are fitted, nor where nothing learns."""
+        """Whether training takes steps; probes and zero-shot scores do not."""
         return self._update == "all" or self.task.spec.kind == "spans"
 
     @property
     def _update(self) -> Update:
-        return "none" if self.task.spec.kind == "minimal_pairs" else self.asked.update
+        return "none" if self.task.spec.kind == "minimal_pairs" else self.requested.update
 
     @property
     def _varies(self) -> bool:
-        """Whether seeds give different scores: not where fixed features or fixed weights meet no chance."""
         return self.random or self.trained
 
     @cached_property
     def planned_task(self) -> PlannedTask:
-        """The task as its jobs take it along."""
+        """The task as its jobs carry it."""
         kind = self.task.spec.kind
-        return PlannedTask(self.name, self.asked.data_folder, self.asked.knobs, kind, *self.task_key)
+        return PlannedTask(self.name, self.requested.data_folder, self.requested.knobs, kind, *self.task_key)
 
     def _job(self, knobs: Knobs, seed: int) -> ScoreJob:
-        """One score, worked out once: each time that a slot is free all are asked for."""
+        """One score, made once: the jobs are listed each time that a slot is free."""
         if (knobs, seed) not in self._made:
             config = ScoreConfig(
                 encoder=self.run.random_id if self.random else self.run.run_id,
@@ -150,7 +149,7 @@ class Evaluation:
 
 
 def missing_baselines(sweep: SweepFolder, found: Sequence[Evaluation]) -> list[BaselineJob]:
-    """The baselines of each task that nobody has made yet, or not by its main metric, or of text that none of its runs read."""
+    """The baselines that are missing for a task, its main metric, or the text of its runs."""
     texts: dict[tuple[str, str], set[str | None]] = {}
     for evaluation in found:
         texts.setdefault(evaluation.task_key, set()).add(evaluation.counted_text)
@@ -169,42 +168,42 @@ def missing_baselines(sweep: SweepFolder, found: Sequence[Evaluation]) -> list[B
 
 
 def all_evaluations(
-    runs: Sequence[Pretrained], sweep: str, tasks: Mapping[str, TaskData], asked: Downstream
+    runs: Sequence[Pretrained], sweep: str, tasks: Mapping[str, TaskData], requested: Downstream
 ) -> list[Evaluation]:
-    """Every run on every task, and where asked random weights once for each architecture and data."""
-    found = [Evaluation(run, sweep, name, task, False, asked) for run in runs for name, task in tasks.items()]
-    if asked.random_weights:
+    """Every run on every task and, if requested, random weights once for each architecture and data."""
+    found = [Evaluation(run, sweep, name, task, False, requested) for run in runs for name, task in tasks.items()]
+    if requested.random_weights:
         distinct = {run.random_id: run for run in reversed(runs)}.values()
-        found += [Evaluation(run, sweep, name, task, True, asked) for run in distinct for name, task in tasks.items()]
+        found += [Evaluation(run, sweep, name, task, True, requested) for run in distinct for name, task in tasks.items()]
     return found
 
 
 def scores_there(found: Sequence[Evaluation]) -> dict[str, ScoreRecord]:
-    """The records of all scores of the runs of some evaluations, by their ids."""
+    """The records of all scores of the evaluated runs, by id."""
     runs = {evaluation.run.run_id: evaluation.run for evaluation in found}.values()
     return {record.score_id: record for run in runs for record in scores_of(run.folder)}
 
 
 def wanted(found: Sequence[Evaluation], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[ScoreJob]:
-    """The scores to make next, neither there nor being made, the longest first."""
+    """The scores to make next, neither done nor running, the most expensive first."""
     jobs = {job.key: (job, evaluation) for evaluation in found for job in evaluation.jobs(records)}
     missing = [(job, evaluation) for key, (job, evaluation) in jobs.items() if key not in records and key not in running]
     return [job for job, evaluation in sorted(missing, key=lambda pair: -cost(pair[1], pair[0]))]
 
 
 def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
-    """Scores in batches that a process makes one after another, in order of the first of each.
+    """Batches of scores for one process each, in order of the first of each.
 
-    Those of one run on one task are together, whose encoder and inputs are then read once, but no more of them than leave
-    something for every free slot.
+    Scores of one run on one task go together, so that the encoder and the inputs are read once, but leave work for every free
+    slot.
     """
     most = max(1, -(-len(jobs) // free))
-    together = grouped(jobs, lambda job: (job.folder.run.path, job.task.asked)).values()
+    together = grouped(jobs, lambda job: (job.folder.run.path, job.task.requested)).values()
     return [group[begin : begin + most] for group in together for begin in range(0, len(group), most)]
 
 
 def cost(evaluation: Evaluation, job: ScoreJob) -> float:
-    """About how much work a score is, in example times layer parameters; only its order matters."""
+    """The approximate cost of a score, in examples times layer parameters; only its order matters."""
     a = evaluation.run.config.architecture
     size = a.depth * a.width * (4 * a.width + 2 * a.ffn)
     examples = {name: len(split) for name, split in evaluation.task.splits.items()}

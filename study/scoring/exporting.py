@@ -1,4 +1,4 @@
-"""A trained encoder as a folder that transformers opens: weights, configuration, tokeniser, and the run's record."""
+"""A trained encoder as a folder for transformers: weights, configuration, tokeniser, and the run's record."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from study.scoring.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the class of transformers that opens it, and its parameters."""
+    """The class of transformers that opens an export, and its parameters."""
 
     class_name: str
     parameters: int
 
 
 def export(run: Pretrained, folder: Path) -> Exported:
-    """Write a completed run as a new folder for `from_pretrained`: of the MLM model, and of all that is built on its encoder.
+    """Write a completed run as a new folder for `from_pretrained` of the MLM model and all models on its encoder.
 
-    What is cut at `model_max_length` is the sequence length of pre-training, also where there are more positions: nothing
-    trained those. Raises InputError where the folder holds anything, no class of transformers computes what the run does, or
-    weights or text of the run are not there any more.
+    `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. Raises InputError
+    where the folder is not empty, no class of transformers computes the same, or weights or text of the run are gone.
     """
     _check_empty(folder)
     architecture = run.config.architecture
@@ -55,18 +54,17 @@ def export(run: Pretrained, folder: Path) -> Exported:
 
 
 def _check_empty(folder: Path) -> None:
-    """Raise InputError where a folder holds anything, or cannot be made."""
     place = str(folder)
     if is_there(folder) and not folder.is_dir():
-        raise InputError.at(place, "is a file; give a folder that is not there yet")
+        raise InputError.at(place, "is a file; give a new folder")
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError.at(place, "holds files, and nothing is written over them; give a folder that is not there yet")
+        raise InputError.at(place, "is not empty, and no file is overwritten; give a new folder")
     if not takes_files(folder):
         raise InputError.at(place, "cannot be written; give another folder")
 
 
 def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
-    """A tokeniser that puts [CLS] before a text and [SEP] behind it, as training and scores do, whatever its file says."""
+    """A tokeniser that adds [CLS] and [SEP] as training and scores do, whatever its file says."""
     ids = tokenizer.encode("a").ids
     if (ids[:1], ids[-1:]) != ([special.cls], [special.sep]):
         tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
@@ -74,7 +72,6 @@ def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
 
 
 def _tokenizer_config(run: Pretrained) -> dict[str, Any]:
-    """What transformers wants to know of a tokeniser beside tokenizer.json."""
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES, strict=True))
     segments = ["token_type_ids"] if class_for(run.config.architecture).has_segments else []
     return {

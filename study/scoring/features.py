@@ -1,4 +1,7 @@
-"""Features of a frozen encoder, layer by layer. Letters: B rows, S places, H width, N labelled places."""
+"""Features of a frozen encoder, layer by layer, and embeddings of a user's texts as a file.
+
+Letters: B rows, S places, H width, N labelled places.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from study.training.execution import Execution, resolve_precision
 from study.training.stopping import Preempted, StopSignal
 
 Pooling = Literal["cls", "mean", "token"]
-"""Of an input: the output at its first token, or the mean over its tokens, [CLS] and [SEP] included; `token` at each place."""
+"""The first token's output, the mean over all tokens with [CLS] and [SEP], or the output at each labelled word."""
 
 
 def pooled(layer_BxSxH: Tensor, batch: TaskBatch, pooling: Pooling) -> Tensor:
-    """The features of a batch: (B, H), or (N, H) at its places."""
+    """The features of a batch: (B, H), or (N, H) at its labelled places."""
     if pooling == "cls":
         return layer_BxSxH[:, 0]
     if pooling == "token":
@@ -52,9 +55,9 @@ def layer_features(
     stop: StopSignal,
     layers: Callable[[int], bool] = lambda _: True,
 ) -> dict[tuple[int, Pooling], NDArray[np.float32]]:
-    """The features of inputs by layer (0 is the embeddings) and pooling, in the order of its inputs, or of their words.
+    """The features of inputs by layer (0 is the embeddings) and pooling, in the order of inputs or of words.
 
-    Raises Preempted when told to stop.
+    Raises Preempted on an order to stop.
     """
     device = next(encoder.parameters()).device
     encoder.eval()
@@ -75,12 +78,10 @@ def layer_features(
 
 
 def _count(inputs: Inputs) -> int:
-    """How many features there are of a layer: one an input, or one a word."""
     return len(inputs) if inputs.word_places is None else len(inputs.word_places.values)
 
 
 def _places(inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the features of a batch of inputs stand, or of their words."""
     if inputs.word_places is None:
         return rows
     starts = inputs.word_places.starts
@@ -94,23 +95,23 @@ SHOWN = 8
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of a file, one a line; raises InputError where it cannot be read or a line is empty."""
+    """The texts of a file, one in each line; raises InputError where it cannot be read or a line is empty."""
     try:
         texts = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
-        raise InputError.at(str(path), f"cannot be read: {error.strerror}; give a file with one text a line") from None
+        raise InputError.at(str(path), f"cannot be read: {error.strerror}; give a file with one text per line") from None
     empty = [number for number, text in enumerate(texts, 1) if not text.strip()]
     if empty:
-        problems = [Problem(f"{path}:{number}", "is empty; remove the line, or write its text") for number in empty[:SHOWN]]
-        more = [Problem(str(path), f"has {len(empty) - SHOWN} empty lines more")] if len(empty) > SHOWN else []
+        problems = [Problem(f"{path}:{number}", "is empty; remove the line, or fill it") for number in empty[:SHOWN]]
+        more = [Problem(str(path), f"has {len(empty) - SHOWN:,} more empty lines")] if len(empty) > SHOWN else []
         raise InputError([*problems, *more])
     return texts
 
 
 def output_file(texts: Path, output: Path | None) -> Path:
-    """Where embeddings go; raises InputError for a suffix that is not known, or where nothing can be written."""
+    """The file for the embeddings; raises InputError for an unknown suffix or an unwritable file."""
     path = output or texts.with_suffix(".npy")
     if path.suffix not in SUFFIXES:
         raise InputError.at("--output", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")
@@ -121,7 +122,7 @@ def output_file(texts: Path, output: Path | None) -> Path:
 
 @dataclass(frozen=True)
 class TextEmbeddings:
-    """The embedding of each text, (texts, H); `cut` of them had more than `most_tokens` tokens and lost their end."""
+    """The embedding of each text, (texts, H); `cut` of them were longer than `most_tokens` tokens and lost their end."""
 
     values: NDArray[np.float32]
     cut: int
@@ -136,21 +137,23 @@ def embed(
     precision: AskedPrecision,
     execution: Execution,
 ) -> TextEmbeddings:
-    """The embedding of each text by a layer, of which 0 is the embeddings and the last is taken where none is named.
+    """The embedding of each text by a layer; 0 is the embeddings, and the last is the default.
 
-    A text too long for the sequence length of pre-training loses its end. Raises InputError where there is no such layer.
+    Texts longer than the sequence length of pre-training lose their end. Raises InputError where the layer does not exist.
     """
     depth = run.config.architecture.depth
-    asked = depth if layer is None else layer
-    if not 0 <= asked <= depth:
-        raise InputError.at("--layer", f"{asked} is not there: run {run.run_id} has layers 0 (the embeddings) to {depth}")
+    requested = depth if layer is None else layer
+    if not 0 <= requested <= depth:
+        raise InputError.at(
+            "--layer", f"layer {requested} does not exist: run {run.run_id} has layers 0 (the embeddings) to {depth}"
+        )
     encoder = run.masked_language_model().encoder.to(torch.device(execution.device))
     encode = TaskEncoder(run.tokenizer, run.special, run.max_length(None))
     inputs = encode.encode([TextExample(number, text, None, 0) for number, text in enumerate(texts)])
     collate = Collator(inputs, run.special.pad, run.config.architecture.segments)
     used = resolve_precision(precision, execution.device)
-    found = layer_features(encoder, collate, (pooling,), used, StopSignal(), lambda number: number == asked)
-    return TextEmbeddings(found[asked, pooling], inputs.truncated, encode.max_length)
+    found = layer_features(encoder, collate, (pooling,), used, StopSignal(), lambda number: number == requested)
+    return TextEmbeddings(found[requested, pooling], inputs.truncated, encode.max_length)
 
 
 def write_embeddings(path: Path, embeddings: NDArray[np.float32], texts: list[str]) -> None:

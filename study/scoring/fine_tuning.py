@@ -1,4 +1,4 @@
-"""Fine-tuning as a LightningModule: dropout of step t comes from (seed, t), and the epoch that dev likes best is kept."""
+"""Fine-tuning as a LightningModule: dropout of step t comes from (seed, t), and the best epoch on dev is kept."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from study.scoring.task_metrics import measure
 
 
 class FineTuning(pl.LightningModule):
-    """One training on a task; with `update` head the encoder stays as it is, without dropout, and the head alone learns.
+    """One training on a task; with `update` head the encoder is frozen, without dropout, and only the head learns.
 
-    After every epoch dev is scored, and the weights of the best epoch are kept; training stops after `patience` epochs
-    without a better one. Losses are the mean over examples (over words or windows of tagged texts and spans) of cross
-    entropy, or for numbers of squared error. Logged are `train/loss` and `downstream/<task>/<metric>`.
+    Dev is scored after every epoch, and the best weights are kept; training stops after `patience` epochs without improvement.
+    Losses are the mean over examples (over words, or windows of spans) of cross entropy, or of squared error for numbers.
+    Logged are `train/loss` and `downstream/<task>/<metric>`.
     """
 
     def __init__(self, config: ScoreConfig, data: TaskInputs, model: TaskModel, log_every_steps: int = 50) -> None:
@@ -89,7 +89,7 @@ class FineTuning(pl.LightningModule):
         self.log_due_row()
 
     def log_due_row(self) -> None:
-        """Log the row of this step where it is due and not logged yet."""
+        """Log the row of this step where it is due."""
         if self.steps_done % self.log_every_steps or self.steps_done <= self._row_step:
             return
         self._row_step = self.steps_done
@@ -110,11 +110,11 @@ class FineTuning(pl.LightningModule):
         self._logits = []
 
     def validation_step(self, batch: TaskBatch, batch_idx: int) -> None:
-        """Keep the logits of some inputs of dev."""
+        """Keep the logits of some dev inputs."""
         self._logits += split_logits(self(batch), batch, self.data.splits["dev"])
 
     def on_validation_epoch_end(self) -> None:
-        """Score dev, keep the weights where they are the best so far, and stop where they have not been for a while."""
+        """Score dev, keep the weights if they are the best, and stop once patience is exhausted."""
         scores = measure(self.data.task, "dev", self._predictions("dev", self._logits))
         epoch, dev = self.steps_done // self.steps_per_epoch, scores[self.config.metric]
         self.validated_step = self.steps_done
@@ -128,7 +128,7 @@ class FineTuning(pl.LightningModule):
 
     @torch.inference_mode()
     def predict_test(self, precision: Precision) -> list[Any]:
-        """The predictions for test with the weights of the best epoch; leaves the module with those."""
+        """The predictions for test with the weights of the best epoch, which the module keeps."""
         self.model.load_state_dict(self.best["weights"])
         self.model.eval()
         device = next(self.model.parameters()).device
@@ -140,7 +140,6 @@ class FineTuning(pl.LightningModule):
         return self._predictions("test", logits)
 
     def _predictions(self, split: str, collected: Logits) -> list[Any]:
-        """The predictions for a split, from the logits of its evaluation batches in order."""
         inputs = self.data.splits[split]
         order = np.concatenate(evaluation_batches(inputs.tokens.lengths))
         logits: Logits = [np.empty(0)] * len(order)
@@ -155,7 +154,7 @@ class FineTuning(pl.LightningModule):
         clip_gradients(self.parameters(), 1.0)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW under a linear rise and fall, stepped every step."""
+        """AdamW with a linear warmup and decay in every step."""
         recipe = recipe_of(self.config, self.steps)
         optimizer = adamw(self.model, recipe)
         return {
@@ -164,7 +163,7 @@ class FineTuning(pl.LightningModule):
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the best epoch so far, and what was counted."""
+        """Save the best epoch and the counters."""
         checkpoint["task"] = {
             "best": self.best,
             "tokens": self.tokens_done,
@@ -174,7 +173,7 @@ class FineTuning(pl.LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the best epoch so far, and what was counted."""
+        """Load the best epoch and the counters."""
         state = checkpoint["task"]
         self.best, self.tokens_done, self.seconds_training = state["best"], state["tokens"], state["seconds"]
         self._loss_sum, self._loss_steps, self._row_step = state["interval"]
@@ -182,7 +181,7 @@ class FineTuning(pl.LightningModule):
 
 
 def recipe_of(config: ScoreConfig, steps: int) -> Recipe:
-    """The recipe that the knobs of a score make."""
+    """The recipe of a score's knobs."""
     knobs = config.knobs
     return Recipe(
         learning_rate=knobs.learning_rate,

@@ -1,4 +1,4 @@
-"""Fine-tuning by Lightning's Trainer: from a task's inputs to a module whose best epoch on dev was scored on test."""
+"""Fine-tuning by Lightning's Trainer: from a task's inputs to the best epoch on dev and its predictions for test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from study.training.trainer import lightning_trainer, quiet
 
 
 class FineTuningData(pl.LightningDataModule):
-    """Training batches from the trainer's step on, and those of dev."""
+    """The data of a fine-tuning: training batches from the trainer's step on, and those of dev."""
 
     def __init__(self, module: FineTuning) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class FineTuningData(pl.LightningDataModule):
 
 
 class _Steps(IterableDataset[TaskBatch]):
-    """The training batches from the step that the trainer has reached."""
+    """The training batches from the trainer's step on."""
 
     def __init__(self, module: FineTuning) -> None:
         self.module = module
@@ -58,12 +58,12 @@ class _Steps(IterableDataset[TaskBatch]):
 
 
 ROWS = 20
-"""About how many rows of metrics a fine-tuning logs."""
+"""A fine-tuning logs about so many rows of metrics."""
 
 
 @dataclass(frozen=True)
 class FineTuned:
-    """A fine-tuning that reached its end: the module at its best epoch, its predictions for test, and the seconds it took."""
+    """A finished fine-tuning: the module at its best epoch, its predictions for test, and the seconds it took."""
 
     module: FineTuning
     test_predictions: list[Any]
@@ -71,9 +71,9 @@ class FineTuned:
 
 
 def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
-    """Fine-tune from the checkpoint, or from the start, to the last epoch or the early stop, and score test.
+    """Fine-tune from the checkpoint or the start to the last epoch or the early stop, and predict test.
 
-    Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
+    Raises Preempted on an order to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
     """
     config, folder, execution, checkpoint = scoring.config, scoring.folder, scoring.execution, scoring.checkpoint
     module = FineTuning(config, data, task_model(config, scoring.run, data))
@@ -106,7 +106,7 @@ def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
 
 
 def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:
-    """The model of a score: the run's encoder, or one of random weights, under a new head."""
+    """The model of a score: the run's encoder, or one with random weights, under a new head."""
     kind, outputs = head_of(data.task)
     architecture, dropout = run.config.architecture, config.knobs.dropout
     model = TaskModel(architecture, len(data.pieces), kind, outputs, dropout, config.seed)
@@ -116,7 +116,7 @@ def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskMo
 
 
 def prepare_process(threads: int) -> None:
-    """Set what holds for all scores of a process."""
+    """Set the threads and logging of a process that makes scores."""
     quiet()
     torch.set_num_threads(threads)
     threadpool_limits(threads, user_api="blas")

@@ -1,10 +1,10 @@
-"""One score, from its configuration to its record: idempotent, resumable, and ending in a named state."""
+"""One score, from its configuration to its record: idempotent, resumable, ending in a named state."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +21,12 @@ from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.subsets import PlannedTask
 from study.scoring.task_inputs import padding_share, task_inputs
-from study.store.ownership import Attempt, Fenced, Held, work_lock
+from study.store.ownership import Attempt, Fenced
 from study.store.records import Ending, State, timestamp
 from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline
 from study.store.sweep_folder import SweepFolder
+from study.training.attempts import in_attempt
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
 from study.training.execution import Execution, environment, peak_memory_bytes, release_models
 from study.training.filing import failure_of, tidy
@@ -36,9 +37,9 @@ Facts = dict[str, Any]
 
 
 def make_baselines(planned: PlannedTask, run: RunFolder, sweep: SweepFolder, threads: int) -> None:
-    """Make the baselines of a task and file them, beside other metrics of the same examples and text that were measured before.
+    """Make and file the baselines of a task, beside other metrics of the same examples and text.
 
-    Raises InputError where the examples, or the text of the run that words of minimal pairs are counted in, are others by now.
+    Raises InputError where the examples, or the text in which words are counted, have changed.
     """
     prepare_process(threads)
     task, encoder = planned.read(), pretrained(run.path)
@@ -62,25 +63,22 @@ def score(
 ) -> Ending:
     """Make a score and file its record; returns how it ended.
 
-    A score that has its record is not made again, a half-done fine-tuning resumes. Whatever goes wrong, also with reading the
-    task or the encoder, ends in a record with the reason, but for PREEMPTED, which leaves none: the score was told to stop,
-    another process is making it, or a later attempt has taken it over.
+    A score with a record is not made again, a partial fine-tuning resumes. Every failure, also to read the task or the encoder,
+    ends in a record with the reason. PREEMPTED leaves none: the score was ordered to stop, another process makes it, or a later
+    attempt has taken it over.
     """
+
+    def begin() -> Ending | None:
+        if (record := folder.score()) is not None:
+            return record.state
+        prepare_process(execution.threads)
+        if execution.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        folder.write_settings(config)
+        return None
+
     try:
-        with work_lock(folder) as locked:
-            if (record := folder.score()) is not None:
-                return record.state
-            prepare_process(execution.threads)
-            if execution.device == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-            folder.write_settings(config)
-            attempt = Attempt.begin(folder, locked)
-            with attempt.renewed():
-                folder.remove_leftovers()
-                return _attempted(config, planned, folder, sweep, execution, stop, attempt)
-    except (Held, Fenced) as error:
-        sys.stderr.write(f"{error}\n")
-        return "PREEMPTED"
+        return in_attempt(folder, begin, partial(_attempted, config, planned, folder, sweep, execution, stop))
     finally:
         release_models(execution.device)
 
@@ -94,7 +92,7 @@ def _attempted(
     stop: StopSignal,
     attempt: Attempt,
 ) -> Ending:
-    """An attempt at a score, up to its record; raises Fenced where the score is another's by then."""
+    """One attempt at a score, up to its record; raises Fenced where another attempt owns the score."""
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
     precision = precision_of(config.knobs.precision, checkpoint, execution.device)
 
@@ -134,7 +132,6 @@ def _attempted(
 
 
 def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
-    """How an attempt ended, why where it failed, and what it found."""
     try:
         return "COMPLETED", None, found()
     except Preempted:
@@ -149,7 +146,6 @@ def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
 
 
 def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
-    """What the protocol of a score finds, and what it finds it on."""
     config, task = scoring.config, planned.read()
     shared: Facts = {f"{split}_examples": len(examples) for split, examples in task.splits.items()}
     shared |= {"chosen_on": "dev" if "dev" in task.splits else None}

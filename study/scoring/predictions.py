@@ -1,4 +1,7 @@
-"""From the logits of a task's inputs to what its metrics compare: classes, numbers, tags, or answers, one an example."""
+"""From logits to what metrics compare, one for each example: a class, a number, tags, or an answer.
+
+Letters: S places, C classes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from study.scoring.task_metrics import interval, measure
 from study.tasks.examples import SpanExample, TaskData
 
 Logits = list[NDArray[np.float64]]
-"""Of each input of a split: (C,) for a whole input, (words, C) for tagged words, (S, 2) for spans."""
+"""For each input of a split: (C,) for a whole input, (words, C) for tagged words, (S, 2) for spans."""
 
 
 def head_of(task: TaskData) -> tuple[HeadKind, int]:
@@ -41,7 +44,7 @@ def split_logits(logits: Tensor, batch: TaskBatch, inputs: Inputs) -> Logits:
 
 
 def predictions(task: TaskData, split: str, inputs: Inputs, logits: Logits) -> list[Any]:
-    """What the logits say of each example: a class by index, a number, the classes of its words, or the text of an answer."""
+    """The prediction for each example: a class index, a number, the classes of its words, or the text of an answer."""
     match task.spec.kind:
         case "spans":
             examples: Sequence[Any] = task.splits[split]
@@ -58,7 +61,7 @@ def predictions(task: TaskData, split: str, inputs: Inputs, logits: Logits) -> l
 
 
 def test_facts(task: TaskData, found: Sequence[Any]) -> dict[str, Any]:
-    """What a record keeps of predictions for test: every metric, and of the main one the bootstrap over examples."""
+    """A record's results on test: every metric, and the bootstrap over examples of the main one."""
     sure = interval(task, "test", found)
     return {
         "test_scores": measure(task, "test", found),
@@ -68,26 +71,25 @@ def test_facts(task: TaskData, found: Sequence[Any]) -> dict[str, Any]:
 
 
 def standardised(labels: Tensor, mean: float, deviation: float) -> Tensor:
-    """Numbers as a regression learns them; the correlations that it is measured by do not see mean and deviation."""
+    """Numbers as a regression learns them; correlations do not depend on mean and deviation."""
     return (labels.float() - mean) / deviation
 
 
 def masked_spans(logits_BxSx2: Tensor, attended_BxS: Tensor | None) -> Tensor:
-    """Logits of starts and ends without those on padding."""
+    """Logits of starts and ends, masked on padding."""
     if attended_BxS is None:
         return logits_BxSx2
     return logits_BxSx2.masked_fill(~attended_BxS[..., None], torch.finfo(logits_BxSx2.dtype).min)
 
 
 MOST_ANSWER = 30
-"""The most pieces of an answer, as in the scripts of BERT and SQuAD."""
+"""The longest answer in pieces, as in the scripts of BERT and SQuAD."""
 
 
 def best_span(start_S: NDArray[np.float64], end_S: NDArray[np.float64], begin: int, end: int) -> tuple[float, int, int]:
-    """The span within [begin, end) whose start and end logits add up to most, with that sum.
+    """The span within [begin, end) with the highest sum of start and end logits, with that sum.
 
-    Every span of at most MOST_ANSWER pieces is looked at: the best of them all, where an n-best list of starts and ends
-    can miss it.
+    Every span of at most MOST_ANSWER pieces is considered, which an n-best list of starts and ends can miss.
     """
     best = (-np.inf, begin, begin)
     for more in range(min(MOST_ANSWER, end - begin)):
@@ -99,7 +101,7 @@ def best_span(start_S: NDArray[np.float64], end_S: NDArray[np.float64], begin: i
 
 
 def answers(examples: Sequence[SpanExample], inputs: Inputs, logits: Sequence[NDArray[np.float64]]) -> list[str]:
-    """The answer to each question: the best span over all windows of its context, as text; `logits` are (S, 2) an input."""
+    """The answer to each question: the text of the best span over all windows; `logits` are (S, 2) for each input."""
     best: dict[int, tuple[float, int, int]] = {}
     for number, of_input in enumerate(logits):
         length = len(inputs.tokens[number])

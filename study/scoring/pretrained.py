@@ -1,4 +1,4 @@
-"""The encoder of a run as scores use it: its configuration, its weights and the tokeniser that it was trained with."""
+"""The encoder of a run as scores use it: configuration, weights and tokeniser."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from study.model.masked_language_model import MaskedLanguageModel
 
 MOST_TEXT = 30_000_000
-"""Characters of text that words are counted in, about five million words: enough for a baseline of words and their pairs."""
+"""Characters of text in which words are counted, about five million words."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A completed run; nothing is read before it is asked for."""
+    """A completed run, read lazily."""
 
     folder: RunFolder
 
@@ -39,17 +39,17 @@ class Pretrained:
 
     @cached_property
     def prepared(self) -> PreparedData:
-        """The run's data, which has its tokeniser; raises InputError where the text is no more what the run was trained on."""
+        """The run's data with its tokeniser; raises InputError where the text has changed since the training."""
         prepared = prepare(self.config.data)
         if prepared.fingerprint != self.data_fingerprint:
             corpus = self.config.data.corpus
-            changed = f"{corpus} is other text than run {self.run_id} was trained on, and would give it other pieces"
-            raise InputError.at("data.corpus", f"{changed}; bring the text back, or train on what is there now")
+            changed = f"{corpus} has changed since run {self.run_id} was trained, and with it the word pieces"
+            raise InputError.at("data.corpus", f"{changed}; restore the text, or train on the new one")
         return prepared
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokeniser that made the run's tokens."""
+        """The tokeniser of the run."""
         return self.prepared.tokenizer()
 
     @property
@@ -64,35 +64,35 @@ class Pretrained:
 
     @property
     def random_id(self) -> str:
-        """What runs share whose encoders are alike before training: the fingerprint of architecture and data."""
+        """The fingerprint of architecture and data, which runs share that are equal before training."""
         return fingerprint_of([self.config.to_dict()["architecture"], self.data_fingerprint])
 
     @cached_property
     def data_fingerprint(self) -> str:
-        """The fingerprint of the data that the run was trained on."""
+        """The fingerprint of the run's training data."""
         record = self.folder.record()
         assert record is not None
         return record.data_fingerprint
 
-    def max_length(self, asked: int | None) -> int:
-        """The most tokens of an input: as asked, else the sequence length of pre-training.
+    def max_length(self, requested: int | None) -> int:
+        """The longest input in tokens: as requested, else the sequence length of pre-training.
 
-        Raises InputError where the encoder has not as many positions.
+        Raises InputError where the encoder has fewer positions.
         """
-        length, positions = asked or self.config.data.sequence_length, self.config.architecture.positions
+        length, positions = requested or self.config.data.sequence_length, self.config.architecture.positions
         if length > positions:
             shape = f"run {self.run_id} has {positions} positions"
-            raise InputError.at("downstream.knobs.max_length", f"{length} is too long: {shape}; give at most those")
+            raise InputError.at("downstream.knobs.max_length", f"{length} is too long: {shape}; give at most {positions}")
         return length
 
     def state(self) -> dict[str, Tensor]:
-        """The weights; raises InputError where the file is not there, or damaged."""
+        """The weights; raises InputError where the file is missing or damaged."""
         from study.model.trained_weights import trained_weights
 
         return trained_weights(self.folder)
 
     def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
-        """The model with its weights, or with the random ones of a seed."""
+        """The model with its weights, or with random ones by a seed."""
         from study.model.masked_language_model import MaskedLanguageModel
 
         model = MaskedLanguageModel(self.config.architecture, seed=seed or 0)
@@ -102,7 +102,7 @@ class Pretrained:
 
 
 def train_text(run: Pretrained) -> Iterator[str]:
-    """The first documents that a run was trained on, MOST_TEXT characters of them."""
+    """The first MOST_TEXT characters of a run's training documents."""
     characters = 0
     for split, text in CorpusText(run.config.data).documents("Reading the text", Tally()):
         if split == "train":
@@ -114,5 +114,5 @@ def train_text(run: Pretrained) -> Iterator[str]:
 
 @lru_cache(maxsize=2)
 def pretrained(path: Path) -> Pretrained:
-    """The run in a folder, kept while the same worker scores it on several tasks."""
+    """The run in a folder, cached while a worker scores it on several tasks."""
     return Pretrained(RunFolder(path))

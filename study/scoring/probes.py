@@ -1,4 +1,4 @@
-"""Probes: linear models on frozen features; layer, pooling and regularisation are chosen on dev and reported on test."""
+"""Probes: linear models on frozen features; layer, pooling and regularisation are chosen on dev."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from study.store.score_records import Probe
 from study.training.stopping import Preempted
 
 STRENGTHS = (0.01, 0.1, 1.0)
-"""Inverse strengths C of the penalty of a logistic regression, on standardised features; of a ridge, 1 / alpha."""
+"""Inverse strengths of the penalty on standardised features: C of a logistic regression, 1/alpha of a ridge."""
 
 MOST_ROWS = 20_000
-"""The most rows that a probe learns from, the first of a fixed permutation: some hundred features need no more."""
+"""A probe learns from at most so many rows, the first of a fixed permutation."""
 
 ITERATIONS = 200
 
 
 def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
-    """Fit a probe on every layer and pooling, and report test of the one that dev likes best."""
+    """Fit a probe on every layer and pooling, and report test for the best on dev."""
     started, config = time.perf_counter(), scoring.config
     model = task_model(config, scoring.run, data).to(torch.device(scoring.execution.device))
     poolings: tuple[Pooling, ...] = ("token",) if data.task.spec.kind == "tokens" else ("cls", "mean")
@@ -59,7 +59,7 @@ def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
 def _best_strength(
     config: ScoreConfig, data: TaskInputs, features: dict[str, NDArray[np.float32]]
 ) -> tuple[float, dict[str, float], list[Any]]:
-    """The strength that dev likes best, with every metric on dev and the predictions for test."""
+    """The best strength on dev, with every metric on dev and the predictions for test."""
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
     scaled = {split: (found - mean) / deviation for split, found in features.items()}
     targets = _targets(data)
@@ -90,7 +90,6 @@ def _fitted(data: TaskInputs, features: NDArray[np.float32], targets: NDArray[An
 
 
 def _predicted(data: TaskInputs, split: str, fitted: Any, features: NDArray[np.float32]) -> list[Any]:
-    """What a fitted probe says of a split."""
     if data.task.spec.regression:
         rows = fitted.predict(features)[:, None]
     else:

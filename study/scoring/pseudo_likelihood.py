@@ -1,8 +1,7 @@
 """Minimal pairs by pseudo-log-likelihood, each word from left to right. Letters: N masked inputs, S tokens, V vocabulary.
 
-PLL-word-l2r (Kauf and Ivanova 2023, arXiv:2305.10588): the score of a sentence is the sum over its tokens of the log
-probability of the token where it and the later pieces of its word are masked, so that a word of several pieces does not
-give itself away.
+PLL-word-l2r (Kauf and Ivanova 2023, arXiv:2305.10588): the score of a sentence is the sum of the log probabilities of its
+tokens, each with itself and the later pieces of its word masked, so that the pieces of a word do not reveal one another.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from study.tasks.examples import MinimalPair, TaskData
 from study.training.stopping import Preempted, StopSignal
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}
-"""Tokens of a batch: on a CPU as many as stay in its caches."""
+"""Tokens of a batch; on a CPU what fits its caches."""
 
 MOST_LOGITS = 2**26
-"""Logits of a batch: of short sentences there are many, each with those of one place, a quarter of a gigabyte in fp32."""
+"""Logits of a batch, one position each: a quarter of a gigabyte in fp32."""
 
 SENTENCES = 20_000
-"""How many sentences are masked at a time, which bounds memory."""
+"""Sentences to mask at a time, which bounds memory."""
 
 
 def score_pairs(scoring: ScoreAttempt, task: TaskData) -> dict[str, Any]:
-    """Score every pair: which of its sentences the encoder holds for likelier; equal scores count as half."""
+    """Score every pair by which sentence the encoder finds more likely; equal scores count as half."""
     started, config, run = time.perf_counter(), scoring.config, scoring.run
     seed = config.seed if config.protocol == "random_init" else None
     model = run.masked_language_model(seed).to(torch.device(scoring.execution.device))
@@ -58,7 +57,7 @@ def score_pairs(scoring: ScoreAttempt, task: TaskData) -> dict[str, Any]:
 
 
 class PseudoLikelihood:
-    """Scores sentences; masked inputs that are alike are encoded once, and only the masked place meets the head."""
+    """Scores sentences; equal masked inputs are encoded once, and only the masked position enters the head."""
 
     def __init__(self, model: MaskedLanguageModel, run: Pretrained, precision: Precision, max_length: int | None) -> None:
         self.model, self.run, self.precision = model, run, precision
@@ -66,9 +65,9 @@ class PseudoLikelihood:
         self.device = next(model.parameters()).device
 
     def __call__(self, sentences: Sequence[str], stop: StopSignal) -> tuple[NDArray[np.float64], NDArray[np.bool_], int]:
-        """The score of each sentence, whether it lost its end, and how many tokens were encoded.
+        """The score of each sentence, whether it was cut, and the number of encoded tokens.
 
-        Raises Preempted when told to stop.
+        Raises Preempted on an order to stop.
         """
         scores, cut = np.zeros(len(sentences)), np.zeros(len(sentences), dtype=np.bool_)
         tokens = 0
@@ -84,7 +83,6 @@ class PseudoLikelihood:
 
     @torch.inference_mode()
     def _nats(self, inputs: MaskedInputs, stop: StopSignal) -> NDArray[np.float64]:
-        """The log probability of each target, in nats."""
         found = np.empty(len(inputs.target))
         length = inputs.unique.shape[1]
         vocabulary = self.model.architecture.vocabulary
@@ -104,9 +102,9 @@ class PseudoLikelihood:
 
 
 class MaskedInputs:
-    """Masked inputs of one length: `unique` (N, S) with the place asked for in each, and the targets that ask them.
+    """Masked inputs of one length: `unique` (N, S) with the position to predict, and the targets.
 
-    Target i is a token of sentence `sentence[i]` and asks input `of[i]`; targets are in the order of their inputs.
+    Target i is a token of sentence `sentence[i]` at input `of[i]`; targets are in the order of their inputs.
     """
 
     def __init__(
@@ -121,7 +119,7 @@ class MaskedInputs:
 
 
 def words_of(text: str, encoding: Encoding) -> NDArray[np.int64]:
-    """The word of each piece: what the tokeniser parts, parted at white space where it does not part there."""
+    """The word of each piece: as the tokeniser splits, and at white space where it does not."""
     if not encoding.ids:
         return np.zeros(0, dtype=np.int64)
     own, spaced = np.array(encoding.word_ids, dtype=np.int64), spaced_words(encoding.offsets, text)
@@ -131,13 +129,13 @@ def words_of(text: str, encoding: Encoding) -> NDArray[np.int64]:
 def masked_inputs(
     texts: Sequence[str], encodings: Sequence[Encoding], special: SpecialTokens, room: int
 ) -> dict[int, MaskedInputs]:
-    """Every sentence once for each token, it and the rest of its word masked; by length, [CLS] and [SEP] counted."""
+    """Every sentence once for each token, with it and the rest of its word masked; by length with [CLS] and [SEP]."""
     by_length: dict[int, MaskedInputs] = {}
     groups: dict[int, list[tuple[int, list[int], NDArray[np.int64]]]] = {}
     for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
         ids, words = encoding.ids[:room], words_of(text, encoding)[:room]
         groups.setdefault(len(ids), []).append((number, ids, words))
-    groups.pop(0, None)  # of a sentence without a token nothing is asked, and its score is 0
+    groups.pop(0, None)  # a sentence without tokens scores 0
     for length, group in groups.items():
         ids_MxT = np.array([ids for _, ids, _ in group], dtype=np.int64).reshape(len(group), length)
         words_MxT = np.array([words for _, _, words in group], dtype=np.int64).reshape(len(group), length)
@@ -148,7 +146,6 @@ def masked_inputs(
 def _masked(
     ids_MxT: NDArray[np.int64], words_MxT: NDArray[np.int64], numbers: NDArray[np.int64], special: SpecialTokens
 ) -> MaskedInputs:
-    """The masked inputs of M sentences of T tokens."""
     sentences, length = ids_MxT.shape
     later = np.arange(length)[None, :] >= np.arange(length)[:, None]
     same_word = words_MxT[:, None, :] == words_MxT[:, :, None]

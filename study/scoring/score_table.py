@@ -1,4 +1,4 @@
-"""The scores of runs as a table for a terminal: each with its interval, beside what needs no pre-training."""
+"""The scores of runs as a table for a terminal: each with its interval, beside baselines."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from study.store.score_records import ScoreRecord, baseline, chosen, scores_of
 from study.store.sweep_folder import SweepFolder
 
 _BASELINES = {"majority": "majority", "bag_of_words": "words"}
-"""What needs no encoder, as the table calls it."""
+"""The baselines by their names in the table."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A mean over the seeds of fine-tuning with its 95% interval: over them and the examples.
+    """A mean over the seeds of fine-tuning with its 95% interval over seeds and examples.
 
-    The deviation between seeds is pooled over the encoders of a task; where none has two seeds the interval is that over the
-    examples, by the bootstrap.
+    The variance between seeds is pooled over the encoders of a task; where none has two seeds the interval is over the examples
+    alone, by the bootstrap.
     """
 
     score: float
@@ -40,9 +40,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One run on one task; the same architecture with random weights, and what needs no encoder, beside it.
+    """One run on one task, beside random weights of the same architecture and the baselines.
 
-    `setting` is what the sweep's knobs are set to in the run, in words, and `seed` that of its pre-training.
+    `setting` are the run's values of the sweep's knobs, in words, and `seed` is that of its pre-training.
     """
 
     run_id: str
@@ -59,7 +59,7 @@ class ScoreRow:
 
 
 def rows(scored: Scored) -> list[ScoreRow]:
-    """One row a run and task, of what was asked for, at the knobs that were chosen."""
+    """One row for each run and task, at the chosen knobs."""
     measured = _measured(scored)
     knobs = scored.target.sweep.distinguishing_knobs()
     return [
@@ -82,7 +82,7 @@ def rows(scored: Scored) -> list[ScoreRow]:
 
 
 def score_table(scored: Scored) -> tuple[Table | str, ...]:
-    """The rows as a table, and what its columns mean."""
+    """The rows as a table, and notes on its columns."""
     names = label_runs(scored.target)
     shown = [
         (_task_words(row), (names[row.run_id], *_cells(row)), "")
@@ -90,9 +90,9 @@ def score_table(scored: Scored) -> tuple[Table | str, ...]:
     ]
     title = f"{scored.target.sweep.name}: downstream scores"
     table = narrow_table(title, ["encoder"], ("score", "±", "seeds", "rate", "random", "±"), shown)
-    note = "Mean over seeds of fine-tuning on the split reported on, ± half its 95% interval: over examples, and seeds where"
-    note += " there are several, which are taken to scatter alike on a task."
-    more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
+    note = "Mean over seeds of fine-tuning on the reported split, ± half its 95% interval over examples, and over"
+    note += " seeds where there are several, whose variance is pooled on a task."
+    more = "Knobs are chosen on dev. random: the same architecture, untrained; words: a bag of words."
     ended = _ended(scored)
     lines = [
         note,
@@ -106,7 +106,7 @@ def score_table(scored: Scored) -> tuple[Table | str, ...]:
 
 
 def _task_words(row: ScoreRow) -> str:
-    """A task with its metric, and what needs no encoder, such as `trec, accuracy: majority 0.2260, words 0.7500`."""
+    """A task with its metric and baselines, such as `trec, accuracy: majority 0.2260, words 0.7500`."""
     kept = [f"{word} {row.baselines[name]:.4f}" for name, word in _BASELINES.items() if name in row.baselines]
     return f"{row.task}, {row.metric}{': ' if kept else ''}{', '.join(kept)}"
 
@@ -123,12 +123,10 @@ def score_values(scored: Scored) -> list[dict[str, object]]:
 
 
 def _records(scored: Scored) -> dict[str, ScoreRecord]:
-    """All scores of the runs, by their ids."""
     return {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
 
 
 def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
-    """What each encoder, of trained weights or of random ones, has on each task, by the encoder's id and the task's name."""
     records = _records(scored)
     at_best: dict[tuple[bool, str], dict[str, list[ScoreRecord]]] = {}
     for evaluation in scored.evaluations:
@@ -144,7 +142,6 @@ def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
 
 
 def _mean(best: Sequence[ScoreRecord], variance: float, freedom: int) -> Measured:
-    """The mean of an encoder's seeds, whose variance between seeds is known with `freedom` degrees of freedom."""
     values, interval = _scores(best), best[0].test_interval
     errors = [record.test_standard_error for record in best if record.test_standard_error is not None]
     mean = fmean(values)
@@ -159,7 +156,6 @@ def _scores(records: Sequence[ScoreRecord]) -> list[float]:
 
 
 def _failures(ended: Sequence[ScoreRecord], sweep: SweepFolder) -> list[str]:
-    """A line for each task and state that scores failed in, with the first reason, and how to try again what may do better."""
     failed = [record for record in ended if record.state != "COMPLETED"]
     lines = []
     for (state, task), records in grouped(failed, lambda record: (record.state, record.config.task)).items():
@@ -167,29 +163,26 @@ def _failures(ended: Sequence[ScoreRecord], sweep: SweepFolder) -> list[str]:
         first = ", the first" if len(reasons) > 1 else ""
         lines.append(printable(f"{state}: {task}, {plural(len(records), 'score')}{first}: {reasons[0]}"))
     if any(record.state in RETRIED for record in failed):
-        lines.append(f"To try again what failed, and then the same command: study retry {pasted(sweep.path)}")
+        lines.append(f"To try again what failed: study retry {pasted(sweep.path)}")
     return lines
 
 
 def _cut(ended: Sequence[ScoreRecord]) -> list[str]:
-    """A line for each task whose inputs were longer than the encoders read."""
     cut: dict[str, int] = {}
     for record in ended:
         if record.truncated_examples:
             cut[record.config.task] = max(cut.get(record.config.task, 0), record.truncated_examples)
-    cut_short = "longer than what an encoder reads, and cut (the most of any score)"
+    cut_short = "too long for an encoder and cut (the most of any score)"
     return [printable(f"{task}: {plural(count, 'example')} {cut_short}") for task, count in cut.items()]
 
 
 def _ended(scored: Scored) -> list[ScoreRecord]:
-    """The scores that were asked for and have a record."""
     records = _records(scored)
-    asked = dict.fromkeys(job.key for evaluation in scored.evaluations for job in evaluation.jobs(records))
-    return [records[score_id] for score_id in asked if score_id in records]
+    requested = dict.fromkeys(job.key for evaluation in scored.evaluations for job in evaluation.jobs(records))
+    return [records[score_id] for score_id in requested if score_id in records]
 
 
 def _baselines(sweep: SweepFolder, evaluation: Evaluation) -> dict[str, float]:
-    """What needs no encoder, by the metric that the task's scores have."""
     kept = baseline(sweep, *evaluation.task_key)
     return {} if kept is None else kept.beside(evaluation.task.spec.headline, evaluation.run.data_fingerprint)
 

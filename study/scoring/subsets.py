@@ -1,4 +1,4 @@
-"""The examples of a task that scores are made on: all of them, or as many as the knobs allow."""
+"""The examples of a task that scores use: all of them, or as many as the knobs allow."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SUBSET_SEED = 0
 
 @lru_cache(maxsize=16)
 def loaded_task(name: str, data: Path | None) -> TaskData:
-    """A task with its examples, kept for the next score of this process."""
+    """A task with its examples, cached for the next score of this process."""
     return load_task(name, data)
 
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """A task that scores were planned on: asked for by a name or a file, read from `data`, with examples of a fingerprint."""
+    """A task as planned: requested by a name or a file, read from `data`, with examples of a fingerprint."""
 
-    asked: str
+    requested: str
     data: Path | None
     knobs: Knobs
     kind: Kind
@@ -36,18 +36,18 @@ class PlannedTask:
     fingerprint: str
 
     def read(self) -> TaskData:
-        """The task; raises InputError where its examples are others by now."""
-        task = subset(loaded_task(self.asked, self.data), self.knobs)
+        """The task; raises InputError where its examples have changed."""
+        task = subset(loaded_task(self.requested, self.data), self.knobs)
         if task.fingerprint != self.fingerprint:
-            remedy = "bring them back, or score what is there anew"
-            raise InputError.at(self.asked, f"has other examples than when it was planned; {remedy}")
+            remedy = "restore them, or score the new ones"
+            raise InputError.at(self.requested, f"has changed since it was planned; {remedy}")
         return task
 
 
 def subset(task: TaskData, knobs: Knobs) -> TaskData:
     """The task with at most as many examples as the knobs allow, the first of a fixed permutation of each split.
 
-    Raises InputError where these leave one label alone to learn from.
+    Raises InputError where only one label is left to learn.
     """
     limits = {name: knobs.max_train_examples if name == "train" else knobs.max_evaluation_examples for name in task.splits}
     splits = dict(task.splits)
@@ -58,13 +58,12 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
     if len(found := _labels_of(splits.get("train", ()))) == 1:
         label = shown(task.labels[int(found.pop())] if task.labels else found.pop())
         if len(_labels_of(task.train)) == 1:
-            raise InputError.at(task.spec.name, f"all its train examples have the label {label}; give examples of others")
+            raise InputError.at(task.spec.name, f"all training examples have the label {label}; add examples of other labels")
         message = f"leaves {task.spec.name} only examples of the label {label} to learn from; raise it"
         raise InputError.at("downstream.knobs.max_train_examples", message)
     return replace(task, splits=splits)
 
 
 def _labels_of(examples: Sequence[Example]) -> set[int | float]:
-    """The classes, or numbers, of texts or of words; those of spans and of minimal pairs are none."""
     of_texts = {example.label for example in examples if isinstance(example, TextExample)}
     return of_texts.union(*(example.labels for example in examples if isinstance(example, TokensExample)))

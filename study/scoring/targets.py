@@ -1,4 +1,4 @@
-"""What is scored: the runs that a folder stands for, and the tasks that are asked for."""
+"""What is scored: the runs of a folder, and the requested tasks."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from study.tasks.loading import load_task
 
 @dataclass(frozen=True)
 class Target:
-    """The completed runs to score, whose weights may be gone, and the sweep that they belong to."""
+    """The completed runs to score, and their sweep."""
 
     sweep: SweepFolder
     runs: tuple[Pretrained, ...]
 
     @property
     def resources(self) -> Resources:
-        """This machine, and for where a cluster is asked for what the sweep says of its runs' jobs there."""
+        """This machine, with the sweep's options for Slurm and Ray jobs."""
         launched = self.sweep.launched()
-        asked = (Resources() if launched is None else launched.resources).for_scores
-        return Resources(slurm=asked.slurm, ray=asked.ray)
+        requested = (Resources() if launched is None else launched.resources).for_scores
+        return Resources(slurm=requested.slurm, ray=requested.ray)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What was asked for and is there now, with a line for each task whose baselines failed."""
+    """The requested scores that exist now, with a line for each task whose baselines failed."""
 
     target: Target
     evaluations: tuple[Evaluation, ...]
@@ -52,9 +52,9 @@ class Scored:
 
 
 def target(path: Path) -> Target:
-    """The run in a folder, or of a sweep's the runs that its answer uses: where knobs were tuned, those of each cell's best.
+    """The run in a folder, or the runs that a sweep's answer uses: with tuning, those of each cell's best knobs.
 
-    Raises InputError where the folder is neither, or has no run that was completed.
+    Raises InputError where the folder is neither, or has no completed run.
     """
     run = RunFolder(path.resolve())
     if run.is_run:
@@ -63,28 +63,30 @@ def target(path: Path) -> Target:
     else:
         sweep = SweepFolder(path.resolve())
         if not sweep.runs():
-            raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
+            raise InputError.at(
+                str(path), "is neither the folder of a run nor that of a sweep with runs, such as results/<sweep>"
+            )
         completed = runs_in_answer(sweep)
     if not completed and run.is_run:
-        raise InputError.at(str(path), "has no completed run; study launch completes runs")
+        raise InputError.at(str(path), "has no completed run; complete one with study launch")
     if not completed:
         table = ledger(sweep.records(), sweep.tuned(), sweep.cells())
         unused = sorted(table[table["state"] == "COMPLETED"]["exclusion"].dropna().unique())
         why = f" ({'; '.join(unused)})" if unused else ""
-        remedy = "the folder of one that it does not will do, too; study launch completes runs"
+        remedy = "give the folder of another run, or complete more with study launch"
         raise InputError.at(str(path), f"has no completed run that its answer uses{why}; {remedy}")
     return Target(sweep, tuple(Pretrained(run) for run in completed))
 
 
 def single_run(path: Path) -> Pretrained:
-    """The run in a folder, or the only one of a sweep that its answer uses.
+    """The run in a folder, or the only run that a sweep's answer uses.
 
     Raises InputError as `target` does, and where the run's weights are gone.
     """
     runs = target(path).runs
     if len(runs) > 1:
         raise InputError.at(
-            str(path), f"is a sweep, of which {len(runs)} runs serve; give the folder of one, as runs/{runs[0].run_id}"
+            str(path), f"is a sweep with {len(runs)} suitable runs; give the folder of one, such as runs/{runs[0].run_id}"
         )
     require_weights(run.folder for run in runs)
     return runs[0]
@@ -93,7 +95,7 @@ def single_run(path: Path) -> Pretrained:
 def require_weights(runs: Iterable[RunFolder]) -> None:
     """Raise InputError with a line for each run whose weights are gone."""
     problems = [
-        Problem(str(run.weights_file), f"does not exist, and the weights are needed; {run.weights_remedy()}")
+        Problem(str(run.weights_file), f"does not exist, but the weights are needed; {run.weights_remedy()}")
         for run in runs
         if not is_there(run.weights_file)
     ]
@@ -101,10 +103,10 @@ def require_weights(runs: Iterable[RunFolder]) -> None:
         raise InputError(problems)
 
 
-def label_runs(asked: Target) -> dict[str, str]:
-    """Each run by its id in words: shape, setting, tokens and seed where these differ; the id where that is not enough."""
-    configs = {run.run_id: run.config for run in asked.runs}
-    knobs = asked.sweep.distinguishing_knobs()
+def label_runs(requested: Target) -> dict[str, str]:
+    """A label for each run by id: shape, variant, tokens and seed where they differ; the id where labels collide."""
+    configs = {run.run_id: run.config for run in requested.runs}
+    knobs = requested.sweep.distinguishing_knobs()
     several_budgets = len({config.tokens for config in configs.values()}) > 1
     several_seeds = len({config.seed for config in configs.values()}) > 1
 
@@ -119,30 +121,30 @@ def label_runs(asked: Target) -> dict[str, str]:
 
 
 def runs_in_answer(sweep: SweepFolder) -> list[RunFolder]:
-    """The runs of a sweep that its answer uses: at every seed those with the knobs that its cell chose.
+    """The runs that a sweep's answer uses: at every seed those with the knobs that their cell chose.
 
-    Excluded runs, and those of no cell of the sweep as last launched, are left out; where nothing is tuned all others are in.
+    Excluded runs, and runs of cells that the last launch lacks, are left out; without tuning all others are in.
     """
-    tuned, planned, asked = sweep.tuned(), sweep.cells(), sweep.trial_seeds()
+    tuned, planned, requested = sweep.tuned(), sweep.cells(), sweep.trial_seeds()
     cells = grouped(sweep.records(), lambda record: cell_of(record.config, tuned, record.data_fingerprint))
     own = [records for cell, records in cells.items() if not planned or cell in planned]
-    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned, asked)]
+    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned, requested)]
 
 
-def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Collection[int]) -> list[RunRecord]:
-    """The usable records of a cell that have the tuned knobs of its best, none where no trial of these learned."""
+def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], requested: Collection[int]) -> list[RunRecord]:
+    """The usable records of a cell at its best knobs, none where no trial learned."""
 
     def tried(record: RunRecord) -> Tried[tuple[Any, ...]]:
         values = tuple(record.config.values_of(tuned).values())
         return Tried(record.config.seed, values, record.usable_loss_nats, record.is_informative)
 
     found = [*map(tried, records)]
-    best = best_values(found, asked)
+    best = best_values(found, requested)
     return [record for record, one in zip(records, found, strict=True) if one.values == best and one.loss is not None]
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
-    """Every task that is asked for, by the name it is asked for by; raises InputError with all that is wrong with them."""
+    """Every requested task by its requested name; raises InputError with everything that is wrong with them."""
     data, names = downstream.data_folder, downstream.tasks
 
     def loaded(number: int) -> TaskData:
@@ -151,19 +153,19 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     return dict(zip(names, map_all(loaded, range(len(names))), strict=True))
 
 
-def evaluations_of(asked: Target, downstream: Downstream) -> list[Evaluation]:
-    """Every run on every task that is asked for; raises InputError with all that is wrong with what is asked."""
-    lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
-    found = all_evaluations(asked.runs, asked.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream)
+def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation]:
+    """Every run on every requested task; raises InputError with everything that is wrong with the request."""
+    lengths = [partial(run.max_length, downstream.knobs.max_length) for run in requested.runs]
+    found = all_evaluations(
+        requested.runs, requested.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream
+    )
     _check_grid(downstream, found)
     return found
 
 
 def _check_grid(downstream: Downstream, found: Sequence[Evaluation]) -> None:
-    """Raise InputError where rates, batches or epochs are given of which no task has a use: probes are fitted without them."""
+    """Raise InputError where rates, batches or epochs are given but no task uses them: probes need none."""
     if downstream.update == "all" or any(evaluation.trained for evaluation in found):
         return
     if given := [name for name in GRID if name in downstream.model_fields_set]:
-        raise InputError.at(
-            f"downstream.{given[0]}", "has no part in fitting probes (update: head); leave it out, or update all"
-        )
+        raise InputError.at(f"downstream.{given[0]}", "has no effect on probes (update: head); leave it out, or update all")

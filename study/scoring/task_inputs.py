@@ -1,4 +1,4 @@
-"""A task as one encoder reads it: its splits as tokens, numbered by the pieces that the task uses."""
+"""A task as one encoder reads it: splits as tokens, and their batches as a function of seed, epoch and step."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from study.scoring.pretrained import Pretrained
 from study.tasks.examples import TaskData
 
 POOL = 64
-"""How many batches are drawn together and then cut by length: enough that rows of a batch are about as long as each other."""
+"""So many batches are drawn together and then cut by length: enough for rows of a batch to be of similar length."""
 
 EVALUATION_TOKENS = 8192
-"""Tokens of a batch that is only evaluated, padding included."""
+"""Tokens of an evaluation batch, padding included."""
 
 
 class TaskBatch(NamedTuple):
-    """What a model reads and should say: see study.model.task_model for the first four, `labels` as study.scoring.encoding.
+    """Inputs of study.model.task_model and the `labels` of study.scoring.encoding.
 
-    `attended` is None where nothing is padding. `rows` are the inputs by number.
+    `attended` is None without padding. `rows` are the inputs by number.
     """
 
     tokens: Tensor
@@ -41,7 +41,7 @@ class TaskBatch(NamedTuple):
 
 
 class Collator:
-    """Makes a batch of some inputs, as wide as the longest of them; `pad` fills the rest and `segments` are those trained."""
+    """Makes a batch of some inputs, as wide as the longest; `pad` fills the rest, `segments` is the number in use."""
 
     def __init__(self, inputs: Inputs, pad: int, segments: int) -> None:
         self.inputs, self.pad, self.segments = inputs, pad, segments
@@ -77,7 +77,7 @@ class Collator:
 class TrainingOrder:
     """The inputs of each step: every epoch a permutation from (seed, epoch), cut by length within pools of 64 batches.
 
-    A batch holds rows of about one length, so that little of it is padding; which batches stand where is drawn again.
+    A batch holds rows of similar length, to avoid padding; the order of batches is drawn again.
     """
 
     def __init__(self, lengths: NDArray[np.int64], batch: int, seed: int) -> None:
@@ -86,7 +86,7 @@ class TrainingOrder:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch, a last smaller one included."""
+        """Batches of an epoch, including a last smaller one."""
         return -(-len(self.lengths) // self.batch)
 
     def at(self, step: int) -> NDArray[np.int64]:
@@ -108,7 +108,7 @@ class TrainingOrder:
 
 
 def evaluation_batches(lengths: NDArray[np.int64], tokens: int = EVALUATION_TOKENS) -> list[NDArray[np.int64]]:
-    """All inputs, those of a length together, in batches of about as many tokens each, padding included; the longest first."""
+    """All inputs by length, the longest first, in batches of about as many tokens, padding included."""
     order = np.argsort(-lengths, kind="stable")
     batches, begin = [], 0
     while begin < len(order):
@@ -119,13 +119,13 @@ def evaluation_batches(lengths: NDArray[np.int64], tokens: int = EVALUATION_TOKE
 
 
 def padding_share(lengths: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> float:
-    """The share of the places of these batches that is padding."""
+    """The share of padding in these batches."""
     places = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
     return 1 - float(sum(lengths[batch].sum() for batch in batches)) / places
 
 
 class EvaluatedSplit(IterableDataset[TaskBatch]):
-    """The batches of a split that is only evaluated, made one at a time."""
+    """The evaluation batches of a split, made one at a time."""
 
     def __init__(self, collate: Collator) -> None:
         self.rows, self.collate = evaluation_batches(collate.inputs.tokens.lengths), collate
@@ -141,8 +141,7 @@ class EvaluatedSplit(IterableDataset[TaskBatch]):
 class TaskInputs:
     """The splits of a task; token i of an input stands for piece `pieces[i]` of the vocabulary.
 
-    `segments` is how many segments inputs are told apart by: 2 where the encoder has them, else [SEP] alone does it.
-    `label_scale` are mean and deviation of the numbers of train.
+    `segments` is the number of segments in use: 2 where the encoder has them, else [SEP] alone separates texts.
     """
 
     task: TaskData
@@ -159,11 +158,11 @@ class TaskInputs:
 
     @property
     def truncated(self) -> int:
-        """Examples that did not fit one input: texts that lost their end, others that became several windows."""
+        """Examples that did not fit one input: cut texts, and others in several windows."""
         return sum(inputs.truncated for inputs in self.splits.values())
 
     def collator(self, split: str) -> Collator:
-        """What makes batches of a split."""
+        """The collator of a split."""
         return Collator(self.splits[split], self.pad, self.segments)
 
 
@@ -172,9 +171,9 @@ _MOST_KEPT = 4
 
 
 def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
-    """The splits of a task as tokens of a run's tokeniser, kept for the next score of this process on the same examples.
+    """The splits of a task as tokens of a run's tokeniser, cached for the next score of this process.
 
-    Raises InputError where an encoder has not the positions for the inputs asked for.
+    Raises InputError where the encoder has too few positions.
     """
     segments = min(2, run.config.architecture.segments)
     key = (task.fingerprint, run.prepared.facts.tokenizer_sha256, run.max_length(knobs.max_length), segments)
@@ -186,7 +185,6 @@ def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
 
 
 def _encoded(task: TaskData, run: Pretrained, knobs: Knobs, segments: int) -> TaskInputs:
-    """The splits of a task, numbered by the pieces in use."""
     encoder = TaskEncoder(run.tokenizer, run.special, run.max_length(knobs.max_length))
     splits = {name: encoder.encode(examples) for name, examples in task.splits.items()}
     used = np.unique(np.concatenate([[run.special.pad], *(inputs.tokens.values for inputs in splits.values())]))

@@ -1,10 +1,10 @@
-"""How well predictions meet the gold labels of a split, by the metrics of the field, each a number where higher is better.
+"""How well predictions match the gold labels of a split: the field's metrics, higher is better, and their bootstrap.
 
-What a prediction is follows the kind of the task: a class by index, a number, the classes of an example's words, the text of
-an answer, or of a minimal pair 1 where the good sentence won, 0 where it lost, and 0.5 where nothing tells them apart.
+A prediction follows the kind of the task: a class index, a number, the classes of an example's words, the text of an answer, or
+for a minimal pair 1 where the good sentence won, 0 where it lost, and 0.5 for a tie.
 
-Every metric is a function of a sum over examples (of counts by class, of the moments of two numbers, of entities found
-and meant …), which study.scoring.task_metrics resamples. Letters: N examples, P parts.
+Every metric is a function of a sum over examples (of counts by class, of moments, of predicted and gold entities …), so a
+bootstrap resample is a weighted sum, and thousands of them are one matrix product. Letters: N examples, P parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 class Parts:
     """What each example adds to a metric, and the metric of the sums: (N, P), and (…, P) to (…).
 
-    Where the metric is undefined, as a correlation with predictions that never vary is, `combine` gives 0.
+    `combine` gives 0 where the metric is undefined, as a correlation with constant predictions is.
     """
 
     of_examples: Floats
@@ -43,9 +43,9 @@ class Parts:
 
 
 def measure(task: TaskData, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-    """Every metric of the task on a split, by name, in the order in which the task names them; 0 where one is undefined.
+    """Every metric of the task on a split, in the task's order; 0 where one is undefined.
 
-    Raises ValueError where there is not one prediction for each example, or not one class for each word.
+    Raises ValueError where there is not one prediction for each example, or one class for each word.
     """
     examples = task.splits[split]
     if len(predictions) != len(examples):
@@ -63,9 +63,9 @@ def by_paradigm(examples: Sequence[Example], predictions: Sequence[float]) -> di
 
 
 def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
-    """Exact match and F1 of an answer against the best of the gold ones, after SQuAD's normalisation.
+    """Exact match and F1 of an answer against the best gold one, after SQuAD's normalisation.
 
-    F1 is that of the bags of words. As torchmetrics' `squad` has it, in a tenth of its time and in double precision.
+    F1 is that of the bags of words. Equal to torchmetrics' `squad`, in a tenth of its time and in double precision.
     """
     own = normalised(prediction)
     gold = [normalised(answer) for answer in example.answers]
@@ -144,7 +144,7 @@ def _correlation(sums: Floats) -> Floats:
 
 
 def _counts(classes: int, examples: Sequence[Example], predictions: Sequence[Any]) -> Floats:
-    """How many of an example's words, or of it itself, were of a class and said so, were of it, said so: (N, 3·classes)."""
+    """Correct, gold and predicted counts of each class for each example: (N, 3·classes)."""
     predicted, gold = _classes(examples, predictions)
     words = [len(example.labels) if isinstance(example, TokensExample) else 1 for example in examples]
     owner = np.repeat(np.arange(len(words)), words)
@@ -156,7 +156,7 @@ def _counts(classes: int, examples: Sequence[Example], predictions: Sequence[Any
 
 
 def _classes(examples: Sequence[Example], predictions: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Predicted and gold classes of all examples, or of all their words, one after another."""
+    """Predicted and gold classes of all examples, or of all their words, end to end."""
     gold: list[int] = []
     predicted: list[int] = []
     for example, prediction in zip(examples, predictions, strict=True):
@@ -180,7 +180,6 @@ def _accuracy(sums: Floats) -> Floats:
 
 
 def _class_f1(sums: Floats) -> tuple[Floats, Floats]:
-    """F1 of each class, and how often it was meant or said."""
     right, meant, said = np.split(sums, 3, axis=-1)
     return _ratio(2 * right, meant + said), meant + said
 
@@ -195,7 +194,7 @@ def _macro_f1(sums: Floats) -> Floats:
 
 
 def _matthews(sums: Floats) -> Floats:
-    """The correlation of several classes (Gorodkin 2004); of two it is Matthews' own."""
+    """The multi-class correlation (Gorodkin 2004); for two classes Matthews' own."""
     right, meant, said = np.split(sums, 3, axis=-1)
     total = meant.sum(axis=-1)
     spread = (total**2 - (meant**2).sum(axis=-1)) * (total**2 - (said**2).sum(axis=-1))
@@ -203,7 +202,6 @@ def _matthews(sums: Floats) -> Floats:
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    """A quotient that is 0 where it is undefined."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)
 
 
@@ -222,9 +220,9 @@ class Interval:
 def interval(
     task: TaskData, split: str, predictions: Sequence[Any], metric: Metric | None = None, draws: int = 1000
 ) -> Interval:
-    """The bootstrap interval of a metric, the task's headline by default, over the examples of a split.
+    """The bootstrap interval of a metric, by default the task's headline, over the examples of a split.
 
-    Ranks stay as they are in all examples. The same predictions give the same interval.
+    Ranks stay those of all examples. The same predictions give the same interval.
     """
     parts = parts_of(task, task.splits[split], predictions, metric or task.spec.headline)
     values = parts.combine(resampled_sums(parts.of_examples, draws, np.random.default_rng(0)))
@@ -233,7 +231,7 @@ def interval(
 
 
 def resampled_sums(parts_NxP: Floats, draws: int, generator: np.random.Generator) -> Floats:
-    """The sums of `draws` resamples of as many examples, drawn with replacement: (draws, P)."""
+    """The sums of `draws` resamples with replacement: (draws, P)."""
     count = len(parts_NxP)
     sums = []
     for begin in range(0, draws, _CHUNK):

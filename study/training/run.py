@@ -8,15 +8,17 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from study.base.durable_files import retry_write, write_atomically
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.store.ownership import Attempt, Fenced, Held, work_lock
+from study.store.ownership import Attempt, Fenced
 from study.store.records import Ending
 from study.store.run_folder import RunFolder, init_from_depth, teacher_architecture
+from study.training.attempts import in_attempt
 from study.training.callbacks import Pruned
 from study.training.checkpoints import newest_whole_checkpoint
 from study.training.execution import Execution
@@ -46,12 +48,7 @@ def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution
     this = _Rank(Training(config, prepare(config.data), folder, execution.of(config)), stop)
     if rank() > 0:
         return this.follow()
-    try:
-        with work_lock(folder) as locked:
-            return this.lead(sweep, locked)
-    except (Held, Fenced) as error:
-        sys.stderr.write(f"{error}\n")
-        return "PREEMPTED"
+    return in_attempt(folder, this.begin, partial(this.lead, sweep))
 
 
 @dataclass(frozen=True)
@@ -61,22 +58,24 @@ class _Rank:
     training: Training
     stop: StopSignal
 
-    def lead(self, sweep: str, locked: bool) -> Ending:
-        """Train as the rank that owns the run's folder."""
-        config, folder = self.training.config, self.training.folder
+    def begin(self) -> Ending | None:
+        """Write the configuration, or return the state of the run's record."""
+        folder = self.training.folder
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
             return record.state
-        retry_write(lambda: folder.write_config(config))
-        attempt = Attempt.begin(folder, locked)
-        with attempt.renewed():
-            folder.remove_leftovers()
-            training = self._from_newest()
-            filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config))
-            watchdog = Watchdog(training.execution.hang_seconds, filing.give_up)
-            outcome = self._outcome(training, watchdog, attempt.check)
-            if outcome.state != "PREEMPTED":
-                filing.file(outcome)
+        retry_write(lambda: folder.write_config(self.training.config))
+        return None
+
+    def lead(self, sweep: str, attempt: Attempt) -> Ending:
+        """Train as the rank that owns the run's folder, and file the record."""
+        training = self._from_newest()
+        config = training.config
+        filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config))
+        watchdog = Watchdog(training.execution.hang_seconds, filing.give_up)
+        outcome = self._outcome(training, watchdog, attempt.check)
+        if outcome.state != "PREEMPTED":
+            filing.file(outcome)
         return outcome.state
 
     def follow(self) -> Ending:

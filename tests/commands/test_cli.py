@@ -15,14 +15,18 @@ import pandas as pd
 import pytest
 import yaml
 
-from study.cli import HOMES
+from study.cli import HOMES, TITLES
+from study.config.sweep_files import read_sweep
 from study.laws.catalogue import LAWS
+from study.planning.plan import Plan
 from study.report.figures import FIGURES
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.tasks.task_spec import known_tasks
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import SWEEP, depth_or_width, run_config, sweep_folder
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [name for names in HOMES.values() for name in names]
 CONVENTIONS = {"train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding"}
 
@@ -42,9 +46,32 @@ def test_every_command_of_a_module_is_named_where_it_is_looked_for(home: str) ->
 def test_the_summary_of_every_command_is_whole_at_80_columns(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = study("--help")
-    summaries = out.partition("Commands:\n")[2].splitlines()
+    groups = out.partition(f"{TITLES['sweeps']}:\n")[2].splitlines()
+    summaries = [line for line in groups if line.startswith("  ")]
     assert len(summaries) == len(COMMANDS), "one line each"
     assert not [line for line in summaries if line.endswith("...") or len(line) > 80]
+
+
+def test_a_new_sweep_file_can_be_planned_and_replaces_none(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = study("new", "mine")
+    assert (status, out) == (0, "mine.yaml: edit its question and values, then: study plan mine.yaml\n")
+    spec, _ = read_sweep(Path("mine.yaml"))
+    assert spec.name == "mine"
+    assert len(Plan(spec).cells) == 6, "three depths at two budgets"
+    Path("mine.yaml").write_text("mine")
+    assert study("new", "mine")[::2] == (2, "error: mine.yaml: exists, and no file is overwritten; give another name\n")
+    assert Path("mine.yaml").read_text() == "mine"
+    assert study("new", "nowhere/mine")[2] == "error: nowhere: is not a folder; create it first\n"
+
+
+def test_shipped_sweeps_and_tasks_are_listed(study: Any) -> None:
+    files = json.loads(study("sweeps", "--json")[1])
+    assert {Path(file).stem for file in files} == {file.stem for file in (ROOT / "sweeps").glob("*.yaml")}
+    assert all(question in study("sweeps")[1] for question in files.values())
+    tasks = json.loads(study("tasks", "--json")[1])
+    assert [task["task"] for task in tasks] == known_tasks()
+    assert "cola: single, matthews, accuracy" in study("tasks")[1]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -118,7 +145,7 @@ def test_params_as_text_is_for_readers(study: Any) -> None:
             ["error: --sequence-length: 513 is not between 1 and positions 512"],
         ),
         (("params", "bert-base", "--deph", 2), ["No such option", "--depth"]),
-        (("report", "nowhere"), ["error: nowhere: is no sweep's folder"]),
+        (("report", "nowhere"), ["error: nowhere: is not a sweep folder: it has no sweep.yaml"]),
         (("lanch",), ["No such command 'lanch'"]),
     ],
 )
@@ -146,7 +173,7 @@ def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_pat
     folder.write_ledger()
     status, out, err = study("multiverse", folder.path, "--where", "loss < 3", "--any-units")
     assert (status, out) == (2, "")
-    assert "error: --where, --any-units: is for tables" in err
+    assert "error: --where, --any-units: is only for tables" in err
     (tmp_path / "t.csv").write_text("N,D,loss\n1e6,1e8,3\n")
     assert study("multiverse", tmp_path / "t.csv", "--ask", "shape")[::2] == (
         2,

@@ -163,7 +163,7 @@ def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> 
 def test_resamples_are_enough_for_the_interval_that_is_told(study: Any, runs: Path) -> None:
     status, out, err = study("fit", runs, "--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 39)
     assert (status, out) == (2, "")
-    assert err == "error: --bootstrap: 39 are too few for a 95% interval; give 40 or more, or 0 for none\n"
+    assert err == "error: --bootstrap: 39 are too few for a 95% interval; give at least 40, or 0 for no interval\n"
 
 
 def test_a_name_from_a_table_steers_no_terminal(study: Any, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_plan_shows_what_the_file_has_the_jobs_execute(tmp_path: Path, study: 
     assert "curl" not in plain
     _, shown, _ = study("plan", file, "--on", "slurm")
     shown_lines = shown.splitlines()
-    start = shown_lines.index("Every Slurm job executes these lines of the sweep file first, as you:")
+    start = shown_lines.index("Every Slurm job first executes these lines of the sweep file as you:")
     assert shown_lines[start + 1 :] == [f"  {line}" for line in lines]
     _, told, _ = study("plan", file, "--on", "slurm", "--json")
     assert json.loads(told)["executed"] == lines

@@ -44,7 +44,7 @@ def test_every_gpu_is_in_one_group_and_has_as_many_slots_as_asked(machine: Any, 
     cores, gpus, sharing, devices = (drawn[name] for name in ("cores", "gpus", "sharing", "devices"))
     machine(cores, gpus)
     if gpus < devices:
-        with pytest.raises(InputError, match=f"each run is to have {devices} GPUs?, torch sees {gpus} here"):
+        with pytest.raises(InputError, match=f"each run needs {devices} GPUs?, but torch finds {gpus} here"):
             local_slots("cuda", sharing, devices)
         return
     found = local_slots("cuda", sharing, devices)
@@ -138,7 +138,7 @@ def test_shared_gpus_are_told_of_and_whether_mps_serves_them(tmp_path: Path, mon
     (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
     assert mps_is_running()
     assert sharing_note(shared) == (
-        "4 runs share each GPU: records carry environment.sharing 4, their tokens/s are those of a share. "
+        "4 runs share each GPU: records have environment.sharing 4, and their tokens/s are those of one share. "
         "MPS runs each on at most 50% of the multiprocessors"
     )
     monkeypatch.setenv(MPS_PORTION, "30")

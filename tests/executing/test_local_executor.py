@@ -311,7 +311,7 @@ def test_slots_of_gpus(
 @pytest.mark.parametrize(("gpus", "devices"), [(0, 1), (1, 2)])
 def test_gpus_that_are_not_there_are_refused(gpus: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 2, gpus)
-    with pytest.raises(InputError, match=f"--device cuda: each run is to have {devices} GPUs?, torch sees {gpus} here"):
+    with pytest.raises(InputError, match=f"--device cuda: each run needs {devices} GPUs?, but torch finds {gpus} here"):
         local_slots("cuda", None, devices)
 
 

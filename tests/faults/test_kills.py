@@ -154,7 +154,7 @@ def test_two_launchers_at_once_and_the_same_sweep_again_train_nothing_twice(
     winner = next(launcher.pid for launcher, (_, status) in zip(launchers, endings, strict=True) if status == 0)
     assert f"is being run by process {winner} on" in refused
     again = made.study(*LAUNCH, seconds=900).stdout
-    assert "6 runs are there already" in again
+    assert "6 runs have ended already" in again
     assert [record.attempts for record in made.folder.records()] == [1] * 6
     figure(f"two launchers at once, and again: 6 of 6 runs trained once; the second said {refused.strip()[:90]}…")
 

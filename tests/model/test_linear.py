@@ -234,14 +234,14 @@ def test_onednn_is_refused_before_a_sweep_in_bf16_starts(corpus: Path, tmp_path:
     asked = Resources(device="cpu", kernels="onednn")
     assert plan(sweep(corpus), tmp_path, asked).runs == 2
     with pytest.raises(
-        InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is bf16; use base.recipe.precision=fp32"
+        InputError, match=r"--kernels onednn: requires fp32, but recipe.precision is bf16; use base.recipe.precision=fp32"
     ):
         plan(sweep(corpus, base={"recipe": {"precision": "bf16"}}), tmp_path, asked)
     as_the_device_has_it = sweep(corpus, base={"recipe": {"precision": "auto"}})
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert plan(as_the_device_has_it, tmp_path, asked).runs == 2
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    with pytest.raises(InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is auto, here bf16"):
+    with pytest.raises(InputError, match=r"--kernels onednn: requires fp32, but recipe.precision is auto, here bf16"):
         plan(as_the_device_has_it, tmp_path, asked)
 
 

@@ -40,7 +40,7 @@ def settings(**changes: Any) -> list[str]:
     ("changes", "place", "message"),
     [
         ({"vary": {"recipe.decay_fraction": [0.1, 0.2]}}, "vary.recipe.decay_fraction",
-         f"0.1 and 0.2 train the same runs: {WSD_ALONE}; give one of them"),
+         f"0.1 and 0.2 train the same runs: {WSD_ALONE}; keep one of them"),
         ({"vary": {"recipe.initialisation": ["bert", "unit_stream"]}}, "vary.recipe.initialisation",
          "it changes the projection of narrower tables, and the tables are as wide as the layers"),
         ({"vary": {"architecture.positions": [16, 32]}, "base": {"architecture": {"position_encoding": "rotary"}}},
@@ -140,31 +140,31 @@ def search(**dimensions: Any) -> OptunaSearch:
     return OptunaSearch(search_sweep(base=FIXED, search={"trials": 12, "sampler": "random", "space": space}))
 
 
-def run_to_the_end(asked: OptunaSearch) -> list[RunConfig]:
+def run_to_the_end(requested: OptunaSearch) -> list[RunConfig]:
     """Every run that a search asks for, one at a time."""
     records: dict[str, RunRecord] = {}
     runs: list[RunConfig] = []
-    while wanted := asked.wanted(records, (), 1):
+    while wanted := requested.wanted(records, (), 1):
         (run,) = wanted
         runs.append(run)
         records[run.key] = record(run, 3.0, run_id=f"{len(runs):016x}")
-        asked.tell(run.key, records[run.key])
+        requested.tell(run.key, records[run.key])
     return runs
 
 
 def test_a_search_trains_points_once_that_differ_in_knobs_without_effect() -> None:
-    asked = search(schedule={"choices": ["linear", "wsd"]}, decay_fraction={"low": 0.1, "high": 0.5})
-    runs = run_to_the_end(asked)
+    requested = search(schedule={"choices": ["linear", "wsd"]}, decay_fraction={"low": 0.1, "high": 0.5})
+    runs = run_to_the_end(requested)
     linear = [run for run in runs if run.recipe.schedule == "linear"]
     assert len(linear) == 1
     assert len({training_key(run) for run in runs}) == len(runs) < 12
-    assert len(asked.study.get_trials()) == 12, "the others are told what is known"
+    assert len(requested.study.get_trials()) == 12, "the others are told what is known"
 
 
 def test_a_search_that_is_taken_up_knows_what_was_trained_under_another_name() -> None:
     dimensions: dict[str, Any] = {"schedule": {"choices": ["linear"]}, "decay_fraction": {"low": 0.1, "high": 0.5}}
-    asked = search(**dimensions)
-    before = searched_config(asked.spec, {"recipe.schedule": "linear", "recipe.decay_fraction": 0.33})
+    requested = search(**dimensions)
+    before = searched_config(requested.spec, {"recipe.schedule": "linear", "recipe.decay_fraction": 0.33})
     ended = record(before, 3.0)
-    asked.restore([ended], [])
-    assert asked.wanted({before.key: ended}, (), 3) == []
+    requested.restore([ended], [])
+    assert requested.wanted({before.key: ended}, (), 3) == []

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import yaml
 
 from study.base.errors import InputError
 from study.config.resources import Resources
@@ -136,8 +137,8 @@ def test_widths_are_solved_for_in_multiples_of_a_head_width_that_is_asked_for() 
     told = [
         cost_summary(estimate_cost(Plan(sweep(shapes=shapes | given)), [CORE])) for given in ({"head_width": 32}, free, usual)
     ]
-    assert ["The width of a head is " in lines for lines in told] == [False, True, False]
-    assert "The width of a head is 23 in L2-H92-A4-F368, nearest to the head_width asked for" in told[1]
+    assert ["The head width is " in lines for lines in told] == [False, True, False]
+    assert "The head width is 23 in L2-H92-A4-F368, the nearest possible to head_width" in told[1]
 
 
 def test_a_search_is_refused_widths_that_its_head_width_does_not_divide() -> None:
@@ -188,13 +189,13 @@ RUN = "results/a/runs/0123456789abcdef"
         ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 8}] * 2}}, "shapes.list",
          "holds {'depth': 1, 'width': 8} twice"),
         ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 8}, {"depth": 1, "width": 8, "heads": 1}]}},
-         "shapes (1-8-1-32)", "comes out twice"),
+         "shapes (1-8-1-32)", "occurs twice"),
         ({"shapes": {"grid": None, "iso_parameters": [2e5, 2.01e5], "depth": [1]}},
-         "shapes (1-128-2-512)", "comes out twice"),
+         "shapes (1-128-2-512)", "occurs twice"),
         ({"shapes": {"grid": {"ffn": None}, "ffn_ratio": [2, 2.0]}}, "shapes.ffn_ratio", "holds 2.0 twice"),
         ({"vary": {"recipe.dropout": ["1e-1", 0.1]}}, "vary.recipe.dropout", "holds 0.1 twice"),
         ({"vary": {"recipe.dropout": [0, 0]}}, "vary.recipe.dropout", "holds 0 twice"),
-        ({"vary": {"recipe.start": ["fresh", RUN, f"{RUN}:first"]}}, "vary", "start=0123456789abcdef:first stands twice"),
+        ({"vary": {"recipe.start": ["fresh", RUN, f"{RUN}:first"]}}, "vary", "start=0123456789abcdef:first occurs twice"),
         ({"tags": ["a", "a"]}, "tags", "holds 'a' twice"),
         ({"shapes": None, "search": {"trials": 2, "space": {"recipe.beta1": {"choices": ["9e-1", 0.9]}}}},
          "search.space.recipe.beta1.choices", "holds 0.9 twice"),
@@ -350,7 +351,7 @@ def test_a_bill_adds_up_before_anything_is_spent() -> None:
     )
     that_run = sum(4 * flops_that_run(cell.config) * 25600 for cell in cells(spec))
     assert paid.expected_seconds == pytest.approx((that_run / 4e10 + 8 * 100 * 0.005) / 2)
-    assert paid.basis == "4e+10 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
+    assert paid.basis == "4e+10 FLOP/s a slot and 5 ms a step, assumed, without earlier runs"
     plain = json.loads(json.dumps(paid.to_dict()))
     assert (plain["runs"], plain["tokens"], len(plain["cells"])) == (8, paid.tokens, 2)
 
@@ -367,7 +368,7 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     assert some.expected_seconds_left == pytest.approx(
         (2 * some.rows[0].expected_seconds + 4 * some.rows[1].expected_seconds) / 2
     )
-    assert "Left of it, since runs that have ended are not trained again: 6 runs, " in cost_summary(some)
+    assert "Left to do, without the runs that have ended: 6 runs, " in cost_summary(some)
     assert some.to_dict()["runs_left"] == 6
     best = [first.variant({"recipe.learning_rate": first.trials()[1].recipe.learning_rate}, seed=1)]
     done_with = [*tried, *map(ended, best)]
@@ -383,7 +384,7 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     untuned = sweep(seeds=2, budgets={"steps": [100]})
     done = estimate_cost(Plan(untuned, [ended(run) for cell in cells(untuned) for run in cell.trials()]), [CORE])
     assert (done.runs_left, done.expected_seconds_left) == (0, 0)
-    assert "Nothing of it is left to do" in cost_summary(done)
+    assert "Nothing is left to do" in cost_summary(done)
     assert "left" not in cost_summary(estimate_cost(Plan(untuned), [CORE]))
 
 
@@ -472,28 +473,28 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
     config = cells(spec)[0].config
     alone, shared = timed(config, 8e12, device="H200"), timed(config, 3e12, device="H200", sharing=4)
     parallel = timed(config, 16e12, device="H200", devices=2)
-    scaled = "scaled from 3 earlier runs of this sweep that had another share of a device"
+    scaled = "scaled from 3 earlier runs of this sweep with another share of a device"
     by_slot = {
         Slot("cuda", (0,), 1): "8e+12 FLOP/s a slot, by 1 earlier run of this sweep",
         Slot("cuda", (0,), 1, sharing=4): "3e+12 FLOP/s a slot, by 1 earlier run of this sweep",
         Slot("cuda", (0, 1), 1): "1.6e+13 FLOP/s a slot, by 1 earlier run of this sweep",
-        Slot("cuda", (0,), 1, sharing=2): f"4e+12 FLOP/s a slot, {scaled} (now 2 runs to one)",
-        Slot("cuda", (0, 1, 2, 3), 1): f"3.2e+13 FLOP/s a slot, {scaled} (now 4 devices to a run)",
+        Slot("cuda", (0,), 1, sharing=2): f"4e+12 FLOP/s a slot, {scaled} (now 2 runs per device)",
+        Slot("cuda", (0, 1, 2, 3), 1): f"3.2e+13 FLOP/s a slot, {scaled} (now 4 devices per run)",
     }
     assert {slot: estimate_cost(Plan(spec, [alone, shared, parallel]), [slot]).basis for slot in by_slot} == by_slot
 
 
 def test_a_bill_says_which_runs_it_does_not_count() -> None:
     slots = [Slot("cpu", (0,), 1)]
-    told = "Not counted: the {} more that each cell takes whose best tuned value is an end of its range."
-    for seeds, runs in ((1, "run"), (3, "run"), (4, "2 runs"), (7, "3 runs")):
+    told = "Not counted: {} more for each cell whose best tuned value is at an end of its range."
+    for seeds, runs in ((1, "1 run"), (3, "1 run"), (4, "2 runs"), (7, "3 runs")):
         assert told.format(runs) in cost_summary(estimate_cost(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()
     assert "Not counted" not in cost_summary(estimate_cost(Plan(sweep()), slots))
 
 
 def test_a_bill_says_what_keeps_the_answer_from_deciding() -> None:
-    seeds, rate = "One seed: how far seeds scatter is not measured", "One learning rate for all"
-    two = "Two seeds: they may hide that one cell scatters more widely"
+    seeds, rate = "One seed: the variation between seeds is unknown", "One learning rate for all"
+    two = "Two seeds may hide that one cell varies more"
     alone = {"shapes": {"grid": {"depth": [1], "width": [8], "heads": [2], "ffn": [16]}}}
     for changes, lines in (
         ({}, {seeds, rate}),
@@ -514,18 +515,18 @@ def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
     spec = sweep()
     config = cells(spec)[0].config
     one, many = timed(config, 4e10), timed(config, 48e10, threads=16)
-    scaled = "scaled from 2 earlier runs of this sweep that had another share of a device"
+    scaled = "scaled from 2 earlier runs of this sweep with another share of a device"
     by_slot = {
         Slot("cpu", (0,), 1): "4e+10 FLOP/s a slot, by 1 earlier run of this sweep",
         Slot("cpu", (0,), 16): "4.8e+11 FLOP/s a slot, by 1 earlier run of this sweep",
-        Slot("cpu", (0,), 4): f"1.4e+11 FLOP/s a slot, {scaled} (now 4 threads to a run)",
-        Slot("cpu", (0, 1), 2): f"1.4e+11 FLOP/s a slot, {scaled} (now 2 devices of 2 threads to a run)",
-        Slot("cpu", (0,), 1, sharing=4): f"8.6e+09 FLOP/s a slot, {scaled} (now 4 runs to one)",
+        Slot("cpu", (0,), 4): f"1.4e+11 FLOP/s a slot, {scaled} (now 4 threads per run)",
+        Slot("cpu", (0, 1), 2): f"1.4e+11 FLOP/s a slot, {scaled} (now 2 devices of 2 threads per run)",
+        Slot("cpu", (0,), 1, sharing=4): f"8.6e+09 FLOP/s a slot, {scaled} (now 4 runs per device)",
     }
     assert {slot: estimate_cost(Plan(spec, [one, many]), [slot]).basis for slot in by_slot} == by_slot
     assert (
         estimate_cost(Plan(spec), [Slot("cpu", (0,), 8)]).basis
-        == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
+        == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed, without earlier runs"
     )
     gpu = timed(config, 8e12, device="H200", threads=4)
     assert "by 1 earlier run" in estimate_cost(Plan(spec, [gpu]), [Slot("cuda", (0,), 2)]).basis
@@ -536,13 +537,13 @@ def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_a
     config = cells(spec)[0].config
     fp32, bf16 = timed(config, 1e10, threads=4), timed(config, 9e10, precision="bf16")
     basis = [estimate_cost(Plan(spec, records), [CORE], "fp32").basis for records in ([fp32, bf16], [bf16])]
-    scaled = "scaled from 1 earlier run of this sweep that had another share of a device (now 1 thread to a run)"
+    scaled = "scaled from 1 earlier run of this sweep with another share of a device (now 1 thread per run)"
     assert basis == [
         f"2.5e+09 FLOP/s a slot, {scaled}",
-        "9e+10 FLOP/s a slot, by 1 earlier run of this sweep, in bf16 for want of any in fp32",
+        "9e+10 FLOP/s a slot, by 1 earlier run of this sweep, in bf16, without any in fp32",
     ]
     assert estimate_cost(Plan(spec, [fp32]), [Slot("cpu", (0,), 2)], "bf16").basis == (
-        f"5e+09 FLOP/s a slot, {scaled.replace('1 thread', '2 threads')}, in fp32 for want of any in bf16"
+        f"5e+09 FLOP/s a slot, {scaled.replace('1 thread', '2 threads')}, in fp32, without any in bf16"
     )
 
 
@@ -560,6 +561,18 @@ def test_a_plan_is_timed_in_the_precision_that_its_runs_will_have(tmp_path: Path
         "local": "9e+10 FLOP/s a slot, by 1 earlier run of this sweep",
         "slurm": "6e+10 FLOP/s a slot, by 2 earlier runs of this sweep, in bf16 and fp32",
     }
+
+
+def test_another_question_in_the_same_folder_is_reported(tmp_path: Path) -> None:
+    spec, folder, here = sweep(write_corpus(tmp_path / "corpus.txt")), SweepFolder(tmp_path / "toy"), Resources(device="cpu")
+    folder.path.mkdir()
+    for question, earlier in ((spec.question, None), ("Does width help?", "Does width help?")):
+        folder.sweep_file.write_text(yaml.safe_dump(sweep_values(tmp_path / "corpus.txt", question=question)))
+        cost = plan(spec, tmp_path, here)
+        assert cost.to_dict()["earlier_question"] == earlier
+        assert ("toy was launched with another question, 'Does width help?'" in cost_summary(cost)) == (earlier is not None)
+    folder.sweep_file.write_text("question: [")
+    assert plan(spec, tmp_path, here).earlier_question is None, "a launch replaces what cannot be read"
 
 
 def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() -> None:
@@ -654,7 +667,7 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
 )
 def test_a_bill_names_the_scores_that_it_does_not_count(runs: dict[str, Any]) -> None:
     told = cost_summary(estimate_cost(Plan(parsed(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
-    assert "Not counted: the scores on 2 tasks, which are made when the runs have ended." in told.splitlines()
+    assert "Not counted: the scores on 2 tasks, made once the runs have ended." in told.splitlines()
 
 
 def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() -> None:
@@ -708,7 +721,7 @@ def test_runs_without_steps_or_a_time_or_a_machine_time_nothing() -> None:
         record(c, environment=machine, wall_seconds=0.0),
         record(c, environment=None, wall_seconds=9.0),
     ]
-    assert estimate_cost(Plan(sweep(), useless), [CORE]).basis.endswith("assumed: no earlier run here")
+    assert estimate_cost(Plan(sweep(), useless), [CORE]).basis.endswith("assumed, without earlier runs")
 
 
 def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:

@@ -62,7 +62,7 @@ def test_a_search_asks_for_its_trials_and_is_rebuilt_from_its_records(sampler: s
     asked = run_to_the_end(search, records)
     assert len(asked) == len({config.key for config in asked}) == len(records) == 12
     again = OptunaSearch(spec)
-    again.restore(records.values(), begun=[])
+    again.restore(records.values(), started=[])
     assert trials_of(again) == trials_of(search)
     assert again.wanted(records, {}, 3) == []
     best = max(record.config.architecture.depth for record in records.values())
@@ -77,7 +77,7 @@ def test_after_a_restart_only_what_is_missing_is_asked_and_begun_runs_first() ->
         records[config.key] = ended(config, number)
         before.tell(config.key, records[config.key])
     after = OptunaSearch(spec)
-    after.restore(records.values(), begun=first[4:])
+    after.restore(records.values(), started=first[4:])
     wanted = after.wanted(records, {}, 3)
     assert wanted[:2] == first[4:]
     assert wanted[2].key not in {config.key for config in first}
@@ -93,7 +93,7 @@ def test_a_restart_knows_the_trials_at_values_that_configurations_leave_out() ->
     run_to_the_end(search, records)
     assert {record.config.architecture.position_encoding for record in records.values()} == {"learned", "rotary"}
     again = OptunaSearch(spec)
-    again.restore([record for record in records.values() if Plan(spec).holds(record.config)], begun=[])
+    again.restore([record for record in records.values() if Plan(spec).holds(record.config)], started=[])
     assert trials_of(again) >= {trial for trial in trials_of(search) if trial[-1] == TrialState.COMPLETE}
     assert len(again.study.trials) == len(records)
 
@@ -106,7 +106,7 @@ def test_a_genetic_search_goes_on_with_its_generations_after_a_restart() -> None
     spec, records = search_sweep(trials=70, sampler="nsga2"), dict[str, RunRecord]()
     run_to_the_end(OptunaSearch(spec), records, slots=1)
     again = OptunaSearch(search_sweep(trials=71, sampler="nsga2"))
-    again.restore(records.values(), begun=[])
+    again.restore(records.values(), started=[])
     assert generations(again) == [0] * 50 + [1] * (len(records) - 50)
     again.wanted(records, {}, 1)
     assert generations(again)[len(records)] == 1

@@ -24,7 +24,7 @@ from study.planning.cell import Cell
 from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, cells
 from study.planning.proposing import CellProposer
-from study.planning.tuning import Bracketing, Line, next_places, start_near
+from study.planning.tuning import Bracketing, Line, next_indices, start_near
 from study.scoring.targets import _at_best_knobs
 from study.store.records import RunRecord, ledger
 from study.store.sweep_folder import SweepFolder
@@ -47,7 +47,7 @@ def searched(
 ) -> list[tuple[int, ...]]:
     """What a search asks for, round by round."""
     losses, rounds = dict(known or {}), []
-    while missing := next_places(on, tuple(sorted(losses.items()))):
+    while missing := next_indices(on, tuple(sorted(losses.items()))):
         rounds.append(missing)
         losses |= {place: loss(place) for place in missing}
         assert len(losses) < 20
@@ -137,7 +137,7 @@ def test_the_trials_are_optunas() -> None:
                                                   value=float(place), state=TrialState.COMPLETE))  # fmt: skip
     study.optimize(lambda trial: trial.suggest_float("index", 0, 8), n_trials=2)
     assert [trial.value for trial in study.trials] == [3, 4, 5, 2, 1]
-    assert sampler.next_place(study) == 0
+    assert sampler.next_index(study) == 0
 
 
 def test_the_committed_reference_needs_no_further_run() -> None:

@@ -292,7 +292,7 @@ def test_who_presses_ctrl_c_twice_does_not_wait_for_the_runs_to_save(
     assert time.monotonic() - before < SAVE_SECONDS / 2
     assert executor.told == ["interrupt", "kill"]
     assert (started.progress.running, states(tmp_path)) == ({}, {})
-    told = "stopping: waiting up to 60 s for 2 to save; Ctrl-C again ends them where they last saved\n"
+    told = "stopping: waiting up to 60 s for 2 jobs to save; press Ctrl-C again to end now, at the last checkpoint\n"
     assert capsys.readouterr().err == told
 
 
@@ -331,7 +331,7 @@ def test_a_sweep_whose_folder_is_moved_stops_and_makes_none_anew(tmp_path: Path,
     with pytest.raises(InputError) as caught:
         run(tmp_path, executor)
     place = results / "toy"
-    told = f"was moved or removed meanwhile ({place / 'sweep.yaml'}: {os.strerror(errno.ENOENT)}); bring it back, and "
+    told = f"was moved or removed ({place / 'sweep.yaml'}: {os.strerror(errno.ENOENT)}); bring it back, and "
     assert str(caught.value) == f"{place}: {told}the same command goes on from here"
     assert executor.told == ["interrupt", "kill"]
     assert not results.exists()

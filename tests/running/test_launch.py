@@ -108,10 +108,10 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     assert written(again.folder.path, DERIVED) == drawn
     cost, left, passes, overlap, there = done.stderr.splitlines()[:5]
     assert cost.startswith("6 runs, 384,000 tokens, ")
-    assert left == "Nothing of it is left to do: its runs have ended."
-    assert passes == "the text has 21.6k tokens to train on; the longest run passes 3.0 times over it"
+    assert left == "Nothing is left to do: all runs have ended."
+    assert passes == "the text has 21.6k tokens to train on; the longest run reads them 3.0 times"
     assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
-    assert there == "8 runs are there already"
+    assert there == "8 runs have ended already"
     assert "COMPLETED" not in done.stderr
     launched = json.loads(done.stdout)
     assert launched["runs"] == {"started": 8, "ended": 8, "excluded": 0}
@@ -171,7 +171,7 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
     assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
     made.study(*LAUNCH)
     assert numbers(made.folder) == numbers(finished[0].folder)
-    assert study("status", made.folder.path)[1].startswith("toy: 8 runs begun, 8 completed, nobody runs it now")
+    assert study("status", made.folder.path)[1].startswith("toy: 8 runs started, 8 completed, not running")
 
 
 def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpu
         status, _, refused = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
         assert (status, f"is being run by process {launcher.pid} on" in refused) == (2, True)
         if how == "stop":
-            assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
+            assert study("stop", made.folder.path)[1] == "toy has stopped; the same command resumes it\n"
         else:
             launcher.terminate()
         _, errors = launcher.communicate(timeout=60)
@@ -273,7 +273,7 @@ def test_a_plan_and_a_launch_say_what_of_a_folder_is_not_read(tmp_path: Path, st
     assert json.loads(planned)["passed_over"] == passed_over
     told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])[1]
     words = "".join(told.split())
-    for note in (passed_over, "2 rows without text and 1 repeated document are left out", "deduplicated: 0 repeated"):
+    for note in (passed_over, "2 rows without text and 1 repeated document are skipped", "deduplicated: 0 repeated"):
         assert "".join(note.split()) in words
 
 
@@ -301,13 +301,13 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     write_sweep(made.path / "toy.yaml", corpus, **TUNED, downstream=asked)
     launcher = made.start(*LAUNCH)
     until_in(launcher, made.folder.launching.holder_file.exists, seconds=60)
-    assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
+    assert study("stop", made.folder.path)[1] == "toy has stopped; the same command resumes it\n"
     output, errors = launcher.communicate(timeout=60)
     assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
     assert not [*made.folder.path.rglob("scores/*/record.json")]
     assert not made.folder.launching.stop_file.exists()
     told = made.study(*LAUNCH).stdout
-    ended = "the runs have ended; next comes an answer without scores, and then the scores on tasks/first.yaml\n"
+    ended = "all runs have ended; writing an answer without scores, then scoring on tasks/first.yaml\n"
     assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]
     assert "longer than what an encoder reads, and cut" in told
     assert len([*made.folder.path.rglob("scores/*/record.json")]) >= 4

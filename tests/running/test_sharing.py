@@ -257,7 +257,7 @@ def test_an_excluded_run_that_another_sweep_uses_is_not_trained_anew(tmp_path: P
     one, two = (SweepFolder(tmp_path / "results" / name) for name in ("one", "two"))
     (run,) = one.runs()
     exclude(str(run.path), tmp_path / "results", "broken GPU")
-    with pytest.raises(InputError, match="is used by two, where nobody excluded it; exclude it there too"):
+    with pytest.raises(InputError, match="is used by two, where it is not excluded; exclude it there too"):
         retry(one, [run.run_id])
     exclude(str(two.run(run.run_id).path), tmp_path / "results", "broken GPU")
     assert [retried.run_id for retried in retry(one, [run.run_id])] == [run.run_id]

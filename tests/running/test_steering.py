@@ -26,9 +26,9 @@ from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, cells, search_example
-from study.running.display import run_line
 from study.running.launch import plan
 from study.running.liveness import Signs, seconds_per_row, signs_of
+from study.running.run_proposer import run_line
 from study.running.status import ANY_SLOT, RunStatus, SweepStatus, status
 from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
 from study.running.steering import exclude, include, retry, stop
@@ -77,13 +77,15 @@ def test_failed_runs_are_tried_again_and_their_records_kept(tmp_path: Path) -> N
     diverged = next(one.run_id for one in folder.records() if one.state == "DIVERGED")
     assert retry(folder) == []
     assert [one.run_id for one in retry(folder, [diverged[:8]])] == [diverged]
-    with pytest.raises(InputError, match="is completed, and so are its scores; to leave it out of the answer: study exclude"):
+    with pytest.raises(
+        InputError, match="is completed, and so are its scores; to leave it out of the answer, use study exclude"
+    ):
         retry(folder, [retried.run_id])
-    with pytest.raises(InputError, match="has no record: the next launch goes on with it anyway"):
+    with pytest.raises(InputError, match="has no record; the next launch resumes it anyway"):
         retry(folder, [diverged])
-    with pytest.raises(InputError, match=r"'': is the start of [0-9]+ runs' ids"):
+    with pytest.raises(InputError, match=r"'': matches [0-9]+ runs"):
         retry(folder, [""])
-    with pytest.raises(InputError, match="is the start of no run's id"):
+    with pytest.raises(InputError, match="matches no run"):
         retry(folder, ["zzzz"])
 
 
@@ -157,13 +159,13 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
         best.config.recipe.learning_rate
     }
     assert include(best.run_id, folder.path.parent)[0].record() == best
-    with pytest.raises(InputError, match="is not excluded by anybody"):
+    with pytest.raises(InputError, match="is not excluded"):
         include(best.run_id, folder.path.parent)
-    with pytest.raises(InputError, match="79: is too short for an id; give 4 characters"):
+    with pytest.raises(InputError, match="79: is too short for an id; give at least 4 characters"):
         exclude("79", folder.path.parent, "broken")
     with pytest.raises(InputError, match="'': is too short for an id"):
         exclude("", folder.path.parent, "broken")
-    with pytest.raises(InputError, match="--reason: is empty; say why"):
+    with pytest.raises(InputError, match="--reason: is empty; give the reason"):
         exclude(best.run_id, folder.path.parent, " ")
     with pytest.raises(InputError, match="is neither a run's folder nor the id of a run"):
         exclude("nowhere", folder.path.parent, "why not")
@@ -226,7 +228,7 @@ def test_a_run_of_an_earlier_launch_that_hangs_is_no_running_run_of_the_sweep() 
     values: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
     hanging = RunStatus(**values | {"run_id": "a", "state": "running", "reason": FOREIGN, "signs": Signs(900.0, 1.0, None)})
     state = SweepStatus("s", None, (replace(hanging, tokens=1, spent_tokens=1, target_tokens=2, train_flops=1.0),), 2, 1e9)
-    assert status_summary(state).startswith("no run has begun of about 2 planned. 1 run more of earlier launches, ")
+    assert status_summary(state).startswith("no run has started of about 2 planned. 1 run more of earlier launches, ")
     assert state.seconds_left is None
 
 
@@ -388,7 +390,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
         assert [there.run_id for there in exclude(name, results, "the GPU was broken")] == [one.run_id]
         assert [there.run_id for there in include(name, results)] == [one.run_id]
         assert resolve_architecture(name, results).architecture.shape_name == "L1-H16-A2-F32"
-    with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and the weights are needed"):
+    with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, but the weights are needed"):
         single_run(one.path)
     scores = one.scores / "0123456789abcdef"
     scores.mkdir(parents=True)
@@ -580,7 +582,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     folder, results = sweep_at(place), sweep_at(place).path.parent
     code, out, _ = study("status", folder.path)
     assert code == 0
-    assert out.startswith("toy: 4 runs begun, 2 completed, nobody runs it now")
+    assert out.startswith("toy: 4 runs started, 2 completed, not running")
     assert "2 COMPLETED, 1 DIVERGED, 1 HUNG of about 4 planned." in out
     assert "Best so far: 2.0000 nats, L1-" in out
     code, out, _ = study("status", folder.path, "--json", "--watch")
@@ -589,16 +591,16 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     code, out, _ = study("retry", folder.path)
     assert out.splitlines()[1:] == ["1 run will be tried again by the next launch of toy"]
     assert study("retry", folder.path, "--json")[1].split() == ["{", '"sweep":', '"toy",', '"retried":', "[]", "}"]
-    assert study("stop", folder.path)[1] == "toy: nobody runs it now\n"
+    assert study("stop", folder.path)[1] == "toy is not running\n"
     best = next(one.run_id for one in folder.records() if one.state == "COMPLETED")
     code, out, _ = study("exclude", best, "--reason", "odd", "--results", results)
-    told, _, command = out.strip().partition("; to write its answer anew: ")
-    assert told == f"{best} is left out in toy"
+    told, _, command = out.strip().partition("; to update its answer: ")
+    assert told == f"{best} is excluded in toy"
     assert shlex.split(command) == ["study", "report", str(folder.path)], "as a shell reads it"
     code, out, _ = study("exclude", best, "--undo", "--results", results, "--json")
     assert json.loads(out)["excluded"] is None
     assert study("exclude", best, "--results", results)[0] == 2
-    assert study("exclude", best, "--undo", "--results", results)[2].strip() == f"error: {best}: is not excluded by anybody"
+    assert study("exclude", best, "--undo", "--results", results)[2].strip() == f"error: {best}: is not excluded"
 
 
 def test_the_newest_rows_of_a_long_run_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,15 +107,15 @@ def test_a_bag_of_words_of_pairs_sees_what_they_share() -> None:
 
 
 def test_the_strength_is_chosen_on_dev_and_never_on_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def noted(made: TaskData, split: str, found: Sequence[Any]) -> dict[str, float]:
-        asked.append(split)
+        requested.append(split)
         return measure(made, split, found)
 
     monkeypatch.setattr("study.scoring.baselines.measure", noted)
     baseline_predictions(task("single", ["accuracy"], texts([0, 1] * 20), ["bad", "good"]))
-    assert set(asked) == {"dev"}
+    assert set(requested) == {"dev"}
 
 
 class Constant:

@@ -144,17 +144,17 @@ TAGS = task("tokens", ["accuracy"], tagged([[1, 0], [0], [0, 0]]), ["O", "PER"])
         (
             task("single", ["pearson"], texts([2.5] * 3), regression=True),
             None,
-            "made: all its train examples have the label 2.5; give examples of others",
+            "made: all training examples have the label 2.5; add examples of other labels",
         ),
         (
             task("single", ["accuracy"], texts([1, 1]), ["bad", "good"]),
             None,
-            "made: all its train examples have the label 'good'; give examples of others",
+            "made: all training examples have the label 'good'; add examples of other labels",
         ),
         (
             task("tokens", ["accuracy"], tagged([[0, 0], [0]]), ["O", "PER"]),
             None,
-            "made: all its train examples have the label 'O'; give examples of others",
+            "made: all training examples have the label 'O'; add examples of other labels",
         ),
         (
             NUMBERS,

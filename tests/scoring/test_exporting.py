@@ -99,8 +99,8 @@ def test_a_folder_that_holds_something_is_left_alone(study: Any, place: Path, tm
     (tmp_path / "mine").write_text("mine")
     status, _, err = study("export", run.path, tmp_path)
     assert (status, [file.name for file in tmp_path.iterdir()]) == (2, ["mine"])
-    assert f"{tmp_path}: holds files, and nothing is written over them; give a folder that is not there yet" in err
-    assert "is a file; give a folder that is not there yet" in study("export", run.path, tmp_path / "mine")[2]
+    assert f"{tmp_path}: is not empty, and no file is overwritten; give a new folder" in err
+    assert "is a file; give a new folder" in study("export", run.path, tmp_path / "mine")[2]
     assert "is neither the folder of a run" in study("export", tmp_path, tmp_path / "new")[2]
     assert not (tmp_path / "new").exists()
 
@@ -134,9 +134,9 @@ def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, 
     first, second = run_of(place), run_of(place, norm="pre")
     status, _, err = study("export", SweepFolder.of(first).path, tmp_path / "new")
     assert status == 2
-    assert "runs serve; give the folder of one, as runs/" in err
+    assert "suitable runs; give the folder of one, such as runs/" in err
     status, told, err = study("export", second.run_id[:6], tmp_path / "new", "--results", place / "results")
     assert (status, err) == (0, "")
     assert "MegatronBertForMaskedLM" in told
     _, _, told = study("export", "0" * 16, tmp_path / "none", "--results", place / "results")
-    assert f"is neither a folder nor the id of a run in {place / 'results'}; study status lists them" in told
+    assert f"is neither a folder nor the id of a run in {place / 'results'}; `study status` lists runs" in told

@@ -71,10 +71,10 @@ def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: R
 @pytest.mark.parametrize(
     ("content", "options", "told"),
     [
-        (b"kame\n\nkame\n", (), "texts.txt:2: is empty; remove the line, or write its text"),
+        (b"kame\n\nkame\n", (), "texts.txt:2: is empty; remove the line, or fill it"),
         (b"kame\xff\n", (), "texts.txt: is not UTF-8 text (byte 4)"),
         (b"kame\n", ("--output", "features.csv"), "--output: 'features.csv' is neither .npy nor .parquet"),
-        (b"kame\n", ("--layer", 3), "--layer: 3 is not there: run {run} has layers 0 (the embeddings) to 2"),
+        (b"kame\n", ("--layer", 3), "--layer: layer 3 does not exist: run {run} has layers 0 (the embeddings) to 2"),
     ],
 )
 def test_what_cannot_be_embedded_is_refused(
@@ -90,7 +90,7 @@ def test_what_cannot_be_embedded_is_refused(
 def test_texts_that_lose_their_end_are_counted(study: Any, run: RunFolder, texts: Path) -> None:
     texts.write_text("kame\n" + "kame " * 99 + "\n")
     status, out, told = study("features", run.path, texts, "--device", "cpu")
-    assert (status, told) == (0, "1 text of more than 16 tokens lost the end\n")
+    assert (status, told) == (0, "1 text cut to 16 tokens\n")
     assert out.startswith("2 embeddings")
 
 
@@ -102,7 +102,7 @@ def test_weights_that_are_gone_or_damaged_are_named(study: Any, run: RunFolder, 
         assert (status, f"{run.weights_file}: is damaged, and the weights are needed" in told) == (2, True)
         run.weights_file.unlink()
         status, _, told = study("features", run.path, texts)
-        assert (status, f"{run.weights_file}: does not exist, and the weights are needed" in told) == (2, True)
+        assert (status, f"{run.weights_file}: does not exist, but the weights are needed" in told) == (2, True)
     finally:
         run.weights_file.write_bytes(whole)
 
@@ -110,7 +110,7 @@ def test_weights_that_are_gone_or_damaged_are_named(study: Any, run: RunFolder, 
 def test_a_file_that_is_not_there_is_refused(study: Any, run: RunFolder, tmp_path: Path) -> None:
     status, _, err = study("features", run.path, tmp_path / "nowhere.txt")
     assert status == 2
-    assert "nowhere.txt: cannot be read: No such file or directory; give a file with one text a line" in err
+    assert "nowhere.txt: cannot be read: No such file or directory; give a file with one text per line" in err
 
 
 def test_a_run_texts_and_an_output_that_cannot_be_are_told_together(study: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from study.training.stopping import Preempted, StopSignal
 from tests.model.test_model import randomised, small
 from tests.scoring.test_encoding import SPECIAL, TOKENIZER, byte_level
 
-RUN: Any = SimpleNamespace(tokenizer=TOKENIZER, special=SPECIAL, max_length=lambda asked: asked or 24)
+RUN: Any = SimpleNamespace(tokenizer=TOKENIZER, special=SPECIAL, max_length=lambda requested: requested or 24)
 TEXTS = ["a b c", "a b d"]
 SENTENCES = ["abc d efg", "a b c", "a b d", "h", "abcd ef ?", "\u200b"]
 

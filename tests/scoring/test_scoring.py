@@ -37,7 +37,7 @@ from study.executing.executors import LocalExecutor, make_slots
 from study.executing.slots import Slot
 from study.report.exploring import with_reasons
 from study.running.coordinator import Coordinator, Progress
-from study.running.display import score_display
+from study.running.display import Display
 from study.running.retries import CRASHES, KILLS
 from study.running.score_proposer import AnyScoreJob, AnyScoreRecord, ScoreProposer
 from study.running.status import status
@@ -130,9 +130,9 @@ def job(run: RunFolder, task: str = "first", **changes: Any) -> ScoreJob:
     return ScoreJob(score_folder(run, wanted.fingerprint()), wanted, planned, "toy")
 
 
-def made(asked: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
-    asked.execute(Execution(checkpoint_seconds=1e9), stop or StopSignal())
-    record = asked.folder.score()
+def made(requested: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
+    requested.execute(Execution(checkpoint_seconds=1e9), stop or StopSignal())
+    record = requested.folder.score()
     assert record is not None
     assert record.state == "COMPLETED", record.reason
     return record
@@ -140,8 +140,8 @@ def made(asked: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
 
 @pytest.mark.parametrize("task", list(TASKS))
 def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
-    asked = job(run, task)
-    record = made(asked)
+    requested = job(run, task)
+    record = made(requested)
     assert record.test is not None
     assert record.test_examples == 20
     assert record.test_interval is not None
@@ -149,7 +149,7 @@ def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
     if task != "order":
         assert record.chosen_on == "dev"
         assert record.steps == 3 * 8
-        logged = dev_logged(asked)
+        logged = dev_logged(requested)
         assert len(logged) == 3
         assert (record.best_epoch, record.dev) == (1 + logged.index(max(logged)), max(logged))
         assert record.tokens is not None
@@ -184,21 +184,21 @@ def test_encoders_of_other_kinds_are_scored_by_each_protocol(run: RunFolder, kin
 
 
 def test_the_strength_of_a_probe_is_the_one_that_dev_likes_best(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = job(run, "alike", protocol="frozen", update="head")
-    data = task_inputs(loaded_task(asked.task.asked, None), pretrained(run.path), asked.config.knobs)
+    requested = job(run, "alike", protocol="frozen", update="head")
+    data = task_inputs(loaded_task(requested.task.requested, None), pretrained(run.path), requested.config.knobs)
     on_dev = dict(zip(STRENGTHS, (0.2, 0.9, 0.5), strict=True))
     monkeypatch.setattr("study.scoring.probes._fitted", lambda *of: of[3])
     monkeypatch.setattr("study.scoring.probes._predicted", lambda *of: [of[2]])
     monkeypatch.setattr("study.scoring.probes.measure", lambda *of: {"spearman": on_dev[of[2][0]]})
     features = {split: np.zeros((60, 1), np.float32) for split in ("train", "dev", "test")}
-    assert _best_strength(asked.config, data, features) == (STRENGTHS[1], {"spearman": 0.9}, [STRENGTHS[1]])
+    assert _best_strength(requested.config, data, features) == (STRENGTHS[1], {"spearman": 0.9}, [STRENGTHS[1]])
 
 
 def test_features_are_standardised_as_those_of_train_and_a_constant_one_says_nothing(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = job(run, "alike", protocol="frozen", update="head")
-    data = task_inputs(loaded_task(asked.task.asked, None), pretrained(run.path), asked.config.knobs)
+    requested = job(run, "alike", protocol="frozen", update="head")
+    data = task_inputs(loaded_task(requested.task.requested, None), pretrained(run.path), requested.config.knobs)
     seen: dict[str, Any] = {}
     monkeypatch.setattr("study.scoring.probes._fitted", lambda *of: seen.update(train=of[1]))
     monkeypatch.setattr("study.scoring.probes._predicted", lambda *of: [seen.update({of[1]: of[3]})])
@@ -206,7 +206,7 @@ def test_features_are_standardised_as_those_of_train_and_a_constant_one_says_not
     column = np.random.default_rng(0).normal(7, 3, (60, 1))
     train = np.hstack([column, np.full((60, 1), 5.0)]).astype(np.float32)
     test = train[:1] + np.array([3.0, 0.0], np.float32)
-    _best_strength(asked.config, data, {"train": train, "dev": train[:2], "test": test})
+    _best_strength(requested.config, data, {"train": train, "dev": train[:2], "test": test})
     np.testing.assert_allclose(seen["train"].mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(seen["train"].std(0), [1, 0], atol=1e-5)
     np.testing.assert_allclose(seen["test"], (test - train.mean(0)) / [train[:, 0].std(), 1.0], atol=1e-4)
@@ -215,13 +215,13 @@ def test_features_are_standardised_as_those_of_train_and_a_constant_one_says_not
 def test_strengths_of_probes_are_inverse_penalties(run: RunFolder) -> None:
     features = np.eye(4, dtype=np.float32)
     for task, name, penalty in (("alike", "alpha", 100.0), ("first", "C", 0.01)):
-        asked = job(run, task, protocol="frozen", update="head")
-        data = task_inputs(loaded_task(asked.task.asked, None), pretrained(run.path), asked.config.knobs)
+        requested = job(run, task, protocol="frozen", update="head")
+        data = task_inputs(loaded_task(requested.task.requested, None), pretrained(run.path), requested.config.knobs)
         assert getattr(_fitted(data, features, np.array([0, 1, 0, 1]), 0.01), name) == penalty
 
 
 class StopAfter(StopSignal):
-    """Told to stop once it was asked so often."""
+    """Received after so many queries."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -274,15 +274,15 @@ def test_a_score_resumed_on_another_processor_keeps_its_precision(
     assert resumed.test_scores == straight.test_scores
 
 
-def dev_logged(asked: ScoreJob) -> list[float]:
-    name = f"downstream/{asked.config.task}/{asked.config.metric}"
-    return [row[name] for row in asked.folder.metrics() if name in row]
+def dev_logged(requested: ScoreJob) -> list[float]:
+    name = f"downstream/{requested.config.task}/{requested.config.metric}"
+    return [row[name] for row in requested.folder.metrics() if name in row]
 
 
 def test_test_is_predicted_with_the_weights_that_dev_chose(run: RunFolder) -> None:
-    asked, encoder = job(run), pretrained(run.path)
-    data = task_inputs(loaded_task(asked.task.asked, None), encoder, asked.config.knobs)
-    module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
+    requested, encoder = job(run), pretrained(run.path)
+    data = task_inputs(loaded_task(requested.task.requested, None), encoder, requested.config.knobs)
+    module = FineTuning(requested.config, data, task_model(requested.config, encoder, data))
     last = {name: value.clone() for name, value in module.model.state_dict().items()}
     for label, bias in enumerate(100 * torch.eye(2)):
         module.best["weights"] = last | {"head.output.bias": bias}
@@ -304,7 +304,7 @@ def test_a_score_is_made_once(run: RunFolder) -> None:
 def test_a_score_whose_folder_is_away_when_it_ends_is_filed_once_that_is_back(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = (asked := job(run, seed=9)).folder
+    folder = (requested := job(run, seed=9)).folder
 
     def ends_elsewhere(_: object) -> tuple[str, str, dict[str, Any]]:
         folder.path.rename(tmp_path / "elsewhere")
@@ -312,28 +312,28 @@ def test_a_score_whose_folder_is_away_when_it_ends_is_filed_once_that_is_back(
 
     monkeypatch.setattr("study.scoring.making._ending", ends_elsewhere)
     monkeypatch.setattr(durable_files, "time", ImpatientClock(lambda: (tmp_path / "elsewhere").rename(folder.path)))
-    assert asked.execute(Execution(), StopSignal()) == "FAILED"
+    assert requested.execute(Execution(), StopSignal()) == "FAILED"
     record = folder.score()
     assert record is not None
     assert (record.reason, record.attempts, folder.attempts()) == ("the disk is gone", 1, 1)
 
 
 def test_numbers_are_those_of_the_whole_vocabulary(run: RunFolder) -> None:
-    asked, encoder = job(run, "first", knobs={"dropout": 0.0, "precision": "fp32"}), pretrained(run.path)
-    data = task_inputs(loaded_task(asked.task.asked, None), encoder, asked.config.knobs)
+    requested, encoder = job(run, "first", knobs={"dropout": 0.0, "precision": "fp32"}), pretrained(run.path)
+    data = task_inputs(loaded_task(requested.task.requested, None), encoder, requested.config.knobs)
     every = torch.arange(encoder.config.architecture.vocabulary)
     assert len(data.pieces) < len(every)
     whole = replace(data, pieces=every, splits={name: renumbered(inputs, data.pieces) for name, inputs in data.splits.items()})
-    assert losses_of(asked, encoder, data) == pytest.approx(losses_of(asked, encoder, whole), abs=1e-6)
+    assert losses_of(requested, encoder, data) == pytest.approx(losses_of(requested, encoder, whole), abs=1e-6)
 
 
 def renumbered(inputs: Any, pieces: torch.Tensor) -> Any:
     return replace(inputs, tokens=replace(inputs.tokens, values=pieces.numpy()[inputs.tokens.values]))
 
 
-def losses_of(asked: ScoreJob, encoder: Pretrained, data: TaskInputs) -> list[float]:
+def losses_of(requested: ScoreJob, encoder: Pretrained, data: TaskInputs) -> list[float]:
     """The losses of five steps."""
-    module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
+    module = FineTuning(requested.config, data, task_model(requested.config, encoder, data))
     optimizer: Any = module.configure_optimizers()["optimizer"]
     losses = []
     for step in range(5):
@@ -348,9 +348,9 @@ def losses_of(asked: ScoreJob, encoder: Pretrained, data: TaskInputs) -> list[fl
 
 
 def test_a_head_leaves_the_encoder_as_it_is(run: RunFolder) -> None:
-    asked, encoder = job(run, "found", protocol="frozen", update="head"), pretrained(run.path)
-    data = task_inputs(loaded_task(asked.task.asked, None), encoder, asked.config.knobs)
-    module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
+    requested, encoder = job(run, "found", protocol="frozen", update="head"), pretrained(run.path)
+    data = task_inputs(loaded_task(requested.task.requested, None), encoder, requested.config.knobs)
+    module = FineTuning(requested.config, data, task_model(requested.config, encoder, data))
     learned = {name for name, parameter in module.model.named_parameters() if parameter.requires_grad}
     assert learned == {"head.output.weight", "head.output.bias"}
 
@@ -488,14 +488,14 @@ def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) ->
     run = trained(tmp_path, config(corpus))
     assert Pretrained(run).prepared.fingerprint == Pretrained(run).data_fingerprint
     write_corpus(corpus, seed=1)
-    with pytest.raises(InputError, match=f"data.corpus: {corpus} is other text than run {run.run_id} was trained on"):
+    with pytest.raises(InputError, match=f"data.corpus: {corpus} has changed since run {run.run_id} was trained"):
         Pretrained(run).tokenizer  # noqa: B018
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("other", "has other examples than when it was planned; bring them back, or score what is there anew"),
+        ("other", "has changed since it was planned; restore them, or score the new ones"),
         ("gone", "does not exist"),
         ("one label", "a task needs at least two"),
     ],
@@ -505,7 +505,7 @@ def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with
 ) -> None:
     tasks = Path(shutil.copytree(data_of(run), tmp_path / "tasks"))
     planned = job(run, seed=900 + len(change))
-    asked = replace(planned, task=replace(planned.task, asked=str(tasks / "first.yaml")))
+    requested = replace(planned, task=replace(planned.task, requested=str(tasks / "first.yaml")))
     train = tasks / "first-train.jsonl"
     match change:
         case "other":
@@ -514,23 +514,23 @@ def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with
             (tasks / "first.yaml").unlink()
         case _:
             train.write_text("".join(line for line in train.read_text().splitlines(keepends=True) if "late" in line))
-    assert asked.execute(Execution(), StopSignal()) == "FAILED"
-    record = asked.folder.score()
+    assert requested.execute(Execution(), StopSignal()) == "FAILED"
+    record = requested.folder.score()
     assert record is not None
     assert (record.state, record.kind, record.test) == ("FAILED", "single", None)
     assert reason in str(record.reason)
 
 
 def test_baselines_are_of_the_examples_that_were_planned_or_not_made(run: RunFolder) -> None:
-    asked, sweep = job(run), SweepFolder(run.path.parents[1])
-    other = replace(asked.task, fingerprint="0" * 16)
-    with pytest.raises(InputError, match="has other examples than when it was planned"):
+    requested, sweep = job(run), SweepFolder(run.path.parents[1])
+    other = replace(requested.task, fingerprint="0" * 16)
+    with pytest.raises(InputError, match="has changed since it was planned"):
         make_baselines(other, run, sweep, threads=1)
     assert baseline(sweep, "first", "0" * 16) is None
 
 
 def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tmp_path: Path) -> None:
-    sweep, asked = SweepFolder(tmp_path / "toy"), Downstream.parse({"tasks": ["pairs"]})
+    sweep, requested = SweepFolder(tmp_path / "toy"), Downstream.parse({"tasks": ["pairs"]})
     text = write_corpus(tmp_path / "text.txt")
     counts = [Counter(write_corpus(tmp_path / "text.txt", seed=seed).read_text().split()) for seed in (1, 0)]
     by_seed = sorted(counts[0] & counts[1], key=lambda word: counts[0][word] / counts[1][word])
@@ -541,7 +541,7 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
     for seed, right in ((0, 1.0), (1, 0.0)):
         run = trained(sweep.path, config(write_corpus(text, seed=seed)))
         name = str(tmp_path / "pairs.yaml")
-        found.append(Evaluation(Pretrained(run), "toy", name, loaded_task(name, None), random=False, asked=asked))
+        found.append(Evaluation(Pretrained(run), "toy", name, loaded_task(name, None), random=False, requested=requested))
         (missing,) = missing_baselines(sweep, found[-1:])
         missing.execute(Execution(), StopSignal())
         kept = baseline(sweep, "pairs", found[-1].task.fingerprint)
@@ -554,7 +554,7 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
     assert [_baselines(sweep, evaluation) != {} for evaluation in found] == [False, True]
     (again,) = missing_baselines(sweep, found[:1])
     pretrained.cache_clear()  # as in the process of another launch
-    with pytest.raises(InputError, match="is other text than run"):
+    with pytest.raises(InputError, match="has changed since run"):
         again.execute(Execution(), StopSignal())
 
 
@@ -566,8 +566,8 @@ def test_pairs_with_a_sentence_that_is_cut_are_counted(run: RunFolder, tmp_path:
     (tmp_path / "order.yaml").write_text(json.dumps(task))
     name = str(tmp_path / "order.yaml")
     fingerprint = loaded_task(name, None).fingerprint
-    asked = job(run, "order", task_fingerprint=fingerprint, metric="accuracy")
-    record = made(replace(asked, task=replace(asked.task, asked=name)))
+    requested = job(run, "order", task_fingerprint=fingerprint, metric="accuracy")
+    record = made(replace(requested, task=replace(requested.task, requested=name)))
     assert record.truncated_examples == 3
 
 
@@ -585,7 +585,9 @@ def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
     exclude(run.run_id, SweepFolder.of(run).path.parent, "out of curiosity")
     try:
         assert [one.run_id for one in target(run.path).runs] == [run.run_id]
-        with pytest.raises(InputError, match=r"that its answer uses \(excluded: out of curiosity\); the folder of one that"):
+        with pytest.raises(
+            InputError, match=r"that its answer uses \(excluded: out of curiosity\); give the folder of another run"
+        ):
             target(SweepFolder.of(run).path)
     finally:
         include(run.run_id, SweepFolder.of(run).path.parent)
@@ -605,8 +607,8 @@ class Fake:
         self.submitted += jobs
         status = next(self.statuses) if self.statuses else 0
         if status == 0:
-            for asked in jobs:
-                file_faked(asked, self.dev(asked.config))
+            for requested in jobs:
+                file_faked(requested, self.dev(requested.config))
         future.set_result(status)
         return future
 
@@ -615,13 +617,13 @@ class Fake:
     def kill(self) -> None: ...
 
 
-def file_faked(asked: ScoreJob, dev: float) -> None:
+def file_faked(requested: ScoreJob, dev: float) -> None:
     """File a score that nobody has made."""
-    score_of = {asked.config.metric: dev}
+    score_of = {requested.config.metric: dev}
     times = {"started_at": "now", "finished_at": "now", "reported_on": "test", "state": "COMPLETED"}
-    names = {"score_id": asked.key, "run_id": asked.folder.run.run_id, "sweep": "toy", "kind": "single", "seconds": 1.0}
-    asked.folder.file_score(
-        ScoreRecord.parse({"config": asked.config, "dev_scores": score_of, "test_scores": score_of} | names | times)
+    names = {"score_id": requested.key, "run_id": requested.folder.run.run_id, "sweep": "toy", "kind": "single", "seconds": 1.0}
+    requested.folder.file_score(
+        ScoreRecord.parse({"config": requested.config, "dev_scores": score_of, "test_scores": score_of} | names | times)
     )
 
 
@@ -631,26 +633,26 @@ def evaluation(run: RunFolder, tmp_path: Path) -> Evaluation:
     copy.write_config(run.config())
     copy.record_file.write_bytes(run.record_file.read_bytes())
     name = str(data_of(run) / "first.yaml")
-    asked = Downstream.parse({"tasks": [name]})
-    return Evaluation(Pretrained(copy), "toy", name, loaded_task(name, None), random=False, asked=asked)
+    requested = Downstream.parse({"tasks": [name]})
+    return Evaluation(Pretrained(copy), "toy", name, loaded_task(name, None), random=False, requested=requested)
 
 
-def coordinator_of(evaluation: Evaluation, asked: Downstream) -> Coordinator[AnyScoreJob, AnyScoreRecord]:
+def coordinator_of(evaluation: Evaluation, requested: Downstream) -> Coordinator[AnyScoreJob, AnyScoreRecord]:
     sweep = SweepFolder.of(evaluation.run.folder)
-    return Coordinator(sweep, ScoreProposer(sweep, [replace(evaluation, asked=asked)], []))
+    return Coordinator(sweep, ScoreProposer(sweep, [replace(evaluation, requested=requested)], []))
 
 
 def test_the_scores_of_a_subject_are_worked_out_once_for_what_is_asked(evaluation: Evaluation) -> None:
-    """All are asked for again whenever a worker is free, of many encoders and tasks thousands."""
+    """All are listed again whenever a worker is free, of many encoders and tasks thousands."""
     first = evaluation.jobs({})
     assert all(one is again for one, again in zip(first, evaluation.jobs({}), strict=True))
-    other = replace(evaluation, asked=evaluation.asked.model_copy(update={"update": "head"}))
+    other = replace(evaluation, requested=evaluation.requested.model_copy(update={"update": "head"}))
     assert other.jobs({})[0].config.protocol == "frozen"
 
 
 def test_scores_that_are_being_made_are_stopped_from_outside(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     """They save, the lock is let go of, and the order to stop is not for those who go on."""
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 3, "learning_rates": [1e-4]})
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 3, "learning_rates": [1e-4]})
     folder, told, made = SweepFolder.of(evaluation.run.folder), list[bool](), list[str]()
     monkeypatch.setattr(Fake, "interrupt", lambda _: made.append("interrupt"))
     teller = threading.Thread(target=lambda: told.append(stop(folder)))
@@ -663,13 +665,13 @@ def test_scores_that_are_being_made_are_stopped_from_outside(evaluation: Evaluat
             time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt), held(folder.scoring):
-        coordinator_of(evaluation, asked).run(Fake(lambda _: 0.5), refresh, 0.01)
+        coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), refresh, 0.01)
     teller.join()
     assert (told, made) == ([True], ["interrupt"])
-    folder.scoring.stop_file.write_text("{}")  # whoever was asked was killed
+    folder.scoring.stop_file.write_text("{}")  # left by a process that was killed
     folder.launching.stop_file.write_text("{}")  # the same of a launch
     with held(folder.scoring):
-        coordinator_of(evaluation, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+        coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert len(scores_of(evaluation.run.folder)) == 3
     assert not stop(folder)
 
@@ -685,11 +687,11 @@ def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(eva
 def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
     evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, folder = Downstream.parse({"tasks": [evaluation.name], "seeds": 3}), SweepFolder.of(evaluation.run.folder)
-    coordinator, elsewhere = coordinator_of(evaluation, asked), folder.path.with_name(f"{folder.name} elsewhere")
+    requested, folder = Downstream.parse({"tasks": [evaluation.name], "seeds": 3}), SweepFolder.of(evaluation.run.folder)
+    coordinator, elsewhere = coordinator_of(evaluation, requested), folder.path.with_name(f"{folder.name} elsewhere")
     monkeypatch.setattr(durable_files, "time", ImpatientClock())
     try:
-        with pytest.raises(InputError, match=r"was moved or removed meanwhile .*; bring it back, and the same command goes on"):
+        with pytest.raises(InputError, match=r"was moved or removed .*; bring it back, and the same command goes on"):
             coordinator.run(Fake(lambda _: 0.5), lambda _: os.rename(folder.path, elsewhere), 0.01)
         assert not folder.path.exists()
     finally:
@@ -697,14 +699,14 @@ def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
 
 
 def test_scores_that_are_there_are_those_asked_for(evaluation: Evaluation) -> None:
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 2, "learning_rates": [1e-4]})
-    coordinator_of(evaluation, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
-    others = asked.model_copy(update={"learning_rates": (2e-4,)})
-    assert [len(coordinator_of(evaluation, one).progress.ended) for one in (asked, others)] == [2, 0]
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 2, "learning_rates": [1e-4]})
+    coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+    others = requested.model_copy(update={"learning_rates": (2e-4,)})
+    assert [len(coordinator_of(evaluation, one).progress.ended) for one in (requested, others)] == [2, 0]
 
 
 def test_an_order_to_a_launch_is_one_to_its_scores(evaluation: Evaluation) -> None:
-    asked, folder, fake = (
+    requested, folder, fake = (
         Downstream.parse({"tasks": [evaluation.name]}),
         SweepFolder.of(evaluation.run.folder),
         Fake(lambda _: 0.5),
@@ -717,7 +719,7 @@ def test_an_order_to_a_launch_is_one_to_its_scores(evaluation: Evaluation) -> No
             assert "run by process" in title
             assert title.endswith("being scored")
             with pytest.raises(KeyboardInterrupt):
-                coordinator_of(evaluation, asked).run(fake, lambda _: None, 0.01)
+                coordinator_of(evaluation, requested).run(fake, lambda _: None, 0.01)
     assert fake.submitted == []
     assert not folder.launching.stop_file.exists()
 
@@ -727,27 +729,27 @@ def test_the_grid_runs_at_a_third_of_the_seeds_and_its_best_at_the_others(
     evaluation: Evaluation, seeds: int, chosen: float
 ) -> None:
     rates = [1e-4, 3e-4, 1e-3]
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": seeds, "learning_rates": rates})
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": seeds, "learning_rates": rates})
     dev = {(0, 1e-3): 1.0, (0, 3e-4): 0.9, (1, 3e-4): 0.9}
     fake = Fake(lambda config: dev.get((config.seed, config.knobs.learning_rate), 0.5))
-    coordinator = coordinator_of(evaluation, asked)
+    coordinator = coordinator_of(evaluation, requested)
     coordinator.run(fake, lambda _: None, 0.01)
     tried = [(one.config.seed, one.config.knobs.learning_rate) for one in fake.submitted]
     trials = range(1 if seeds == 3 else 2)
     grid = [(seed, rate) for seed in trials for rate in rates]
     assert sorted(tried) == sorted([*grid, *((seed, chosen) for seed in range(len(trials), seeds))])
     once_more = Fake(lambda _: 0.0)
-    coordinator_of(evaluation, asked).run(once_more, lambda _: None, 0.01)
+    coordinator_of(evaluation, requested).run(once_more, lambda _: None, 0.01)
     assert once_more.submitted == []
 
 
 def test_no_further_seed_is_spent_before_the_grid_is_done_nor_where_all_of_it_failed(evaluation: Evaluation) -> None:
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 3, "learning_rates": [1e-4, 3e-4]})
-    coordinator_of(evaluation, asked.model_copy(update={"seeds": 1})).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 3, "learning_rates": [1e-4, 3e-4]})
+    coordinator_of(evaluation, requested.model_copy(update={"seeds": 1})).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     done = {record.score_id: record for record in scores_of(evaluation.run.folder)}
     half = dict([next(iter(done.items()))])
     failed = {name: record.model_copy(update={"state": "FAILED"}) for name, record in done.items()}
-    one = replace(evaluation, asked=asked)
+    one = replace(evaluation, requested=requested)
     seeds = [[job.config.seed for job in one.jobs(records)] for records in ({}, half, failed, failed | half, done)]
     assert seeds == [[0, 0], [0, 0], [0, 0], [0, 0, 1, 2], [0, 0, 1, 2]]
 
@@ -769,15 +771,15 @@ def test_rates_are_tried_where_training_goes_step_by_step_and_seeds_where_they_d
 ) -> None:
     """A probe on fixed features has no rate and no chance, but for weights that a seed draws."""
     spec = evaluation.task.spec.model_copy(update={"kind": kind})
-    asked = Downstream.parse({"tasks": ["x"], "seeds": 3, "update": update, "learning_rates": [1e-4, 3e-4]})
-    one = replace(evaluation, task=replace(evaluation.task, spec=spec), random=random, asked=asked)
+    requested = Downstream.parse({"tasks": ["x"], "seeds": 3, "update": update, "learning_rates": [1e-4, 3e-4]})
+    one = replace(evaluation, task=replace(evaluation.task, spec=spec), random=random, requested=requested)
     configs = [job.config for job in one.jobs({})]
     assert {config.protocol for config in configs} == {protocol}
     assert (len({config.knobs for config in configs}), len({config.seed for config in configs})) == (rates, seeds)
 
 
 def test_scores_are_stopped_where_one_cannot_be_filed(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
     told: list[str] = []
 
     def full(*_: object) -> None:
@@ -787,7 +789,7 @@ def test_scores_are_stopped_where_one_cannot_be_filed(evaluation: Evaluation, mo
     for order in ("interrupt", "kill"):
         monkeypatch.setattr(Fake, order, lambda _, order=order: told.append(order))
     with pytest.raises(InputError, match=r": the sweep had to stop: .*No space left.*the same command goes on"):
-        coordinator_of(evaluation, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+        coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert told == ["interrupt", "kill"]
 
 
@@ -802,9 +804,9 @@ def test_scores_are_stopped_where_one_cannot_be_filed(evaluation: Evaluation, mo
 def test_a_score_whose_process_keeps_dying_is_filed_as_a_run_is(
     evaluation: Evaluation, status: int, times: int, state: str, why: str
 ) -> None:
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
     fake = Fake(None, iter([status] * times))
-    coordinator_of(evaluation, asked).run(fake, lambda _: None, 0.01)
+    coordinator_of(evaluation, requested).run(fake, lambda _: None, 0.01)
     (record,) = scores_of(evaluation.run.folder)
     assert (record.state, len(fake.submitted)) == (state, times)
     assert f"{times} times without getting past step 0, {why}; see log.txt" in str(record.reason)
@@ -812,8 +814,9 @@ def test_a_score_whose_process_keeps_dying_is_filed_as_a_run_is(
 
 def test_a_batch_goes_on_where_its_process_died_over_a_score(evaluation: Evaluation, capsys: Any) -> None:
     """What was made before is kept and told at once, and the death is that of the score that was being made."""
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4, 4e-4]})
-    coordinator, display, told = coordinator_of(evaluation, asked), score_display(Console(), {}), list[tuple[int, int, int]]()
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4, 4e-4]})
+    coordinator, told = coordinator_of(evaluation, requested), list[tuple[int, int, int]]()
+    display = Display(Console(), coordinator.proposer)
 
     class OneProcess(Fake):
         """It makes the first score of a batch, and dies over the next one."""
@@ -855,20 +858,20 @@ def test_a_batch_goes_on_where_its_process_died_over_a_score(evaluation: Evaluat
 
 def test_scores_of_one_run_and_task_are_one_batch_where_no_slot_goes_without(evaluation: Evaluation) -> None:
     rates = [1e-4, 2e-4, 3e-4]
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": rates})
-    first = replace(evaluation, asked=asked)
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": rates})
+    first = replace(evaluation, requested=requested)
     other = replace(first, name="other", task=replace(first.task, spec=first.task.spec.model_copy(update={"name": "other"})))
     due = wanted([first, replace(first, random=True), other], {}, ())
     sizes = {free: sorted(map(len, batches(due, free))) for free in (1, 2, 3, 100)}
     assert sizes == {1: [3, 6], 2: [1, 3, 5], 3: [3, 3, 3], 100: [1] * 9}
     for batch in batches(due, 2):
-        assert len({(one.folder.run.path, one.task.asked) for one in batch}) == 1
+        assert len({(one.folder.run.path, one.task.requested) for one in batch}) == 1
 
 
 def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(evaluation: Evaluation, capsys: Any) -> None:
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4]})
-    display = score_display(Console(), {evaluation.run.run_id: "it"})
-    coordinator_of(evaluation, asked).run(Fake(None, iter([-11] * 9)), display.refresh, 0.01)
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4]})
+    coordinator = coordinator_of(evaluation, requested)
+    coordinator.run(Fake(None, iter([-11] * 9)), Display(Console(), coordinator.proposer).refresh, 0.01)
     assert capsys.readouterr().out.count("FAILED") == 1
     failed = scores_of(evaluation.run.folder)
     line, _ = _failures(failed, SweepFolder.of(evaluation.run.folder))
@@ -880,9 +883,9 @@ def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(evaluation: E
 
 def test_a_failed_score_is_tried_again_as_a_failed_run_is(evaluation: Evaluation, study: Any) -> None:
     """Also of an encoder that was imported, whose folder has no sweep.yaml; what diverged waits until its run is named."""
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4]})
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4]})
     folder, run = SweepFolder.of(evaluation.run.folder), evaluation.run.folder
-    coordinator_of(evaluation, asked).run(Fake(None, iter([-11] * 9)), lambda _: None, 0.01)
+    coordinator_of(evaluation, requested).run(Fake(None, iter([-11] * 9)), lambda _: None, 0.01)
     (_, diverged), dead = scores_of(run), {score.score_id for score in scores_of(run)}
     score_folder(run, diverged.score_id).record_file.unlink()
     score_folder(run, diverged.score_id).file_score(diverged.model_copy(update={"state": "DIVERGED"}))
@@ -897,17 +900,19 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(evaluation: Evaluation
     assert [score.score_id for score in scores_of(run)] == [diverged.score_id]
     assert len([*score_folder(run, again).path.glob("attempts/*.record.json")]) == 1
     made = Fake(lambda _: 0.5)
-    coordinator_of(evaluation, asked).run(made, lambda _: None, 0.01)
+    coordinator_of(evaluation, requested).run(made, lambda _: None, 0.01)
     assert [one.key for one in made.submitted] == [again]
     assert retry(folder) == []
     assert [(one.state, one.task) for one in retry(folder, [run.run_id])] == [("DIVERGED", "first")]
-    with pytest.raises(InputError, match="is completed, and so are its scores; to leave it out of the answer: study exclude"):
+    with pytest.raises(
+        InputError, match="is completed, and so are its scores; to leave it out of the answer, use study exclude"
+    ):
         retry(folder, [run.run_id])
 
 
 def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, evaluation: Evaluation) -> None:
-    asked = Downstream.parse({"tasks": ["x"], "seeds": 2})
-    found = all_evaluations([Pretrained(run), evaluation.run], "toy", {evaluation.name: evaluation.task}, asked)
+    requested = Downstream.parse({"tasks": ["x"], "seeds": 2})
+    found = all_evaluations([Pretrained(run), evaluation.run], "toy", {evaluation.name: evaluation.task}, requested)
     assert [one.random for one in found] == [False, False, True]
     (untrained,) = [one for one in found if one.random]
     (config,) = {one.config.encoder for one in untrained.jobs({})}
@@ -944,9 +949,9 @@ def test_a_process_lets_go_of_what_each_score_leaves(run: RunFolder, monkeypatch
 
 
 def test_a_score_that_shares_its_device_says_so(run: RunFolder) -> None:
-    asked = job(run, "order", seed=16)
-    assert LocalExecutor([Slot("cpu", (0,), 1, sharing=16)]).submit([asked]).result(timeout=120) == 0
-    record = asked.folder.score()
+    requested = job(run, "order", seed=16)
+    assert LocalExecutor([Slot("cpu", (0,), 1, sharing=16)]).submit([requested]).result(timeout=120) == 0
+    record = requested.folder.score()
     assert record is not None
     assert record.environment is not None
     assert record.environment.sharing == 16
@@ -974,27 +979,28 @@ def test_a_score_that_another_process_makes_is_not_made_twice(run: RunFolder, mo
     """As a job of Slurm does that its launcher has lost sight of: its lease is waited for, and then it writes nothing more."""
     monkeypatch.setattr("study.store.ownership.LEASE_SECONDS", 0.5)
     monkeypatch.setattr("study.store.ownership.BEAT_SECONDS", 0.05)
-    asked = job(run, seed=31)
-    with work_lock(asked.folder), Attempt.begin(asked.folder).renewed():
-        assert asked.execute(Execution(), StopSignal()) == "PREEMPTED"
-    assert asked.folder.attempts() == 1
+    requested = job(run, seed=31)
+    with work_lock(requested.folder), Attempt.begin(requested.folder).renewed():
+        assert requested.execute(Execution(), StopSignal()) == "PREEMPTED"
+    assert requested.folder.attempts() == 1
 
     def overtaken(*_: object) -> tuple[str, None, dict[str, Any]]:
-        Attempt.begin(asked.folder)
+        Attempt.begin(requested.folder)
         return "COMPLETED", None, {}
 
     monkeypatch.setattr("study.scoring.making._ending", overtaken)
-    assert asked.execute(Execution(), StopSignal()) == "PREEMPTED"
-    assert (asked.folder.attempts(), asked.folder.score()) == (3, None)
+    assert requested.execute(Execution(), StopSignal()) == "PREEMPTED"
+    assert (requested.folder.attempts(), requested.folder.score()) == (3, None)
 
 
 def test_a_score_that_another_process_makes_is_waited_for_and_who_makes_it_is_said(
     evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
-    asked = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
-    (theirs,) = replace(evaluation, asked=asked).jobs({})
-    coordinator, fake, display = coordinator_of(evaluation, asked), Fake(lambda _: 0.5), score_display(Console(width=300), {})
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
+    (theirs,) = replace(evaluation, requested=requested).jobs({})
+    coordinator, fake = coordinator_of(evaluation, requested), Fake(lambda _: 0.5)
+    display = Display(Console(width=300), coordinator.proposer)
 
     def refresh(progress: ScoreProgress) -> None:
         display.refresh(progress)
@@ -1010,22 +1016,22 @@ def test_a_score_that_another_process_makes_is_waited_for_and_who_makes_it_is_sa
 
 
 def test_a_fine_tuning_that_takes_no_step_is_filed_as_hung(run: RunFolder) -> None:
-    asked = job(run, "tags", seed=40)
-    silent = processes.start_forkserver().Process(target=hang, args=(asked,))
+    requested = job(run, "tags", seed=40)
+    silent = processes.start_forkserver().Process(target=hang, args=(requested,))
     silent.start()
     silent.join(120)
-    record = asked.folder.score()
+    record = requested.folder.score()
     assert record is not None
     assert (record.state, silent.exitcode) == ("HUNG", 1)
     assert str(record.reason).startswith("no step for 1 s, in sleep_for_ever")
 
 
-def hang(asked: ScoreJob) -> None:
+def hang(requested: ScoreJob) -> None:
     def sleep_for_ever(*_: object) -> None:
         time.sleep(600)
 
     FineTuning.training_step = sleep_for_ever  # type: ignore[method-assign, assignment]
-    asked.execute(Execution(hang_seconds=1.0), StopSignal())
+    requested.execute(Execution(hang_seconds=1.0), StopSignal())
 
 
 def test_weights_are_needed_for_scores_that_are_not_there(run: RunFolder, study: Any) -> None:
@@ -1033,7 +1039,7 @@ def test_weights_are_needed_for_scores_that_are_not_there(run: RunFolder, study:
     options = ("--tasks", data_of(run) / "first.yaml", "--learning-rates", "2e-3", "--epochs", 1, "--device", "cpu")
     away = run.weights_file.rename(run.path / "away")
     remedy = "fetch it, or train the run again (move its folder away and launch)"
-    needed = f"error: {run.weights_file}: does not exist, and the weights are needed; {remedy}\n"
+    needed = f"error: {run.weights_file}: does not exist, but the weights are needed; {remedy}\n"
     try:
         assert study("score", run.path, *options, "--seeds", 1)[::2] == (2, needed)
         away.rename(run.weights_file)
@@ -1096,15 +1102,15 @@ def test_a_task_whose_baselines_fail_is_named_with_the_reason_and_their_log(run:
     corpus = Path(run.config().data.corpus)
     before = corpus.read_bytes()
     options = ("--no-random-weights", "--slots-per-device", 1, "--device", "cpu")
-    asked = ("score", toy / "runs" / run.run_id, "--tasks", data_of(run) / "order.yaml", *options)
+    requested = ("score", toy / "runs" / run.run_id, "--tasks", data_of(run) / "order.yaml", *options)
     try:
         write_corpus(corpus, seed=1)
-        _, shown, _ = study(*asked)
-        _, _, while_scoring = study(*asked, "--json")
+        _, shown, _ = study(*requested)
+        _, _, while_scoring = study(*requested, "--json")
     finally:
         corpus.write_bytes(before)
     (log,) = (toy / "baselines").glob("order-*.txt")
-    (why,) = {line for line in log.read_text().splitlines() if "is other text than run" in line}
+    (why,) = {line for line in log.read_text().splitlines() if "has changed since run" in line}
     for told, times in ((shown, 2), (while_scoring, 1)):
         assert told.count("FAILED: baselines of order ") == times
         assert f"the last time with exit status 1 ({why}); see {log}" in told
@@ -1138,7 +1144,7 @@ def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder
         ((sweep, "--tasks", tasks, "--max-length", 99), "99 is too long"),
         ((sweep, "--tasks", tasks, "--batch", "8,x"), "--batch: 'x' is not a whole number"),
         ((sweep, "--tasks", tasks, "--epochs", 0), "error: --epochs: '0' is below the least allowed, 1\n"),
-        ((sweep, "--tasks", tasks, "--update", "head", "--epochs", 1), "--epochs: has no part in fitting probes"),
+        ((sweep, "--tasks", tasks, "--update", "head", "--epochs", 1), "--epochs: has no effect on probes"),
         ((data, "--tasks", tasks), "neither the folder of a run nor that of a sweep"),
     ):
         status, _, err = study("score", *arguments)

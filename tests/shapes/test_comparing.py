@@ -208,7 +208,7 @@ def test_a_run_that_two_sweeps_share_is_one_run(tmp_path: Path) -> None:
         ),
         (("params", "albert-base", "--width", 64), "error: albert-base.heads: 12 heads do not divide width 64; 8 would"),
         (("compare",), "Missing argument 'NAME...'"),
-        (("compare", "bert-base", "bert-large", "--by", "memory_bytes"), "error: --by: is for ranking changes; give --change"),
+        (("compare", "bert-base", "bert-large", "--by", "memory_bytes"), "error: --by: ranks changes; give --change"),
         (("compare", "bert-base", "--change", "depth=2", "--by", "latency_seconds"), "latency_seconds needs a --latency-table"),
     ],
 )
