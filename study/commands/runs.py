@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from study.base.errors import InputError
+from study.base.text import echo
 from study.commands.options import as_json, folder_argument, folder_with_runs, results_option, sweep_folder
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.errors import InputError, check_all
+from study.base.text import echo
 from study.commands.options import (
     CountRange,
     as_json,

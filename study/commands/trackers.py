@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from study.base.quantities import plural
+from study.base.text import echo
 from study.commands.options import as_json, folder_argument, output_folder, sweep_folder
 
 
