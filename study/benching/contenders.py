@@ -19,7 +19,7 @@ from study.benching.cases import Case
 from study.benching.gate import Gate
 from study.benching.step_profile import seconds_by_kind
 from study.counting.memory import Device
-from study.data.batches import DataOrder
+from study.data.batches import DataOrder, training_masker
 from study.data.packing import token_dtype, token_file
 from study.data.prepared import Facts, PreparedData
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
@@ -30,7 +30,7 @@ from study.model.parametrization import fresh_model
 from study.store.run_folder import RunFolder
 from study.training.execution import Execution, keep_freed_memory, resolve_kernels
 from study.training.stopping import StopSignal
-from study.training.trainer import Training, training_masker
+from study.training.trainer import Training
 
 SEQUENCES = {"train": 4096, "validation": 64}
 """Drawn sequences of each split."""

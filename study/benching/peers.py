@@ -26,15 +26,14 @@ from transformers import (
     TrainingArguments,
 )
 
-from study.base.randomness import Stream, stream_seed
 from study.benching.cases import Case
 from study.benching.contenders import SEQUENCES, drawn_data, gate_of
 from study.benching.gate import Gate
 from study.benching.time_to_loss import EVALUATIONS, Curve, LossPoint, TrainingClock
-from study.config.run_config import Masking
 from study.counting.architecture import Architecture
-from study.counting.parameters import MASKING_RATE, masked_positions
-from study.data.masking import IGNORED, MaskedBatch, Masker
+from study.counting.parameters import MASKING_RATE
+from study.data.batches import PackedBatches
+from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import PreparedData
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.model.autocast import autocast
@@ -231,10 +230,7 @@ def validation_loss(model: Any, case: Case, prepared: PreparedData) -> float:
 
 
 def _batches(case: Case, prepared: PreparedData) -> Iterator[MaskedBatch]:
-    """The masked validation set as study.data.batches.PackedBatches makes it."""
-    special, predictions = prepared.special, masked_positions(case.sequence_length, MASKING_RATE)
-    masker = Masker(Masking(), predictions, special.mask, special.all, case.architecture.vocabulary)
-    generator = torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS))
-    masked = masker(torch.from_numpy(prepared.validation()), generator)
+    """The masked validation set that our runs have."""
+    masked = PackedBatches(case.config(), prepared).validation
     parts = (torch.split(each, EVALUATION_SEQUENCES) for each in masked)
     return (MaskedBatch(*batch) for batch in zip(*parts, strict=True))
