@@ -12,16 +12,14 @@ import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
-from typing import Any, NamedTuple
-
-import pytorch_lightning as pl
+from typing import Any
 
 from study.base.schema import deep_merge
 from study.benching.bench_tables import Row
 from study.benching.cases import Case
 from study.benching.own_process import failures_reported, in_own_process
 from study.benching.results import Report
+from study.benching.validation_curves import EVALUATIONS, Curve, CurveRecorder
 from study.config.run_config import DataConfig, RunConfig
 from study.data.prepared import prepare
 from study.store.run_folder import RunFolder
@@ -44,65 +42,8 @@ RACED_SHAPES, RACED_VOCABULARY = "2x128,4x256", 8192
 THEIR_RATES = (1e-3, 2e-3, 4e-3)
 """The learning rates of run_mlm; the first seed tries all, the others use the best."""
 
-EVALUATIONS = 12
-"""How often each training is validated, for the curves."""
-
 SMALLEST_BUDGET, GROWTH = 1 / 64, math.sqrt(2)
 """Our smallest budget, as a share of theirs, and the ratio of each budget to the one before."""
-
-
-class LossPoint(NamedTuple):
-    """A validation during training."""
-
-    seconds: float
-    tokens: int
-    loss: float
-
-
-Curve = list[LossPoint]
-
-
-class TrainingClock:
-    """Measures seconds of training; it stands still while it is paused."""
-
-    def __init__(self) -> None:
-        self._seconds, self._since = 0.0, math.nan
-
-    def start(self) -> None:
-        """Start or go on."""
-        self._since = perf_counter()
-
-    def pause(self) -> float:
-        """Pause, and return the seconds so far."""
-        if not math.isnan(self._since):
-            self._seconds, self._since = self._seconds + perf_counter() - self._since, math.nan
-        return self._seconds
-
-
-class CurveRecorder(pl.Callback):
-    """Records each validation of a run with the seconds that were spent on training before it."""
-
-    def __init__(self) -> None:
-        self.curve: Curve = []
-        self._watch = TrainingClock()
-
-    def on_train_start(self, *_: Any) -> None:
-        """Start the clock."""
-        self._watch.start()
-
-    def on_validation_start(self, *_: Any) -> None:
-        """Pause the clock."""
-        self._watch.pause()
-
-    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Record the loss, and go on."""
-        tokens = module.steps_done * module.config.recipe.batch_tokens
-        self.curve.append(LossPoint(self._watch.pause(), tokens, module.validation.loss))
-        self._watch.start()
-
-    def on_train_end(self, *_: Any) -> None:
-        """Stop the clock before the validation at the end."""
-        self._watch.pause()
 
 
 def data_of(case: Case) -> DataConfig:

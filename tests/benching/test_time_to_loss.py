@@ -13,11 +13,13 @@ import torch
 from transformers import BertForMaskedLM
 
 from study.benching import time_to_loss as racing
+from study.benching import validation_curves
 from study.benching.bench_tables import as_line, as_text
 from study.benching.cases import Case
 from study.benching.peers import model_of, validation_loss
 from study.benching.results import Results, failure, read_sections
-from study.benching.time_to_loss import Curve, LossPoint, TrainingClock, budgets, run_of, time_to_loss_row
+from study.benching.time_to_loss import budgets, run_of, time_to_loss_row
+from study.benching.validation_curves import Curve, LossPoint, TrainingClock
 from study.config.run_config import DataConfig
 from study.counting.architecture import Architecture
 from study.data.prepared import prepare
@@ -72,7 +74,7 @@ def test_a_loss_that_ours_does_not_reach_is_said_and_not_counted() -> None:
 
 def test_the_clock_of_training_stands_still_in_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 3.0, 10.0, 11.0])
-    monkeypatch.setattr(racing, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(validation_curves, "perf_counter", lambda: next(times))
     clock = TrainingClock()
     clock.start()
     assert clock.pause() == clock.pause() == 2.0
