@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from study.evidence.ledgers import open_ledger, selected
-from study.laws.estimation import USUAL
+from study.laws.estimation import DEFAULT_SETTINGS
 from study.laws.law_fits import LawFit, fit_table
-from study.laws.reading import Source
-from study.laws.tables import Table, tidied
+from study.laws.reading import TableQuery
+from study.laws.tables import RunTable, tidy_table
 from study.report.answer import Answer
 from study.report.answer import report as report_on
 from study.store.sweep_folder import SweepFolder
@@ -34,7 +34,7 @@ def fit(
     *,
     where: str | None = None,
     cluster: str | None = None,
-    bootstrap: int = USUAL.bootstrap,
+    bootstrap: int = DEFAULT_SETTINGS.bootstrap,
     **columns: str,
 ) -> LawFit:
     """Fit a law to a table, a file or a sweep's folder, as `study fit` does.
@@ -45,10 +45,12 @@ def fit(
     """
     if isinstance(table, pd.DataFrame):
         path = Path("the DataFrame")
-        opened = selected(Table(path, tidied(table.copy(), path)))
+        opened = selected(RunTable(path, tidy_table(table.copy(), path)))
     else:
         opened = open_ledger(Path(table))
-    return fit_table(Source(opened, columns, where=where, cluster=cluster), law, replace(USUAL, bootstrap=bootstrap))
+    return fit_table(
+        TableQuery(opened, columns, where=where, cluster=cluster), law, replace(DEFAULT_SETTINGS, bootstrap=bootstrap)
+    )
 
 
 def report(folder: Path | str, *, include_unbracketed: bool = False, png: bool = False) -> Answer:

@@ -14,7 +14,7 @@ from study.config.sweep import CellSweep, SearchSweep
 from study.config.sweep_files import parse_sweep, read_sweep
 from study.report.answer import Answer, report
 from study.running.launch import folder_of, launched
-from study.running.score_launch import score_launched
+from study.running.score_launch import score_sweep
 
 
 @dataclass(frozen=True)
@@ -45,5 +45,5 @@ def launch(sweep: Sweep, results: Path | str = "results", *, wandb: bool = False
     on, folder = spec.resources.overridden(**resources), folder_of(spec, Path(results))
     with launched(spec, dict(sweep.values), Path(results), on, console, wandb):
         if spec.downstream is not None:
-            score_launched(folder, spec.downstream, on, console)
+            score_sweep(folder, spec.downstream, on, console)
         return report(folder)

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from study.base.errors import of_each
+from study.base.errors import map_all
 from study.base.quantities import listed, read_shape
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
@@ -123,7 +123,7 @@ class Case:
 
 def read_shapes(text: str) -> list[tuple[int, int]]:
     """Depths and widths from `2x128,4x256`; raises InputError with every part that is wrong."""
-    return of_each(partial(read_shape, "--shapes"), listed(text) or [text])
+    return map_all(partial(read_shape, "--shapes"), listed(text) or [text])
 
 
 def cases_of_shapes(

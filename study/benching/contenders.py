@@ -20,8 +20,8 @@ from study.benching.gate import Gate
 from study.benching.step_profile import seconds_by_kind
 from study.counting.memory import Device
 from study.data.batches import DataOrder, training_masker
-from study.data.packing import token_dtype, token_file
 from study.data.prepared import Facts, PreparedData
+from study.data.token_files import token_dtype, token_file
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
 from study.model.autocast import autocast
 from study.model.linear import multiply_through_onednn, onednn_product

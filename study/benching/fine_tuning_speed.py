@@ -26,14 +26,12 @@ from study.counting.architecture import Architecture
 from study.counting.memory import Device, Precision
 from study.counting.named_models import named
 from study.model.task_model import TaskModel
-from study.scoring.data_module import TaskBatches
-from study.scoring.encoding import Inputs
+from study.scoring.encoding import Inputs, Ragged
 from study.scoring.fine_tuning import FineTuning
-from study.scoring.fine_tuning_trainer import prepare_process
-from study.scoring.ragged import Ragged
+from study.scoring.fine_tuning_trainer import FineTuningData, prepare_process
 from study.scoring.task_inputs import TaskInputs
 from study.tasks.examples import TaskData, TextExample
-from study.tasks.task_spec import Source, TaskSpec
+from study.tasks.task_spec import TaskSource, TaskSpec
 from study.training.execution import resolve_precision
 from study.training.trainer import lightning_trainer
 
@@ -130,14 +128,14 @@ def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: D
     module = FineTuning(config, data, TaskModel(architecture, len(pieces), "sequence", 2, Knobs().dropout))
     clock, steps = TokenClock(device), WARM_UP + STEPS[device]
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        options = {"devices": 1, "max_steps": steps, "limit_val_batches": 0, "logger": False}
+        options: dict[str, Any] = {"devices": 1, "max_steps": steps, "limit_val_batches": 0, "logger": False}
         trainer = lightning_trainer(device, precision, Path(folder), callbacks=[_ClockCallback(clock, module)], **options)
-        trainer.fit(module, TaskBatches(module))
+        trainer.fit(module, FineTuningData(module))
     return clock.tokens_per_second
 
 
 def _task(count: int) -> TaskData:
-    spec = TaskSpec(name="drawn", kind="single", metrics=("accuracy",), sources=(Source(embedded="drawn"),))
+    spec = TaskSpec(name="drawn", kind="single", metrics=("accuracy",), sources=(TaskSource(embedded="drawn"),))
     examples = [TextExample(number, "", None, number % 2) for number in range(count)]
     return TaskData(spec, ("no", "yes"), {"train": examples, "dev": examples, "test": examples})
 

@@ -30,7 +30,11 @@ def measurement(
     what: str, value: float, unit: str, *, at_most: float | None = None, at_least: float | None = None, sentence: str = ""
 ) -> dict[str, Any]:
     """A row of one value: what it is, its unit, and whether it meets its target if there is one."""
-    met = None if at_most is None and at_least is None else value <= at_most if at_most is not None else value >= at_least
+    met = None
+    if at_most is not None:
+        met = value <= at_most
+    elif at_least is not None:
+        met = value >= at_least
     row = {"what": what, "value": value, "unit": unit, "at_most": at_most, "at_least": at_least, "met": met, "error": None}
     return row | ({"sentence": sentence} if sentence else {})
 

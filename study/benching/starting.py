@@ -24,11 +24,11 @@ from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.config.sweep_files import read_sweep
 from study.data.prepared import prepare
-from study.executing.local import LocalExecutor
+from study.executing.executors import LocalExecutor
 from study.executing.slots import Slot
 from study.planning.plan import Plan
 from study.running.launch import launched
-from study.running.run_job import RunJob
+from study.running.run_proposer import RunJob
 from study.store.run_folder import RunFolder
 
 CALLS, RUNS, SWEPT = 7, 8, 100

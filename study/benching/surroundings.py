@@ -18,7 +18,7 @@ from study.config.run_config import DataConfig
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.data.corpora import read_corpus
-from study.data.packing import write_tokens
+from study.data.token_files import write_tokens
 from study.data.tokenizing import first_characters, train_tokenizer
 from study.training.checkpoints import DurableCheckpointIO
 

@@ -124,7 +124,8 @@ def time_to_loss_row(case: Case, variant: str, seed: int, theirs: tuple[float, C
 def measure_time_to_loss(cases: list[Case], tokens: int, seeds: int, report: Report) -> None:
     """Race every variant against run_mlm at every case and seed, each training in a process of its own."""
     for case in cases:
-        data, steps, rates = data_of(case), max(1, tokens // case.batch_tokens), THEIR_RATES
+        data, steps = data_of(case), max(1, tokens // case.batch_tokens)
+        rates: tuple[float, ...] = THEIR_RATES
         for seed in range(seeds):
             with failures_reported(f"{case.shape}, seed {seed}", report):
                 prepare(data)

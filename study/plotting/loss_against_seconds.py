@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.plotting.bench_sections import read_section
 from study.plotting.style import LOSS, save_in, series_styles, theme
+from study.plotting.training_speed import read_section
 
 THEIRS = "transformers' run_mlm"
 COLUMNS = ["case", "series", "seed", "seconds", "loss"]

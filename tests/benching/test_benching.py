@@ -391,7 +391,7 @@ def test_runs_that_share_a_device_are_timed_together(monkeypatch: pytest.MonkeyP
     assert [(row["runs"], row["mps"], row["errors"]) for row in rows] == [(1, False, {}), (2, False, {})]
     assert rows[0]["relative"] == 1
     assert rows[1]["relative"] > 0.2
-    assert as_line("sharing", rows[0] | {"mps": True, "portion": 12}).startswith(
+    assert as_line("sharing", {**rows[0], "mps": True, "portion": 12}).startswith(
         "sharing: bert-tiny, batch 8 x 32, runs 1, MPS yes, 12% each, tokens/s "
     )
 

@@ -94,7 +94,12 @@ def test_wandbs_logger_receives_the_rows_and_the_configuration(run: RunConfig, t
     logger = WandbLogger(save_dir=tmp_path, offline=True, project="test")
     seen: list[dict[str, float]] = []
     log = logger.experiment.log
-    logger.experiment.log = lambda row, *rest, **more: seen.append(dict(row)) or log(row, *rest, **more)
+
+    def watched(row: dict[str, float], *rest: Any, **more: Any) -> None:
+        seen.append(dict(row))
+        log(row, *rest, **more)
+
+    logger.experiment.log = watched
     try:
         trainer_in(tmp_path, run.steps, logger=logger).fit(MaskedLanguageModelling(run, log_every_steps=10), PackedBatches(run))
         assert logger.experiment.config["config"]["architecture"]["depth"] == 2
