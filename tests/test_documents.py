@@ -38,6 +38,42 @@ def test_what_a_document_links_to_is_there(document: Path) -> None:
     assert [link for link in local if not (document.parent / link).exists()] == []
 
 
+CODE = re.compile(r"`([^`]+)`")
+PATH = re.compile(r"[\w./-]+\.(?:py|yaml|md|txt|toml|csv)")
+NO_FILES = {"utils.py", "answer.md", "sweeps/x.yaml"}
+"""Names that are given as examples, or for what there may not be."""
+
+
+def file_named(path: str) -> Path:
+    """The file that CONTRIBUTING.md names: below study/ unless it begins with another folder of the repository."""
+    return next((file for file in (ROOT / "study" / path, ROOT / path) if file.exists()), ROOT / path)
+
+
+def test_every_path_that_contributing_names_is_there() -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    named = {word for code in CODE.findall(text) for word in code.split() if PATH.fullmatch(word)}
+    assert len(named) > 40
+    assert sorted(path for path in named - NO_FILES if not file_named(path).is_file()) == []
+
+
+def where_do_i() -> list[tuple[str, list[str], list[str]]]:
+    """The rows of the page: the question, the paths, and the names that are to be found there."""
+    page = (ROOT / "CONTRIBUTING.md").read_text().split("## Where do I …")[1].split("\n## ")[0]
+    rows = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    return [(row[0].strip(), CODE.findall(row[1]), CODE.findall(row[2])) for row in rows[2:]]
+
+
+@pytest.mark.parametrize(
+    ("question", "paths", "names"), where_do_i(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_where_do_i_says_where_it_is(question: str, paths: list[str], names: list[str]) -> None:
+    """Each path exists, and each name is defined in one of them, as `Class.method` where it is one of a class."""
+    assert paths, question
+    text = "\n".join(file_named(path).read_text() for path in paths)
+    for part in (part for name in names for part in name.split(".")):
+        assert re.search(rf"^\s*(?:class|def)\s+{part}\b|^\s*{part}\b\s*[:=]", text, re.MULTILINE), f"{question}: {part}"
+
+
 def test_the_readme_is_for_a_first_visit() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS_OF_README
 
