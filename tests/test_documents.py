@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -123,8 +124,17 @@ def test_the_documentation_builds_with_every_link_resolved(tmp_path: Path) -> No
     assert (tmp_path / "answers" / "depth_or_width" / "index.html").is_file()
 
 
-def test_the_python_of_the_documentation_runs() -> None:
+def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
+    """All blocks of the page, one after the other, beside the committed results and a text of the reader's."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "reference").symlink_to(ROOT / "results" / "reference")
+    words, draw = " ".join(document.read_text() for document in DOCUMENTS).split(), random.Random(0)
+    (tmp_path / "my_text.txt").write_text("\n\n".join(" ".join(draw.choices(words, k=60)) for _ in range(800)))
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
+    assert "COMPLETED" in done.stdout
     assert "loss_nats" in done.stdout
+    assert (tmp_path / "results" / "seeds" / "answer.md").is_file()
