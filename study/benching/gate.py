@@ -49,6 +49,11 @@ class RoundTime:
         return self.seconds / self.steps
 
 
+def use_one_gpu() -> None:
+    """Let this process see the first GPU only; transformers' Trainer trains on all that it sees."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+
+
 def start_forkserver() -> None:
     """Start the forkserver and wait until it has loaded what contenders import, so that no start pays for it."""
     process = _context().Process(target=int)
@@ -179,7 +184,7 @@ class Contender:
 def _run(target: str, arguments: tuple[Any, ...], channel: Connection, log: Path, environment: dict[str, str]) -> None:
     """Call a contender's function in its process, and send the reason if it fails."""
     os.environ.update(environment)
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # Trainer takes all it sees
+    use_one_gpu()
     log_into(log)
     module, _, name = target.rpartition(".")
     try:

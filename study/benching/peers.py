@@ -28,7 +28,7 @@ from transformers import (
 
 from study.benching.cases import Case
 from study.benching.contenders import SEQUENCES, drawn_data, gate_of
-from study.benching.gate import Gate
+from study.benching.gate import Gate, use_one_gpu
 from study.benching.validation_curves import EVALUATIONS, Curve, LossPoint, TrainingClock
 from study.counting.architecture import Architecture
 from study.counting.parameters import MASKING_RATE
@@ -160,6 +160,7 @@ def trainer_compiled(case: Case, folder: Path, channel: Connection) -> None:
 
 def run_mlm(case: Case, prepared: PreparedData, steps: int, rate: float, seed: int) -> Curve:
     """Train BertForMaskedLM of the case by Trainer, whose defaults stay but for rate, batch, steps, precision and seed."""
+    use_one_gpu()
     torch.set_num_threads(case.threads)
     torch.manual_seed(seed)
     model = model_of(case)

@@ -13,7 +13,7 @@ import torch
 from study.benching.cases import Case
 from study.benching.gate import RoundTime, start_forkserver
 from study.benching.results import Report, failure, measurement
-from study.benching.training_comparison import Comparison, median_interval
+from study.benching.training_comparison import TrainingComparison, median_interval
 from study.config.run_config import DataConfig
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
@@ -47,7 +47,7 @@ def measure_overhead(threads: int, rounds: int, report: Report) -> None:
     start_forkserver()
     case = Case(SMALL, "fp32", 14, 128, "cpu", threads)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        with Comparison(case, Path(folder) / "overhead") as comparison:
+        with TrainingComparison(case, Path(folder) / "overhead") as comparison:
             for name in ("ours", "bare"):
                 comparison.start(name)
                 comparison.warm_up(name)

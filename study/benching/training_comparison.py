@@ -52,7 +52,7 @@ class Rounds:
     profile: dict[str, float] | None = None
 
 
-class Comparison:
+class TrainingComparison:
     """The contenders of one case, each in its process. A `with` block stops them.
 
     A contender that fails leaves, with the reason in `rounds.errors`.
@@ -143,7 +143,9 @@ def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None
     for _, grouped in groupby(cases, key=lambda case: case.wave):
         wave = list(grouped)
         with tempfile.TemporaryDirectory(prefix="study-bench-") as folder, ExitStack() as running:
-            all_of_wave = [running.enter_context(Comparison(case, Path(folder) / str(n))) for n, case in enumerate(wave)]
+            all_of_wave = [
+                running.enter_context(TrainingComparison(case, Path(folder) / str(n))) for n, case in enumerate(wave)
+            ]
             warm_up(all_of_wave, together=wave[0].device == "cuda")
             for comparison in all_of_wave:
                 comparison.measure(rounds)
@@ -152,7 +154,7 @@ def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None
                 report(training_row(comparison.case, comparison.rounds, datasheet_rate(comparison.case)))
 
 
-def warm_up(comparisons: Sequence[Comparison], together: bool) -> None:
+def warm_up(comparisons: Sequence[TrainingComparison], together: bool) -> None:
     """Start and warm up all contenders, those that compile together if requested."""
     pairs = [(each, name) for each in comparisons for name in contenders_of(each.case, profiled=together)]
     early = [pair for pair in pairs if together and pair[1] in COMPILING]

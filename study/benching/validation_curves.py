@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
+import torch
 
 EVALUATIONS = 12
 """How often each training is validated, for the curves."""
@@ -51,8 +52,10 @@ class CurveRecorder(pl.Callback):
         """Start the clock."""
         self._watch.start()
 
-    def on_validation_start(self, *_: Any) -> None:
-        """Pause the clock."""
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Pause the clock, once the device has finished its steps."""
+        if module.device.type == "cuda":
+            torch.cuda.synchronize()
         self._watch.pause()
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:

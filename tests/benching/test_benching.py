@@ -25,7 +25,7 @@ from study.benching.gate import Contender, ContenderError, Gate, Order, RoundTim
 from study.benching.results import Results, failure, measurement, read_sections
 from study.benching.step_profile import kernel_kind, kind_of, seconds_by_kind, shares_of
 from study.benching.surroundings import checkpoint_seconds
-from study.benching.training_comparison import Comparison, Rounds, median_interval, training_row
+from study.benching.training_comparison import Rounds, TrainingComparison, median_interval, training_row
 from study.counting.architecture import Architecture
 from study.counting.memory import TrainingStep, training_memory
 from study.counting.named_models import named
@@ -303,7 +303,7 @@ def test_a_wave_of_models_fits_into_80_gb_with_one_peer() -> None:
 
 
 def test_the_operations_of_a_step_take_at_most_the_step(tmp_path: Path) -> None:
-    with Comparison(CASE, tmp_path / "comparison") as comparison:
+    with TrainingComparison(CASE, tmp_path / "comparison") as comparison:
         for name in ("ours", training.PROFILED):
             comparison.start(name)
             comparison.warm_up(name)
@@ -373,7 +373,7 @@ def test_a_checkpoint_is_timed_as_runs_write_it(tmp_path: Path) -> None:
 
 
 def test_a_bare_loop_takes_its_turns(tmp_path: Path) -> None:
-    with Comparison(CASE, tmp_path / "comparison") as comparison:
+    with TrainingComparison(CASE, tmp_path / "comparison") as comparison:
         comparison.start("bare")
         comparison.warm_up("bare")
         comparison.measure(1)

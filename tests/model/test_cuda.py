@@ -10,7 +10,7 @@ import torch
 
 from study.base.errors import InputError
 from study.benching.cases import Case
-from study.benching.training_comparison import PROFILED, Comparison
+from study.benching.training_comparison import PROFILED, TrainingComparison
 from study.config.resources import Kernels
 from study.config.run_config import RunConfig
 from study.counting.named_models import named
@@ -254,7 +254,7 @@ def test_a_replayed_graph_draws_the_masks_of_its_seed() -> None:
 @needs_gpu
 def test_a_profiled_step_on_a_gpu_names_its_products_and_its_attention(tmp_path: Path) -> None:
     case = Case(named("bert-tiny"), "bf16", batch=32, sequence_length=128, device="cuda")
-    with Comparison(case, tmp_path / "comparison") as comparison:
+    with TrainingComparison(case, tmp_path / "comparison") as comparison:
         for name in ("ours", PROFILED):
             comparison.start(name)
             comparison.warm_up(name)
