@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -36,6 +37,42 @@ def test_what_a_document_links_to_is_there(document: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
     local = [link for link in links if "://" not in link and not link.startswith(("answers/", "reference/"))]
     assert [link for link in local if not (document.parent / link).exists()] == []
+
+
+CODE = re.compile(r"`([^`]+)`")
+PATH = re.compile(r"[\w./-]+\.(?:py|yaml|md|txt|toml|csv)")
+NO_FILES = {"utils.py", "answer.md", "sweeps/x.yaml"}
+"""Names that are given as examples, or for what there may not be."""
+
+
+def file_named(path: str) -> Path:
+    """The file that CONTRIBUTING.md names: below study/ unless it begins with another folder of the repository."""
+    return next((file for file in (ROOT / "study" / path, ROOT / path) if file.exists()), ROOT / path)
+
+
+def test_every_path_that_contributing_names_is_there() -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    named = {word for code in CODE.findall(text) for word in code.split() if PATH.fullmatch(word)}
+    assert len(named) > 40
+    assert sorted(path for path in named - NO_FILES if not file_named(path).is_file()) == []
+
+
+def where_do_i() -> list[tuple[str, list[str], list[str]]]:
+    """The rows of the page: the question, the paths, and the names that are to be found there."""
+    page = (ROOT / "CONTRIBUTING.md").read_text().split("## Where do I …")[1].split("\n## ")[0]
+    rows = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    return [(row[0].strip(), CODE.findall(row[1]), CODE.findall(row[2])) for row in rows[2:]]
+
+
+@pytest.mark.parametrize(
+    ("question", "paths", "names"), where_do_i(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_where_do_i_says_where_it_is(question: str, paths: list[str], names: list[str]) -> None:
+    """Each path exists, and each name is defined in one of them, as `Class.method` where it is one of a class."""
+    assert paths, question
+    text = "\n".join(file_named(path).read_text() for path in paths)
+    for part in (part for name in names for part in name.split(".")):
+        assert re.search(rf"^\s*(?:class|def)\s+{part}\b|^\s*{part}\b\s*[:=]", text, re.MULTILINE), f"{question}: {part}"
 
 
 def test_the_readme_is_for_a_first_visit() -> None:
@@ -87,8 +124,17 @@ def test_the_documentation_builds_with_every_link_resolved(tmp_path: Path) -> No
     assert (tmp_path / "answers" / "depth_or_width" / "index.html").is_file()
 
 
-def test_the_python_of_the_documentation_runs() -> None:
+def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
+    """All blocks of the page, one after the other, beside the committed results and a text of the reader's."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "reference").symlink_to(ROOT / "results" / "reference")
+    words, draw = " ".join(document.read_text() for document in DOCUMENTS).split(), random.Random(0)
+    (tmp_path / "my_text.txt").write_text("\n\n".join(" ".join(draw.choices(words, k=60)) for _ in range(800)))
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
+    assert "COMPLETED" in done.stdout
     assert "loss_nats" in done.stdout
+    assert (tmp_path / "results" / "seeds" / "answer.md").is_file()

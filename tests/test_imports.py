@@ -30,10 +30,11 @@ TRAINING = (
     "scoring",
     "running",
     "benching",
+    "api",
     "commands",
     "cli",
 )
-ANALYSIS = (*TRUNK, "laws", "evidence", "shapes", "replicating", "plotting", "report", "commands", "cli")
+ANALYSIS = (*TRUNK, "laws", "evidence", "shapes", "replicating", "plotting", "report", "api", "commands", "cli")
 """The rooms of `study`, each with only earlier ones of its line to import from."""
 
 HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb", "submitit", "ray", "altair"}
@@ -46,6 +47,7 @@ ALLOWED = {
     "running": {"torch", "optuna"},
     "benching": {"torch", "pytorch_lightning"},
     "scoring": {"torch", "pytorch_lightning", "lightning_fabric"},
+    "api": {"torch"},
 }
 """The heavy packages that a part may import, even inside a function."""
 
@@ -58,6 +60,9 @@ ALONE = {
     "study.plotting.run_curves": {"altair"},
 }
 """The modules that may import a package which not everyone has or trusts."""
+
+INTERFACE = "study.api"
+"""The one package that re-exports: names for people's own scripts, which nothing in `study` imports from."""
 
 MODULES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
@@ -102,6 +107,12 @@ def test_heavy_packages_stay_in_the_half_that_trains(module: str) -> None:
     assert heavy <= allowed, f"{module} imports {heavy - allowed}"
 
 
+def test_the_interface_is_for_others_alone() -> None:
+    for module, file in MODULES.items():
+        if not module.startswith(INTERFACE):
+            assert not [name for name in imported(file) if name.startswith(INTERFACE)], module
+
+
 def test_no_two_modules_import_each_other() -> None:
     graph = {name: [other for other in imported(file) if other in MODULES] for name, file in MODULES.items()}
     TopologicalSorter(graph).prepare()
@@ -109,7 +120,7 @@ def test_no_two_modules_import_each_other() -> None:
 
 def test_packages_hold_nothing_but_a_docstring() -> None:
     for module, file in MODULES.items():
-        if file.name == "__init__.py":
+        if file.name == "__init__.py" and module != INTERFACE:
             body = ast.parse(file.read_text()).body
             assert all(isinstance(node, ast.Expr) for node in body), f"{module} re-exports or runs something"
 

@@ -1,8 +1,9 @@
-"""What a benchmark prints and its Markdown: a table a section."""
+"""A benchmark's rows as tables, for a terminal and in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from study.base.quantities import count_text, flops_text
@@ -10,6 +11,7 @@ from study.base.text import aligned
 from study.benching.cases import PEERS_TOKENS
 
 Row = Mapping[str, Any]
+"""A row of a section, as it is kept in JSON."""
 
 TITLES = {
     "train": "Training: tokens a second, and how many times the peers'",
@@ -20,35 +22,35 @@ TITLES = {
     "start": "Starting",
     "coordination": "Coordinating",
     "data": "Data",
-    "validation": "Validation",
     "laws": "Laws",
-    "roofline": "Against the roofline",
+    "time-to-loss": "Time to the loss of transformers' run_mlm",
 }
 """The sections in the order in which they are measured and shown."""
 
 LEGENDS = {
-    "train": "ours is the real training path, Lightning included; loop is transformers' BertForMaskedLM in a plain loop with "
-    "masked batches at hand; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which the "
-    "contenders took turns; ratios are taken within a round, in brackets the 95% interval of their median over these rounds "
-    "(the range, for fewer than six), beyond which another day may lie. Share of matmul: the part of the best rate of a plain "
-    "product at this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products use which our "
-    "training runs, those of the last layer but for its keys and values at masked positions alone; MFU is the same part of the "
-    f"datasheet's dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no room for peers; beside peers a "
-    "step of ours is profiled there, too.",
-    "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
-    "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
+    "train": "ours is the training path of runs, Lightning included; loop is transformers' BertForMaskedLM in a plain loop "
+    "with masked batches at hand; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which "
+    "the contenders took turns; ratios are taken within a round, with the 95% interval of their median in brackets "
+    "(the range, for fewer than six), which another day may leave. Share of matmul: the part of the best rate of a plain "
+    "product in this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products of our training "
+    "use; the last layer runs, but for its keys and values, at masked positions only. MFU is the same part of the datasheet's "
+    f"dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no memory for peers, and beside peers a step of "
+    "ours is profiled.",
+    "finetune": "Texts are as long as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. "
+    "Medians over rounds in turns, ratios within a round; both sides work in the precision of scores, and neither evaluates, "
     "saves or logs.",
-    "sharing": "Runs in processes of their own; relative is all of them against one. Under MPS a GPU has them at once, "
-    "each on at most a part of its multiprocessors, as `study launch` has it; without MPS they take turns there.",
+    "sharing": "Runs in processes of their own; relative is the throughput of all over that of one. Under MPS a GPU runs them "
+    "at once, each on a part of its multiprocessors, as `study launch` does; without MPS they take turns.",
     "kernels": "The kernels written for BERT's blocks and the loss, each alone and with empty caches, in bf16 at the sizes of "
-    "BERT-Base and 256 x 128 tokens. Of bandwidth: the bytes that must move at the least, as a part of what a large copy moves "
-    "in the time. x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of rounds "
-    "in turns. Another division of the work is told where it is the faster by 2%.",
+    "BERT-Base and 256 x 128 tokens. Of bandwidth: the bytes that must move, as a part of what a large copy moves in the time. "
+    "x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of rounds in turns. "
+    "Another division of the work is named if it is faster by 2%.",
     "coordination": "A sweep of runs that end at once, with real folders and records and the display of a launch, and a restart"
-    " with all of its records, in a process of its own.",
-    "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
-    "matrix-product rate and intensity times the measured memory bandwidth. The sizes that fall off it are profiled, and so is "
-    "the best of their axis; on a CPU what the operations leave of a step is Python's, on a GPU it is idle between kernels.",
+    " with all of its records, in one process.",
+    "time-to-loss": "Theirs: BertConfig of the shape, Trainer with its defaults, the collator of run_mlm, the best of three "
+    "learning rates, one schedule over the tokens. Ours: budgets that grow by a factor of 1.41, each with its own schedule, up "
+    "to the first that ends at their loss. Text, tokeniser, batch, dtype, dropout, and the validation with its masks are "
+    "the same; seconds are those of training alone, without the search for their rate or our budget.",
 }
 
 
@@ -83,7 +85,7 @@ def sharing_cells(row: Row) -> dict[str, str]:
 
 
 def kernel_cells(row: Row) -> dict[str, str]:
-    """One row of the table of kernels; the reason, where they could not be timed."""
+    """One row of the table of kernels, or the reason that they could not be timed."""
     if row["error"] is not None:
         return {"kernel": row["what"], "time": row["error"]}
     timed = {name: seconds for name, seconds in row["divisions"].items() if seconds is not None}
@@ -98,8 +100,8 @@ def kernel_cells(row: Row) -> dict[str, str]:
     }
 
 
-def figure_cells(row: Row) -> dict[str, str]:
-    """One row of a table of single figures with their targets."""
+def value_cells(row: Row) -> dict[str, str]:
+    """One row of a table of single values with their targets."""
     met = {True: "yes", False: "no", None: "–"}[row["met"]]
     limit = row["at_most"] if row["at_most"] is not None else row["at_least"]
     sign = "≤" if row["at_most"] is not None else "≥"
@@ -111,17 +113,25 @@ def figure_cells(row: Row) -> dict[str, str]:
     }
 
 
-def roofline_cells(row: Row) -> dict[str, str]:
-    """One row of the roofline's table."""
+def time_to_loss_cells(row: Row) -> dict[str, str]:
+    """One row of the table of time to a loss, or the reason that it could not be measured."""
+    if row["error"] is not None:
+        return {"ours": row["what"], "their loss": row["error"]}
+    reached = row["our_tokens"] is not None
     return {
-        "varied": row["varied"],
+        "ours": row["variant"],
         "shape": row["shape"],
-        "length": str(row["sequence_length"]),
         "vocabulary": f"{row['vocabulary']:,}",
-        "FLOP/byte": f"{row['intensity']:.0f}",
-        "achieved": f"{flops_text(row['flops_per_second'])}FLOP/s" if row["flops_per_second"] else "failed",
-        "roof": f"{flops_text(row['roof'])}FLOP/s",
-        "of the roof": _percent(row["share_of_roof"]),
+        "dtype": row["dtype"],
+        "seed": str(row["seed"]),
+        "their loss": f"{row['their_loss']:.3f}",
+        "their rate": f"{row['their_rate']:g}",
+        "their tokens": count_text(row["tokens"]),
+        "their seconds": written(row["their_seconds"], "s"),
+        "our tokens": count_text(row["our_tokens"]) if reached else f"not reached ({row['our_loss']:.3f})",
+        "our seconds": written(row["our_seconds"], "s") if reached else "–",
+        "fewer tokens": f"x {row['fewer_tokens']:.1f}" if reached else "–",
+        "faster": f"x {row['faster']:.1f}" if reached else "–",
     }
 
 
@@ -129,13 +139,13 @@ CELLS: dict[str, Callable[[Row], dict[str, str]]] = {
     "train": train_cells,
     "sharing": sharing_cells,
     "kernels": kernel_cells,
-    "roofline": roofline_cells,
+    "time-to-loss": time_to_loss_cells,
 }
-"""How a section's row is shown; all others have single figures."""
+"""How the rows of a section are shown; the other sections have single values."""
 
 
 def written(value: float, unit: str) -> str:
-    """A figure with its unit, as a reader writes it."""
+    """A value with its unit."""
     if unit == "share":
         return f"{value:.2%}" if value < 0.1 else f"{value:.0%}"
     if unit == "s":
@@ -144,10 +154,10 @@ def written(value: float, unit: str) -> str:
 
 
 def cells_of(section: str, rows: Sequence[Row]) -> list[list[str]]:
-    """A section's table, its head first; columns that say nothing in any row are left out."""
-    shown = [CELLS.get(section, figure_cells)(row) for row in rows]
-    names = [name for name in (shown[0] if shown else {}) if any(cells[name] != "–" for cells in shown)]
-    return [names, *([cells[name] for name in names] for cells in shown)]
+    """A section's table, its header first, without the columns that are empty in every row."""
+    shown = [CELLS.get(section, value_cells)(row) for row in rows]
+    names = [name for name in dict.fromkeys(chain.from_iterable(shown)) if any(cells.get(name, "–") != "–" for cells in shown)]
+    return [names, *([cells.get(name, "–") for name in names] for cells in shown)]
 
 
 def as_text(section: str, rows: Sequence[Row], busy: Sequence[float | None] = ()) -> str:
@@ -157,8 +167,8 @@ def as_text(section: str, rows: Sequence[Row], busy: Sequence[float | None] = ()
 
 
 def as_line(section: str, row: Row) -> str:
-    """One row as it is finished."""
-    cells = CELLS.get(section, figure_cells)(row)
+    """One row in a line."""
+    cells = CELLS.get(section, value_cells)(row)
     return ", ".join(
         [f"{section}: {next(iter(cells.values()))}", *(f"{k} {v}" for k, v in list(cells.items())[1:] if v != "–")]
     )
@@ -170,23 +180,24 @@ def as_markdown(hardware: str, sections: Mapping[str, Any]) -> str:
     for name in TITLES:
         if name not in sections or not sections[name]["rows"]:
             continue
-        rows, place = sections[name]["rows"], sections[name]["environment"]
+        rows, environment = sections[name]["rows"], sections[name]["environment"]
         head, *body = cells_of(name, rows)
         lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head), *(f"| {' | '.join(line)} |" for line in body)]
-        versions = ", ".join(f"{package} {number}" for package, number in place["versions"].items() if number)
-        where = f"{place['device']}, {place['processor']}, {place['threads']} threads of {place['cores']} cores, {versions}"
-        where = "; ".join([where, *_busy(place.get("busy", ()))])
+        versions = ", ".join(f"{package} {number}" for package, number in environment["versions"].items() if number)
+        threads = f"{environment['threads']} threads of {environment['cores']} cores"
+        where = f"{environment['device']}, {environment['processor']}, {threads}, {versions}"
+        where = "; ".join([where, *_busy(environment.get("busy", ()))])
         parts += [f"## {TITLES[name]}\n", *([LEGENDS[name] + "\n"] if name in LEGENDS else []), *lines]
         parts += ["", *(f"- {line}" for line in [*_sentences(rows), *_errors(rows)]), "", f"*{where}*\n"]
     return "\n".join(parts)
 
 
 def _busy(before_and_after: Sequence[float | None]) -> list[str]:
-    """How busy other programs kept the machine, in words; nothing where that was not measured, as of older rows."""
+    """How busy other programs kept the machine, in words; nothing if that was not measured, as in older rows."""
     times = zip(before_and_after, ("before", "after"), strict=False)
     shares = [(_percent(share), when) for share, when in times if share is not None]
-    told = " and ".join(f"{share} {when}" for share, when in shares)
-    return [f"other programs used {told} of the processors' time"] if shares else []
+    words = " and ".join(f"{share} {when}" for share, when in shares)
+    return [f"other programs used {words} of the processors' time"] if shares else []
 
 
 def _sentences(rows: Sequence[Row]) -> list[str]:
@@ -194,12 +205,12 @@ def _sentences(rows: Sequence[Row]) -> list[str]:
 
 
 def _errors(rows: Sequence[Row]) -> list[str]:
-    failed = [(row, name, told) for row in rows for name, told in (row.get("errors") or {}).items()]
-    return [f"{row['model'] or row['shape']}, {row['dtype']}: {name} failed: {told}" for row, name, told in failed]
+    failed = [(row, name, why) for row in rows for name, why in (row.get("errors") or {}).items()]
+    return [f"{row['model'] or row['shape']}, {row['dtype']}: {name} failed: {why}" for row, name, why in failed]
 
 
 def _ratio(row: Row, peer: str) -> str:
-    """How many times a peer's tokens/s ours are, with the interval where the row has one, as older rows have not."""
+    """Our tokens/s over a peer's, with the interval, which older rows lack."""
     times, interval = f"{row['versus'][peer]:.2f}", row.get("versus_interval", {}).get(peer)
     return f"{times} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else times
 

@@ -1,4 +1,4 @@
-"""What is trained when training speed is measured: a model, its batch, and where and in which precision it runs."""
+"""The cases of the training benchmark: a model, its batch, its device and its precision."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ GPU_MODELS = (
     ("bert-mini", 256, 128, 7),
     ("bert-tiny", 256, 128, 7),
 )
-"""Model, sequences a batch, tokens a sequence, and the wave: what is in one wave is compiled side by side.
+"""Model, sequences a batch, tokens a sequence, and the wave; the cases of a wave are compiled side by side.
 
-Base has BERT's own batch of 131,072 tokens, too (Devlin et al. 2019, appendix A.2). A wave fits into 80 GB: ours, and at
-PEERS_TOKENS a batch once more for its profile, with one of the peers at a time."""
+Base also has BERT's own batch of 131,072 tokens (Devlin et al. 2019, appendix A.2). A wave fits into 80 GB: ours, again
+for its profile at up to PEERS_TOKENS a batch, and one of the peers at a time."""
 
 PEERS_TOKENS = 32_768
-"""Tokens of the largest batch at which peers take their turns: their dense heads alone take 16 GB there."""
+"""Tokens of the largest batch that peers train at: their dense heads alone take 16 GB there."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model on one device, in one precision, at B sequences of S tokens a batch, with one dropout on all contenders."""
+    """One model on one device, in one precision, at one batch and sequence length, with the same dropout for all contenders."""
 
     architecture: Architecture
     dtype: Precision
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the case is called while it is measured."""
+        """The name of the case in messages."""
         size = f"vocabulary {self.architecture.vocabulary:,}, {self.batch} x {self.sequence_length} tokens, {self.dtype}"
         return f"{self.model or self.shape}: {size}"
 
@@ -81,15 +81,15 @@ class Case:
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs of the matrix products that our training really runs, a token: train_flops less what the last layer spares."""
+        """FLOPs a token of the matrix products that our training runs: train_flops less what the last layer skips."""
         of = self.architecture, self.sequence_length, self.predictions
         return flops_per_token(*of)["train_flops"] - spared_flops_per_token(*of)
 
     @property
     def product_flops_per_token(self) -> float:
-        """Those of the products of layers and head alone, without scores and mixtures in attention.
+        """FLOPs a token of the products of layers and head, without the scores and mixtures of attention.
 
-        These are 12·H·S in each layer, of which the last runs them at the masked positions alone.
+        Those are 12·H·S in each layer; the last layer runs them at the masked positions only.
         """
         a = self.architecture
         return self.flops_per_token - 12 * a.width * ((a.depth - 1) * self.sequence_length + self.predictions)
@@ -122,7 +122,7 @@ class Case:
 
 
 def read_shapes(text: str) -> list[tuple[int, int]]:
-    """Depths and widths from `2x128,4x256`; raises InputError with every part that is none."""
+    """Depths and widths from `2x128,4x256`; raises InputError with every part that is wrong."""
     return map_all(partial(read_shape, "--shapes"), listed(text) or [text])
 
 
@@ -133,9 +133,9 @@ def cases_of_shapes(
     size: tuple[int, int],
     **rest: Any,
 ) -> list[Case]:
-    """Every shape with every vocabulary in every precision, in waves of one, at `size`, the sequences and tokens of a batch.
+    """Every shape with every vocabulary in every precision, in waves of one; `size` is the sequences and tokens of a batch.
 
-    Raises InputError for shapes that cannot be.
+    Raises InputError for impossible shapes.
     """
     models = [
         architecture_of(None, {"depth": depth, "width": width, "vocabulary": vocabulary, "positions": max(512, size[1])})

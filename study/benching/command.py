@@ -1,15 +1,15 @@
-"""What `study bench` does: the sections asked for, one after the other, every row written and told as it is finished."""
+"""What `study bench` does: it measures the requested sections one after the other and keeps every row as it is finished."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from study.base.errors import InputError
 from study.base.machine import busy_share, cores
-from study.benching.apart import measure_apart
+from study.benching.bench_tables import Row
 from study.benching.cases import (
     BATCH,
     SEQUENCE_LENGTH,
@@ -21,26 +21,27 @@ from study.benching.cases import (
     read_shapes,
 )
 from study.benching.coordinating import measure_coordinating
-from study.benching.cost_growth import measure_roofline
-from study.benching.figures import Tell
 from study.benching.fine_tuning_speed import measure_fine_tuning
 from study.benching.gpu_sharing import measure_sharing
-from study.benching.results import Results
+from study.benching.own_process import failures_reported, in_own_process
+from study.benching.results import Report, Results
 from study.benching.starting import measure_starting
-from study.benching.surroundings import measure_data, measure_overhead, measure_validation
-from study.benching.training_rounds import measure_training
+from study.benching.surroundings import measure_overhead, measure_tokenising
+from study.benching.time_to_loss import RACED_SHAPES, RACED_VOCABULARY, measure_time_to_loss
+from study.benching.training_comparison import measure_training
 from study.counting.memory import Device, Precision
+from study.training.execution import resolve_precision
 
 BY_DEVICE: dict[Device, tuple[str, ...]] = {
-    "cpu": ("train", "finetune", "overhead", "start", "coordination", "data", "validation", "laws", "roofline"),
-    "cuda": ("train", "sharing"),
+    "cpu": ("train", "finetune", "overhead", "start", "coordination", "data", "laws", "time-to-loss"),
+    "cuda": ("train", "sharing", "time-to-loss"),
 }
-"""What is measured where nothing is chosen."""
+"""The sections that are measured if none is requested."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the command line chose; `shapes` None stands for the device's own cases."""
+class BenchOptions:
+    """The options of the command line; None stands for the default of the device or the section."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = None
@@ -51,9 +52,11 @@ class Choice:
     batch: int | None = None
     sequence_length: int | None = None
     dropout: float = 0.0
+    tokens: int = 1_000_000
+    seeds: int = 1
 
     def resolved_device(self) -> Device:
-        """The device; raises InputError where cuda was asked for and is not there."""
+        """The device; raises InputError if CUDA is requested and missing."""
         import torch
 
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -69,8 +72,8 @@ class Choice:
         return self.rounds or (3 if self.resolved_device() == "cuda" else 5)
 
     def cases(self) -> list[Case]:
-        """What is trained; raises InputError for shapes that cannot be."""
-        device, threads = self.resolved_device(), self.resolved_threads()
+        """The cases of the training table; raises InputError for impossible shapes."""
+        device = self.resolved_device()
         if device == "cuda" and self.shapes is None:
             given = {
                 "--vocabulary": self.vocabularies,
@@ -78,55 +81,71 @@ class Choice:
                 "--batch": self.batch,
                 "--sequence-length": self.sequence_length,
             }
-            if unread := [option for option, value in given.items() if value is not None]:
-                raise InputError.at(", ".join(unread), "is of --shapes; without them the models of the GPU's table are trained")
-            return cases_of_models(threads, self.dropout)
+            if unused := [option for option, value in given.items() if value is not None]:
+                raise InputError.at(", ".join(unused), "needs --shapes; without it the models of the GPU's table are trained")
+            return cases_of_models(self.resolved_threads(), self.dropout)
         dtypes: tuple[Precision, ...] = self.dtypes or (("bf16",) if device == "cuda" else ("fp32", "bf16"))
-        rest = {"device": device, "threads": threads, "dropout": self.dropout}
-        size, shapes = (self.batch or BATCH, self.sequence_length or SEQUENCE_LENGTH), read_shapes(self.shapes or SHAPES)
-        return cases_of_shapes(shapes, self.vocabularies or VOCABULARIES, dtypes, size, **rest)
+        return self._cases_of_shapes(SHAPES, VOCABULARIES, dtypes)
+
+    def raced_cases(self) -> list[Case]:
+        """The cases of the time to a loss, in the precision of runs unless another is requested."""
+        dtypes = self.dtypes or (resolve_precision("auto", self.resolved_device()),)
+        return self._cases_of_shapes(RACED_SHAPES, (RACED_VOCABULARY,), dtypes)
+
+    def _cases_of_shapes(self, shapes: str, vocabularies: tuple[int, ...], dtypes: tuple[Precision, ...]) -> list[Case]:
+        size = (self.batch or BATCH, self.sequence_length or SEQUENCE_LENGTH)
+        rest = {"device": self.resolved_device(), "threads": self.resolved_threads(), "dropout": self.dropout}
+        return cases_of_shapes(read_shapes(self.shapes or shapes), self.vocabularies or vocabularies, dtypes, size, **rest)
 
 
 def run(
-    choice: Choice,
+    options: BenchOptions,
     only: Sequence[str],
     output: Path,
-    told: Callable[[str, dict[str, Any]], None],
-    others: Mapping[str, Callable[[Tell], None]],
-) -> tuple[Results, dict[str, list[dict[str, Any]]]]:
-    """Measure the sections of `only`, or the device's own, and return where they are kept and their rows.
+    show: Callable[[str, Row], None],
+    others: Mapping[str, Callable[[Report], None]],
+) -> tuple[Results, dict[str, list[Row]]]:
+    """Measure the sections of `only`, or those of the device, and return where they are kept and their rows.
 
-    `others` are sections that are measured in the half of the workbench that trains nothing.
+    `show` takes each row with its section; `others` are sections measured by the half of the workbench that trains nothing.
     """
-    cases, device, threads = choice.cases(), choice.resolved_device(), choice.resolved_threads()
+    device, threads, rounds = options.resolved_device(), options.resolved_threads(), options.resolved_rounds()
     if "kernels" in only and device == "cpu":
-        raise InputError.at("--only kernels", "times the kernels of a CUDA GPU; use --device cuda where there is one")
-    sections: dict[str, Callable[[Tell], None]] = {
-        "train": lambda tell: measure_training(cases, choice.resolved_rounds(), tell),
-        "finetune": lambda tell: measure_fine_tuning(device, threads, choice.resolved_rounds(), tell),
-        "sharing": lambda tell: measure_sharing(device, tell),
-        "kernels": lambda tell: measure_apart("study.benching.kernels", "kernels", tell),
-        "overhead": lambda tell: measure_overhead(threads, choice.resolved_rounds(), tell),
+        raise InputError.at("--only kernels", "times the kernels of a CUDA GPU; use --device cuda on a machine with one")
+    requested = only or [name for name in BY_DEVICE[device] if name != "laws" or name in others]
+    cases = options.cases() if "train" in requested else []
+    raced = options.raced_cases() if "time-to-loss" in requested else []
+    sections: dict[str, Callable[[Report], None]] = {
+        "train": lambda report: measure_training(cases, rounds, report),
+        "finetune": lambda report: measure_fine_tuning(device, threads, rounds, report),
+        "sharing": lambda report: measure_sharing(device, report),
+        "kernels": _measure_kernels,
+        "overhead": lambda report: measure_overhead(threads, rounds, report),
         "start": measure_starting,
         "coordination": measure_coordinating,
-        "data": lambda tell: measure_data(threads, tell),
-        "validation": lambda tell: measure_validation(threads, tell),
-        "roofline": lambda tell: measure_roofline(device, threads, tell),
+        "data": measure_tokenising,
+        "time-to-loss": lambda report: measure_time_to_loss(raced, options.tokens, options.seeds, report),
         **others,
     }
     results = Results(output, device, threads)
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for name in only or [name for name in BY_DEVICE[device] if name in sections]:
-        found, busy = rows.setdefault(name, []), [busy_share()]
+    rows: dict[str, list[Row]] = {}
+    for name in requested:
+        measured, busy = rows.setdefault(name, []), [busy_share()]
 
-        def tell(
-            row: dict[str, Any], name: str = name, found: list[dict[str, Any]] = found, busy: list[float | None] = busy
-        ) -> None:
-            found.append(row)
-            results.put(name, found, busy)
-            told(name, row)
+        def report(row: Row, name: str = name, measured: list[Row] = measured, busy: list[float | None] = busy) -> None:
+            measured.append(row)
+            results.put(name, measured, busy)
+            show(name, row)
 
-        sections[name](tell)
+        sections[name](report)
         busy.append(busy_share())
-        results.put(name, found, busy)
+        results.put(name, measured, busy)
     return results, rows
+
+
+def _measure_kernels(report: Report) -> None:
+    from study.benching.kernels import kernel_rows  # Triton is installed for GPUs only
+
+    with failures_reported("kernels", report):
+        for row in in_own_process(kernel_rows):
+            report(row)

@@ -1,26 +1,28 @@
-"""Our side of a comparison: the real training path, Lightning included, and the machine's own matrix-product rate."""
+"""Our side of a comparison: the training path that runs take, and the machine's own rate of matrix products."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import Timer
 
 from study.base.randomness import Stream, stream_seed
 from study.benching.cases import Case
 from study.benching.gate import Gate
 from study.benching.step_profile import seconds_by_kind
-from study.benching.synthetic import drawn_data
-from study.counting.memory import Device, Precision
-from study.data.batches import DataOrder
+from study.counting.memory import Device
+from study.data.batches import DataOrder, training_masker
+from study.data.prepared import Facts, PreparedData
+from study.data.token_files import token_dtype, token_file
+from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
 from study.model.autocast import autocast
 from study.model.linear import multiply_through_onednn, onednn_product
 from study.model.optimization import clip_gradients, optimizer_of, schedule
@@ -28,28 +30,48 @@ from study.model.parametrization import fresh_model
 from study.store.run_folder import RunFolder
 from study.training.execution import Execution, keep_freed_memory, resolve_kernels
 from study.training.stopping import StopSignal
-from study.training.trainer import Training, training_masker
+from study.training.trainer import Training
 
-COPIED, COPIES = 2**26, 8
-"""Numbers that are copied to measure the memory's bandwidth, 256 MB, more than any cache holds; how often between two looks."""
+SEQUENCES = {"train": 4096, "validation": 64}
+"""Drawn sequences of each split."""
 
 UNPROFILED, PROFILED = 5, 8
 """Steps before a profile, in which kernels are built and a CUDA graph is recorded, and in it."""
 
 MATMUL_SECONDS = 0.1
-"""How long each product is repeated for, a round."""
+"""How long each product is timed in a round."""
+
+
+def drawn_data(folder: Path, vocabulary: int, sequence_length: int, validation_sequences: int = 64) -> PreparedData:
+    """Token files without text in an existing folder: ids drawn by Zipf's law, the same ones every time."""
+    random = np.random.default_rng(0)
+    first, tokens = len(SPECIAL_PIECES), {}
+    for split, sequences in (SEQUENCES | {"validation": validation_sequences}).items():
+        count = sequences * sequence_length
+        ids = first + np.exp(random.uniform(0, np.log(vocabulary - first), count)).astype(np.int64) - 1
+        ids.astype(token_dtype(vocabulary)).tofile(token_file(folder, "train" if split == "train" else "validation"))
+        tokens[split] = count
+    facts = Facts.parse(
+        {
+            "vocabulary": vocabulary,
+            "dtype": token_dtype(vocabulary).name,
+            "tokens": tokens | {"test": 0},
+            "documents": sum(SEQUENCES.values()),
+            "text_bytes": 0,
+            "empty_documents": 0,
+            "duplicate_documents": 0,
+            "unigram_entropy_nats": float(np.log(vocabulary)),
+            "tokenizer_sha256": "",
+        }
+    )
+    return PreparedData("drawn", folder, sequence_length, validation_sequences, SpecialTokens(*range(first)), facts)
 
 
 def gate_of(channel: Connection, device: Device) -> Gate:
-    """The gate of a contender that works on a device."""
+    """The gate of a contender on a device."""
     if device == "cuda":
         return Gate(channel, torch.cuda.synchronize, torch.cuda.empty_cache)
     return Gate(channel, lambda: None, lambda: None)
-
-
-def dtype_of(precision: Precision) -> torch.dtype:
-    """The dtype that matrix products run in."""
-    return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 class _GateCallback(pl.Callback):
@@ -59,20 +81,20 @@ class _GateCallback(pl.Callback):
         self.gate = gate
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """One step is done."""
+        """Count the step."""
         self.gate.step()
 
 
 class _ProfileCallback(pl.Callback):
-    """Passes the gate after the first steps, profiles some and passes it again with their seconds by kind."""
+    """Waits at the gate after the first steps, profiles some, and reports their seconds by kind."""
 
     def __init__(self, gate: Gate, case: Case) -> None:
         self.gate, self.case = gate, case
-        activities = {"cpu": [ProfilerActivity.CPU], "cuda": [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
-        self.profile = profile(activities=activities[case.device], record_shapes=True)
+        cuda = [ProfilerActivity.CUDA] if case.device == "cuda" else []
+        self.profile = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Begin after the warm-up, once asked to, and end after the last of the profiled steps."""
+        """Begin after the warm-up, when the gate opens, and end after the last profiled step."""
         if trainer.global_step == UNPROFILED:
             self.gate.ready()
             self.gate.wait()
@@ -85,39 +107,40 @@ class _ProfileCallback(pl.Callback):
 
 
 def ours(case: Case, folder: Path, channel: Connection) -> None:
-    """Our training path as `study launch` runs it: Lightning's Trainer, data module, masks, clipping, schedule and metrics.
+    """Train as `study launch` does: Lightning's Trainer, data module, masks, clipping, schedule and metrics.
 
-    Checkpoints, which come once a minute, are left to the measurement of what surrounds a step.
+    There are no checkpoints, which come once a minute; study.benching.surroundings measures them.
     """
     _train(case, folder, _GateCallback(gate_of(channel, case.device)))
 
 
 def muon(case: Case, folder: Path, channel: Connection) -> None:
-    """What `ours` does with Muon for the matrices of the blocks."""
+    """Train as `ours`, with Muon for the matrices of the blocks."""
     _train(case, folder, _GateCallback(gate_of(channel, case.device)), optimizer="muon")
 
 
 def profiled(case: Case, folder: Path, channel: Connection) -> None:
-    """Seconds of a step of `ours` by kind of operation, or of kernel on a GPU, once."""
+    """Report the seconds of a step of `ours` by kind of operation, or of kernel on a GPU, once."""
     _train(case, folder, _ProfileCallback(gate_of(channel, case.device), case))
 
 
 def _train(case: Case, folder: Path, callback: pl.Callback, **recipe: Any) -> None:
-    data = folder / f"data-{os.getpid()}"
-    data.mkdir()
-    prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
+    prepared = _data_of(case, folder / f"data-{os.getpid()}")
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
-    Training(case.config(**recipe), prepared, RunFolder(data), execution).fit(StopSignal(), callbacks=[callback])
+    Training(case.config(**recipe), prepared, RunFolder(prepared.folder), execution).fit(StopSignal(), callbacks=[callback])
+
+
+def _data_of(case: Case, folder: Path) -> PreparedData:
+    folder.mkdir()
+    return drawn_data(folder, case.architecture.vocabulary, case.sequence_length)
 
 
 def bare(case: Case, folder: Path, channel: Connection) -> None:
-    """What `ours` computes, in a loop without Lightning and metrics: the same model, batches, masks, clipping and schedule."""
+    """Compute what `ours` computes in a loop without Lightning and metrics: model, batches, masks, clipping and schedule."""
     torch.set_num_threads(case.threads)
     keep_freed_memory()
     gate, config = gate_of(channel, case.device), case.config()
-    data = folder / f"bare-{os.getpid()}"
-    data.mkdir()
-    prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
+    prepared = _data_of(case, folder / f"bare-{os.getpid()}")
     sequences = prepared.split("train")
     order = DataOrder(len(sequences), case.batch, config.seed)
     masker, generator = training_masker(config, prepared), torch.Generator()
@@ -142,48 +165,25 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
         gate.step()
 
 
-def bandwidth(case: Case, folder: Path, channel: Connection) -> None:
-    """Bytes a second that a copy of a large tensor reads and writes, once a round."""
-    del folder
-    torch.set_num_threads(case.threads)
-    gate = gate_of(channel, case.device)
-    source = torch.ones(COPIED, device=case.device)
-    target = torch.empty_like(source)
-    target.copy_(source)
-    gate.ready()
-    while True:
-        order = gate.wait()
-        started, copies = perf_counter(), 0
-        while perf_counter() - started < order.seconds:
-            for _ in range(COPIES):
-                target.copy_(source)
-            gate.synchronise()
-            copies += COPIES
-        gate.report(2 * source.nbytes * copies / (perf_counter() - started))
-
-
 def matmul(case: Case, folder: Path, channel: Connection) -> None:
-    """FLOP/s of plain matrix products at the case's dtype: those of the model's layers and large square ones, by shape.
+    """Report the FLOP/s of plain matrix products in the case's dtype, by shape: those of its layers and large square ones.
 
-    Each by the faster of `torch.mm` and, where our training takes it, oneDNN.
+    Each is made by the faster of `torch.mm` and, if our training takes it, oneDNN.
     """
     del folder
-    torch.set_num_threads(case.threads)
     gate = gate_of(channel, case.device)
     squares = (4096, 8192) if case.device == "cuda" else (1024, 2048)
     products = {sizes: _products(sizes, case) for sizes in [*case.products(), *((side, side, side) for side in squares)]}
-    for run in chain.from_iterable(products.values()):
-        run()
     gate.ready()
     while True:
         gate.wait()
-        gate.report({sizes: max(rate(run, sizes, gate.synchronise) for run in runs) for sizes, runs in products.items()})
+        gate.report({sizes: max(_rate(run, sizes, case.threads) for run in runs) for sizes, runs in products.items()})
 
 
 def _products(sizes: tuple[int, int, int], case: Case) -> list[Callable[[], object]]:
-    """The ways to make one product: torch's, and oneDNN's where our training takes it."""
+    """The ways to make one product: torch's, and oneDNN's if our training takes it."""
     rows, inner, columns = sizes
-    dtype = dtype_of(case.dtype)
+    dtype = torch.bfloat16 if case.dtype == "bf16" else torch.float32
     left = torch.randn(rows, inner, device=case.device, dtype=dtype)
     right = torch.randn(inner, columns, device=case.device, dtype=dtype)
     out = torch.empty(rows, columns, device=case.device, dtype=dtype)
@@ -194,14 +194,8 @@ def _products(sizes: tuple[int, int, int], case: Case) -> list[Callable[[], obje
     return ways
 
 
-def rate(run: Callable[[], object], sizes: tuple[int, int, int], synchronise: Callable[[], None]) -> float:
-    """FLOP/s of one product, repeated for a while."""
+def _rate(run: Callable[[], object], sizes: tuple[int, int, int], threads: int) -> float:
+    """FLOP/s of one product (2·rows·inner·columns each)."""
     rows, inner, columns = sizes
-    synchronise()
-    started, repeats, batch = perf_counter(), 0, 1
-    while perf_counter() - started < MATMUL_SECONDS:
-        for _ in range(batch):
-            run()
-        synchronise()
-        repeats, batch = repeats + batch, min(64, 2 * batch)
-    return 2 * rows * inner * columns * repeats / (perf_counter() - started)
+    timer = Timer("run()", globals={"run": run}, num_threads=threads)
+    return float(2 * rows * inner * columns / timer.blocked_autorange(min_run_time=MATMUL_SECONDS).mean)

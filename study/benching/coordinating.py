@@ -1,9 +1,8 @@
-"""What coordinating costs: a sweep of runs that end at once, on as many slots as asked for, with real folders and records."""
+"""What coordinating costs: a sweep of runs that end at once, with real folders and records."""
 
 from __future__ import annotations
 
-import json
-import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -16,8 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from study.base.machine import peak_resident_bytes
-from study.benching.apart import measure_apart
-from study.benching.figures import Tell, figure
+from study.benching.own_process import failures_reported, in_own_process
+from study.benching.results import Report, measurement
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep
 from study.executing.job import Job
@@ -30,10 +29,10 @@ from study.store.records import RunRecord, counts_of
 from study.store.sweep_folder import SweepFolder
 
 RUNS, SLOTS = 10_000, 1_000
-"""The sweep whose figures are told."""
+"""The size of the sweep."""
 
 PACKED_SECONDS = 2.0
-"""What the ledger of the sweep may take, once it is packed."""
+"""The target of reading the ledger of the packed sweep."""
 
 DATA = "simulated"
 RUNS_PER_CELL = 4
@@ -43,7 +42,7 @@ LINGER_SECONDS = 0.02
 
 
 class InstantExecutor:
-    """Slots that are kept full: the oldest run ends, with a record, as soon as no slot is free or no other run comes."""
+    """Keeps its slots full: the oldest run ends, with a record, once no slot is free or no other run comes."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -53,11 +52,11 @@ class InstantExecutor:
 
     @property
     def free(self) -> int:
-        """How many more runs can be submitted now."""
+        """How many more runs can be submitted."""
         return self.slots - len(self._running)
 
     def submit(self, jobs: Sequence[Job]) -> Future[int]:
-        """Start a run, which trains nothing."""
+        """Start a run that trains nothing."""
         (job,) = jobs
         assert isinstance(job, RunJob)
         future: Future[int] = Future()
@@ -65,11 +64,11 @@ class InstantExecutor:
         return future
 
     def interrupt(self) -> None:
-        """End no run any more."""
+        """Stop ending runs."""
         self._stopped.set()
 
     def kill(self) -> None:
-        """End no run any more."""
+        """Stop ending runs."""
         self._stopped.set()
 
     def _end_runs(self) -> None:
@@ -86,8 +85,8 @@ class InstantExecutor:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What a simulated sweep took, wall and CPU time; the simulated runs' own records are in it."""
+class Costs:
+    """What a simulated sweep took in wall and CPU time, writing the records of its runs included."""
 
     runs: int
     slots: int
@@ -101,7 +100,7 @@ class Figures:
 
 
 def simulated_values(runs: int) -> dict[str, Any]:
-    """A sweep of about so many runs: cells that need three learning rates of four and a second seed, over depths and widths."""
+    """A sweep of about so many runs: cells over depths and widths that need three learning rates of four and a second seed."""
     cells = -(-runs // RUNS_PER_CELL)
     depths = min(DEPTHS, cells)
     widths = [64 * (i + 1) for i in range(-(-cells // depths))]
@@ -117,7 +116,7 @@ def simulated_values(runs: int) -> dict[str, Any]:
 
 
 def simulated_record(config: RunConfig, run_id: str) -> RunRecord:
-    """The record of a run that nobody trained; the second of four rates is the best."""
+    """The record of a run that was not trained; the second of four rates is the best."""
     return RunRecord(
         run_id=run_id,
         sweep="simulated",
@@ -136,8 +135,8 @@ def simulated_record(config: RunConfig, run_id: str) -> RunRecord:
     )
 
 
-def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
-    """Coordinate a sweep from first run to last with the display of a launch, start its coordinator anew, and pack it."""
+def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
+    """Coordinate a sweep from first run to last with the display of a launch, restart its coordinator, and pack it."""
     values = simulated_values(runs)
     began = time.perf_counter()
     spec = CellSweep.parse(values)
@@ -157,10 +156,10 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
     assert not wanted
     memory = peak_resident_bytes()
     pack(folder)
-    packed = SweepFolder(folder.path.rename(f"{folder.path}-packed"))  # where nothing of it is in memory yet
+    packed = SweepFolder(folder.path.rename(f"{folder.path}-packed"))  # so that nothing of it is in memory
     opened = time.perf_counter()
     assert len(packed.ledger()) == done
-    return Figures(
+    return Costs(
         runs=done,
         slots=slots,
         plan_seconds=planned - began,
@@ -173,31 +172,33 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
     )
 
 
-def lower(one: Figures, other: Figures) -> Figures:
-    """The lower of two measurements of one sweep, figure by figure: what else the machine does only ever adds to one."""
-    return Figures(**{each.name: min(getattr(one, each.name), getattr(other, each.name)) for each in fields(Figures)})
+def lower(one: Costs, other: Costs) -> Costs:
+    """The lower of each cost: other programs only ever add to one."""
+    return Costs(**{each.name: min(getattr(one, each.name), getattr(other, each.name)) for each in fields(Costs)})
 
 
-def rows_of(found: Figures) -> list[dict[str, Any]]:
-    """The figures of a simulated sweep as rows."""
-    each, restart = f"each of {found.runs:,} runs on {found.slots:,} slots", "a restart with their records"
+def rows_of(costs: Costs) -> list[dict[str, Any]]:
+    """The costs of a simulated sweep as rows."""
+    each, restart = f"each of {costs.runs:,} runs on {costs.slots:,} slots", "a restart with their records"
     return [
-        figure("planning", found.plan_seconds, "s"),
-        figure(each, found.seconds_per_run, "s"),
-        figure(f"{each}, CPU time", found.cpu_seconds_per_run, "s"),
-        figure(restart, found.restart_seconds, "s"),
-        figure(f"{restart}, CPU time", found.cpu_restart_seconds, "s"),
-        figure(f"the ledger of {found.runs:,} packed runs", found.packed_ledger_seconds, "s", at_most=PACKED_SECONDS),
-        figure("the most memory of all this", found.peak_memory_bytes, "bytes"),
+        measurement("planning", costs.plan_seconds, "s"),
+        measurement(each, costs.seconds_per_run, "s"),
+        measurement(f"{each}, CPU time", costs.cpu_seconds_per_run, "s"),
+        measurement(restart, costs.restart_seconds, "s"),
+        measurement(f"{restart}, CPU time", costs.cpu_restart_seconds, "s"),
+        measurement(f"the ledger of {costs.runs:,} packed runs", costs.packed_ledger_seconds, "s", at_most=PACKED_SECONDS),
+        measurement("the most memory of all this", costs.peak_memory_bytes, "bytes"),
     ]
 
 
-def measure_coordinating(tell: Tell) -> None:
-    """Time a simulated sweep twice, in a process of its own, whose memory is in the figures."""
-    measure_apart("study.benching.coordinating", "coordinating", tell)
+def measure_coordinating(report: Report) -> None:
+    """Report the lower of each cost of a sweep that is simulated twice, in one process of its own, whose memory is reported."""
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder, failures_reported("coordinating", report):
+        for row in rows_of(in_own_process(simulate_twice, Path(folder))):
+            report(row)
 
 
-if __name__ == "__main__":
-    places = (SweepFolder(Path(sys.argv[1]) / name / "simulated") for name in ("first", "second"))
-    first, second = (simulate(place, RUNS, SLOTS) for place in places)
-    sys.stdout.write(json.dumps(rows_of(lower(first, second))))
+def simulate_twice(folder: Path) -> Costs:
+    """The lower of each cost of two simulations in `folder`."""
+    first, second = (simulate(SweepFolder(folder / name / "simulated"), RUNS, SLOTS) for name in ("first", "second"))
+    return lower(first, second)

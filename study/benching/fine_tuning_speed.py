@@ -1,25 +1,26 @@
 """Fine-tuning speed beside transformers' Trainer: the same model, examples, batch size, optimiser and threads, in turns.
 
-Examples are drawn: lengths log-normal with the mean and deviation of the logarithm that a task of GLUE has in BERT's word
-pieces, tokens by Zipf's law over as many pieces as the task uses. Tokens/s count no padding. Trainer pads each batch to its
-longest example, as its own collator does, both work in the precision that scores have here, and neither evaluates, saves or
-logs while it is timed.
+Examples are drawn: lengths are log-normal with the mean and deviation of the logarithm of a GLUE task in BERT's word pieces,
+tokens follow Zipf's law over as many pieces as the task uses. Tokens/s count no padding. Trainer pads each batch to its longest
+example, as its own collator does. Both sides work in the precision that scores have here, and neither evaluates, saves or logs.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from torch import Tensor
 
-from study.benching.figures import Tell, figure
-from study.benching.stopwatch import STEPS, WARM_UP, Stopwatch
+from study.benching.results import Report, measurement
 from study.config.score_config import Knobs, ScoreConfig
 from study.counting.architecture import Architecture
 from study.counting.memory import Device, Precision
@@ -35,12 +36,36 @@ from study.training.execution import resolve_precision
 from study.training.trainer import lightning_trainer
 
 TARGET = 1.5
-"""How many times Trainer's tokens/s ours should be."""
+"""The target of our tokens/s over Trainer's."""
+
+WARM_UP, STEPS = 5, {"cpu": 25, "cuda": 100}
+"""Steps of each training before the clock starts, and the timed steps to its end."""
+
+
+class TokenClock:
+    """Counts the tokens and the seconds of the steps after WARM_UP."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self._tokens, self._seconds = device, 0, 0.0
+
+    def step(self, number: int, tokens: int | Tensor) -> None:
+        """Note that step `number`, from 1, is done and `tokens` were read so far; a tensor is read only if it counts."""
+        sign = {WARM_UP: -1, WARM_UP + STEPS[self.device]: 1}.get(number)
+        if sign is not None:
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+            self._seconds += sign * perf_counter()
+            self._tokens += sign * int(tokens)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The speed, once the training has ended."""
+        return self._tokens / self._seconds
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Examples like those of a task: how many, their lengths' logarithm, and the pieces in use of the whole vocabulary."""
+class DrawnTask:
+    """Examples like those of a task: their number, the logarithm of their lengths, and how many pieces they use."""
 
     name: str
     examples: int
@@ -49,7 +74,7 @@ class Drawn:
     pieces: int
 
     def tokens(self, vocabulary: int) -> Ragged:
-        """The tokens of each example, ids spread over the vocabulary."""
+        """The tokens of each example, with ids spread over the vocabulary."""
         draw = np.random.default_rng(0)
         lengths = np.exp(draw.normal(self.log_mean, self.log_deviation, self.examples)).round().astype(int).clip(4, 128)
         ids = np.sort(draw.permutation(vocabulary)[: self.pieces])
@@ -58,14 +83,12 @@ class Drawn:
         return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
 
 
-TASKS = (Drawn("CoLA", 8551, 2.370, 0.332, 5587), Drawn("MRPC", 3668, 3.943, 0.258, 11563))
+TASKS = (DrawnTask("CoLA", 8551, 2.370, 0.332, 5587), DrawnTask("MRPC", 3668, 3.943, 0.258, 11563))
 MODELS = ("bert-tiny", "bert-mini")
 
 
-def measure_fine_tuning(device: Device, threads: int, rounds: int, tell: Tell) -> None:
-    """How many times Trainer's tokens/s ours are for each model and task: medians of the ratios within rounds."""
-    from study.benching.fine_tuning_peer import trainer_tokens_per_second
-
+def measure_fine_tuning(device: Device, threads: int, rounds: int, report: Report) -> None:
+    """Report our tokens/s over Trainer's for each model and task: the median of the ratios within rounds."""
     prepare_process(threads)
     precision = resolve_precision("auto", device)
     for model in MODELS:
@@ -79,48 +102,101 @@ def measure_fine_tuning(device: Device, threads: int, rounds: int, tell: Tell) -
             what = f"fine-tuning {model} on texts as long as {task.name}'s, over Trainer"
             speeds = f"{median(ours):,.0f} tokens/s, Trainer {median(theirs):,.0f}"
             sentence = f"{model}, {task.name}, {precision}: {speeds}."
-            tell(figure(what, ratio, "times", at_least=TARGET, sentence=sentence))
+            report(measurement(what, ratio, "times", at_least=TARGET, sentence=sentence))
+
+
+class _ClockCallback(pl.Callback):
+    """Passes every step of a fine-tuning to a clock."""
+
+    def __init__(self, clock: TokenClock, module: FineTuning) -> None:
+        self.clock, self.module = clock, module
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Pass the step."""
+        self.clock.step(trainer.global_step, self.module.tokens_done)
 
 
 def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:
-    """The speed of our fine-tuning as scores use it: Lightning's Trainer, batches by length, the pieces in use."""
+    """The speed of our fine-tuning as scores use it: Lightning's Trainer, batches by length, the table of the used pieces."""
     pieces, values = np.unique(tokens.values, return_inverse=True)
     compact = Ragged(values, tokens.starts)
-    labels = np.arange(len(compact)) % 2
-    inputs = Inputs(compact, compact.lengths, np.arange(len(compact)), labels)
+    inputs = Inputs(compact, compact.lengths, np.arange(len(compact)), np.arange(len(compact)) % 2)
     data = TaskInputs(_task(len(compact)), {"train": inputs, "dev": inputs}, torch.from_numpy(pieces), 0, 2)
     config = ScoreConfig(
         encoder="benchmark", task="drawn", task_fingerprint="0", metric="accuracy", protocol="fine_tune", update="all"
     )
     module = FineTuning(config, data, TaskModel(architecture, len(pieces), "sequence", 2, Knobs().dropout))
-    watch = Stopwatch(device)
+    clock, steps = TokenClock(device), WARM_UP + STEPS[device]
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        trainer = lightning_trainer(
-            device,
-            precision,
-            Path(folder),
-            devices=1,
-            max_steps=WARM_UP + STEPS[device],
-            limit_val_batches=0,
-            logger=False,
-            callbacks=[_Timer(watch, module)],
-        )
+        options: dict[str, Any] = {"devices": 1, "max_steps": steps, "limit_val_batches": 0, "logger": False}
+        trainer = lightning_trainer(device, precision, Path(folder), callbacks=[_ClockCallback(clock, module)], **options)
         trainer.fit(module, FineTuningData(module))
-    return watch.tokens_per_second
-
-
-class _Timer(pl.Callback):
-    """Tells a stopwatch of every step and the tokens so far."""
-
-    def __init__(self, watch: Stopwatch, module: FineTuning) -> None:
-        self.watch, self.module = watch, module
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """A step is done."""
-        self.watch.step(trainer.global_step, self.module.tokens_done)
+    return clock.tokens_per_second
 
 
 def _task(count: int) -> TaskData:
     spec = TaskSpec(name="drawn", kind="single", metrics=("accuracy",), sources=(TaskSource(embedded="drawn"),))
     examples = [TextExample(number, "", None, number % 2) for number in range(count)]
     return TaskData(spec, ("no", "yes"), {"train": examples, "dev": examples, "test": examples})
+
+
+def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:
+    """The speed of transformers' Trainer on BertForSequenceClassification."""
+    from transformers import BertForSequenceClassification, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+    from transformers.utils import logging
+
+    from study.benching.peers import bert_config
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+    class Counting(BertForSequenceClassification):  # type: ignore[misc, unused-ignore]
+        """The usual model, which counts the tokens that it reads."""
+
+        tokens_seen: Any = 0
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:
+            self.tokens_seen = self.tokens_seen + attention_mask.sum()
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+    class ClockCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        """Passes every step to the clock."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            clock.step(state.global_step, model.tokens_seen)
+
+    clock, model = TokenClock(device), Counting(bert_config(architecture))
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            max_steps=WARM_UP + STEPS[device],
+            per_device_train_batch_size=Knobs().batch_examples,
+            learning_rate=Knobs().learning_rate,
+            weight_decay=Knobs().weight_decay,
+            bf16=precision == "bf16",
+            use_cpu=device == "cpu",
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        examples: Any = list(_examples(tokens))
+        trainer = Trainer(
+            model=model, args=arguments, train_dataset=examples, data_collator=_padded, callbacks=[ClockCallback()]
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return clock.tokens_per_second
+
+
+def _examples(tokens: Ragged) -> Iterator[dict[str, Any]]:
+    for number in range(len(tokens)):
+        yield {"input_ids": torch.from_numpy(tokens[number]), "labels": number % 2}
+
+
+def _padded(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """What DataCollatorWithPadding makes, without its tokeniser."""
+    rows = [example["input_ids"] for example in examples]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    attended = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": attended, "labels": torch.tensor([example["labels"] for example in examples])}

@@ -17,16 +17,19 @@ from typing import Any, Self
 from study.executing.processes import log_into
 
 PATIENCE_SECONDS = 300.0
-"""How long a contender may take over its start or over one round."""
+"""How long a contender may take to start, or for one round."""
 
 
 class ContenderError(Exception):
-    """A contender could not start or broke off; says why."""
+    """A contender could not start, or failed; the message says why."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a round asks for: at least so many steps and seconds, after steps that count only where each is as long as it."""
+    """The length of a round: at least so many seconds and steps, after `lead_in` steps.
+
+    Steps of the lead-in count only if each is as long as the round.
+    """
 
     seconds: float
     least_steps: int = 1
@@ -35,7 +38,7 @@ class Order:
 
 @dataclass(frozen=True)
 class RoundTime:
-    """How many steps a round took, and the seconds."""
+    """The steps of a round and their seconds."""
 
     steps: int
     seconds: float
@@ -46,27 +49,28 @@ class RoundTime:
         return self.seconds / self.steps
 
 
-def load() -> None:
-    """Start the forkserver and wait until it has loaded what contenders need, so that no start pays for it."""
-    process = _context().Process(target=_nothing)
+def use_one_gpu() -> None:
+    """Let this process see the first GPU only; transformers' Trainer trains on all that it sees."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+
+
+def start_forkserver() -> None:
+    """Start the forkserver and wait until it has loaded what contenders import, so that no start pays for it."""
+    process = _context().Process(target=int)
     process.start()
     process.join()
 
 
-def _nothing() -> None:
-    """What the first process does."""
-
-
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["study.benching.single_process", "study.benching.peers"])
+    context.set_forkserver_preload(["study.benching.contenders", "study.benching.peers"])
     return context
 
 
 class Gate:
-    """The contender's side: `step` after every step blocks between rounds.
+    """The contender's side: `step`, called after every step, blocks between rounds.
 
-    `synchronise` waits for the device, `release` gives memory that is not in use to the others while this one waits.
+    `synchronise` waits for the device. `release` frees unused memory for the other contenders while this one waits.
     """
 
     def __init__(self, channel: Connection, synchronise: Callable[[], None], release: Callable[[], None]) -> None:
@@ -75,7 +79,7 @@ class Gate:
         self._leading_in, self._steps, self._started = False, 0, 0.0
 
     def step(self) -> None:
-        """One step is done. The first one ever is the end of starting; a round that is full is reported."""
+        """Count a step: the first one ends the start, and the last one of a round reports the round."""
         if self._order is None:
             self.ready()
             self._begin()
@@ -91,12 +95,12 @@ class Gate:
             self._begin()
 
     def ready(self) -> None:
-        """Tell that the first step is done, and when."""
+        """Report that the first step is done, and when."""
         self.synchronise()
         self.report(perf_counter())
 
     def wait(self) -> Order:
-        """Block until the next round; ends the process where nobody asks any more."""
+        """Block until the next round; exit the process if the other side is gone."""
         self._release()
         try:
             order: Order = self._channel.recv()
@@ -105,7 +109,7 @@ class Gate:
         return order
 
     def report(self, what: object) -> None:
-        """Tell the other side, once the device has done all it was given."""
+        """Send a result, once the device has finished its work."""
         self.synchronise()
         self._channel.send(what)
 
@@ -115,18 +119,14 @@ class Gate:
 
 
 class Contender:
-    """The side that asks: starts the process of a contender and gives its rounds.
+    """The other side: starts a contender's process, opens its gate, and receives its results. A `with` block stops it.
 
-    `target`, a function by its full name, is called there with the arguments and the channel of its Gate; what it prints goes
-    into `log`. The processes come from a forkserver that has loaded torch, Lightning and transformers. A `with` block stops it.
+    `target` is the full name of a function, which is called there with the arguments and the channel of its Gate. Its output
+    goes into `log`. Processes come from a forkserver that has loaded torch, Lightning and transformers.
     """
 
     def __init__(
-        self,
-        target: str,
-        arguments: tuple[Any, ...],
-        log: Path,
-        environment: Mapping[str, str] | None = None,
+        self, target: str, arguments: tuple[Any, ...], log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         context = _context()
         self._channel, theirs = context.Pipe()
@@ -143,44 +143,38 @@ class Contender:
         self.stop()
 
     def ready(self) -> float:
-        """Wait until the first step is done; its seconds since the start (one clock serves all processes)."""
-        return float(self._receive()) - self._since
+        """Wait for the end of the first step; its seconds since the start (one clock serves all processes)."""
+        return float(self.end()) - self._since
 
     def round(self, order: Order) -> Any:
-        """Open the gate for one round, and wait for what it reports."""
+        """Open the gate for one round, and wait for its result."""
         self.begin(order)
-        return self._receive()
+        return self.end()
 
     def begin(self, order: Order) -> None:
         """Open the gate for one round."""
-        self._send(order)
-
-    def end(self) -> Any:
-        """What the round that was begun reports."""
-        return self._receive()
-
-    def stop(self) -> None:
-        """End the process at once."""
-        self._channel.close()
-        self._process.kill()
-        self._process.join()
-
-    def _send(self, order: Order) -> None:
         try:
             self._channel.send(order)
         except OSError:
             raise self._lost() from None
 
-    def _receive(self) -> Any:
+    def end(self) -> Any:
+        """Wait for the next result."""
         if not self._channel.poll(PATIENCE_SECONDS):
-            raise ContenderError(f"nothing came for {PATIENCE_SECONDS:.0f} s")
+            raise ContenderError(f"no result within {PATIENCE_SECONDS:.0f} s")
         try:
-            what = self._channel.recv()
+            result = self._channel.recv()
         except (EOFError, OSError):
             raise self._lost() from None
-        if isinstance(what, ContenderError):
-            raise what
-        return what
+        if isinstance(result, ContenderError):
+            raise result
+        return result
+
+    def stop(self) -> None:
+        """Kill the process."""
+        self._channel.close()
+        self._process.kill()
+        self._process.join()
 
     def _lost(self) -> ContenderError:
         self._process.join(10)
@@ -188,14 +182,14 @@ class Contender:
 
 
 def _run(target: str, arguments: tuple[Any, ...], channel: Connection, log: Path, environment: dict[str, str]) -> None:
-    """The life of a contender's process."""
+    """Call a contender's function in its process, and send the reason if it fails."""
     os.environ.update(environment)
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # Trainer takes all it sees
+    use_one_gpu()
     log_into(log)
     module, _, name = target.rpartition(".")
     try:
         getattr(importlib.import_module(module), name)(*arguments, channel)
     except Exception as error:
         traceback.print_exc()
-        told = str(error).strip().splitlines()
-        channel.send(ContenderError(f"{type(error).__name__}: {told[0] if told else 'no message'}"))
+        first_line, *_ = [*str(error).strip().splitlines(), "no message"]
+        channel.send(ContenderError(f"{type(error).__name__}: {first_line}"))

@@ -15,42 +15,42 @@ from typing import Any, NamedTuple
 
 from study.base.machine import cores
 from study.benching.cases import Case
-from study.benching.figures import Tell
-from study.benching.gate import Contender, ContenderError, Order, RoundTime, load
-from study.benching.training_rounds import WARM_UP
+from study.benching.gate import Contender, ContenderError, Order, RoundTime, start_forkserver
+from study.benching.results import Report
+from study.benching.training_comparison import WARM_UP
 from study.counting.memory import Device, Precision
 from study.counting.named_models import named
 from study.executing.slots import MPS_PORTION, mps_portion
 
 
 class Way(NamedTuple):
-    """How so many runs share the device: in turns, or at once under MPS, each on its portion of the multiprocessors."""
+    """How runs share the device: in turns, or at once under MPS, each on its portion of the multiprocessors."""
 
     runs: tuple[int, ...]
     mps: bool = False
 
     @property
     def portion(self) -> int | None:
-        """Percent of the multiprocessors for each of the largest number of runs under MPS."""
+        """Percent of the multiprocessors for each run under MPS."""
         return mps_portion(max(self.runs)) if self.mps else None
 
 
 WAYS = (Way((1, 4)), Way((4,), mps=True), Way((16,), mps=True))
-"""With a crowd of its own for each number under MPS, since the portion of a process stays what it was at its start."""
+"""Each number of runs under MPS has processes of its own, since the portion of a process is fixed at its start."""
 
 MODELS, BATCHES = ("bert-tiny", "bert-mini"), ((32, 128), (8, 128))
-"""What is trained, and the sequences and tokens of a batch: the second is that of most sweeps here."""
+"""The models, and the sequences and tokens of a batch; the second batch is that of most sweeps."""
 
 SECONDS, ROUNDS = 1.0, 3
-"""How long a crowd is timed, and how often: the median counts."""
+"""How long the runs are timed, and how often; the median counts."""
 
 PATIENCE = 30.0
 """Seconds that MPS may take to start or to end."""
 
 
-def measure_sharing(device: Device, tell: Tell) -> None:
-    """Throughput of k runs together, for each model and batch, and under MPS where its daemon is installed."""
-    load()
+def measure_sharing(device: Device, report: Report) -> None:
+    """Report the throughput of k runs together, for each model and batch, and under MPS if its daemon is installed."""
+    start_forkserver()
     dtype: Precision = "bf16" if device == "cuda" else "fp32"
     served = device == "cuda" and shutil.which("nvidia-cuda-mps-control") is not None
     for model, (batch, length) in product(MODELS, BATCHES):
@@ -61,34 +61,34 @@ def measure_sharing(device: Device, tell: Tell) -> None:
             for row in _throughputs(case, way):
                 alone = alone or row["tokens_per_second"]
                 relative = row["tokens_per_second"] / alone if alone and row["tokens_per_second"] else None
-                tell(about | {"mps": way.mps, "portion": way.portion, **row, "relative": relative})
+                report(about | {"mps": way.mps, "portion": way.portion, **row, "relative": relative})
 
 
 def _throughputs(case: Case, way: Way) -> Iterator[dict[str, Any]]:
-    """Tokens/s of the first k of a crowd of processes, for each k; the others wait meanwhile."""
+    """Tokens/s of the first k processes, for each k, while the others wait."""
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
         folder = Path(name)
         try:
             with _service(way, folder) as environment, ExitStack() as running:
-                crowd: list[Contender] = []
+                processes: list[Contender] = []
                 for number in range(max(way.runs)):
                     target, log = "study.benching.contenders.ours", folder / f"{number}.log"
-                    builders = {} if crowd else {"TORCHINDUCTOR_COMPILE_THREADS": str(cores())}
-                    crowd.append(running.enter_context(Contender(target, (case, folder), log, environment | builders)))
+                    builders = {} if processes else {"TORCHINDUCTOR_COMPILE_THREADS": str(cores())}
+                    processes.append(running.enter_context(Contender(target, (case, folder), log, environment | builders)))
                     if number == 0:
-                        crowd[0].ready()  # it compiles what the others then find on the disk
-                for contender in crowd[1:]:
+                        processes[0].ready()  # it compiles what the others then read from the disk
+                for contender in processes[1:]:
                     contender.ready()
-                for contender in crowd:
+                for contender in processes:
                     contender.begin(WARM_UP[case.device])
-                for contender in crowd:
+                for contender in processes:
                     contender.end()
                 for count in way.runs:
-                    rates = [_together(crowd[:count], case) for _ in range(ROUNDS)]
+                    rates = [_together(processes[:count], case) for _ in range(ROUNDS)]
                     yield {"runs": count, "tokens_per_second": median(rates), "errors": {}}
         except ContenderError as error:
-            told = {"MPS" if way.mps else "sharing": str(error)}
-            yield {"runs": max(way.runs), "tokens_per_second": None, "errors": told}
+            errors = {"MPS" if way.mps else "sharing": str(error)}
+            yield {"runs": max(way.runs), "tokens_per_second": None, "errors": errors}
 
 
 def _together(contenders: list[Contender], case: Case) -> float:
@@ -101,11 +101,11 @@ def _together(contenders: list[Contender], case: Case) -> float:
 
 @contextmanager
 def _service(way: Way, folder: Path) -> Iterator[dict[str, str]]:
-    """The variables of processes that train under an MPS daemon of our own, which ends with the block, or under none."""
+    """The environment variables of processes under an MPS daemon that ends with the block, or under none."""
     names = {"CUDA_MPS_PIPE_DIRECTORY": folder / "mps", "CUDA_MPS_LOG_DIRECTORY": folder / "mps-log"}
-    for place in names.values():
-        place.mkdir()
-    variables = {name: str(place) for name, place in names.items()}
+    for path in names.values():
+        path.mkdir()
+    variables = {name: str(path) for name, path in names.items()}
     if not way.mps:
         yield variables  # a pipe directory without a daemon keeps them away from one that the machine has
         return
@@ -116,16 +116,18 @@ def _service(way: Way, folder: Path) -> Iterator[dict[str, str]]:
         _control([], variables, "quit -t 5\n")
 
 
-def _control(arguments: list[str], variables: dict[str, str], order: str | None = None) -> None:
-    """Call MPS's control program; raises ContenderError where it fails or does not come back."""
-    command = ["nvidia-cuda-mps-control", *arguments]
-    with tempfile.TemporaryFile("w+") as said:  # a pipe would stay open for as long as the daemon lives
+def _control(arguments: list[str], variables: dict[str, str], command: str | None = None) -> None:
+    """Call MPS's control program; raises ContenderError if it fails or hangs."""
+    program = ["nvidia-cuda-mps-control", *arguments]
+    with tempfile.TemporaryFile("w+") as output:  # a pipe would stay open for as long as the daemon lives
         try:
             environment = {**os.environ, **variables}
-            environment.pop("CUDA_VISIBLE_DEVICES", None)  # else the daemon numbers what it sees anew
-            done = subprocess.run(command, input=order, env=environment, stdout=said, stderr=said, text=True, timeout=PATIENCE)
+            environment.pop("CUDA_VISIBLE_DEVICES", None)  # else the daemon renumbers the devices
+            done = subprocess.run(
+                program, input=command, env=environment, stdout=output, stderr=output, text=True, timeout=PATIENCE
+            )
         except subprocess.TimeoutExpired:
-            raise ContenderError(f"{command[0]} has not come back in {PATIENCE:.0f} s") from None
+            raise ContenderError(f"{program[0]} did not return within {PATIENCE:.0f} s") from None
         if done.returncode:
-            said.seek(0)
-            raise ContenderError(f"{command[0]}: {said.read().strip() or f'exit status {done.returncode}'}")
+            output.seek(0)
+            raise ContenderError(f"{program[0]}: {output.read().strip() or f'exit status {done.returncode}'}")

@@ -1,9 +1,7 @@
-"""What lies between the products of training on a GPU: our kernels beside torch.compile's and the memory's own rate."""
+"""The kernels between the matrix products on a GPU, beside torch.compile's and the rate of the memory."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -25,14 +23,14 @@ from study.model.linear import aligned_outputs
 from study.model.norm import EPSILON
 
 ROUNDS = 3
-"""How often both sides take turns."""
+"""Rounds in which both sides take turns."""
 
 COPIED = 2**28
-"""Bytes that are copied to measure the memory's rate, more than any cache holds."""
+"""Bytes of the copy that measures the memory's rate, more than any cache holds."""
 
 Tensors = tuple[Tensor, ...]
 Division = Mapping[str, int]
-"""How a kernel's work is divided, by the names of its arguments."""
+"""How a kernel's work is divided: values of its arguments by name."""
 
 BY_COLUMNS: tuple[Division, ...] = (
     {"rows": 16, "steps": 16},
@@ -40,12 +38,12 @@ BY_COLUMNS: tuple[Division, ...] = (
     {"rows": 64, "columns": 64, "steps": 4},
     {"rows": 16, "columns": 256, "steps": 16, "warps": 8},
 )
-"""What is tried of kernels that sum columns."""
+"""Divisions that are tried for kernels that sum columns."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of what size the tensors of a model's training are, by the tokens of a batch, and their dtype and device."""
+    """The sizes of the tensors of a model's training, with their dtype and device."""
 
     model: Architecture
     sequences: int
@@ -58,16 +56,16 @@ class Sizes:
         return torch.randn(sizes, device=self.device, dtype=self.dtype)
 
     def tokens(self, width: int) -> Tensor:
-        """Random numbers of every token."""
+        """Random numbers for every token."""
         return self.drawn(self.sequences * self.length, width)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of ours, what plain torch has for it, and the tensors that both read or write at the least.
+    """A kernel of ours, the same in plain torch, and the tensors that both must read or write.
 
-    `run` takes a division of its work, of which `divisions` are tried, and gives what `plain` gives, which is compiled by
-    torch.compile unless torch has a kernel of its own.
+    `run` takes a division of the work, of which `divisions` are tried, and returns what `plain` returns. torch.compile compiles
+    `plain` unless torch has a kernel for it.
     """
 
     name: str
@@ -91,7 +89,7 @@ def gelu(of: Sizes) -> Kernel:
 
 
 def gelu_gradient(of: Sizes) -> Kernel:
-    """Its gradient, with the sums that are the gradient of the bias before it."""
+    """The gradient of GELU, with the sums that are the gradient of the bias before it."""
     dy, x = of.tokens(of.model.ffn), of.tokens(of.model.ffn)
     return Kernel(
         "gradient of GELU",
@@ -116,7 +114,7 @@ def add_norm(of: Sizes) -> Kernel:
 
 
 def add_norm_gradient(of: Sizes) -> Kernel:
-    """Its gradients, of a gradient that comes in two parts."""
+    """The gradients of that norm, from a gradient in two parts."""
     width, dtype = of.model.width, of.dtype
     dy, dy2, x, added = (of.tokens(width) for _ in range(4))
     added_bias, weight, bias = torch.randn(3, width, device=of.device)
@@ -145,7 +143,7 @@ def add_norm_gradient(of: Sizes) -> Kernel:
 
 
 def attention_gradient(of: Sizes) -> Kernel:
-    """The gradient of attention by queries, keys and values side by side, with its sums."""
+    """The gradient of attention with respect to queries, keys and values side by side, with its sums."""
     heads, width = of.model.heads, of.model.width
     joint, dy = of.drawn(of.sequences, of.length, 3 * width), of.drawn(of.sequences, of.length, width)
     attended = attention_of(joint.requires_grad_(), heads)
@@ -160,7 +158,7 @@ def attention_gradient(of: Sizes) -> Kernel:
 
 
 def joined(of: Sizes) -> Kernel:
-    """What attention's gradient by torch's own kernel is joined by, where sequences are longer."""
+    """Joins the three gradients that torch's own kernel for attention returns, which longer sequences take."""
     query, key, value = parts = tuple(of.tokens(of.model.width) for _ in range(3))
     return Kernel(
         "three gradients side by side",
@@ -190,7 +188,7 @@ def cross_entropy(of: Sizes) -> Kernel:
 
 
 def cross_entropy_gradient(of: Sizes) -> Kernel:
-    """Their gradient, which ours writes over the logits."""
+    """The gradient of those losses, which ours writes over the logits."""
     vocabulary, dtype, (logits, labels) = of.model.vocabulary, of.dtype, _predictions(of)
     _, normalisers = ours.cross_entropy(logits, labels, vocabulary, IGNORED)
     factor = torch.full((), 0.5, device=of.device)
@@ -223,11 +221,11 @@ KERNELS: tuple[Callable[[Sizes], Kernel], ...] = (
     cross_entropy,
     cross_entropy_gradient,
 )
-"""Those of gpu_kernels, in the order of the table."""
+"""The kernels of study.model.gpu_kernels, in the order of the table."""
 
 
 def kernels(of: Sizes) -> Iterator[Kernel]:
-    """The kernels that training takes at these sizes, each made when it is asked for."""
+    """The kernels that training uses at these sizes, each made when it is needed."""
     taken = ours.holds_attention(torch.empty(of.sequences, of.length, of.model.width, device=of.device), of.model.heads)
     return (make(of) for make in KERNELS if taken or make is not attention_gradient)
 
@@ -238,16 +236,16 @@ def _with_sums(gradient: Tensor) -> Tensors:
 
 
 def _predictions(of: Sizes) -> tuple[Tensor, Tensor]:
-    """Random logits at masked positions, filled up as fused_cross_entropy does, and labels."""
+    """Random logits at masked positions, padded as in fused_cross_entropy, and labels."""
     logits = of.drawn(of.sequences * masked_positions(of.length, MASKING_RATE), aligned_outputs(of.model.vocabulary))
     return logits, torch.randint(of.model.vocabulary, (len(logits),), device=of.device)
 
 
 def measured(kernel: Kernel, bytes_per_second: float) -> dict[str, Any]:
-    """A kernel's row: its time, the part of the memory's rate at which its bytes then move, and plain torch's time over it.
+    """A kernel's row: its time, its share of the memory's rate, and plain torch's time over its own.
 
-    Both sides take turns, and the ratio is the median over the rounds. `divisions` are the seconds of other ways to divide its
-    work, None where the GPU has too little for one.
+    Both sides take turns, and the ratio is the median over the rounds. `divisions` are the seconds of other divisions of its
+    work, None if the GPU has too few resources for one.
     """
     plain = torch.compile(kernel.plain) if kernel.compiled else kernel.plain
     times = [(_seconds(kernel.run), _seconds(plain)) for _ in range(ROUNDS)]
@@ -275,7 +273,7 @@ def _seconds_divided(kernel: Kernel, division: Division) -> float | None:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """The median time of a call on the GPU, whose caches hold nothing of it before."""
+    """The median time of a call on the GPU with empty caches."""
     milliseconds: float = do_bench(call, return_mode="median")
     return milliseconds / 1000
 
@@ -287,6 +285,7 @@ def bandwidth() -> float:
     return 2 * COPIED / _seconds(lambda: target.copy_(source))
 
 
-if __name__ == "__main__":
+def kernel_rows() -> list[dict[str, Any]]:
+    """The rows of all kernels at the sizes of BERT-Base and 256 x 128 tokens in bf16."""
     rate, sizes = bandwidth(), Sizes(named("bert-base"), 256, 128, torch.bfloat16, "cuda")
-    sys.stdout.write(json.dumps([measured(kernel, rate) for kernel in kernels(sizes)]))
+    return [measured(kernel, rate) for kernel in kernels(sizes)]

@@ -2,74 +2,103 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from datasets import Dataset
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import (
     BertConfig,
     BertForMaskedLM,
     DataCollatorForLanguageModeling,
     PreTrainedTokenizerFast,
+    PrinterCallback,
     Trainer,
     TrainerCallback,
     TrainingArguments,
 )
 
 from study.benching.cases import Case
-from study.benching.contenders import gate_of
-from study.benching.gate import Gate
-from study.benching.synthetic import SEQUENCES, drawn_data, drawn_tokenizer
+from study.benching.contenders import SEQUENCES, drawn_data, gate_of
+from study.benching.gate import Gate, use_one_gpu
+from study.benching.validation_curves import EVALUATIONS, Curve, LossPoint, TrainingClock
+from study.counting.architecture import Architecture
 from study.counting.parameters import MASKING_RATE
+from study.data.batches import PackedBatches
+from study.data.masking import IGNORED, MaskedBatch
+from study.data.prepared import PreparedData
+from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.model.autocast import autocast
 from study.model.optimization import adamw
 
 LOOP_BATCHES = 8
-"""Batches that the plain loop goes round; they are masked beforehand, which costs it nothing."""
+"""Batches that the plain loop repeats; they are masked beforehand, at no cost to it."""
+
+EVALUATION_SEQUENCES = 64
+"""Sequences of a batch of validation."""
+
+
+def bert_config(architecture: Architecture, dropout: float = 0.1, positions: int = 512) -> Any:
+    """BertConfig of an architecture's sizes."""
+    return BertConfig(
+        vocab_size=architecture.vocabulary,
+        hidden_size=architecture.width,
+        num_hidden_layers=architecture.depth,
+        num_attention_heads=architecture.heads,
+        intermediate_size=architecture.ffn,
+        max_position_embeddings=positions,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
 
 
 def model_of(case: Case) -> Any:
     """BertForMaskedLM of the case's sizes, with its default attention (SDPA)."""
-    a = case.architecture
-    config = BertConfig(
-        vocab_size=a.vocabulary,
-        hidden_size=a.width,
-        num_hidden_layers=a.depth,
-        num_attention_heads=a.heads,
-        intermediate_size=a.ffn,
-        max_position_embeddings=a.positions,
-        hidden_dropout_prob=case.dropout,
-        attention_probs_dropout_prob=case.dropout,
-    )
-    return BertForMaskedLM(config)
+    return BertForMaskedLM(bert_config(case.architecture, case.dropout, case.architecture.positions))
 
 
-def sequences_of(case: Case, folder: Path) -> Any:
-    """The packed sequences that our side trains on, with the columns that run_mlm gives its model."""
-    folder.mkdir()
-    split = drawn_data(folder, case.architecture.vocabulary, case.sequence_length).split("train")
-    tokens = split.take(np.arange(min(SEQUENCES["train"], len(split))))
+def dataset_of(tokens: NDArray[np.int64], special: Sequence[int] = ()) -> Any:
+    """Packed sequences as a Dataset with the columns that run_mlm gives its model."""
     zeros, ones = np.zeros_like(tokens), np.ones_like(tokens)
-    columns = {"input_ids": tokens, "token_type_ids": zeros, "attention_mask": ones, "special_tokens_mask": zeros}
+    columns = {"input_ids": tokens, "token_type_ids": zeros, "attention_mask": ones}
+    columns["special_tokens_mask"] = np.isin(tokens, special).astype(tokens.dtype)
     return Dataset.from_dict({name: list(values) for name, values in columns.items()})
 
 
-def collator_of(case: Case) -> Any:
-    """The collator of run_mlm: pads, masks 15% of the tokens and labels all others -100."""
-    backend = drawn_tokenizer(case.architecture.vocabulary)
+def collator_of(tokenizer: Tokenizer) -> Any:
+    """The collator of run_mlm: it masks 15% of the tokens and labels all others -100."""
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
-    return DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=MASKING_RATE)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    return DataCollatorForLanguageModeling(tokenizer=fast, mlm_probability=MASKING_RATE)
+
+
+def _drawn(case: Case, folder: Path) -> tuple[Any, Any]:
+    """The drawn sequences that our side trains on as a Dataset, and their collator."""
+    folder.mkdir()
+    vocabulary = case.architecture.vocabulary
+    split = drawn_data(folder, vocabulary, case.sequence_length).split("train")
+    return dataset_of(split.take(np.arange(min(SEQUENCES["train"], len(split))))), collator_of(_drawn_tokenizer(vocabulary))
+
+
+def _drawn_tokenizer(vocabulary: int) -> Tokenizer:
+    """BERT's tokeniser with so many pieces, the special ones first."""
+    words = (f"w{number}" for number in range(vocabulary - len(SPECIAL_PIECES)))
+    return bert_tokenizer({piece: number for number, piece in enumerate([*SPECIAL_PIECES, *words])})
 
 
 def loop(case: Case, folder: Path, channel: Connection) -> None:
-    """A plain loop: masked batches at hand, autocast, fused AdamW with our recipe's constants, the gradient's norm clipped."""
+    """Train in a plain loop: masked batches at hand, autocast, fused AdamW with our recipe's constants, clipped gradients."""
     torch.set_num_threads(case.threads)
     gate = gate_of(channel, case.device)
-    dataset, collate = sequences_of(case, folder / "loop"), collator_of(case)
+    dataset, collate = _drawn(case, folder / "loop")
     model = model_of(case).to(case.device).train()
     recipe = case.config().recipe
     optimizer = adamw(model, recipe)
@@ -96,16 +125,16 @@ class _GateCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self.gate = gate
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """One step is done."""
+        """Count the step."""
         self.gate.step()
 
 
 def trainer(case: Case, folder: Path, channel: Connection, compiled: bool = False) -> None:
-    """The Trainer of transformers with the collator of run_mlm and its dense head; `compiled` adds its torch_compile."""
+    """Train by the Trainer of transformers with the collator of run_mlm and its dense head; `compiled` adds torch_compile."""
     torch.set_num_threads(case.threads)
     gate = gate_of(channel, case.device)
     name = "trainer_compiled" if compiled else "trainer"
-    dataset, collate = sequences_of(case, folder / name), collator_of(case)
+    dataset, collate = _drawn(case, folder / name)
     arguments = TrainingArguments(
         output_dir=str(folder / name),
         per_device_train_batch_size=case.batch,
@@ -125,5 +154,84 @@ def trainer(case: Case, folder: Path, channel: Connection, compiled: bool = Fals
 
 
 def trainer_compiled(case: Case, folder: Path, channel: Connection) -> None:
-    """The Trainer with torch_compile."""
+    """Train by the Trainer with torch_compile."""
     trainer(case, folder, channel, compiled=True)
+
+
+def run_mlm(case: Case, prepared: PreparedData, steps: int, rate: float, seed: int) -> Curve:
+    """Train BertForMaskedLM of the case by Trainer, whose defaults stay but for rate, batch, steps, precision and seed."""
+    use_one_gpu()
+    torch.set_num_threads(case.threads)
+    torch.manual_seed(seed)
+    model = model_of(case)
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=case.batch,
+            max_steps=steps,
+            learning_rate=rate,
+            bf16=case.dtype == "bf16",
+            use_cpu=case.device == "cpu",
+            seed=seed,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        split = prepared.split("train")
+        recorder = _EvaluationCallback(case, lambda: validation_loss(model, case, prepared), max(1, steps // EVALUATIONS))
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=dataset_of(split.take(np.arange(len(split))), prepared.special.all),
+            data_collator=collator_of(prepared.tokenizer()),
+            callbacks=[recorder],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return recorder.curve
+
+
+class _EvaluationCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Validates every so many steps and at the end, and records the seconds of training before each."""
+
+    def __init__(self, case: Case, validate: Callable[[], float], every: int) -> None:
+        self.case, self.validate, self.every = case, validate, every
+        self.curve: Curve = []
+        self._watch = TrainingClock()
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Start the clock."""
+        self._watch.start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Validate where it is due."""
+        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
+            if self.case.device == "cuda":
+                torch.cuda.synchronize()
+            seconds = self._watch.pause()
+            self.curve.append(LossPoint(seconds, state.global_step * self.case.batch_tokens, self.validate()))
+            self._watch.start()
+
+
+@torch.no_grad()
+def validation_loss(model: Any, case: Case, prepared: PreparedData) -> float:
+    """The loss on the sequences and masks that our runs validate on: sum of nats over masked tokens ÷ their number."""
+    model.eval()
+    nats, count = 0.0, 0
+    for masked in _batches(case, prepared):
+        tokens, positions_BxK, labels = (each.to(case.device) for each in masked)
+        with autocast(case.device, case.dtype):
+            hidden_BxSxH = model.bert(tokens).last_hidden_state
+            index = positions_BxK[:, :, None].expand(-1, -1, hidden_BxSxH.shape[-1])
+            logits: Tensor = model.cls(hidden_BxSxH.gather(1, index)).float()
+        nats += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"))
+        count += int((labels != IGNORED).sum())
+    model.train()
+    return nats / count
+
+
+def _batches(case: Case, prepared: PreparedData) -> Iterator[MaskedBatch]:
+    """The masked validation set that our runs have."""
+    masked = PackedBatches(case.config(), prepared).validation
+    parts = (torch.split(each, EVALUATION_SEQUENCES) for each in masked)
+    return (MaskedBatch(*batch) for batch in zip(*parts, strict=True))

@@ -1,10 +1,10 @@
-"""Where benchmarks are kept: one JSON, one table in Markdown and one figure a machine, written after every row."""
+"""What is kept of a benchmark: its rows, in one JSON file for each machine, with tables in Markdown beside it."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,40 @@ from typing import Any
 from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
 from study.base.machine import cores
-from study.benching.bench_tables import as_markdown
+from study.benching.bench_tables import Row, as_markdown
 from study.counting.latency_table import hardware_name
 from study.counting.memory import Device
 
 FORMAT = 1
-"""Raised when the form of the JSON changes; a file of another form is begun anew."""
+"""Raised when the form of the JSON changes; a file of another form is replaced."""
 
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "accelerate", "tokenizers", "numpy", "scaling-study")
-"""What the versions of a section name, where it is installed."""
+"""The packages whose versions are kept."""
+
+Report = Callable[[Row], None]
+"""Takes each row as soon as it is measured."""
+
+
+def measurement(
+    what: str, value: float, unit: str, *, at_most: float | None = None, at_least: float | None = None, sentence: str = ""
+) -> dict[str, Any]:
+    """A row of one value: what it is, its unit, and whether it meets its target if there is one."""
+    met = None
+    if at_most is not None:
+        met = value <= at_most
+    elif at_least is not None:
+        met = value >= at_least
+    row = {"what": what, "value": value, "unit": unit, "at_most": at_most, "at_least": at_least, "met": met, "error": None}
+    return row | ({"sentence": sentence} if sentence else {})
+
+
+def failure(what: str, error: str) -> dict[str, Any]:
+    """The row of something that could not be measured."""
+    return {"what": what, "value": None, "unit": "", "at_most": None, "at_least": None, "met": None, "error": error}
 
 
 def environment(device: Device, threads: int) -> dict[str, Any]:
-    """What the rows of a section hold for: hardware, threads and versions."""
+    """The hardware, threads and versions that the rows of a section hold for."""
     import torch
 
     from study.training.execution import processor
@@ -48,26 +69,26 @@ def _version(package: str) -> str | None:
 
 
 class Results:
-    """The results of one machine, by section; what is measured again replaces its section, and the others stay."""
+    """The results of one machine by section: a section that is measured again is replaced, the others stay."""
 
     def __init__(self, folder: Path, device: Device, threads: int) -> None:
         self.environment = environment(device, threads)
         self.file = folder / f"{hardware_name(self.environment)}.json"
         self.sections: dict[str, Any] = read_sections(self.file) if is_there(self.file) else {}
 
-    def put(self, section: str, rows: list[dict[str, Any]], busy: Sequence[float | None] = ()) -> None:
-        """Write a section's rows so far, in this environment; `busy` is what others used of the processors before and after."""
-        self.sections[section] = {"environment": self.environment | {"busy": [*busy]}, "rows": rows}
+    def put(self, section: str, rows: Sequence[Row], busy: Sequence[float | None] = ()) -> None:
+        """Write a section's rows; `busy` is the share of the processors that other programs used before and after."""
+        self.sections[section] = {"environment": self.environment | {"busy": [*busy]}, "rows": [*rows]}
         content = {"format": FORMAT, "hardware": self.file.stem, "sections": self.sections}
         write_atomically(self.file, json.dumps(content, indent=1).encode() + b"\n")
         write_atomically(self.file.with_suffix(".md"), as_markdown(self.file.stem, self.sections).encode())
 
 
 def read_sections(file: Path) -> dict[str, Any]:
-    """The sections of a results file; none where it is of another form. Raises InputError where it is no such file."""
+    """The sections of a results file, none if it has another form; raises InputError if it is not a results file."""
     try:
         content = json.loads(file.read_bytes())
         sections: dict[str, Any] = content["sections"] if content["format"] == FORMAT else {}
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise InputError.at(str(file), f"is no file of study bench ({error}); move it away") from None
+        raise InputError.at(str(file), f"is not a file of study bench ({error}); move it away") from None
     return sections

@@ -1,45 +1,56 @@
-"""How soon things start: commands as whole processes, and runs of a sweep from submission to their first step.
-
-Runs are started in a process of its own (study.benching.apart), as `study launch` would.
-"""
+"""How soon things start: commands as whole processes, and runs of a sweep from submission to their first step."""
 
 from __future__ import annotations
 
 import io
-import json
+import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
 
 import yaml
+from rich.console import Console
 
-from study.base import machine
 from study.base.durable_files import is_there
-from study.benching.apart import measure_apart
-from study.benching.figures import Tell, figure
+from study.base.machine import cores
+from study.benching.own_process import failures_reported, in_own_process
+from study.benching.results import Report, measurement
+from study.config.resources import Resources
+from study.config.run_config import RunConfig
+from study.config.sweep_files import read_sweep
+from study.data.prepared import prepare
+from study.executing.executors import LocalExecutor
+from study.executing.slots import Slot
+from study.planning.plan import Plan
+from study.running.launch import launched
+from study.running.run_proposer import RunJob
+from study.store.run_folder import RunFolder
 
 CALLS, RUNS, SWEPT = 7, 8, 100
-"""How often a command is called; runs that are started one after the other; runs of the sweep."""
+"""Calls of each command; runs that are started one after the other; runs of the sweep."""
 
 COMMANDS = ((("--help",), 0.3), (("params", "bert-base"), 0.5))
-"""Commands and the seconds that they may take."""
+"""Commands and their targets in seconds."""
 
 START_SECONDS, RUN_SECONDS = 1.0, 0.3
-"""What a start, and a run of the sweep, may take."""
+"""The targets of a start, and of a run of the sweep."""
 
 CODE = "import sys; from study.cli import main; sys.argv[0] = 'study'; main()"
 
 
-def measure_starting(tell: Tell) -> None:
-    """Time the commands, a start of a run, and a sweep of 100 runs of one step each."""
+def measure_starting(report: Report) -> None:
+    """Time the commands, the start of a run, and a sweep of 100 runs of one step each."""
     for arguments, limit in COMMANDS:
         seconds = median(_process_seconds(arguments) for _ in range(CALLS))
-        tell(figure(f"study {' '.join(arguments)}, a whole process", seconds, "s", at_most=limit))
-    measure_apart("study.benching.starting", "starting runs", tell)
+        report(measurement(f"study {' '.join(arguments)}, a whole process", seconds, "s", at_most=limit))
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder, failures_reported("starting runs", report):
+        for row in in_own_process(run_rows, Path(folder)):
+            report(row)
 
 
 def _process_seconds(arguments: tuple[str, ...]) -> float:
@@ -73,39 +84,25 @@ def write_sweep(folder: Path, seeds: int) -> Path:
 
 
 def run_rows(folder: Path) -> list[dict[str, Any]]:
-    """Seconds from submission to the first step, and those that a run of one step adds to a sweep."""
-    from rich.console import Console
-
-    from study.config.resources import Resources
-    from study.config.sweep_files import read_sweep
-    from study.planning.plan import Plan
-    from study.running.launch import launched
-
+    """Seconds from submission to the first step, and those that a run of one step adds to a sweep, with a new cache."""
+    os.environ["STUDY_CACHE"] = str(folder / "cache")
     spec, values = read_sweep(write_sweep(folder, SWEPT))
-    config = Plan(spec).first_runs[0]
-    first, *later = _starts(config, folder / "single")
+    first, *later = _starts(Plan(spec).first_runs[0], folder / "single")
     started = perf_counter()
     with launched(spec, values, folder / "results", Resources(device="cpu"), Console(file=io.StringIO()), track=False):
         pass
     swept = (perf_counter() - started) / SWEPT
     return [
-        figure("the first run of a sweep, submission to first step", first, "s"),
-        figure("each later run, submission to first step", median(later), "s", at_most=START_SECONDS),
-        figure(f"a run of one step among {SWEPT} in a sweep", swept, "s", at_most=RUN_SECONDS),
+        measurement("the first run of a sweep, submission to first step", first, "s"),
+        measurement("each later run, submission to first step", median(later), "s", at_most=START_SECONDS),
+        measurement(f"a run of one step among {SWEPT} in a sweep", swept, "s", at_most=RUN_SECONDS),
     ]
 
 
-def _starts(config: Any, folder: Path) -> list[float]:
-    """Seconds from submission until the first row of metrics is there, for runs one after the other."""
-    from study.data.prepared import prepare
-    from study.executing.executors import LocalExecutor
-    from study.executing.slots import Slot
-    from study.running.run_proposer import RunJob
-    from study.store.run_folder import RunFolder
-
+def _starts(config: RunConfig, folder: Path) -> list[float]:
+    """Seconds from submission to the first row of metrics, of runs one after the other."""
     run_id = config.fingerprint(prepare(config.data).fingerprint)
-    cores = machine.cores()
-    executor, seconds = LocalExecutor([Slot("cpu", (0,), cores)]), []
+    executor, seconds = LocalExecutor([Slot("cpu", (0,), cores())]), []
     for number in range(RUNS):
         run = RunFolder(folder / str(number) / run_id)
         started = perf_counter()
@@ -118,8 +115,3 @@ def _starts(config: Any, folder: Path) -> list[float]:
             why = f"exit status {status}" if record is None else f"{record.state}, {record.reason}"
             raise RuntimeError(f"a run ended with {why}: {run.log_file.read_text()[-500:]}")
     return seconds
-
-
-if __name__ == "__main__":
-    told = run_rows(Path(sys.argv[1]))
-    sys.stdout.write(json.dumps(told))

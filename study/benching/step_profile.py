@@ -8,10 +8,10 @@ from typing import Any
 from study.counting.memory import Device
 
 PRODUCTS, ATTENTION, REST = "products", "attention", "norms, GELU and sums"
-"""The products of the layers and the head, those of attention with what is between them, and what is of no other kind."""
+"""The products of layers and head, attention with its own products, and everything of no other kind."""
 
 BETWEEN: dict[Device, str] = {"cpu": "Python between the operations", "cuda": "the GPU idle between kernels"}
-"""What is left of a step without its operations, or its kernels."""
+"""What is left of a step without its operations or kernels."""
 
 _OPERATIONS = {
     PRODUCTS: ("aten::mm", "aten::addmm", "_linear_pointwise"),
@@ -20,21 +20,19 @@ _OPERATIONS = {
 }
 
 _KERNELS = {
-    ATTENTION: ("flash", "fmha", "sdpa", "cudnn", "attention"),  # before the products, whose library flash's kernels name, too
+    ATTENTION: ("flash", "fmha", "sdpa", "cudnn", "attention"),  # before the products, whose library flash's kernels name too
     PRODUCTS: ("gemm", "nvjet", "cutlass", "splitk"),
     "the optimiser": ("adam", "multi_tensor_apply", "lpnorm"),
     "the loss over the logits": ("softmax", "nll_loss", "cross_entropy"),
     "the token table": ("embedding",),
     "the masks": ("topk", "sort", "distribution", "scatter_gather"),
 }
-"""Parts of the names of CUDA kernels: cuBLAS's, cuDNN's, flash attention's, torch's own, and those that Inductor fuses, which
+"""Parts of the names of CUDA kernels: cuBLAS's, cuDNN's, flash attention's, torch's own, and Inductor's fused ones, which
 name the operations in them."""
-
-Shares = dict[str, float]
 
 
 def kind_of(name: str, shapes: Iterable[Sequence[int]], vocabulary: int) -> str:
-    """The kind of an operation, by its name, or by whether it reads logits (…, V) or a token table (V, H)."""
+    """The kind of an operation, by its name or by its inputs: logits (…, V) or a token table (V, H)."""
     if (kind := _named(name, _OPERATIONS)) != REST:
         return kind
     sizes = [tuple(shape) for shape in shapes if len(shape) > 1]
@@ -46,7 +44,7 @@ def kind_of(name: str, shapes: Iterable[Sequence[int]], vocabulary: int) -> str:
 
 
 def kernel_kind(name: str) -> str:
-    """The kind of a CUDA kernel, by its name alone."""
+    """The kind of a CUDA kernel, by its name."""
     return _named(name, _KERNELS)
 
 
@@ -54,10 +52,10 @@ def _named(name: str, kinds: Mapping[str, Sequence[str]]) -> str:
     return next((kind for kind, parts in kinds.items() if any(part in name.lower() for part in parts)), REST)
 
 
-def shares_of(seconds: Mapping[str, float], step_seconds: float, device: Device) -> Shares:
-    """The parts of a step by kind, the largest first; what operations or kernels leave is Python's, or nobody's.
+def shares_of(seconds: Mapping[str, float], step_seconds: float, device: Device) -> dict[str, float]:
+    """The share of each kind in a step, the largest first; the rest of the step is Python's, or the GPU is idle.
 
-    Where the steps that were profiled took longer than the step that was timed, as on a busy machine, they are parts of those.
+    If the profiled steps took longer than the timed step, as on a busy machine, they are shares of the profiled ones.
     """
     whole = max(step_seconds, sum(seconds.values()))
     shares = {kind: spent / whole for kind, spent in seconds.items()}
@@ -66,43 +64,33 @@ def shares_of(seconds: Mapping[str, float], step_seconds: float, device: Device)
 
 
 def seconds_by_kind(profile: Any, device: Device, vocabulary: int, steps: int) -> dict[str, float]:
-    """Seconds a step by kind, from a torch profile of some steps that kept the shapes.
+    """Seconds a step by kind, from a torch profile of some steps with shapes.
 
-    Raises ValueError where no operation or kernel is known as a matrix product.
+    Raises ValueError if no operation or kernel is recognised as a matrix product.
     """
-    found: dict[str, float] = {}
-    for kind, spent in _kernels(profile) if device == "cuda" else _operations(profile, vocabulary):
-        found[kind] = found.get(kind, 0.0) + spent / 1e6 / steps
-    if PRODUCTS not in found:
+    seconds: dict[str, float] = {}
+    for kind, microseconds in _kernels(profile) if device == "cuda" else _operations(profile, vocabulary):
+        seconds[kind] = seconds.get(kind, 0.0) + microseconds / 1e6 / steps
+    if PRODUCTS not in seconds:
         raise ValueError(f"the profile of {steps} steps names no matrix product")
-    return found
+    return seconds
 
 
 def _operations(profile: Any, vocabulary: int) -> Iterator[tuple[str, float]]:
-    """The kind of each operation on a CPU, and its microseconds without those of the operations in it."""
+    """The kind and the own microseconds of each operation on a CPU."""
     for event in profile.key_averages(group_by_input_shape=True):
         if event.key.startswith(("aten::", "mkldnn::")):
             yield kind_of(event.key, event.input_shapes, vocabulary), event.self_cpu_time_total
 
 
 def _kernels(profile: Any) -> Iterator[tuple[str, float]]:
-    """The kind of each CUDA kernel, and its microseconds; copies and fills of memory are kernels, too."""
+    """The kind and the microseconds of each CUDA kernel; copies and fills of memory are kernels too."""
     for event in profile.events():
         if event.device_type.name == "CUDA" and not event.is_user_annotation:
             yield kernel_kind(event.name), event.time_range.elapsed_us()
 
 
-def told(spent: Shares, rate: float) -> str:
-    """Where a step goes, and the part of the best rate that its products run at."""
-    first = f"products take {spent[PRODUCTS]:.0%} of a step, at {rate:.0%} of their best rate"
-    return ", ".join([first, *(f"{kind} {share:.0%}" for kind, share in spent.items() if kind != PRODUCTS)])
-
-
-def explained(step: tuple[Shares, float], usual: tuple[Shares, float]) -> str:
-    """How a step differs from a better one, each its shares and the part of the best rate that its products run at."""
-    (spent, rate), (there, rate_there) = step, usual
-    grown = max((kind for kind in spent if kind != PRODUCTS), key=lambda kind: spent[kind] - there.get(kind, 0.0))
-    return (
-        f"products take {spent[PRODUCTS]:.0%} of the step, at {rate:.0%} of their best rate, and {grown} {spent[grown]:.0%} "
-        f"({there[PRODUCTS]:.0%}, {rate_there:.0%} and {there.get(grown, 0.0):.0%} there)"
-    )
+def profile_sentence(shares: Mapping[str, float], rate: float) -> str:
+    """Where a step goes, and the share of their best rate that its products reach."""
+    first = f"products take {shares[PRODUCTS]:.0%} of a step, at {rate:.0%} of their best rate"
+    return ", ".join([first, *(f"{kind} {share:.0%}" for kind, share in shares.items() if kind != PRODUCTS)])

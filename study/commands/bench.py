@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from study.commands.options import CountRange, FiniteRange, as_json, device_opti
 @click.option("--dropout", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders.")
 @device_option
 @threads_option
+@click.option("--tokens", type=CountRange(1), default=1_000_000, show_default=True, help="Of run_mlm, for time-to-loss.")
+@click.option("--seeds", type=CountRange(1), default=1, show_default=True, help="Seeds of time-to-loss.")
 @click.option("--rounds", type=CountRange(1), help="Rounds of alternating contenders.  [default: 5, 3 on CUDA]")
 @click.option("--output", type=output_folder, default=Path("results/bench"), show_default=True)
 @as_json
@@ -34,39 +36,40 @@ def bench(
     """Measure how fast this machine trains, starts and reads.
 
     The usual peer and the machine's own limits stand beside it. Every row is printed and written to OUTPUT/<hardware>.json as
-    it is finished, with a table and a figure beside it. With --json the rows are printed, by section where there are several.
+    it is finished; tables and figures lie beside it. With --json the rows are printed, by section if there are several.
     """
     rest_at_barriers()
     from study.base.quantities import read_whole_numbers
-    from study.benching.command import Choice, run
-    from study.plotting import roofline, training_speed
+    from study.benching.command import BenchOptions, run
+    from study.plotting import loss_against_seconds, training_speed
 
     vocabularies = None if vocabulary is None else read_whole_numbers("--vocabulary", vocabulary)
-    choice = Choice(**options, vocabularies=vocabularies, dtypes=_dtypes(dtype))
-    results, rows = run(choice, only, output, lambda section, row: echo(as_line(section, row), err=True), {"laws": _laws})
-    for figure in (training_speed, roofline):
+    requested = BenchOptions(**options, vocabularies=vocabularies, dtypes=_dtypes(dtype))
+    results, rows = run(requested, only, output, lambda section, row: echo(as_line(section, row), err=True), {"laws": _laws})
+    for figure in (training_speed, loss_against_seconds):
         figure.draw_file(results.file)
     if as_json:
         echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
     else:
-        tables = [as_text(section, found, results.sections[section]["environment"]["busy"]) for section, found in rows.items()]
+        tables = [as_text(section, table, results.sections[section]["environment"]["busy"]) for section, table in rows.items()]
         echo("\n\n".join([*tables, f"Kept in {results.file}"]))
 
 
-def _laws(tell: Callable[[dict[str, Any]], None]) -> None:
+def _laws(report: Callable[[Mapping[str, Any]], None]) -> None:
     """Fit and refit Chinchilla's law, and fit it to a large ledger."""
-    from study.benching.figures import figure
+    from study.benching.results import measurement
     from study.replicating.benchmark import CELLS, REFITS, RUNS_OF_A_CELL, ledger_seconds, measure
 
     times = measure()
-    tell(figure(f"a fit and {REFITS:,} refits of Chinchilla's law ({times.status})", times.ours_seconds, "s"))
-    tell(figure("SciPy's BFGS for as many, over ours", times.scipy_seconds / times.ours_seconds, "times"))
+    report(measurement(f"a fit and {REFITS:,} refits of Chinchilla's law ({times.status})", times.ours_seconds, "s"))
+    report(measurement("SciPy's BFGS for as many, over ours", times.scipy_seconds / times.ours_seconds, "times"))
     ledger, table = ledger_seconds()
-    tell(figure(f"a fit to a ledger of {CELLS * RUNS_OF_A_CELL:,} runs", ledger, "s"))
-    tell(figure("over a fit to a table of as many rows", ledger / table, "times"))
+    report(measurement(f"a fit to a ledger of {CELLS * RUNS_OF_A_CELL:,} runs", ledger, "s"))
+    report(measurement("over a fit to a table of as many rows", ledger / table, "times"))
 
 
 def _dtypes(text: str | None) -> Any:
+    """The precisions of `--dtype`, None without it."""
     from study.base.errors import InputError
 
     if text is None:

@@ -240,20 +240,20 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
     from rich.progress import Progress, TimeRemainingColumn
 
     from study.base.terminal import show
-    from study.benching.latency_command import Choice, disturbed, measure_into, table_of
+    from study.benching.latency import LatencyOptions, disturbance, latency_summary, measure_into
     from study.plotting import parameters_against_latency
 
     with Progress(
         *Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True
     ) as progress:
         task = progress.add_task("warming up", total=1.0)
-        choice = Choice(**options)
-        rows, path = measure_into(out, choice, lambda share: progress.update(task, completed=share, description="timing"))
+        requested = LatencyOptions(**options)
+        rows, path = measure_into(out, requested, lambda share: progress.update(task, completed=share, description="timing"))
     parameters_against_latency.write(path)
     if as_json:
         echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))
     else:
-        show(table_of(rows), f"The table: {path}", *filter(None, [disturbed(rows)]))
+        show(latency_summary(rows), f"The table: {path}", *filter(None, [disturbance(rows)]))
 
 
 def _latency_model(table: Path | None, conditions: Conditions) -> LatencyModel | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +16,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
-from study.data.masking import MaskedBatch, Masker
-from study.data.prepared import PreparedData
+from study.data.masking import MaskedBatch, Masker, StaticMasks
+from study.data.prepared import PreparedData, prepare
 from study.data.token_files import PackedSequences
+from study.data.tokenizing import continuing_pieces
 
 
 class DataOrder:
@@ -58,11 +60,14 @@ class PackedBatches(pl.LightningDataModule):
 
     One fixed permutation of each validation sequence measures what the order of its words is worth.
 
-    `pinned` batches are copied to a GPU while it computes: it never waits for one, since the host runs ahead of it.
+    Without `prepared` the data of the configuration are prepared. `pinned` batches are copied to a GPU while it computes: it
+    never waits for one, since the host runs ahead of it.
     """
 
-    def __init__(self, config: RunConfig, prepared: PreparedData, masker: Masker, pinned: bool = False) -> None:
+    def __init__(self, config: RunConfig, prepared: PreparedData | None = None, pinned: bool = False) -> None:
         super().__init__()
+        prepared = prepare(config.data) if prepared is None else prepared
+        masker = validation_masker(config, prepared)
         self.config, self.train, self.pinned = config, prepared.split("train"), pinned
         self.order = DataOrder(len(self.train), config.batch_sequences, config.seed)
         generator = torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS))
@@ -83,6 +88,27 @@ class PackedBatches(pl.LightningDataModule):
         slices = torch.split(rows, max(1, 2 * self.config.batch_sequences // self.trainer.world_size))
         batches = [ValidationBatch(r, MaskedBatch(*(each[r] for each in self.validation)), self.permuted[r]) for r in slices]
         return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+
+
+def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
+    """The masking of a run's validation on prepared data."""
+    special, vocabulary = prepared.special, config.architecture.vocabulary
+    return Masker(config.masking, config.validation_predictions, special.mask, special.all, vocabulary)
+
+
+def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
+    """The masking of a run's training; raises InputError if words are masked whole and the tokeniser cannot tell them."""
+    masking, continuing = config.recipe.masking, None
+    if masking.whole_words:
+        continuing = torch.zeros(config.architecture.vocabulary, dtype=torch.bool)
+        continuing[continuing_pieces(prepared.tokenizer())] = True
+    return replace(
+        validation_masker(config, prepared),
+        masking=config.training_masking,
+        predictions=config.predictions,
+        continuing=continuing,
+        static=StaticMasks(masking.static_copies, stream_seed(Stream.MASKS, config.seed)) if masking.static_copies else None,
+    )
 
 
 class _Steps(IterableDataset[Tensor]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,15 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch._functorch import config as functorch
 
+from study.base.errors import InputError
 from study.base.quantities import plural
 from study.base.randomness import Stream, stream_seed
 from study.base.statistics import variance_of_mean
 from study.config.resources import Kernels
 from study.config.run_config import RunConfig
-from study.data.batches import ValidationBatch
+from study.data.batches import ValidationBatch, training_masker
 from study.data.masking import IGNORED, MaskedBatch, Masker
+from study.data.prepared import prepare
 from study.model.dropout import seed_dropout
 from study.model.encoder import has_fused_kernels
 from study.model.linear import multiply_through_onednn
@@ -120,12 +122,16 @@ class MaskedLanguageModelling(pl.LightningModule):
     the share of it used by the executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy`
     and `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, the document of each
     sequence. Raises FloatingPointError if a logged loss is not finite.
+
+    The same metrics are in `trainer.callback_metrics`, for ModelCheckpoint, EarlyStopping and pruning callbacks. Without a
+    `masker` the data of the configuration are prepared and their maskers used, so that `MaskedLanguageModelling(config)` trains
+    under any Lightning Trainer with `PackedBatches(config)`, and `load_from_checkpoint` needs nothing but the checkpoint.
     """
 
     def __init__(
         self,
-        config: RunConfig,
-        masker: Masker,
+        config: RunConfig | Mapping[str, Any],
+        masker: Masker | None = None,
         log_every_steps: int = 50,
         peak_flops_per_second: float | None = None,
         kernels: Kernels = "eager",
@@ -133,7 +139,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         validation_documents: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.config, self.masker, self.log_every_steps = config, masker, log_every_steps
+        config = config if isinstance(config, RunConfig) else RunConfig.parse(config)
+        self.save_hyperparameters({"config": config.to_dict()})
+        self.config, self._given_masker, self.log_every_steps = config, masker, log_every_steps
         self.peak_flops_per_second, self.kernels, self.teacher = peak_flops_per_second, kernels, teacher
         teachers = None if teacher is None else teacher.model.architecture
         self.train_flops_per_token = config.flops_per_token_with(teachers)["train_flops"]
@@ -174,7 +182,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         have gradients.
         """
         models = [self.model] if self.teacher is None else [self.model, self.teacher.model.to(self.device)]
-        self._generator, self.masker = torch.Generator(self.device), self.masker.to(self.device)
+        self._generator, self.masker = torch.Generator(self.device), self._training_masker().to(self.device)
         self._graph: StepGraph | None = None
         self._predicted_loss: Callable[..., Tensor] = self.model.predicted_loss
         if self.kernels == "onednn":
@@ -189,6 +197,16 @@ class MaskedLanguageModelling(pl.LightningModule):
             self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)
             if self.uses_fused_kernels:
                 self._write_out()
+
+    def _training_masker(self) -> Masker:
+        """The masker of training; raises InputError if the recipe names a trained run, which only a launch loads."""
+        if self._given_masker is not None:
+            return self._given_masker
+        if runs := self.config.recipe.trained_runs:
+            raise InputError.at(f"recipe.{next(iter(runs))}", "names a trained run; train with study.api.train, which loads it")
+        prepared = prepare(self.config.data)
+        self.validation_documents = torch.from_numpy(prepared.validation_documents())
+        return training_masker(self.config, prepared)
 
     @property
     def uses_fused_kernels(self) -> bool:
@@ -307,7 +325,11 @@ class MaskedLanguageModelling(pl.LightningModule):
         return {"perf/tokens_per_second": tokens_per_second, "perf/mfu": achieved / self.peak_flops_per_second}
 
     def _log_row(self, row: dict[str, float]) -> None:
-        """Give one row to the loggers, in full precision and at once (`self.log` would round to float32 and repeat it)."""
+        """Give one row to the loggers in full precision and at once, and its metrics to callbacks.
+
+        `self.log` would round to float32 for the loggers and repeat the row.
+        """
+        self.log_dict(row, logger=False)
         if self.trainer.is_global_zero:
             for logger in self.trainer.loggers:
                 logger.log_metrics(self.progress() | row, step=self.steps_done)

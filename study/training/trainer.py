@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,11 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.profilers import PassThroughProfiler
 from torch import Tensor
 
-from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
 from study.counting.memory import Device, Precision
-from study.data.batches import PackedBatches
-from study.data.masking import Masker, StaticMasks
+from study.data.batches import PackedBatches, training_masker, validation_masker
+from study.data.masking import Masker
 from study.data.prepared import PreparedData
-from study.data.tokenizing import continuing_pieces
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.store.run_folder import RunFolder
 from study.store.work_folder import step_of
@@ -84,8 +82,7 @@ class Training:
         if execution.device == "cpu":
             keep_freed_memory()
         clock, module = Clock(folder.run_id), self._module(training_masker(config, self.prepared))
-        validation_masks = validation_masker(config, self.prepared)
-        batches = PackedBatches(config, self.prepared, validation_masks, pinned=execution.device == "cuda")
+        batches = PackedBatches(config, self.prepared, pinned=execution.device == "cuda")
         metrics = None
         if rank() == 0:
             metrics = MetricsFile(folder.metrics_file, 0 if self.checkpoint is None else step_of(self.checkpoint), check)
@@ -144,7 +141,7 @@ class Training:
         trainer = lightning_trainer(
             device, self.precision, self.folder.path, devices=devices, logger=False, callbacks=[*callbacks]
         )
-        trainer.validate(module, PackedBatches(self.config, self.prepared, masker), verbose=False)
+        trainer.validate(module, PackedBatches(self.config, self.prepared), verbose=False)
         assert module.validation is not None
         return Trained(module, module.validation, time.perf_counter() - started)
 
@@ -192,27 +189,6 @@ def lightning_trainer(
         enable_progress_bar=False,
         enable_model_summary=False,
         **rest,
-    )
-
-
-def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
-    """The masking of a run's validation on prepared data."""
-    special, vocabulary = prepared.special, config.architecture.vocabulary
-    return Masker(config.masking, config.validation_predictions, special.mask, special.all, vocabulary)
-
-
-def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
-    """The masking of a run's training on prepared data; raises InputError if whole words cannot be found."""
-    masking, continuing = config.recipe.masking, None
-    if masking.whole_words:
-        continuing = torch.zeros(config.architecture.vocabulary, dtype=torch.bool)
-        continuing[continuing_pieces(prepared.tokenizer())] = True
-    return replace(
-        validation_masker(config, prepared),
-        masking=config.training_masking,
-        predictions=config.predictions,
-        continuing=continuing,
-        static=StaticMasks(masking.static_copies, stream_seed(Stream.MASKS, config.seed)) if masking.static_copies else None,
     )
 
 

@@ -15,25 +15,22 @@ import numpy as np
 import pytest
 
 from study.base.errors import InputError
-from study.benching import cost_growth as roofline
 from study.benching import gate, starting
 from study.benching import gpu_sharing as sharing
-from study.benching import single_process as probes
-from study.benching import training_rounds as training
-from study.benching.bench_tables import as_line, as_markdown, as_text
+from study.benching import training_comparison as training
+from study.benching.bench_tables import Row, as_line, as_markdown, as_text
 from study.benching.cases import Case, cases_of_models, cases_of_shapes, read_shapes
-from study.benching.command import Choice
-from study.benching.figures import failed, figure
+from study.benching.command import BenchOptions
 from study.benching.gate import Contender, ContenderError, Gate, Order, RoundTime
-from study.benching.results import Results, read_sections
-from study.benching.rows import Rounds, median_interval, training_row
+from study.benching.results import Results, failure, measurement, read_sections
 from study.benching.step_profile import kernel_kind, kind_of, seconds_by_kind, shares_of
+from study.benching.surroundings import checkpoint_seconds
+from study.benching.training_comparison import Rounds, TrainingComparison, median_interval, training_row
 from study.counting.architecture import Architecture
 from study.counting.memory import TrainingStep, training_memory
 from study.counting.named_models import named
 from study.counting.parameters import flops_per_token, spared_flops_per_token
 from study.executing.slots import MPS_PORTION, Slot, rank_environments
-from study.plotting import roofline as roofline_figure
 from study.plotting import training_speed
 
 TINY = Architecture(depth=1, width=32, heads=1, ffn=128, vocabulary=200, positions=512)
@@ -136,14 +133,14 @@ def test_the_cases_of_a_gpu_are_the_miniatures_base_and_large() -> None:
 def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError, match="no CUDA device"):
-        Choice(device="cuda").cases()
+        BenchOptions(device="cuda").cases()
 
 
 def test_options_of_shapes_are_refused_where_a_gpu_brings_its_own_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with pytest.raises(InputError, match="--batch, --sequence-length: is of --shapes"):
-        Choice(device="cuda", batch=8, sequence_length=64).cases()
-    (case,) = Choice(device="cuda", batch=8, sequence_length=64, shapes="2x128", vocabularies=(1000,)).cases()
+    with pytest.raises(InputError, match="--batch, --sequence-length: needs --shapes"):
+        BenchOptions(device="cuda", batch=8, sequence_length=64).cases()
+    (case,) = BenchOptions(device="cuda", batch=8, sequence_length=64, shapes="2x128", vocabularies=(1000,)).cases()
     assert (case.batch, case.sequence_length, case.dtype) == (8, 64, "bf16")
 
 
@@ -152,7 +149,7 @@ def test_a_section_measured_again_replaces_itself_alone(tmp_path: Path) -> None:
     results = Results(tmp_path, "cpu", threads=2)
     results.put("train", [row])
     again = Results(tmp_path, "cpu", threads=1)
-    again.put("start", [figure("study --help", 0.07, "s", at_most=0.3), failed("study params", "it crashed")])
+    again.put("start", [measurement("study --help", 0.07, "s", at_most=0.3), failure("study params", "it crashed")])
     sections = read_sections(again.file)
     assert sections["train"]["rows"] == [row]
     assert (sections["train"]["environment"]["threads"], sections["start"]["environment"]["threads"]) == (2, 1)
@@ -186,55 +183,6 @@ def test_the_cases_of_the_figure_stand_in_the_order_of_the_rows_and_those_withou
     assert [(text.get_text(), text.get_position()[1]) for text in left.texts if text.get_text() == "no peer"] == [
         ("no peer", 0)
     ]
-
-
-def roofline_rows() -> list[dict[str, Any]]:
-    """Every case at 60% of its roof but the narrowest, at 20%, on 100 GFLOP/s and 10 GB/s."""
-    rows = []
-    for varied, case in roofline.cases("cpu", 1):
-        narrow = case.architecture.width == 64
-        roof = roofline.roofline_row(varied, case, 1.0, (1e11, 1e10))["roof"]
-        seconds = case.flops_per_token * case.batch_tokens / (roof * (0.2 if narrow else 0.6))
-        rows.append(roofline.roofline_row(varied, case, seconds, (1e11, 1e10)))
-    return rows
-
-
-def test_sizes_are_varied_one_at_a_time_around_the_middle() -> None:
-    rows = roofline_rows()
-    assert {row["varied"] for row in rows} == {"width", "depth", "sequence length", "vocabulary"}
-    assert {row["value"] for row in rows if row["varied"] == "width"} == {64, 128, 256, 512, 1024}
-    assert len([row for row in rows if row["shape"] == "4x256" and row["sequence_length"] == 128]) == 7
-
-
-def test_the_roof_is_the_lower_of_products_and_memory() -> None:
-    _, case = next(iter(roofline.cases("cpu", 1)))
-    intensity = case.flops_per_token * case.batch_tokens / roofline.step_bytes(case)
-    assert roofline.roofline_row("width", case, 1.0, (1e11, 1e9))["roof"] == pytest.approx(intensity * 1e9)
-    assert roofline.roofline_row("width", case, 1.0, (1e11, 1e12))["roof"] == 1e11
-    assert roofline.roofline_row("width", case, None, (1e11, 1e12))["share_of_roof"] is None
-
-
-def test_a_size_that_falls_off_the_roof_says_where_its_step_goes(tmp_path: Path) -> None:
-    rows = roofline_rows()
-    ((narrow, best),) = roofline.fallen(rows).items()
-    assert (rows[narrow]["varied"], rows[narrow]["value"]) == ("width", 64)
-    spent = {
-        narrow: shares_of({"products": 0.3, "the optimiser": 0.1}, 1.0, "cpu"),
-        best: shares_of({"products": 0.8, "the optimiser": 0.1}, 1.0, "cpu"),
-    }
-    assert spent[narrow] == pytest.approx({"Python between the operations": 0.6, "products": 0.3, "the optimiser": 0.1})
-    with_told = roofline.with_sentences(rows, spent)
-    (told,) = [row["sentence"] for row in with_told if "sentence" in row]
-    assert told.startswith("At width 64 training reaches 20% of the roof, 60% at ")
-    rate = 0.2 * rows[narrow]["roof"] / rows[narrow]["product_rate"] * rows[narrow]["share_of_products"] / 0.3
-    assert f"products take 30% of the step, at {rate:.0%} of their best rate" in told
-    assert "Python between the operations 60% (80%" in told
-    results = Results(tmp_path, "cpu", threads=1)
-    results.put("roofline", with_told)
-    assert f"- {told}" in results.file.with_suffix(".md").read_text()
-    assert len(roofline_figure.frame(with_told)) == len(rows)
-    assert [path.suffix for path in roofline_figure.draw_file(results.file)] == [".svg"]
-    assert training_speed.draw_file(results.file) == []
 
 
 def test_operations_are_told_apart_by_name_and_by_what_they_read() -> None:
@@ -301,7 +249,7 @@ def test_kernels_are_summed_a_step_and_ranges_around_them_are_none() -> None:
 
 def test_a_step_that_was_profiled_is_told_beside_its_row(tmp_path: Path) -> None:
     rounds = known_rounds()
-    rounds.spent = {"products": 5e-4, "attention": 1e-4}
+    rounds.profile = {"products": 5e-4, "attention": 1e-4}
     row = training_row(CASE, rounds, None)
     rate = 64 * CASE.product_flops_per_token / 5e-4 / 1e9
     assert CASE.flops_per_token - CASE.product_flops_per_token == 12 * 32 * CASE.predictions
@@ -327,7 +275,7 @@ def test_on_a_gpu_what_compiles_starts_at_once_and_other_peers_one_by_one(monkey
             told.append(f"warm up {name}")
 
     tiny = cases_of_models(1, 0.0)[-1]
-    training._warm_up([Watched(tiny)], together=True)  # type: ignore[list-item]
+    training.warm_up([Watched(tiny)], together=True)  # type: ignore[list-item]
     built = ["ours", "trainer_compiled", "profiled"]
     others = [f"{what} {name}" for name in ("loop", "trainer", "matmul") for what in ("start", "warm up")]
     assert told == [*(f"start {name}" for name in built), *others, *(f"warm up {name}" for name in built)]
@@ -355,17 +303,16 @@ def test_a_wave_of_models_fits_into_80_gb_with_one_peer() -> None:
 
 
 def test_the_operations_of_a_step_take_at_most_the_step(tmp_path: Path) -> None:
-    stand = training.Stand(CASE, tmp_path / "stand")
-    for name in ("ours", training.PROFILED):
-        stand.start(name)
-        stand.warm_up(name)
-    stand.rounds(1)
-    stand.profile()
-    stand.stop()
-    (time,), seconds = stand.found.times["ours"], stand.found.spent
+    with TrainingComparison(CASE, tmp_path / "comparison") as comparison:
+        for name in ("ours", training.PROFILED):
+            comparison.start(name)
+            comparison.warm_up(name)
+        comparison.measure(1)
+        comparison.profile()
+    (time,), seconds = comparison.rounds.times["ours"], comparison.rounds.profile
     assert seconds is not None
-    assert set(stand.found.times) == {"ours"}
-    assert not stand.found.errors
+    assert set(comparison.rounds.times) == {"ours"}
+    assert not comparison.rounds.errors
     assert {"products", "attention", "the optimiser", "the loss over the logits", "norms, GELU and sums"} <= set(seconds)
     assert sum(seconds.values()) < 5 * time.step_seconds
 
@@ -420,33 +367,18 @@ def test_kernels_of_a_gpu_are_refused_where_there_is_none(study: Any, tmp_path: 
     assert not (tmp_path / "bench").exists()
 
 
-def test_what_surrounds_a_step_is_measured_in_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "STEPS", 4)
-    monkeypatch.setattr(probes, "VALIDATED_STEPS", 12)
-    monkeypatch.setattr(probes, "VALIDATION_SEQUENCES", 16)
-    found: dict[str, float] = {}
-    for probe in (probes.checkpoint, probes.loading, probes.validated):
-        ours, theirs = Pipe()
-        probe(CASE, tmp_path, theirs)
-        found |= {f"{probe.__name__}.{key}": value for key, value in ours.recv().items()}
-    assert all(value > 0 for value in found.values())
-    assert found["loading.loading_seconds"] < found["loading.step_seconds"]
-    assert found["validated.validations"] >= 1
-    assert found["validated.validation_seconds"] < found["validated.seconds"]
-    assert found["validated.tokens"] == 12 * 64
+def test_a_checkpoint_is_timed_as_runs_write_it(tmp_path: Path) -> None:
+    assert checkpoint_seconds(TINY, tmp_path) > 0
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
-def test_a_bare_loop_and_the_bandwidth_take_their_turns(tmp_path: Path) -> None:
-    stand = training.Stand(CASE, tmp_path / "stand")
-    for name in ("bare", "bandwidth"):
-        stand.start(name)
-        stand.warm_up(name)
-    stand.rounds(1)
-    stand.stop()
-    assert stand.found.errors == {}
-    assert stand.found.times["bare"][0].steps >= 1
-    (bandwidth,) = stand.found.times["bandwidth"]
-    assert bandwidth > 1e8  # type: ignore[operator]
+def test_a_bare_loop_takes_its_turns(tmp_path: Path) -> None:
+    with TrainingComparison(CASE, tmp_path / "comparison") as comparison:
+        comparison.start("bare")
+        comparison.warm_up("bare")
+        comparison.measure(1)
+    assert comparison.rounds.errors == {}
+    assert comparison.rounds.times["bare"][0].steps >= 1
 
 
 def test_runs_that_share_a_device_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,12 +386,12 @@ def test_runs_that_share_a_device_are_timed_together(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sharing, "MODELS", ("bert-tiny",))
     monkeypatch.setattr(sharing, "BATCHES", ((8, 32),))
     monkeypatch.setattr(sharing, "SECONDS", 0.05)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     sharing.measure_sharing("cpu", rows.append)
     assert [(row["runs"], row["mps"], row["errors"]) for row in rows] == [(1, False, {}), (2, False, {})]
     assert rows[0]["relative"] == 1
     assert rows[1]["relative"] > 0.2
-    assert as_line("sharing", rows[0] | {"mps": True, "portion": 12}).startswith(
+    assert as_line("sharing", {**rows[0], "mps": True, "portion": 12}).startswith(
         "sharing: bert-tiny, batch 8 x 32, runs 1, MPS yes, 12% each, tokens/s "
     )
 

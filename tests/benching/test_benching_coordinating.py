@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from study.benching.apart import measure_apart
-from study.benching.coordinating import Figures, lower, rows_of, simulate
+from study.benching.bench_tables import Row
+from study.benching.coordinating import Costs, lower, rows_of, simulate
+from study.benching.own_process import failures_reported, in_own_process
 from study.store.sweep_folder import SweepFolder
 
 
-def simulated(root: Path, runs: int, slots: int) -> Figures:
+def simulated(root: Path, runs: int, slots: int) -> Costs:
     return simulate(SweepFolder(root / f"{runs}-{slots}"), runs, slots)
 
 
@@ -31,21 +33,25 @@ def test_a_simulated_sweep_ends_every_run_once(tmp_path: Path) -> None:
 
 
 def test_the_figures_name_the_sweep_and_are_seconds_and_bytes() -> None:
-    rows = rows_of(Figures(10_000, 1_000, 1.5, 0.0048, 0.0034, 8.8, 8.6, 1.1, 650_000_000))
+    rows = rows_of(Costs(10_000, 1_000, 1.5, 0.0048, 0.0034, 8.8, 8.6, 1.1, 650_000_000))
     assert (rows[1]["what"], rows[1]["value"]) == ("each of 10,000 runs on 1,000 slots", 0.0048)
     assert [row["unit"] for row in rows] == [*["s"] * 6, "bytes"]
 
 
 def test_of_two_measurements_each_figure_is_the_lower() -> None:
     quiet, upset = (
-        Figures(100, 10, 1.0, 0.005, 0.003, 9.0, 8.0, 0.2, 650),
-        Figures(100, 10, 2.0, 0.014, 0.004, 8.0, 9.0, 0.1, 700),
+        Costs(100, 10, 1.0, 0.005, 0.003, 9.0, 8.0, 0.2, 650),
+        Costs(100, 10, 2.0, 0.014, 0.004, 8.0, 9.0, 0.1, 700),
     )
-    assert lower(quiet, upset) == lower(upset, quiet) == Figures(100, 10, 1.0, 0.005, 0.003, 8.0, 8.0, 0.1, 650)
+    assert lower(quiet, upset) == lower(upset, quiet) == Costs(100, 10, 1.0, 0.005, 0.003, 8.0, 8.0, 0.1, 650)
 
 
-def test_a_module_that_cannot_be_measured_says_why() -> None:
-    rows: list[dict[str, Any]] = []
-    measure_apart("study.benching.nowhere", "what is nowhere", rows.append)
-    assert [(row["what"], row["value"]) for row in rows] == [("what is nowhere", None)]
-    assert "No module named study.benching.nowhere" in rows[0]["error"]
+def test_what_cannot_be_measured_in_its_own_process_becomes_a_row_that_says_why() -> None:
+    rows: list[Row] = []
+    with failures_reported("the logarithm of minus one", rows.append):
+        in_own_process(math.log, -1.0)
+    with failures_reported("a killed process", rows.append):
+        in_own_process(os._exit, 1)
+    assert [(row["what"], row["value"]) for row in rows] == [("the logarithm of minus one", None), ("a killed process", None)]
+    assert rows[0]["error"].startswith("ValueError: ")
+    assert rows[1]["error"].startswith("BrokenProcessPool: ")

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from study.benching import fine_tuning_peer, stopwatch
 from study.benching import fine_tuning_speed as fine_tuning
-from study.benching.fine_tuning_speed import TASKS, Drawn, measure_fine_tuning
+from study.benching.bench_tables import Row
+from study.benching.fine_tuning_speed import TASKS, DrawnTask, TokenClock, measure_fine_tuning
 
 
 def test_drawn_texts_are_as_long_as_the_task_they_stand_for() -> None:
@@ -34,12 +34,11 @@ def test_both_sides_are_measured_in_one_precision(supported: bool, dtype: torch.
         return product
 
     monkeypatch.setattr(F, "linear", seen)
-    for module in (fine_tuning, fine_tuning_peer, stopwatch):
-        monkeypatch.setattr(module, "STEPS", {"cpu": 2})
-        monkeypatch.setattr(module, "WARM_UP", 1)
+    monkeypatch.setattr(fine_tuning, "STEPS", {"cpu": 2})
+    monkeypatch.setattr(fine_tuning, "WARM_UP", 1)
     monkeypatch.setattr(fine_tuning, "MODELS", ("bert-tiny",))
-    monkeypatch.setattr(fine_tuning, "TASKS", (Drawn("few", 200, 2.0, 0.3, 50),))
-    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(fine_tuning, "TASKS", (DrawnTask("few", 200, 2.0, 0.3, 50),))
+    rows: list[Row] = []
     measure_fine_tuning("cpu", 1, 1, rows.append)
     (row,) = rows
     assert set(products) == {dtype}
@@ -50,17 +49,17 @@ def test_both_sides_are_measured_in_one_precision(supported: bool, dtype: torch.
 def test_ratios_are_taken_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {"ours": iter([300.0, 60.0, 900.0]), "trainer": iter([100.0, 30.0, 200.0])}
     monkeypatch.setattr(fine_tuning, "ours_tokens_per_second", lambda *_: next(speeds["ours"]))
-    monkeypatch.setattr(fine_tuning_peer, "trainer_tokens_per_second", lambda *_: next(speeds["trainer"]))
+    monkeypatch.setattr(fine_tuning, "trainer_tokens_per_second", lambda *_: next(speeds["trainer"]))
     monkeypatch.setattr(fine_tuning, "MODELS", ("bert-tiny",))
-    monkeypatch.setattr(fine_tuning, "TASKS", (Drawn("few", 20, 2.0, 0.3, 50),))
-    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(fine_tuning, "TASKS", (DrawnTask("few", 20, 2.0, 0.3, 50),))
+    rows: list[Row] = []
     measure_fine_tuning("cpu", 1, 3, rows.append)
     assert [row["value"] for row in rows] == [3.0]
 
 
 def test_the_command_shows_it_as_a_table(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fine_tuning, "ours_tokens_per_second", lambda *_: 300.0)
-    monkeypatch.setattr(fine_tuning_peer, "trainer_tokens_per_second", lambda *_: 100.0)
+    monkeypatch.setattr(fine_tuning, "trainer_tokens_per_second", lambda *_: 100.0)
     status, out, err = study("bench", "--only", "finetune", "--rounds", 1, "--device", "cpu", "--output", tmp_path)
     assert status == 0, err
     assert "fine-tuning bert-tiny on texts as long as CoLA's, over Trainer" in out
@@ -70,10 +69,10 @@ def test_the_command_shows_it_as_a_table(study: Any, tmp_path: Path, monkeypatch
     assert "bert-tiny, CoLA, bf16: 300 tokens/s, Trainer 100." in text or "fp32: 300 tokens/s, Trainer 100." in text
 
 
-def test_a_stopwatch_counts_from_the_warm_up_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([10.0, 14.0])
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(clock))
-    watch = stopwatch.Stopwatch("cpu")
-    for number in range(1, stopwatch.WARM_UP + stopwatch.STEPS["cpu"] + 1):
-        watch.step(number, 8 * number)
-    assert watch.tokens_per_second == 8 * stopwatch.STEPS["cpu"] / 4
+def test_a_token_clock_counts_from_the_warm_up_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 14.0])
+    monkeypatch.setattr(fine_tuning, "perf_counter", lambda: next(times))
+    clock = TokenClock("cpu")
+    for number in range(1, fine_tuning.WARM_UP + fine_tuning.STEPS["cpu"] + 1):
+        clock.step(number, 8 * number)
+    assert clock.tokens_per_second == 8 * fine_tuning.STEPS["cpu"] / 4

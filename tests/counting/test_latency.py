@@ -14,9 +14,8 @@ import torch
 from click.testing import CliRunner
 
 from study.base.errors import InputError
-from study.benching import latency_measuring as measuring
-from study.benching.latency_command import disturbed
-from study.benching.latency_measuring import Setting, cases, hardware_environment, measure, measured_models
+from study.benching import latency as measuring
+from study.benching.latency import Timing, disturbance, hardware_environment, latency_cases, measure, measured_models
 from study.cli import commands
 from study.counting.architecture import Architecture
 from study.counting.latency_prediction import TERMS, fit_latency
@@ -35,8 +34,8 @@ def synthetic_table(noise: float = 0.0, **changes: Any) -> pd.DataFrame:
     draw = np.random.default_rng(0)
     shapes = measured_models("2x128,4x256,4x512,8x512,12x256", "", 30522, 512)
     rows = []
-    for case in cases(shapes, (1, 32), (128, 512)):
-        row = measuring._row(case, Setting(threads=2), [1.0])
+    for case in latency_cases(shapes, (1, 32), (128, 512)):
+        row = measuring._row(case, Timing(threads=2), [1.0])
         a, tokens = case.architecture, case.batch * case.sequence_length
         flops = tokens * a.depth * (24 * a.width**2 + 4 * case.sequence_length * a.width)
         seconds = (1e-3 + 2e-4 * a.depth + flops / 5e10) * float(np.exp(noise * draw.normal()))
@@ -47,7 +46,7 @@ def synthetic_table(noise: float = 0.0, **changes: Any) -> pd.DataFrame:
 def test_a_measurement_has_a_row_a_case_and_leaves_the_threads_alone() -> None:
     before = torch.get_num_threads()
     shares: list[float] = []
-    rows = measure(cases(models(), (1, 2), (8, 16)), Setting(threads=1, seconds=0.01), shares.append)
+    rows = measure(latency_cases(models(), (1, 2), (8, 16)), Timing(threads=1, seconds=0.01), shares.append)
     assert torch.get_num_threads() == before
     assert len(rows) == 8
     assert (rows["n"] >= measuring.FEWEST).all()
@@ -82,8 +81,8 @@ def test_a_first_call_that_loads_kernels_does_not_say_how_often_a_case_is_timed(
 
 
 def test_median_and_p95_are_those_of_the_sample() -> None:
-    (case,) = cases({"one": next(iter(models().values()))}, (1,), (8,))
-    row = measuring._row(case, Setting(), [float(value) for value in range(100, 0, -1)])
+    (case,) = latency_cases({"one": next(iter(models().values()))}, (1,), (8,))
+    row = measuring._row(case, Timing(), [float(value) for value in range(100, 0, -1)])
     assert (row["median_seconds"], row["p95_seconds"], row["fastest_seconds"]) == (50.5, 95.0, 1.0)
 
 
@@ -221,10 +220,10 @@ def test_the_command_measures_writes_and_draws(tmp_path: Path) -> None:
 
 def test_a_machine_that_others_use_is_noticed() -> None:
     busy = synthetic_table()
-    told = disturbed(busy)
+    told = disturbance(busy)
     assert told is not None
     assert "2.0 times as long as the fastest" in told
-    assert disturbed(busy.assign(fastest_seconds=0.9 * busy["median_seconds"])) is None
+    assert disturbance(busy.assign(fastest_seconds=0.9 * busy["median_seconds"])) is None
 
 
 @pytest.mark.parametrize(

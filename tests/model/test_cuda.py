@@ -10,7 +10,7 @@ import torch
 
 from study.base.errors import InputError
 from study.benching.cases import Case
-from study.benching.training_rounds import PROFILED, Stand
+from study.benching.training_comparison import PROFILED, TrainingComparison
 from study.config.resources import Kernels
 from study.config.run_config import RunConfig
 from study.counting.named_models import named
@@ -253,15 +253,15 @@ def test_a_replayed_graph_draws_the_masks_of_its_seed() -> None:
 
 @needs_gpu
 def test_a_profiled_step_on_a_gpu_names_its_products_and_its_attention(tmp_path: Path) -> None:
-    stand = Stand(Case(named("bert-tiny"), "bf16", batch=32, sequence_length=128, device="cuda"), tmp_path / "stand")
-    for name in ("ours", PROFILED):
-        stand.start(name)
-        stand.warm_up(name)
-    stand.rounds(1)
-    stand.profile()
-    stand.stop()
-    assert not stand.found.errors
-    seconds = stand.found.spent
+    case = Case(named("bert-tiny"), "bf16", batch=32, sequence_length=128, device="cuda")
+    with TrainingComparison(case, tmp_path / "comparison") as comparison:
+        for name in ("ours", PROFILED):
+            comparison.start(name)
+            comparison.warm_up(name)
+        comparison.measure(1)
+        comparison.profile()
+    assert not comparison.rounds.errors
+    seconds = comparison.rounds.profile
     assert seconds is not None
     assert {"products", "attention", "the optimiser", "the loss over the logits"} <= set(seconds)
-    assert sum(seconds.values()) < 1.5 * stand.found.times["ours"][0].step_seconds
+    assert sum(seconds.values()) < 1.5 * comparison.rounds.times["ours"][0].step_seconds

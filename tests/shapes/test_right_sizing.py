@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.base.errors import InputError
-from study.benching.latency_measuring import hardware_environment
+from study.benching.latency import hardware_environment
 from study.cli import commands
 from study.counting.architecture import Architecture
 from study.counting.latency_prediction import fit_latency

@@ -24,6 +24,7 @@ from study.config.named_runs import kept_layers
 from study.config.run_config import RunConfig
 from study.config.sweep import SearchSweep
 from study.counting.architecture import Architecture
+from study.data.batches import training_masker
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import prepare
 from study.evidence.evidence import gather
@@ -39,7 +40,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs, cut
-from study.training.trainer import Trained, training_masker
+from study.training.trainer import Trained
 from study.training.watchdog import Watchdog
 from tests.launching import Place
 from tests.small import SHARED, config, stop_after, trained, write_corpus

@@ -15,11 +15,12 @@ from study.base.randomness import Stream, stream_seed
 from study.base.schema import deep_merge
 from study.base.statistics import variance_of_mean
 from study.config.run_config import RunConfig
+from study.data.batches import validation_masker
 from study.data.prepared import prepare
 from study.model.masked_language_model import MaskedLanguageModel
 from study.store.run_folder import RunFolder
 from study.training.execution import Execution
-from study.training.trainer import Training, validation_masker
+from study.training.trainer import Training
 from tests.small import config, trained, write_corpus
 from tests.sweeps import write_topics
 

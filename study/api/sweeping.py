@@ -1,0 +1,49 @@
+"""Sweeps as calls."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+
+from study.config.sweep import CellSweep, SearchSweep
+from study.config.sweep_files import parse_sweep, read_sweep
+from study.report.answer import Answer, report
+from study.running.launch import folder_of, launched
+from study.running.score_launch import score_sweep
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep: its checked form, and the plain values that its sweep.yaml keeps."""
+
+    spec: CellSweep | SearchSweep
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path | str, *overrides: str) -> Self:
+        """The sweep of a file, with overrides such as "data.corpus=my_text.txt"; raises InputError with every mistake."""
+        return cls(*read_sweep(Path(path), overrides))
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """The sweep of plain values, as a file holds them; raises InputError with every mistake."""
+        return cls(parse_sweep(values), copy.deepcopy(dict(values)))
+
+
+def launch(sweep: Sweep, results: Path | str = "results", *, wandb: bool = False, **resources: Any) -> Answer:
+    """Train and score what a sweep still needs, and return its answer, as `study launch` does.
+
+    `resources` are the options of the command: on, device, devices, slots_per_device and others. Raises InputError for bad
+    input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
+    """
+    spec, console = sweep.spec, Console(stderr=True)
+    on, folder = spec.resources.overridden(**resources), folder_of(spec, Path(results))
+    with launched(spec, dict(sweep.values), Path(results), on, console, wandb):
+        if spec.downstream is not None:
+            score_sweep(folder, spec.downstream, on, console)
+        return report(folder)

@@ -1,0 +1,277 @@
+"""Inference latency, measured: the forward passes of many encoders, timed side by side."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from study.base.errors import InputError, Problem
+from study.base.machine import cores
+from study.base.quantities import listed, read_shape, read_whole_numbers, seconds_text
+from study.counting.architecture import Architecture, not_of_berts_kind
+from study.counting.latency_table import check_environment, write_table
+from study.counting.memory import Device, Precision
+from study.counting.parameters import parameters
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+WARM_UP_CALLS, WARM_UP_SECONDS = 3, 1.0
+"""Forward passes before the first that counts, and the seconds after which no more are made."""
+
+FEWEST, MOST = 5, 200
+"""How often each case is timed."""
+
+DISTURBED = 0.5
+"""How far, as a share, a median may exceed the fastest call on an idle machine."""
+
+Progress = Callable[[float], None]
+"""Takes the share of the work that is done."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How latency is measured: device, precision, CPU threads, and about how many seconds each case is timed for."""
+
+    device: Device = "cpu"
+    precision: Precision = "fp32"
+    threads: int = 1
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class LatencyCase:
+    """One encoder at one batch and sequence length."""
+
+    model: str
+    architecture: Architecture
+    batch: int
+    sequence_length: int
+
+
+@dataclass(frozen=True)
+class LatencyOptions:
+    """What the command line requests: encoders, batches and lengths as it writes them, and how each is timed."""
+
+    models: str
+    shapes: str
+    batch: str
+    sequence_length: str
+    vocabulary: int
+    positions: int
+    threads: int | None
+    precision: Precision
+    device: Device
+    seconds: float
+
+    def cases(self) -> list[LatencyCase]:
+        """What is measured; raises InputError for options that do not fit."""
+        models = measured_models(self.shapes, self.models, self.vocabulary, self.positions)
+        batches = read_whole_numbers("--batch", self.batch)
+        return latency_cases(models, batches, read_whole_numbers("--sequence-length", self.sequence_length))
+
+    def timing(self) -> Timing:
+        """How it is measured; raises InputError if CUDA is requested and missing."""
+        import torch
+
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError.at("--device cuda", "torch sees no CUDA device here; use --device cpu")
+        return Timing(self.device, self.precision, self.threads or cores(), self.seconds)
+
+
+def measure_into(out: Path, options: LatencyOptions, progress: Progress) -> tuple[pd.DataFrame, Path]:
+    """Measure, and add the rows to the table under `out`; returns the rows and the table's path.
+
+    Raises InputError for bad options before anything is measured.
+    """
+    cases, timing = options.cases(), options.timing()
+    environment = hardware_environment(options.device)
+    check_environment(environment, out)
+    rows = measure(cases, timing, progress)
+    return rows, write_table(rows, environment, out)
+
+
+def latency_cases(models: Mapping[str, Architecture], batches: tuple[int, ...], lengths: tuple[int, ...]) -> list[LatencyCase]:
+    """Every model at every batch and length; raises InputError if a length exceeds the positions of a model."""
+    problems = [
+        Problem("--sequence-length", f"{length} exceeds the {a.positions} positions of {model}; leave one of them out")
+        for model, a in models.items()
+        for length in lengths
+        if length > a.positions
+    ]
+    if problems:
+        raise InputError(problems)
+    return [LatencyCase(*model, batch, length) for model in models.items() for batch in batches for length in lengths]
+
+
+def measure(cases: list[LatencyCase], timing: Timing, progress: Progress = lambda _: None) -> pd.DataFrame:
+    """Time the forward pass of each encoder (hidden states of every token, no head, no padding), one row a case.
+
+    Weights and tokens are random; bf16 casts the whole encoder. After the warm-up each case is timed n times, as often as fits
+    into `timing.seconds` but between 5 and 200 times. The cases take turns, so that a machine that drifts slows them all alike.
+    Seconds a call, for the whole batch: `median_seconds`, `p95_seconds` (the longest if n < 20), and `fastest_seconds`, which
+    other programs disturb least.
+    """
+    import pandas as pd
+    import torch
+
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(timing.threads)
+    try:
+        with torch.inference_mode():
+            times = _timed_in_turns(_calls(cases, timing), timing.seconds, progress)
+    finally:
+        torch.set_num_threads(threads_before)
+    return pd.DataFrame([_row(case, timing, seconds) for case, seconds in zip(cases, times, strict=True)])
+
+
+def _calls(cases: list[LatencyCase], timing: Timing) -> list[Callable[[], object]]:
+    """For each case a function that runs its forward pass to the end; cases of one architecture share its encoder."""
+    import torch
+
+    from study.model.encoder import Encoder
+
+    dtype = torch.bfloat16 if timing.precision == "bf16" else torch.float32
+    encoders: dict[Architecture, torch.nn.Module] = {}
+
+    def call_of(case: LatencyCase) -> Callable[[], object]:
+        if case.architecture not in encoders:
+            encoders[case.architecture] = Encoder(case.architecture).to(timing.device, dtype).eval()
+        encoder, size = encoders[case.architecture], (case.batch, case.sequence_length)
+        tokens = torch.randint(0, case.architecture.vocabulary, size, device=timing.device)
+
+        def call() -> None:
+            encoder(tokens)
+            if timing.device == "cuda":
+                torch.cuda.synchronize()
+
+        return call
+
+    return [call_of(case) for case in cases]
+
+
+def _timed_in_turns(calls: list[Callable[[], object]], seconds: float, progress: Progress) -> list[list[float]]:
+    """Seconds of each call, each timed n times: in n of the rounds, evenly spread from the first to the last."""
+    expected = [_warmed_up(call) for call in calls]
+    counts = [min(MOST, max(FEWEST, math.ceil(seconds / one))) for one in expected]
+    rounds, whole = max(counts), sum(n * one for n, one in zip(counts, expected, strict=True))
+    times: list[list[float]] = [[] for _ in calls]
+    spent = 0.0
+    for turn in range(rounds):
+        for index, call in enumerate(calls):
+            if len(times[index]) * rounds <= turn * counts[index]:
+                times[index].append(_timed(call))
+                spent += expected[index]
+                progress(spent / whole)
+    return times
+
+
+def _warmed_up(call: Callable[[], object]) -> float:
+    """About how many seconds a call takes, from a few that do not count; a device may load its kernels in the first."""
+    times = [_timed(call), _timed(call)]
+    while len(times) < WARM_UP_CALLS and sum(times[1:]) < WARM_UP_SECONDS:
+        times.append(_timed(call))
+    return min(times[1:])
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = perf_counter()
+    call()
+    return perf_counter() - started
+
+
+def _row(case: LatencyCase, timing: Timing, seconds: list[float]) -> dict[str, Any]:
+    """One row of the table: the architecture, the case, how it was timed, and the times."""
+    a, ordered = case.architecture, sorted(seconds)
+    return {
+        "model": case.model,
+        "shape": a.shape_name,
+        **a.model_dump(include={"depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm"}),
+        **{name: total for name, total in parameters(a).totals().items() if name != "parameters"},
+        "batch": case.batch,
+        "sequence_length": case.sequence_length,
+        "precision": timing.precision,
+        "device": timing.device,
+        "threads": timing.threads,
+        "n": len(ordered),
+        "median_seconds": median(ordered),
+        "p95_seconds": ordered[math.ceil(0.95 * len(ordered)) - 1],
+        "fastest_seconds": ordered[0],
+    }
+
+
+def hardware_environment(device: Device) -> dict[str, Any]:
+    """What the latencies of a table hold for: processor or GPU, its instruction set, and versions."""
+    from study.training.execution import Execution, environment
+
+    here = environment(Execution(device, kernels="eager"), "fp32").model_dump()
+    return {name: here[name] for name in ("device", "processor", "python", "torch", "study")} | {"system": platform.platform()}
+
+
+def measured_models(shapes: str, names: str, vocabulary: int, positions: int) -> dict[str, Architecture]:
+    """The architectures of `--shapes 2x128,4x256` (depth x width) and `--models bert-tiny,…`, each once.
+
+    Raises InputError with every name and shape that is wrong.
+    """
+    from study.counting.named_models import architecture_of
+
+    models: dict[str, Architecture] = {}
+    problems: list[Problem] = []
+    for name in listed(names):
+        try:
+            architecture = architecture_of(name, {})
+        except InputError as error:
+            problems += [Problem(f"--models {problem.place}", problem.message) for problem in error.problems]
+            continue
+        if unlike := not_of_berts_kind(architecture):
+            differences = ", ".join(f"{field} {value}" for field, value in unlike.items())
+            problems.append(Problem(f"--models {name}", f"has {differences}; only encoders of BERT's kind are timed"))
+        models[name.lower()] = architecture
+    for shape in listed(shapes):
+        try:
+            depth, width = read_shape("--shapes", shape)
+        except InputError as error:
+            problems += error.problems
+            continue
+        sizes = {"depth": depth, "width": width, "vocabulary": vocabulary, "positions": positions}
+        architecture = architecture_of(None, sizes)
+        models[architecture.shape_name] = architecture
+    if not models and not problems:
+        problems.append(Problem("--models", "nothing to measure; give --models bert-tiny,… or --shapes 2x128,…"))
+    if problems:
+        raise InputError(problems)
+    return models
+
+
+def disturbance(rows: pd.DataFrame) -> str | None:
+    """A warning if most medians exceed the fastest call by half or more: the machine was not idle."""
+    slowed = rows["median_seconds"] / rows["fastest_seconds"]
+    if (slowed > 1 + DISTURBED).mean() < 0.5:
+        return None
+    return (
+        f"The median call took {slowed.median():.1f} times as long as the fastest: other programs used this machine. Measure "
+        "again when it is idle, or predict the fastest calls (study shapes --latency-statistic fastest)."
+    )
+
+
+def latency_summary(rows: pd.DataFrame) -> Table:
+    """The rows as a table for a terminal."""
+    from rich.table import Table
+
+    first = rows.iloc[0]
+    title = f"Encoder forward pass, {first['precision']}, {first['device']}, {first['threads']} threads; seconds a call"
+    table = Table(title=title, title_justify="left")
+    table.add_column("model")
+    for column in ("batch", "length", "n", "fastest", "median", "p95"):
+        table.add_column(column, justify="right")
+    for row in rows.to_dict("records"):
+        times = (seconds_text(row[f"{which}_seconds"]) for which in ("fastest", "median", "p95"))
+        table.add_row(row["model"], str(row["batch"]), str(row["sequence_length"]), str(row["n"]), *times)
+    return table

@@ -1,0 +1,139 @@
+"""Time to a loss: how many tokens and seconds our training needs to reach the loss of transformers' run_mlm.
+
+Their side is what its users run: BertConfig of the shape, Trainer with its defaults, DataCollatorForLanguageModeling, the
+best of three learning rates, one linear schedule over the token budget. Ours trains at increasing budgets, each with its own
+complete schedule, until its loss is as low. Text, tokeniser, batch, precision, validation sequences and their masks are the
+same, and so is dropout: 0 unless another is requested, which serves them better than BertConfig's 0.1. Seconds are those of
+training, from its first step to its last, without validation.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from study.base.schema import deep_merge
+from study.benching.bench_tables import Row
+from study.benching.cases import Case
+from study.benching.own_process import failures_reported, in_own_process
+from study.benching.results import Report
+from study.benching.validation_curves import EVALUATIONS, Curve, CurveRecorder
+from study.config.run_config import DataConfig, RunConfig
+from study.data.prepared import prepare
+from study.store.run_folder import RunFolder
+from study.training.execution import Execution
+from study.training.stopping import StopSignal
+from study.training.trainer import Training
+
+MODERN: dict[str, dict[str, Any]] = {
+    "architecture": {"position_encoding": "rotary", "distance_bias": "learned"},
+    "recipe": {"learning_rate": 5e-3, "optimizer": "muon", "masking": {"rate": 0.3}},
+}
+"""How the encoder and the recipe that are raced differ from BERT's."""
+
+VARIANTS = {"modern": MODERN, "modern recipe, BERT's architecture": {"recipe": MODERN["recipe"]}}
+"""What is raced against run_mlm; the second shows which part of the gain is the recipe's."""
+
+RACED_SHAPES, RACED_VOCABULARY = "2x128,4x256", 8192
+"""What is raced if the command line names nothing else."""
+
+THEIR_RATES = (1e-3, 2e-3, 4e-3)
+"""The learning rates of run_mlm; the first seed tries all, the others use the best."""
+
+SMALLEST_BUDGET, GROWTH = 1 / 64, math.sqrt(2)
+"""Our smallest budget, as a share of theirs, and the ratio of each budget to the one before."""
+
+
+def data_of(case: Case) -> DataConfig:
+    """The deduplicated docstrings at the case's vocabulary and sequence length."""
+    tokenizer = {"vocabulary": case.architecture.vocabulary}
+    return DataConfig.parse({"dedupe": True, "tokenizer": tokenizer, "sequence_length": case.sequence_length})
+
+
+def run_of(case: Case, data: DataConfig, variant: str, steps: int, seed: int) -> RunConfig:
+    """The configuration of one of our runs."""
+    values = case.config(steps).to_dict() | {"data": data.model_dump(), "seed": seed}
+    values["recipe"].pop("warmup_fraction")
+    return RunConfig.parse(deep_merge(values, VARIANTS[variant]))
+
+
+def train_ours(config: RunConfig, case: Case) -> Curve:
+    """Train a run as `study launch` does, and return its curve."""
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        execution = Execution(case.device, threads=case.threads, validations=EVALUATIONS, checkpoint_seconds=math.inf)
+        recorder = CurveRecorder()
+        Training(config, prepare(config.data), RunFolder(Path(folder)), execution).fit(StopSignal(), callbacks=[recorder])
+    return recorder.curve
+
+
+def train_theirs(case: Case, data: DataConfig, steps: int, rate: float, seed: int) -> Curve:
+    """Train by transformers' Trainer, and return the curve."""
+    from study.benching.peers import run_mlm  # transformers is installed for benchmarks only
+
+    return run_mlm(case, prepare(data), steps, rate, seed)
+
+
+def budgets(steps: int) -> Iterator[int]:
+    """Our budgets in steps, from the smallest to theirs."""
+    growths = round(math.log(1 / SMALLEST_BUDGET, GROWTH))
+    yield from sorted({max(1, round(steps * GROWTH**-power)) for power in range(growths + 1)})
+
+
+def race(case: Case, data: DataConfig, variant: str, steps: int, loss: float, seed: int) -> list[Curve]:
+    """Our curves at increasing budgets, up to the first that ends at or below a loss."""
+    curves: list[Curve] = []
+    for budget in budgets(steps):
+        curves.append(in_own_process(train_ours, run_of(case, data, variant, budget, seed), case))
+        if curves[-1][-1].loss <= loss:
+            break
+    return curves
+
+
+def time_to_loss_row(case: Case, variant: str, seed: int, theirs: tuple[float, Curve], ours: list[Curve]) -> Row:
+    """One row; what ours needed is None if no budget up to theirs reaches their loss."""
+    rate, their_curve = theirs
+    their_end, our_end = their_curve[-1], ours[-1][-1]
+    reached = our_end.loss <= their_end.loss
+    return {
+        "shape": case.shape,
+        "vocabulary": case.architecture.vocabulary,
+        "variant": variant,
+        "changes": VARIANTS[variant],
+        "seed": seed,
+        "dtype": case.dtype,
+        "batch": case.batch,
+        "sequence_length": case.sequence_length,
+        "dropout": case.dropout,
+        "tokens": their_end.tokens,
+        "their_rate": rate,
+        "their_loss": their_end.loss,
+        "their_seconds": their_end.seconds,
+        "our_loss": our_end.loss,
+        "our_tokens": our_end.tokens if reached else None,
+        "our_seconds": our_end.seconds if reached else None,
+        "fewer_tokens": their_end.tokens / our_end.tokens if reached else None,
+        "faster": their_end.seconds / our_end.seconds if reached else None,
+        "their_curve": [list(point) for point in their_curve],
+        "our_curve": [list(point) for point in ours[-1]],
+        "our_budgets": [[curve[-1].tokens, curve[-1].loss] for curve in ours],
+        "error": None,
+    }
+
+
+def measure_time_to_loss(cases: list[Case], tokens: int, seeds: int, report: Report) -> None:
+    """Race every variant against run_mlm at every case and seed, each training in a process of its own."""
+    for case in cases:
+        data, steps = data_of(case), max(1, tokens // case.batch_tokens)
+        rates: tuple[float, ...] = THEIR_RATES
+        for seed in range(seeds):
+            with failures_reported(f"{case.shape}, seed {seed}", report):
+                prepare(data)
+                curves = {rate: in_own_process(train_theirs, case, data, steps, rate, seed) for rate in rates}
+                best = min(curves, key=lambda rate: curves[rate][-1].loss)
+                rates = (best,)
+                for variant in VARIANTS:
+                    ours = race(case, data, variant, steps, curves[best][-1].loss, seed)
+                    report(time_to_loss_row(case, variant, seed, (best, curves[best]), ours))

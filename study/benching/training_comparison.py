@@ -1,0 +1,241 @@
+"""Training speed side by side: the contenders of a case take turns over several rounds, each in its own process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+from scipy.stats import binom
+
+from study.benching.cases import PEERS_TOKENS, Case
+from study.benching.gate import Contender, ContenderError, Order, RoundTime, start_forkserver
+from study.benching.results import Report
+from study.benching.step_profile import PRODUCTS, profile_sentence, shares_of
+
+PEERS = ("loop", "trainer", "trainer_compiled")
+"""The contenders of study.benching.peers, in the order of the tables."""
+
+MUON, PROFILED = "muon", "profiled"
+"""Ours with Muon in place of AdamW, and ours under torch's profiler, which takes no turns."""
+
+COMPILING = ("ours", MUON, "trainer_compiled", PROFILED)
+"""The contenders that build kernels on CUDA, which takes most of a start and little memory of the device."""
+
+ROUND_SECONDS = 0.5
+"""The shortest round; one step may take longer."""
+
+LEAD_IN = {"cpu": 1, "cuda": 3}
+"""Steps at the start of each round, with cold caches; they count only if each is as long as a round, where that is unseen."""
+
+WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
+"""The round that does not count; compiling, capturing and the allocator's growth end in it."""
+
+
+@dataclass
+class Rounds:
+    """The rounds of one case: times by contender, FLOP/s of each product, seconds to the first step, and failures.
+
+    `profile` holds the seconds of a step of ours by kind of operation, if it was profiled.
+    """
+
+    times: dict[str, list[RoundTime]] = field(default_factory=dict)
+    matmul: list[dict[tuple[int, int, int], float]] = field(default_factory=list)
+    starts: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    profile: dict[str, float] | None = None
+
+
+class TrainingComparison:
+    """The contenders of one case, each in its process. A `with` block stops them.
+
+    A contender that fails leaves, with the reason in `rounds.errors`.
+    """
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case, self.folder, self.rounds = case, folder, Rounds()
+        self._contenders: dict[str, Contender] = {}
+        folder.mkdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, name: str) -> None:
+        """Start a contender's process."""
+        target = f"study.benching.{'peers' if name in PEERS else 'contenders'}.{name}"
+        self._contenders[name] = Contender(target, (self.case, self.folder), self.folder / f"{name}.log")
+
+    def warm_up(self, name: str) -> None:
+        """Wait for a contender's first step, then give it the round that does not count, unless it is profiled."""
+
+        def warm(contender: Contender) -> Any:
+            self.rounds.starts[name] = contender.ready()
+            return None if name == PROFILED else contender.round(WARM_UP[self.case.device])
+
+        self._ask(name, warm)
+
+    def measure(self, count: int, seconds: float = ROUND_SECONDS) -> None:
+        """Give every contender so many rounds, in turns; if one fails, all its rounds are dropped."""
+        order = Order(seconds, lead_in=LEAD_IN[self.case.device])
+        for _ in range(count):
+            for name in [name for name in self._contenders if name != PROFILED]:
+                result = self._ask(name, partial(Contender.round, order=order))
+                if name == "matmul" and result is not None:
+                    self.rounds.matmul.append(result)
+                elif result is not None:
+                    self.rounds.times.setdefault(name, []).append(result)
+        for name in self.rounds.errors:
+            self.rounds.times.pop(name, None)
+        if "matmul" in self.rounds.errors:
+            self.rounds.matmul.clear()
+
+    def profile(self) -> None:
+        """Profile a step of ours, if that contender was started, while all others wait."""
+        if PROFILED in self._contenders:
+            self.rounds.profile = self._ask(PROFILED, partial(Contender.round, order=Order(0.0)))
+
+    def stop(self) -> None:
+        """Stop all processes."""
+        for contender in self._contenders.values():
+            contender.stop()
+        self._contenders.clear()
+
+    def _ask(self, name: str, question: Callable[[Contender], Any]) -> Any:
+        try:
+            return question(self._contenders[name])
+        except ContenderError as error:
+            self.rounds.errors[name] = str(error)
+            self._contenders.pop(name).stop()
+            return None
+
+
+def peers_of(case: Case) -> tuple[str, ...]:
+    """The peers of a case, none if its batch leaves no memory for them; a compiled Trainer at Tiny and Base on CUDA only."""
+    if case.device == "cuda" and case.batch_tokens > PEERS_TOKENS:
+        return ()
+    compiled = case.device == "cuda" and case.model in ("bert-tiny", "bert-base") and case.sequence_length == 128
+    return PEERS if compiled else PEERS[:2]
+
+
+def contenders_of(case: Case, profiled: bool) -> tuple[str, ...]:
+    """The contenders of a case; Muon on a CPU and at Base on a GPU, and the profile if requested and there are peers."""
+    peers = peers_of(case)
+    muon = case.device == "cpu" or (case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS)
+    return ("ours", *([MUON] if muon else []), *peers, "matmul", *([PROFILED] if profiled and peers else []))
+
+
+def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None:
+    """Measure every case against its peers and report its row; failures stand in the row.
+
+    On CUDA the contenders that compile start together in a wave, which saves most of the time. The other peers start one by
+    one, so that the device holds only one of them during its first backward pass.
+    """
+    start_forkserver()
+    for _, grouped in groupby(cases, key=lambda case: case.wave):
+        wave = list(grouped)
+        with tempfile.TemporaryDirectory(prefix="study-bench-") as folder, ExitStack() as running:
+            all_of_wave = [
+                running.enter_context(TrainingComparison(case, Path(folder) / str(n))) for n, case in enumerate(wave)
+            ]
+            warm_up(all_of_wave, together=wave[0].device == "cuda")
+            for comparison in all_of_wave:
+                comparison.measure(rounds)
+                comparison.profile()
+                comparison.stop()
+                report(training_row(comparison.case, comparison.rounds, datasheet_rate(comparison.case)))
+
+
+def warm_up(comparisons: Sequence[TrainingComparison], together: bool) -> None:
+    """Start and warm up all contenders, those that compile together if requested."""
+    pairs = [(each, name) for each in comparisons for name in contenders_of(each.case, profiled=together)]
+    early = [pair for pair in pairs if together and pair[1] in COMPILING]
+    for comparison, name in early:
+        comparison.start(name)
+    for comparison, name in (pair for pair in pairs if pair not in early):
+        comparison.start(name)
+        comparison.warm_up(name)
+    for comparison, name in early:
+        comparison.warm_up(name)
+
+
+def datasheet_rate(case: Case) -> float | None:
+    """The datasheet's dense FLOP/s of the case's device, None if unknown."""
+    from study.training.execution import Execution, peak_flops_per_second
+
+    return peak_flops_per_second(Execution(case.device), case.dtype)
+
+
+def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, Any]:
+    """One row: medians over the rounds; ratios and shares are taken within each round, whose contenders ran side by side.
+
+    `versus` is our tokens/s over a peer's, with the interval of the median (`median_interval`). `share_of_matmul_rate` is the
+    part of the best matrix-product rate that the products of our training use, `mfu` the part of the datasheet's dense rate
+    `peak`. `muon_step` is the time of a step with Muon over one with AdamW. `spread` is (slowest − fastest) / median.
+    """
+    speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
+    best = [max(rates.values()) for rates in rounds.matmul]
+    row: dict[str, Any] = {
+        "shape": case.shape,
+        "model": case.model,
+        "vocabulary": case.architecture.vocabulary,
+        "dtype": case.dtype,
+        "batch": case.batch,
+        "sequence_length": case.sequence_length,
+        "dropout": case.dropout,
+        "ours_tokens_per_second": None,
+        "versus": {},
+        "versus_interval": {},
+        "share_of_matmul_rate": None,
+        "mfu": None,
+        "muon_step": None,
+        "matmul_flops_per_second": median(best) if best else None,
+        "flops_per_token": case.flops_per_token,
+        "tokens_per_second": {name: median(values) for name, values in speeds.items()},
+        "step_seconds": {name: median(time.step_seconds for time in times) for name, times in rounds.times.items()},
+        "spread": {name: (max(values) - min(values)) / median(values) for name, values in speeds.items()},
+        "start_seconds": rounds.starts,
+        "rounds": max(map(len, speeds.values()), default=0),
+        "errors": rounds.errors,
+    }
+    if "ours" not in speeds:
+        return row
+    achieved = [speed * case.flops_per_token for speed in speeds["ours"]]
+    ratios = {name: _ratios(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
+    row["ours_tokens_per_second"] = median(speeds["ours"])
+    row["muon_step"] = median(_ratios(speeds["ours"], speeds[MUON])) if MUON in speeds else None
+    row["versus"] = {name: median(values) for name, values in ratios.items()}
+    row["versus_interval"] = {name: list(median_interval(values)) for name, values in ratios.items()}
+    row["share_of_matmul_rate"] = median(_ratios(achieved, best)) if best else None
+    row["mfu"] = median(achieved) / peak if peak else None
+    if rounds.profile is not None and best:
+        row["spent"] = shares_of(rounds.profile, row["step_seconds"]["ours"], case.device)
+        rate = case.product_flops_per_token * case.batch_tokens / rounds.profile[PRODUCTS] / median(best)
+        name = f"{case.model or case.shape}, {case.batch} x {case.sequence_length}"
+        row["sentence"] = f"{name}: {profile_sentence(row['spent'], rate)}."
+    return row
+
+
+def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """The ratios of values measured in the same round."""
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of a median by order statistics, whatever the distribution of independent values.
+
+    It runs from the k-th smallest to the k-th largest of n values, with the largest k for which fewer than k of n lie on one
+    side of the median with a chance of at most 2.5% (binomial, 1/2). If there is no such k it is the range, which covers with
+    93.75% for five values and 75% for three. Source: David and Nagaraja, Order Statistics (2003), section 7.1.
+    """
+    ordered = sorted(values)
+    outside = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
+    return ordered[outside], ordered[-1 - outside]

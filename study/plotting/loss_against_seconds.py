@@ -1,0 +1,59 @@
+"""Loss against seconds of training, ours beside transformers' run_mlm, from the results of `study bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from study.plotting.style import LOSS, save_in, series_styles, theme
+from study.plotting.training_speed import read_section
+
+THEIRS = "transformers' run_mlm"
+COLUMNS = ["case", "series", "seed", "seconds", "loss"]
+
+
+def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
+    """One row a validation: the case, whose training, its seed, the seconds of training before it, and the loss."""
+    points: dict[tuple[object, ...], None] = {}
+    for row in rows:
+        if row["error"] is not None:
+            continue
+        case = f"{row['shape']}, {row['vocabulary']:,} pieces, {row['dtype']}"
+        for series, name in ((THEIRS, "their_curve"), (f"ours, {row['variant']}", "our_curve")):
+            curve = row[name]
+            assert isinstance(curve, list)
+            points |= {(case, series, row["seed"], seconds, loss): None for seconds, _, loss in curve}
+    return pd.DataFrame(list(points), columns=COLUMNS)
+
+
+def draw(data: pd.DataFrame, title: str) -> Figure:
+    """A panel a case; one line a training, in the colour of its series."""
+    with theme():
+        cases = list(data["case"].unique())
+        figure = Figure(figsize=(1 + 5.5 * len(cases), 4.6), layout="constrained")
+        panels = figure.subplots(1, len(cases), sharey=True, squeeze=False).ravel()
+        styles = series_styles(list(data["series"].unique()))
+        for axes, case in zip(panels, cases, strict=True):
+            named: set[object] = set()
+            for (series, _), curve in data[data["case"] == case].groupby(["series", "seed"], sort=False):
+                label = None if series in named else str(series)
+                axes.plot(curve["seconds"], curve["loss"], color=styles[str(series)][0], marker=".", label=label)
+                named.add(series)
+            axes.set_xscale("log")
+            axes.set_xlabel("seconds of training")
+            axes.set_title(case)
+            axes.legend(fontsize=9)
+        panels[0].set_ylabel(LOSS)
+        figure.suptitle(title)
+    return figure
+
+
+def draw_file(results: Path) -> list[Path]:
+    """Draw the time-to-loss section of a results file beside it, as `<hardware>-time-to-loss`; nothing if it has none."""
+    rows, where = read_section(results, "time-to-loss")
+    data = frame(rows)
+    if data.empty:
+        return []
+    return save_in(draw(data, f"Loss against training time on {where}"), results.parent, f"{results.stem}-time-to-loss")

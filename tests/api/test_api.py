@@ -1,0 +1,95 @@
+"""The Python interface: each call does what its command does, and imports no more than it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import study.api
+from study.api import Architecture, RunConfig, Sweep, fit, launch, load_ledger, report, train
+from study.base.errors import InputError
+from study.counting.parameters import parameters
+from study.laws.catalogue import LAWS
+from tests.points import TRUTHS, columns_of
+from tests.small import config_values, losses, write_corpus
+from tests.small import trained as trained_by_the_engine
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference" / "size_and_tokens"
+
+
+def test_every_name_is_that_of_its_room() -> None:
+    assert set(study.api.HOMES) == set(study.api.__all__)
+    for name, home in study.api.HOMES.items():
+        assert getattr(study.api, name) is getattr(import_module(home), name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        study.api.nothing  # noqa: B018
+
+
+def test_counting_and_fitting_need_no_torch() -> None:
+    code = "import sys; from study.api import Architecture, fit, load_ledger, report; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not {"torch", "pytorch_lightning", "optuna", "wandb"} & set(done.stdout.split())
+
+
+def test_a_run_is_trained_once_and_as_by_the_engine(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "text.txt")
+    config = RunConfig.parse(config_values(tmp_path / "text.txt"))
+    record = train(config, tmp_path / "mine", device="cpu", threads=1)
+    assert (record.state, record.steps) == ("COMPLETED", 30)
+    engine = trained_by_the_engine(tmp_path / "engine", config)
+    assert record.loss_nats == getattr(engine.record(), "loss_nats", None)
+    assert len(losses(engine)) > 1
+    assert train(config, tmp_path / "mine").finished_at == record.finished_at
+
+
+def test_a_sweep_is_launched_and_its_ledger_loaded(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "text.txt")
+    values = config_values(tmp_path / "text.txt")
+    sweep = Sweep.parse(
+        {
+            "name": "two",
+            "question": "Do two seeds differ?",
+            "data": values["data"],
+            "base": {"recipe": {"batch_tokens": 128, "precision": "fp32"}},
+            "shapes": {"list": [{"depth": 1, "width": 64}]},
+            "budgets": {"steps": [4]},
+            "seeds": 2,
+        }
+    )
+    answer = launch(sweep, tmp_path / "results", device="cpu")
+    ledger = load_ledger(tmp_path / "results" / "two")
+    assert ledger["seed"].tolist() == [0, 1] or sorted(ledger["seed"]) == [0, 1]
+    assert (ledger["state"] == "COMPLETED").all()
+    assert report(tmp_path / "results" / "two").to_markdown() == answer.to_markdown()
+
+
+def test_a_law_is_recovered_from_a_dataframe_and_from_a_file(tmp_path: Path) -> None:
+    columns = columns_of(LAWS["chinchilla"], 30)
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], columns)
+    table = pd.DataFrame({"N": columns["parameters"], "D": columns["tokens"], "loss": loss})
+    table.to_csv(tmp_path / "their.csv", index=False)
+    for source in (table, tmp_path / "their.csv"):
+        fitted = fit(source, "chinchilla", parameters="N", tokens="D", loss="loss", bootstrap=0).fit
+        for name, truth in TRUTHS["chinchilla"].items():
+            assert np.isclose(fitted.estimates[name], truth, rtol=1e-3), name
+    with pytest.raises(InputError, match="missing"):
+        fit(table, "chinchilla", parameters="missing", tokens="D", loss="loss")
+
+
+def test_a_committed_ledger_loads() -> None:
+    ledger = load_ledger(REFERENCE)
+    assert {"run_id", "loss_nats", "exclusion", "architecture.depth"} <= set(ledger.columns)
+    with pytest.raises(InputError):
+        load_ledger(REFERENCE / "nothing")
+
+
+def test_an_architecture_counts() -> None:
+    bert = Architecture(depth=12, width=768, heads=12, ffn=3072, vocabulary=30522)
+    assert parameters(bert).parameters_encoder == 108_891_648
