@@ -15,11 +15,12 @@ from study.base.grouping import grouped
 from study.base.text import status_words
 from study.laws.catalogue import LAWS
 from study.laws.columns import find_columns
-from study.laws.estimation import Fit, fit
+from study.laws.estimation import DEFAULT_SETTINGS, Fit, fit
 from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
 from study.laws.law import Floats
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
+from study.laws.residual_tests import merge_by_size
 from study.laws.uncertainty import FEWEST_CLUSTERS, draw_counts, percentile_interval
 
 Approaches = dict[str, Frontier | str]
@@ -83,6 +84,8 @@ def frontiers(query: TableQuery) -> Frontiers:
     if not len(points):
         raise InputError.at(str(query.table.path), "no row is left that has a number in all of parameters, tokens and loss")
     check_split(points.columns["parameters"], points.columns["tokens"])
+    with suppress(InputError):
+        points = merge_by_size(LAWS["chinchilla"], points, DEFAULT_SETTINGS)
     ways: dict[str, Callable[[], Frontier]] = {
         name: partial(resample_frontier, points, each) for name, each in _APPROACHES.items()
     }

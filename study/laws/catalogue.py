@@ -174,3 +174,17 @@ def find_law(name: str | None, place: str = "--law") -> Law:
     if (law := LAWS.get(name.lower())) is None:
         raise InputError.at(place, f"{name!r} is no known law; {nearest(name.lower(), [*LAWS])}")
     return law
+
+
+def laws_to_dict() -> list[dict[str, object]]:
+    """Every law as plain values."""
+    fields = ("name", "formula", "predicts", "variables", "parameters", "conventions", "source")
+    return [{field: getattr(law, field) for field in fields} for law in LAWS.values()]
+
+
+def laws_as_text() -> str:
+    """Every law for readers: its formula, what it reads and predicts, its conventions and its source."""
+    return "\n\n".join(
+        f"{law.name}: {law.formula}\n  {law.predicts} from {', '.join(law.variables)}\n  {law.conventions}\n  {law.source}"
+        for law in LAWS.values()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,9 @@ _LARGEST = 1e100
 _SHARES = ("score", "error")
 _PERCENT = 100.0
 _LARGEST_LOSS = 13.0
+_SIZES = ("parameters", "tokens", "flops")
+_FEWEST_TOKENS_A_PARAMETER = 0.1
+_SURELY = 5.0
 _BITS_PER_BYTE = 1.3
 _ALIKE = 1e-3
 _LN2 = float(np.log(2))
@@ -135,6 +138,9 @@ def odd_losses(found: Values, table: pd.DataFrame) -> list[Problem]:
         advice = "a perplexity, not nats? Mend these rows, leave them out with --where, or give --any-units"
         return [Problem(_place(found), f"is too large in {found.shown(large)}: {advice}")]
     for name, other in _numeric(table):
+        if _same(other, np.log(found.values)):
+            said = f"is a perplexity: {name} is its logarithm, as in row {found.rows[0]}"
+            return [Problem(_place(found), f"{said}; give --loss '{_quoted(name)}'")]
         if _same(other, 2.0**found.values):
             said = f"is in bits: {name} is 2 to its power, as in row {found.rows[0]}"
             return [Problem(_place(found), f"{said}; for nats give --loss '0.693147*`{found.name}`', for bits --any-units")]
@@ -142,6 +148,54 @@ def odd_losses(found: Values, table: pd.DataFrame) -> list[Problem]:
             said = f"is in bits: {name} is 0.6931 times it, as in row {found.rows[0]}"
             return [Problem(_place(found), f"{said}; for nats give --loss '{name}', for bits --any-units")]
     return []
+
+
+def perplexities(found: Values) -> list[Problem]:
+    """A loss whose column is called a perplexity, however low its values are."""
+    if found.role != "loss" or not re.search(r"ppl|perplex", found.name.lower()) or "log" in found.name.lower():
+        return []
+    return [
+        Problem(_place(found), f"is a perplexity by its name: give --loss 'log({_quoted(found.name)})'; if not, --any-units")
+    ]
+
+
+def swapped_names(found: Mapping[str, str]) -> list[Problem]:
+    """Parameters that were read from a column that is called like tokens, or tokens from one called like parameters."""
+    pairs = [(role, other) for role, other in (("parameters", "tokens"), ("tokens", "parameters")) if role in found]
+    return [
+        Problem(option_name(role), f"{found[role]!r} is called like {other}: are the two swapped? If not, --any-units")
+        for role, other in pairs
+        if find_columns(other, [found[role]]) and not find_columns(role, [found[role]])
+    ]
+
+
+def swapped_sizes(variables: Mapping[str, NDArray[np.float64]]) -> list[str]:
+    """That parameters and tokens look swapped, since every model has seen far fewer tokens than it has parameters."""
+    if not {"parameters", "tokens"} <= set(variables):
+        return []
+    shares = variables["tokens"] / variables["parameters"]
+    if not len(shares) or shares.max() >= 1 or np.median(shares) >= _FEWEST_TOKENS_A_PARAMETER:
+        return []
+    return [f"every model has fewer tokens than parameters ({np.median(shares):.2g} a parameter): are the two swapped?"]
+
+
+def rising_response(
+    role: str, name: str, response: NDArray[np.float64], variables: Mapping[str, NDArray[np.float64]]
+) -> list[Problem]:
+    """A loss that rises with every size, or a score that falls with all of them, by least squares in logarithms."""
+    sizes = {each: np.log(values) for each, values in variables.items() if each in _SIZES and np.ptp(values) > 0}
+    if not sizes or len(sizes) < len(variables) or len(response) < len(sizes) + 4 or np.ptp(response) == 0:
+        return []
+    design = np.column_stack([np.ones_like(response), *((each - each.mean()) / each.std() for each in sizes.values())])
+    slopes, *_ = np.linalg.lstsq(design, response, rcond=None)
+    left = response - design @ slopes
+    spread = np.linalg.pinv(design.T @ design).diagonal() * (left @ left) / (len(response) - design.shape[1])
+    worse = -slopes if role == "score" else slopes
+    if not (worse[1:] > _SURELY * np.sqrt(spread[1:]) + 1e-9 * np.abs(response).max()).all():
+        return []
+    way, other = ("falls", "a loss") if role == "score" else ("rises", "a score, or is its sign turned")
+    place = role if name == role else f"{role} ({name})"
+    return [Problem(place, f"{way} with {' and with '.join(sizes)}: is it {other}? If it is right, --any-units")]
 
 
 def odd_shares(found: Values, table: pd.DataFrame) -> list[Problem]:
@@ -170,6 +224,10 @@ def loss_warnings(found: Values) -> list[str]:
         median = f"{found.name} has a median of {np.median(found.values):.3g}"
         return [f"{median}, as low as bits per byte: E, A and B are in its unit, whichever it is"]
     return []
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() or "`" in name else f"`{name}`"
 
 
 def _place(found: Values) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,6 +105,17 @@ class Fit:
     def excluded(self) -> Mapping[str, str]:
         """The rows left out, with reasons."""
         return self.observations.excluded
+
+    @property
+    def slopes(self) -> Floats:
+        """The gradient of each row's residual in θ, n × p."""
+        return _objective(self.law, self.observations, self.settings).slopes(self.theta)
+
+    def with_reasons(self, status: Status, reasons: Sequence[str]) -> Fit:
+        """The fit with further reasons against it, and with their status where it had converged."""
+        if not reasons:
+            return self
+        return replace(self, status=status if self.status == "converged" else self.status, reasons=(*self.reasons, *reasons))
 
     def predict(self, columns: Columns) -> Floats:
         """The law at its estimates, one value a row."""
@@ -256,11 +267,10 @@ def _best(law: Law, objective: Objective, observations: Observations, settings: 
 def _followed(law: Law, observations: Observations, settings: Settings) -> tuple[Floats, Floats]:
     """The distinct best minima, at most four, of the better quarter of the starts, and all minima that are as low as the best.
 
-    They are of Huber's loss alone, over rows spread through the table. Of starts or minima that are equally low the earlier
+    They are of Huber's loss alone, over rows spread through the budgets. Of starts or minima that are equally low the earlier
     start comes first, so that which of them it is does not hang on rounding.
     """
-    rows = np.unique(np.linspace(0, len(observations) - 1, _ROWS_FOR_STARTS).astype(int))
-    some = observations.where(np.isin(np.arange(len(observations)), rows))
+    some = observations.thinned(_ROWS_FOR_STARTS)
     objective = replace(_objective(law, some, settings), squares=0.0)
     starts = objective.surface.starts(some.response, settings.starts)
     values = objective.value(starts, np.ones((len(starts), len(some))))

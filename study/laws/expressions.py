@@ -1,9 +1,9 @@
 """Arithmetic over the columns of a table, from text that a stranger may have written: parsed, never evaluated as Python.
 
-The grammar is numbers, strings, columns, + − * / ** %, comparisons (also chained, and `in` a tuple), `and`, `or`, `not` (or
-& | ~) and brackets. What is compared with a missing value is neither true nor false, and `and`, `or` and `not` know three
-values, as in SQL. A column stands by its name, dotted names included (recipe.learning_rate). Names with spaces may stand as
-they are (Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
+The grammar is numbers, strings, columns, + − * / ** %, log, log2, log10, exp and sqrt, comparisons (also chained, and `in` a
+tuple), `and`, `or`, `not` (or & | ~) and brackets. A comparison with a missing value is neither true nor false, and `and`, `or`
+and `not` know three values, as in SQL. A column stands by its name, also one with dots (recipe.learning_rate). Names with
+spaces may stand as they are (Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,13 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotEq: operator.ne,
     ast.In: lambda left, right: left.isin(right),
     ast.NotIn: lambda left, right: ~left.isin(right),
+}
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "exp": np.exp,
+    "sqrt": np.sqrt,
 }
 _LONGEST = 1000
 
@@ -103,6 +110,8 @@ def _value(node: ast.expr, columns: Columns) -> Any:
             return _joined(isinstance(node.op, ast.And), node.values, columns)
         case ast.Compare():
             return _compare(node, columns)
+        case ast.Call(func=ast.Name(id=name), args=[part], keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_number(_value(part, columns)))
     raise ValueError(f"{ast.unparse(node)!r} is not arithmetic or a comparison of columns")
 
 

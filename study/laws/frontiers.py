@@ -239,7 +239,11 @@ def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None)
     spread = away @ away
     slope = away @ y / spread
     line = float(slope), float(y.mean() - slope * x.mean())
-    if reason := _why_no_interval(y):
+    reason = _why_no_interval(y)
+    if not 0 <= slope <= 1:
+        odd = f"its exponent of {slope:.2f} has more compute buy {'smaller models' if slope < 0 else 'fewer tokens'}"
+        raise InputError.at("", f"{odd}: {reason or 'the best models follow no power of compute'}")
+    if reason:
         return Frontier(approach, *line, None, tuple(best), status="weakly_identified", reasons=(reason,))
     of_grid = 0.0 if sizes is None else np.mean(_steps(y, sizes) ** 2) / 12 / spread
     from_others = (y - y.mean() - slope * away) / (1 - 1 / len(x) - away**2 / spread)

@@ -24,7 +24,12 @@ from study.laws.minimising import Space
 from study.laws.observations import VOCABULARY
 from study.laws.uncertainty import UNUSABLE
 
-_DOUBTS = {"weakly_identified": "is weakly identified", "reads_no_order": "is of encoders that read no word order"}
+_DOUBTS = {
+    "weakly_identified": "is weakly identified",
+    "lack_of_fit": "leaves something out",
+    "missed_forecast": "missed the largest runs that it was fitted to",
+    "reads_no_order": "is of encoders that read no word order",
+}
 """What is told of a law by the status of its fit."""
 
 
@@ -165,6 +170,7 @@ class _Options(Strict):
     budget: Text | None
     any_units: bool
     bracketed_only: bool
+    best_of: Text | None = None
     huber_delta: Positive | None
     space: Space
     bootstrap: Index

@@ -7,68 +7,27 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.stats import f
 
 from study.base.errors import InputError, option_name
 from study.base.quantities import DIGITS, plural, rounded, rounded_all
-from study.base.statistics import CONFIDENCE, pooled_variance
 from study.base.text import status_words
 from study.laws.catalogue import find_law
 from study.laws.estimation import DEFAULT_SETTINGS, Fit, Settings, fit
-from study.laws.forecasting import HELD_OUT, Forecast, forecast, forecast_to_dict, forecast_to_text
-from study.laws.law import Floats
-from study.laws.observations import Observations
+from study.laws.forecasting import HELD_OUT, Forecast, describe_miss, forecast, forecast_to_dict, forecast_to_text
 from study.laws.reading import TableQuery, read_observations
+from study.laws.residual_tests import (
+    LackOfFit,
+    ReplicateNoise,
+    bend_of_residuals,
+    describe_bend,
+    describe_lack_of_fit,
+    measure_lack_of_fit,
+    merge_by_size,
+    replicate_noise,
+)
 
 PROFILED_ROWS = 5000
 """Larger tables get no profiles, since their bootstrap says the same; nor do those whose rows share errors, which it counts."""
-
-
-@dataclass(frozen=True)
-class ReplicateNoise:
-    """The standard deviation of the response, relative to it, between rows alike in every variable of the law."""
-
-    relative: float
-    degrees_of_freedom: int
-    groups: int
-
-
-def replicate_noise(observations: Observations) -> ReplicateNoise | None:
-    """The noise between replicates (seeds), pooled over groups of rows that share all variables; None where none do."""
-    table = np.column_stack(list(observations.columns.values()))
-    _, groups = np.unique(table, axis=0, return_inverse=True)
-    counts = np.bincount(groups.ravel())
-    if (counts == 1).all() or (observations.response <= 0).any():
-        return None
-    ordered = np.log(observations.response)[np.argsort(groups.ravel(), kind="stable")]
-    variance, freedom = pooled_variance(np.split(ordered, np.cumsum(counts)[:-1]))
-    return ReplicateNoise(float(np.sqrt(variance)), freedom, int((counts > 1).sum()))
-
-
-@dataclass(frozen=True)
-class LackOfFit:
-    """How far a law misses the settings that it was fitted to, in what replicates of one scatter, and p if it were right.
-
-    √F of the lack of fit, the mean square of what residuals hold beside the scatter of replicates, over the square of that
-    scatter (Draper and Smith 1998, sec. 2.1); `ratio` is about 1 where the law is right.
-    """
-
-    ratio: float
-    p_value: float
-
-
-def measure_lack_of_fit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> LackOfFit | None:
-    """The misfit of residuals of least squares in logarithms; None where these are few, or replicates agree exactly.
-
-    Few are settings no more than parameters. Of a right law of four to six settings a parameter or fewer p is below 5% in 6% to
-    7% of draws; by the residuals of Huber's loss, which are no least squares, it would be in 8% to 12%.
-    """
-    spare = len(residuals) - noise.degrees_of_freedom - parameters
-    if spare < 1 or noise.relative == 0:
-        return None
-    beside = max(0.0, float(residuals @ residuals) - noise.degrees_of_freedom * noise.relative**2)
-    ratio = beside / spare / noise.relative**2
-    return LackOfFit(float(np.sqrt(ratio)), float(f.sf(ratio, spare, noise.degrees_of_freedom)))
 
 
 @dataclass(frozen=True)
@@ -94,6 +53,12 @@ class LawFit:
         by_squares = fit(found.law, found.observations, replace(found.settings, huber_delta=np.inf, bootstrap=0))
         return measure_lack_of_fit(by_squares.residuals, len(found.law.parameters), self.noise)
 
+    def judged(self) -> LawFit:
+        """The same, the status of its fit counting lack of fit and a missed forecast, too."""
+        lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
+        found = self.fit.with_reasons("lack_of_fit", [reason for reason in lacking if reason])
+        return replace(self, fit=found.with_reasons("missed_forecast", describe_miss(self.forecast)))
+
     @property
     def name(self) -> str:
         """The law, and of which rows where a condition left others out."""
@@ -112,7 +77,9 @@ class LawFit:
     def _options(self) -> dict[str, Any]:
         """What study.laws.law_files.read_options needs to read and fit the same again."""
         query, settings = self.query, self.fit.settings
-        selection = {name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only")}
+        selection = {
+            name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only", "best_of")
+        }
         delta = settings.huber_delta if np.isfinite(settings.huber_delta) else None
         return {"roles": dict(query.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
 
@@ -131,8 +98,6 @@ class LawFit:
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
         lines += [self._row(name) for name in found.law.parameters]
-        if (missed := describe_lack_of_fit(self.lack_of_fit)) is not None:
-            lines += ["", missed]
         lines += ["", forecast_to_text(self.forecast), *self._exclusion_lines()]
         lines += [f"warning: {warning}" for warning in found.observations.warnings]
         return "\n".join(line.rstrip() for line in lines)
@@ -155,7 +120,7 @@ def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SET
     that it does not read.
     """
     law = find_law(law_name)
-    observations = read_observations(query, law)
+    observations = merge_by_size(law, read_observations(query, law), settings)
     if unread := [option_name(role) for role in query.roles if role not in observations.roles]:
         raise InputError.at(
             ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
@@ -164,7 +129,7 @@ def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SET
     profiled = found.observations.n_clusters == found.n <= PROFILED_ROWS and bool(found.intervals)
     profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
     told = forecast(law, observations, settings, held_out)
-    return LawFit(query, held_out, found, profiles, replicate_noise(observations), told)
+    return LawFit(query, held_out, found, profiles, replicate_noise(observations), told).judged()
 
 
 def fit_every_count(found: LawFit) -> dict[str, LawFit | str]:
@@ -186,13 +151,6 @@ def _counted(found: LawFit, role: str, count: str) -> LawFit | str:
         return fit_table(replace(found.query, roles=roles), found.fit.law.name, found.fit.settings, found.held_out)
     except InputError as error:
         return str(error.problems[0])
-
-
-def describe_lack_of_fit(found: LackOfFit | None) -> str | None:
-    """That a law misses its settings by more than their replicates scatter, in words; None where that may be chance."""
-    if found is None or found.p_value >= 1 - CONFIDENCE:
-        return None
-    return f"settings miss the law {found.ratio:.1f} times as far as replicates tell, so that it leaves something out"
 
 
 def _span(interval: tuple[float, float] | None) -> str:

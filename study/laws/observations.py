@@ -17,6 +17,9 @@ from study.laws.law import Floats, Law
 VOCABULARY = "architecture.vocabulary"
 """The column of what losses hang on, beside the text."""
 
+ONE_SHARE = 0.01
+"""Tokens follow parameters where their ratio spreads by no more than this share."""
+
 BY_CHOICE = "left out by "
 """What the reason begins with for which rows are left out that a condition does not keep."""
 
@@ -30,6 +33,7 @@ class Observations:
     says. `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which
     column or expression of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what
     else all rows have in common, as far as known. `without_order` labels the rows of runs that read no word order.
+    `sizes` numbers models of one size, where nobody said which rows belong together; `doubts` say why no fit may be trusted.
     """
 
     columns: Mapping[str, Floats]
@@ -44,6 +48,8 @@ class Observations:
     alike: Mapping[str, int] = field(default_factory=dict)
     cluster: str = "run"
     without_order: frozenset[str] = frozenset()
+    sizes: NDArray[np.int64] | None = None
+    doubts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:
@@ -89,13 +95,14 @@ class Observations:
             clusters=np.unique(self.clusters[kept], return_inverse=True)[1],
             labels=tuple(compress(self.labels, kept.tolist())),
             budget=self.budget[kept],
+            sizes=None if self.sizes is None else np.unique(self.sizes[kept], return_inverse=True)[1],
         )
 
     def thinned(self, most: int) -> Observations:
         """At most so many rows, spread evenly over the budgets."""
         if len(self) <= most:
             return self
-        chosen = np.argsort(self.budget, kind="stable")[np.linspace(0, len(self) - 1, most).astype(int)]
+        chosen = np.lexsort((self.response, self.budget))[np.linspace(0, len(self) - 1, most).astype(int)]
         return self.where(np.isin(np.arange(len(self)), chosen))
 
     def settings(self, law: Law) -> int:
@@ -144,6 +151,11 @@ class Observations:
             elif settings >= needed and len(values) < (fewest := law.fewest_values(name)):
                 told = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
                 problems.append(Problem(name, f"{told}: through fewer, a floor of any height goes with some exponent"))
+        if (share := self._tokens_a_parameter(law)) is not None:
+            told = f"are {share:.4g} times the parameters in all {plural(len(self), 'row')}"
+            problems.append(
+                Problem("tokens", f"{told}, so {law.name} cannot tell the two apart; fit power-floor or flops-floor")
+            )
         if "unique_tokens" in law.variables and len(self) and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
             told = (
                 f"is no less than tokens in all {plural(len(self), 'row')}: none repeats, and {law.name} asks what repeats give"
@@ -151,6 +163,14 @@ class Observations:
             problems.append(Problem("unique_tokens", f"{told}; use chinchilla"))
         if problems:
             raise InputError(problems)
+
+    def _tokens_a_parameter(self, law: Law) -> float | None:
+        """The tokens of each parameter where these are the same in all rows, as far as a law has both and each varies."""
+        if len(self) < 2 or not {"parameters", "tokens"} <= set(law.variables):
+            return None
+        shares = self.columns["tokens"] / self.columns["parameters"]
+        varies = np.ptp(self.columns["parameters"]) > 0
+        return float(np.median(shares)) if varies and shares.max() <= shares.min() * (1 + ONE_SHARE) else None
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:

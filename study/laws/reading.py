@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError, Problem, nearest, option_name
 from study.base.quantities import EQUAL_SPAN, plural
+from study.laws.clusters import RowGroups, group_rows, number_groups, searched_columns
 from study.laws.columns import (
     SHOWN,
     SYMBOLS,
@@ -25,11 +26,16 @@ from study.laws.columns import (
     odd_counts,
     odd_losses,
     odd_shares,
+    perplexities,
+    rising_response,
+    swapped_names,
+    swapped_sizes,
 )
 from study.laws.expressions import evaluate
-from study.laws.law import Law
+from study.laws.law import Floats, Law
 from study.laws.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
-from study.laws.tables import NOTES, RunTable, numbered
+from study.laws.table_files import NOTES, UNCLEAR
+from study.laws.tables import RunTable, number_runs
 
 NAMED = 30
 """So many columns are named where a role has none."""
@@ -44,7 +50,8 @@ class TableQuery:
 
     `roles` map a variable of a law (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows;
     `cluster` names the run of a row; `budget` orders runs by size. `any_units` lets counts, losses and scores of odd size
-    through; `bracketed_only` leaves out the rows whose learning rate the table's selection does not know to be bracketed.
+    through; `bracketed_only` leaves out the rows whose learning rate the table's selection does not know to be bracketed;
+    `best_of` keeps the best row of each combination of columns.
     """
 
     table: RunTable
@@ -54,6 +61,7 @@ class TableQuery:
     budget: str | None = None
     any_units: bool = False
     bracketed_only: bool = False
+    best_of: str | None = None
 
 
 def read_observations(query: TableQuery, law: Law) -> Observations:
@@ -72,28 +80,31 @@ def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> 
     order = reading.order(variables)
     wanted = tuple(dict.fromkeys((*variables, response, *order)))
     values = reading.all_numbers(wanted)
+    reading.keep_best(response, values[response])
     reading.refuse_odd_values(values)
     columns = {name: values[name] for name in variables}
     if "loss" in wanted:
         reading.refuse_incomparable_losses(columns)
+    reading.refuse_wrong_direction(columns, response, values[response])
     reading.warn_of_repeats(values)
-    reading.warn_of_seeds(columns, values[response])
-    reading.warn_of_checkpoints(columns)
+    groups = reading.group(columns, values[response])
     used = reading.present
-    labels, runs, clusters = query.table.labels, reading.runs(), reading.clusters()
+    labels = query.table.labels
     everything = Observations(
         columns=columns,
         response=values[response],
-        runs=runs,
-        clusters=runs if clusters is None else clusters[0],
+        runs=groups.runs,
+        clusters=groups.clusters,
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
         roles=reading.found,
         excluded=dict(zip(compress(labels, (~used).tolist()), reading.gone[~used], strict=True)),
         warnings=tuple(reading.warnings),
         alike=reading.alike(),
-        cluster="run" if clusters is None else clusters[1],
+        cluster=groups.kind,
         without_order=reading.without_order(),
+        sizes=groups.sizes,
+        doubts=reading.doubts(columns, values[response]),
     )
     return everything.where(used)
 
@@ -171,9 +182,9 @@ class _Reading:
             raise InputError.at("--where", f"{query.where!r} keeps none of {len(self.table)} rows")
         self._leave_out(~kept, self._by_condition)
 
-    def _leave_out(self, rows: NDArray[np.bool_], why: str) -> None:
+    def _leave_out(self, rows: NDArray[np.bool_] | NDArray[np.int64], why: str) -> None:
         self.gone[rows] = why
-        self.present &= ~rows
+        self.present[rows] = False
 
     @property
     def _by_condition(self) -> str:
@@ -253,7 +264,10 @@ class _Reading:
         if len(text):
             rows = "; ".join(f"row {row + 1}: {raw.iloc[row]!r}" for row in text[:SHOWN].tolist())
             count = "a value that is no number" if len(text) == 1 else f"{len(text)} values that are no numbers"
-            raise InputError.at(str(raw.name), f"holds {count} ({rows}); mend these rows or leave them out with --where")
+            unclear = self.table.attrs.get(UNCLEAR, {}).get(str(raw.name))
+            raise InputError.at(
+                str(raw.name), unclear or f"holds {count} ({rows}); mend these rows or leave them out with --where"
+            )
         told = self.present | ((self.gone == self._by_condition) & raw.isna().to_numpy())
         self._leave_out(told & np.isnan(values), f"{raw.name} is missing")
         self._leave_out(told & np.isinf(values), f"{raw.name} is infinite")
@@ -265,21 +279,65 @@ class _Reading:
             return ("budget",)
         return ("flops",) if "flops" in self.roles and "flops" not in variables else ()
 
-    def runs(self) -> NDArray[np.int64]:
-        """The number of each row's run, by the column of the source where it names one."""
-        if self.query.cluster is None:
-            return self.query.table.runs
-        named = self.column(self.query.cluster)
-        if named[self.present].isna().all():
-            told = f"{self.query.cluster!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
-            raise InputError.at("--cluster", f"{told}; name another column, or leave it out, and every row is a run of its own")
-        return numbered(named)
+    def group(self, variables: Mapping[str, Floats], response: Floats) -> RowGroups:
+        """Group rows by run, and by what misses a law together: by the query or the selection, else by what they show."""
+        if self.query.cluster is not None:
+            runs = self._named_runs(self.query.cluster)
+            return RowGroups(runs, runs)
+        if self.selection is not None:
+            return RowGroups(self.query.table.runs, self.selection.clusters, self.selection.cluster)
+        rows = self.present
+        if not rows.any():
+            return RowGroups(np.arange(len(rows)), np.arange(len(rows)))
+        unused = [name for name in self.table.columns if name not in self.found.values()]
+        inside = {name: values[rows] for name, values in variables.items()}
+        groups = group_rows(self.table.loc[rows, unused], inside, response[rows])
+        self.warnings += [groups.note] if groups.note else []
+        sizes = None if groups.sizes is None else self._everywhere(groups.sizes)
+        return replace(groups, runs=self._everywhere(groups.runs), clusters=self._everywhere(groups.clusters), sizes=sizes)
 
-    def clusters(self) -> tuple[NDArray[np.int64], str] | None:
-        """The number of what misses a law together at each row, and what it is; None where that is a row's run."""
-        if self.selection is None or self.query.cluster is not None:
-            return None
-        return self.selection.clusters, self.selection.cluster
+    def _named_runs(self, column: str) -> NDArray[np.int64]:
+        """The number of each row's run by a column."""
+        named = self.column(column)
+        if named[self.present].isna().all():
+            empty = f"{column!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
+            raise InputError.at("--cluster", f"{empty}; name another column, or leave it out")
+        return number_runs(named)
+
+    def _everywhere(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of the rows in use as numbers of all rows, each of the others a group of its own."""
+        found = len(self.table) + np.arange(len(self.table), dtype=np.int64)
+        found[self.present] = numbers
+        return found
+
+    def keep_best(self, response: str, values: Floats) -> None:
+        """Leave out all rows but the best of each combination of what --best-of names."""
+        if self.query.best_of is None:
+            return
+        named = [name.strip() for name in self.query.best_of.split(",")]
+        columns = [self.computed(name, "--best-of") for name in named]
+        if bad := [name for name, column in zip(named, columns, strict=True) if not isinstance(column, pd.Series)]:
+            raise InputError.at("--best-of", f"{bad[0]!r} names no column")
+        rows = np.flatnonzero(self.present)
+        table = pd.DataFrame({place: column.to_numpy()[rows] for place, column in enumerate(columns)})
+        order = np.argsort(-values[rows] if response == "score" else values[rows], kind="stable")
+        best = rows[table.iloc[order].drop_duplicates().index]
+        self._leave_out(np.setdiff1d(rows, best), f"{BY_CHOICE}--best-of {self.query.best_of}")
+
+    def doubts(self, variables: Mapping[str, Floats], response: Floats) -> tuple[str, ...]:
+        """Why no fit of these rows may be trusted, though each of them can be read."""
+        if self.selection is not None or not self.present.any():
+            return ()
+        inside = {name: values[self.present] for name, values in variables.items()}
+        reasons = [] if self.query.any_units else swapped_sizes(inside)
+        if self.query.best_of is None and self.query.cluster is None:
+            settings = number_groups(list(inside.values()))
+            table, used = self.table[self.present], set(self.found.values())
+            if searched := searched_columns(table, settings, response[self.present], used):
+                named = ",".join(symbol for symbol, role in SYMBOLS.items() if role in inside and symbol != "F")
+                told = f"rows of one setting differ in {_listed(searched, SHOWN)}, which moves the response"
+                reasons.append(f"{told}: where that is a search, --best-of {named or ','.join(inside)} keeps the best of each")
+        return tuple(reasons)
 
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
         """Raise InputError for values that no logarithm or product has, and without a selection for units that look wrong."""
@@ -288,13 +346,23 @@ class _Reading:
         found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
         if not self.query.any_units:
-            checks.insert(0, lambda each: odd_shares(each, self.table))
+            checks = [perplexities, lambda each: odd_shares(each, self.table), *checks]
         if not self.query.any_units and self.selection is None:
             checks += [odd_counts, lambda each: odd_losses(each, self.table[present])]
         problems = [next((told for check in checks if (told := check(each))), []) for each in found if len(rows)]
         if any(problems):
             raise InputError(problem for told in problems for problem in told)
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
+
+    def refuse_wrong_direction(self, variables: Mapping[str, Floats], response: str, values: Floats) -> None:
+        """Raise InputError for swapped columns and for a response that gets worse with every size, without a selection."""
+        if self.selection is not None or self.query.any_units:
+            return
+        inside = {name: column[self.present] for name, column in variables.items()}
+        name = self.found[response]
+        problems = [*swapped_names(self.found), *rising_response(response, name, values[self.present], inside)]
+        if problems:
+            raise InputError(problems)
 
     def refuse_incomparable_losses(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
         """Raise InputError for losses that are not comparable or have laws of their own, as far as the selection knows.
@@ -323,39 +391,6 @@ class _Reading:
             named = ", ".join(self.found[role] for role in values)
             told = f"{rows} agree with an earlier one in {named}, though not elsewhere"
             self.warnings.append(f"{told}: where that is one run twice, intervals are too narrow; --where leaves rows out")
-
-    def warn_of_seeds(self, variables: Mapping[str, NDArray[np.float64]], response: NDArray[np.float64]) -> None:
-        """Warn of rows of one setting that nobody said belong together.
-
-        Where settings scatter about a law 1.5 times as widely as three to five seeds of one, intervals over rows hold the truth
-        in 67% to 82% of draws, over settings in 96% to 98%; where they do not, in 94% to 96% and 96% to 97%.
-        """
-        if self.selection is not None or self.query.cluster is not None:
-            return
-        of_setting = pd.DataFrame(dict(variables))[self.present]
-        distinct = of_setting.assign(response=response[self.present]).drop_duplicates()
-        if (settings := len(of_setting.drop_duplicates())) < len(distinct):
-            counts = f"{plural(len(distinct), 'row')} are of {plural(settings, 'setting')}"
-            named = ", ".join(self.found[role] for role in variables)
-            told = f"{counts} of {named}: where settings miss the law by more than their rows scatter, intervals are too narrow"
-            self.warnings.append(f"{told}; --cluster with a column that names the setting keeps its rows together")
-
-    def warn_of_checkpoints(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
-        """Warn of a column that is called like a run and names the checkpoints of several, which nobody said belong together.
-
-        Where eight runs of ten checkpoints each lie 0.3% off a law by luck of their own, intervals of alpha over rows hold the
-        truth in 40% of draws, over runs in 99%.
-        """
-        if self.selection is not None or self.query.cluster is not None or "tokens" not in variables:
-            return
-        read = pd.DataFrame(dict(variables))[self.present]
-        for name in find_columns("run", map(str, self.table.columns)):
-            runs = read.groupby(self.table.loc[self.present, name].to_numpy()).nunique()
-            sizes = runs.drop(columns=["tokens", "flops"], errors="ignore")
-            if (runs["tokens"] > 1).any() and bool((sizes == 1).all(axis=None)):
-                counts = f"{plural(len(read), 'row')} are of {plural(len(runs), 'value')} of {name!r}"
-                told = f"{counts}: where those are checkpoints of one run, intervals are too narrow"
-                self.warnings.append(f"{told}; --cluster {name!r} keeps them together")
 
     def without_order(self) -> frozenset[str]:
         """The labels of the rows that are of runs which read no word order, as far as the selection knows."""

@@ -15,6 +15,7 @@ from study.laws.forecasting import (
     HELD_OUT,
     Forecast,
     Noise,
+    describe_miss,
     explain_no_forecast,
     forecast,
     forecast_to_dict,
@@ -26,6 +27,7 @@ from study.laws.forecasting import (
 from study.laws.law import Columns, Floats, Law
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_columns
+from study.laws.residual_tests import merge_by_size
 
 SCALE = ("parameters", "tokens")
 """The variables of laws that say how much is spent."""
@@ -94,12 +96,18 @@ def fit_score(query: TableQuery, settings: Settings = DEFAULT_SETTINGS, held_out
     or their values cannot serve, or its rows are too few.
     """
     points = read_columns(query, (*SCALE, "loss"), "score")
+    of_loss = replace(_only(points, SCALE), response=points.columns["loss"])
+    merged = merge_by_size(LAWS["chinchilla"], of_loss, settings)
+    points = replace(points, clusters=merged.clusters, cluster=merged.cluster, warnings=merged.warnings)
     by_sizes = _only(points, SCALE)
+    steps, single = two_steps(points, settings), fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"))
+    of_steps = forecast_two_steps(points, held_out, settings)
+    of_single = forecast(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"), held_out)
     return ScoreFit(
-        two_steps=two_steps(points, settings),
-        single_step=fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear")),
-        two_step_forecast=forecast_two_steps(points, held_out, settings),
-        single_step_forecast=forecast(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"), held_out),
+        two_steps=replace(steps, score=steps.score.with_reasons("missed_forecast", describe_miss(of_steps))),
+        single_step=single.with_reasons("missed_forecast", describe_miss(of_single)),
+        two_step_forecast=of_steps,
+        single_step_forecast=of_single,
     )
 
 
@@ -141,6 +149,7 @@ def forecast_two_steps(
         extrapolation=float(np.max(unseen.budget) / np.max(known.budget)),
         relative=False,
         independent=unseen.independent,
+        space="linear",
     )
 
 

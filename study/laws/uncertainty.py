@@ -43,10 +43,11 @@ _SINGULAR = 1e20
 Intervals = Mapping[str, tuple[float, float]]
 """Low and high by parameter."""
 
-Status = Literal["converged", "on_bound", "weakly_identified", "reads_no_order", "failed"]
-"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
-resamples do not converge; `failed`: restarting at the answer still gains; `reads_no_order`: some rows are of runs that read no
-word order, whose losses follow another law."""
+Status = Literal["converged", "on_bound", "weakly_identified", "lack_of_fit", "missed_forecast", "reads_no_order", "failed"]
+"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly determine a parameter, or many resamples do
+not converge; `lack_of_fit`: residuals follow what the law leaves out; `missed_forecast`: the largest runs lie outside the
+intervals that the others give; `failed`: a restart at the estimate still gains; `reads_no_order`: some rows are of runs that
+read no word order, whose losses follow another law."""
 
 UNUSABLE: tuple[Status, ...] = ("on_bound", "failed")
 """The statuses of fits whose constants say nothing."""
@@ -295,7 +296,7 @@ def weaknesses(
     of nine points of chinchilla those of 95% held alpha and beta in 96% to 98% of draws, of five of power-floor in 97% to 99%,
     where plain percentiles hold them in 83% to 96% and in 78% to 93%.
     """
-    reasons = []
+    reasons = [*points.doubts]
     if condition > WORST_CONDITION:
         reasons.append(f"the condition number is {condition:.1e}")
     settings, parameters = points.settings(law), len(law.parameters)
