@@ -7,7 +7,7 @@ is up to the caller, and moves the exponent more than the approach does (arXiv 2
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -240,15 +240,18 @@ def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None)
     slope = away @ y / spread
     line = float(slope), float(y.mean() - slope * x.mean())
     reason = _why_no_interval(y)
-    if not 0 <= slope <= 1:
-        odd = f"its exponent of {slope:.2f} has more compute buy {'smaller models' if slope < 0 else 'fewer tokens'}"
-        raise InputError.at("", f"{odd}: {reason or 'the best models follow no power of compute'}")
+    buys = f"by its exponent of {slope:.2f} more compute buys {'smaller models' if slope < 0 else 'fewer tokens'}"
+    if reason and not 0 <= slope <= 1:
+        raise InputError.at("", f"{buys}: {reason}")
     if reason:
         return Frontier(approach, *line, None, tuple(best), status="weakly_identified", reasons=(reason,))
     of_grid = 0.0 if sizes is None else np.mean(_steps(y, sizes) ** 2) / 12 / spread
     from_others = (y - y.mean() - slope * away) / (1 - 1 / len(x) - away**2 / spread)
     half = -stdtrit(len(x) - 2, (1 - CONFIDENCE) / 2) * (np.sum((away * from_others / spread) ** 2) + of_grid) ** 0.5
-    return Frontier(approach, *line, (float(slope - half), float(slope + half)), tuple(best))
+    frontier = Frontier(approach, *line, (float(slope - half), float(slope + half)), tuple(best))
+    if slope - half <= 1 and slope + half >= 0:
+        return frontier
+    return replace(frontier, status="weakly_identified", reasons=(buys,))
 
 
 def _why_no_interval(sizes: Floats) -> str:

@@ -259,15 +259,14 @@ class _Reading:
     def numbers(self, role: str) -> NDArray[np.float64]:
         """The values of a role; rows without a finite one are gone, too, text that is no number is refused."""
         raw = self.role(role)
+        if reason := self.table.attrs.get(UNCLEAR, {}).get(str(raw.name)):
+            raise InputError.at(str(raw.name), reason)
         values = pd.to_numeric(raw, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
         text = np.flatnonzero((np.isnan(values) & raw.notna().to_numpy()) & self.present)
         if len(text):
             rows = "; ".join(f"row {row + 1}: {raw.iloc[row]!r}" for row in text[:SHOWN].tolist())
             count = "a value that is no number" if len(text) == 1 else f"{len(text)} values that are no numbers"
-            unclear = self.table.attrs.get(UNCLEAR, {}).get(str(raw.name))
-            raise InputError.at(
-                str(raw.name), unclear or f"holds {count} ({rows}); mend these rows or leave them out with --where"
-            )
+            raise InputError.at(str(raw.name), f"holds {count} ({rows}); mend these rows or leave them out with --where")
         told = self.present | ((self.gone == self._by_condition) & raw.isna().to_numpy())
         self._leave_out(told & np.isnan(values), f"{raw.name} is missing")
         self._leave_out(told & np.isinf(values), f"{raw.name} is infinite")
