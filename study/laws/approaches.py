@@ -1,4 +1,4 @@
-"""Every approach to the compute-optimal frontier on one table, side by side."""
+"""Every approach to the compute-optimal frontier of one table, side by side."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Approaches = dict[str, Frontier | str]
 
 @dataclass(frozen=True)
 class Frontiers:
-    """The frontier by every approach, or in words why there is none, and what to know of how the table was read.
+    """The frontier by every approach, or why there is none, with notes on how the table was read.
 
-    `budgets` are the least and the largest FLOPs of the rows, `parameters` the column or expression that counts N.
+    `budgets` are the least and the largest FLOPs, `parameters` the column or expression that counts N.
     """
 
     approaches: Approaches
@@ -44,7 +44,7 @@ class Frontiers:
         return {"approaches": approaches, "notes": list(self.notes)}
 
     def to_text(self) -> str:
-        """The frontiers for readers, each reason why there is none once; under them why rows hardly tell one, and the notes."""
+        """The frontiers for readers, each reason against one once, then doubts and notes."""
         lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
         for name, one in self.approaches.items():
             if isinstance(one, str):
@@ -59,7 +59,7 @@ class Frontiers:
 
 
 RESAMPLES = 200
-"""Resamples of the clusters for an approach that goes through best runs, where rows share clusters."""
+"""Resamples of the clusters for an approach through best runs."""
 
 _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
     "envelope": envelope,
@@ -71,12 +71,11 @@ _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
 
 
 def frontiers(query: TableQuery) -> Frontiers:
-    """The frontier by every approach, or in words why there is none.
+    """Find the frontier by every approach, or say why there is none.
 
-    Where rows share runs, as checkpoints do, or other clusters, every interval is of resamples of these. Tokens are C/(6·N)
-    where the source or its table has FLOPs but no tokens. C is what orders the runs, but for the parametric approach, whose
-    minimum has a closed form at 6·N·D alone. Raises InputError where the table cannot be read, and with every reason where no
-    approach finds one.
+    Intervals resample clusters where rows share them. Tokens are C/(6·N) where only FLOPs are given. C is what orders the runs,
+    but for the parametric approach, whose minimum is closed at 6·N·D alone. Raises InputError where the table cannot be read,
+    and where no approach finds a frontier.
     """
     if _only_flops(query):
         query = replace(query, roles={**query.roles, "tokens": "C/(6*N)"})
@@ -98,14 +97,14 @@ def frontiers(query: TableQuery) -> Frontiers:
 
 
 def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
-    """Each reason why there is no frontier once, after the approaches that it is of."""
+    """Each reason against a frontier once, with its approaches."""
     refused = {name: one for name, one in found.items() if isinstance(one, str)}
     for reason, names in grouped(refused, refused.__getitem__).items():
         yield ", ".join(names), reason
 
 
 def _only_flops(query: TableQuery) -> bool:
-    """Whether FLOPs are given or found, and tokens neither."""
+    """Whether FLOPs are known, and tokens are not."""
     names = [str(name) for name in query.table.frame.columns]
     flops, tokens = (role in query.roles or bool(find_columns(role, names)) for role in ("flops", "tokens"))
     return flops and not tokens
@@ -114,12 +113,11 @@ def _only_flops(query: TableQuery) -> bool:
 def resample_frontier(
     points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier], resamples: int = RESAMPLES
 ) -> Frontier:
-    """The frontier by an approach through best runs; where rows share clusters, with a 95% interval that takes these as drawn.
+    """The frontier by an approach through best runs, with a 95% interval over clusters where rows share them.
 
-    They are drawn with replacement, all rows of one together (Efron 1979): a run's checkpoints lie off the law together, and a
-    shape's runs. The interval holds that of the line, too: on a grid of sizes and tokens the best models of every resample may
-    lie on one line of the grid, by which resamples alone are certain of its slope. Fewer than three give no interval, nor does
-    a line that has none. Where over 5% of the resamples have no frontier it is weakly identified.
+    Clusters are drawn with replacement, all rows of one together (Efron 1979). The interval also holds that of the line: on a
+    grid the best models of every resample may lie on one line of the grid. Fewer than three clusters give no interval, nor does
+    a line without one. Where over 5% of the resamples have no frontier it is weakly identified.
     """
     rows = np.array([points.columns["parameters"], points.budget, points.response])
     compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
@@ -141,7 +139,7 @@ def resample_frontier(
 
 
 def _of_law(found: Fit) -> Frontier:
-    """The frontier of a law whose fit says what it is; raises InputError for one that ended on a bound or failed."""
+    """The frontier of a law; raises InputError for a fit that failed or ended on a bound."""
     if not found.usable:
         raise InputError.at(found.law.name, f"its fit is {status_words(found.status, found.reasons)}")
     return parametric(found)

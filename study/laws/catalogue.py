@@ -168,7 +168,7 @@ LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
 
 
 def find_law(name: str | None, place: str = "--law") -> Law:
-    """The law of this name, in any case; raises InputError with the nearest, or all where none is near or given."""
+    """Find a law by name, in any case; raises InputError with the nearest name, or all names."""
     if name is None:
         raise InputError.at(place, f"is missing; known: {', '.join(LAWS)}")
     if (law := LAWS.get(name.lower())) is None:

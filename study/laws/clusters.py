@@ -1,7 +1,7 @@
-"""Which rows of a table belong together: seeds of one setting, checkpoints of one run, runs of one size.
+"""Which rows belong together: seeds of one setting, checkpoints of one run.
 
-Rows that miss a law together count as one, or intervals are too narrow: of twelve runs with eight checkpoints each, intervals
-over rows hold the truth in 58% of draws, over runs in 94% and more; of twenty settings with three seeds in 83% and 97%.
+Rows that miss a law together count as one, or intervals are too narrow: with twelve runs of eight checkpoints, intervals over
+rows held the truth in 58% of draws, over runs in 98%; with twenty settings of three seeds in 83% and 98%.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from study.laws.columns import find_columns
 from study.laws.law import Floats
 
 ALONG_A_RUN = ("tokens", "flops", "unique_tokens", "loss")
-"""The variables that may change along one run; all others say how large its model is."""
+"""The variables that change along a run; all others describe its model."""
 
 SEARCHED = 1e-3
 """A column moves the loss of a setting where chance does so in less than this share of draws."""
 
 ROWS_OF_A_SEARCH = 3
-"""Rows of each setting, in the mean, from which on they may be a search for its best."""
+"""The mean number of rows a setting from which on they may be a search."""
 
 EVENLY = 0.02
-"""Checkpoints are evenly spaced where their distances differ by no more than this share."""
+"""The relative range of distances up to which checkpoints are evenly spaced."""
 
 FEWEST_CHECKPOINTS = 4
-"""Fewer rows of one size do not show that they are evenly spaced."""
+"""Fewer rows of a size do not show whether they are evenly spaced."""
 
 _MOST_VALUES = 100
 _OTHERWISE = "--cluster names what belongs together"
@@ -39,9 +39,9 @@ _OTHERWISE = "--cluster names what belongs together"
 
 @dataclass(frozen=True)
 class RowGroups:
-    """By row: the number of its run, that of its cluster, and that of its size where clusters may be merged by size.
+    """By row: the numbers of its run, its cluster, and its size where clusters may be merged by size.
 
-    `kind` says what a cluster is, and `note` how the groups were found, where nobody gave them.
+    `kind` names a cluster, and `note` says how groups were inferred.
     """
 
     runs: NDArray[np.int64]
@@ -52,10 +52,10 @@ class RowGroups:
 
 
 def group_rows(table: pd.DataFrame, variables: Mapping[str, Floats], response: Floats) -> RowGroups:
-    """Group rows by what they show; `table` holds the columns that the law does not read.
+    """Infer the groups of rows; `table` holds the columns that the law does not read.
 
-    Checkpoints of one run count as one, and so do seeds of one setting: where settings scatter about a law 1.5 times as widely
-    as seeds, intervals over rows hold the truth in 67% to 82% of draws, over settings in 96% to 98%; where they do not, in 94%
+    Checkpoints of one run count as one, and so do seeds of one setting. Where settings scatter about a law 1.5 times as widely
+    as seeds, intervals over rows held the truth in 67% to 82% of draws, over settings in 96% to 98%; where they do not, in 94%
     to 96% and 96% to 97%.
     """
     content = [*variables.values(), response]
@@ -80,12 +80,12 @@ def _checkpoints(runs: NDArray[np.int64], how: str) -> str:
 
 
 def number_groups(columns: Sequence[Floats]) -> NDArray[np.int64]:
-    """The number of each row's group; rows of one group agree in every column."""
+    """Number groups of rows that agree in every column."""
     return np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel().astype(np.int64)
 
 
 def number_by_content(groups: NDArray[np.int64], columns: Sequence[Floats]) -> NDArray[np.int64]:
-    """Number groups of rows anew by what their rows hold, so that the order of rows in a table moves no resample."""
+    """Renumber groups by what their rows hold, so that the order of rows moves no resample."""
     contents = number_groups(columns)
     order = np.lexsort((contents, groups))
     starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
@@ -97,15 +97,15 @@ def number_by_content(groups: NDArray[np.int64], columns: Sequence[Floats]) -> N
 
 
 def sizes_of(variables: Mapping[str, Floats]) -> list[Floats]:
-    """The columns that say how large a model is."""
+    """The columns that describe the size of a model."""
     return [values for name, values in variables.items() if name not in ALONG_A_RUN]
 
 
 def find_run_column(table: pd.DataFrame, variables: Mapping[str, Floats]) -> str | None:
-    """Find the column that names the run of each checkpoint, whatever it is called.
+    """Find the column that identifies the run of each checkpoint, whatever its name.
 
-    Rows of one run are of one size and of different tokens. A column called like a run needs no more; any other must also
-    distinguish runs of one size, as names of sizes do not.
+    Rows of a run have one size and different tokens. A column with a name for runs needs no more; any other must also separate
+    runs of one size, which names of sizes do not.
     """
     if "tokens" not in variables:
         return None
@@ -122,21 +122,21 @@ def find_run_column(table: pd.DataFrame, variables: Mapping[str, Floats]) -> str
 
 
 def _run_numbers(column: pd.Series, called_run: bool) -> NDArray[np.int64] | None:
-    """The number of each row's run; None for a column that names no runs, as one of measurements or of gaps."""
+    """The number of each row's run; None for measurements and columns with gaps."""
     if column.isna().any() or (pd.api.types.is_float_dtype(column) and not called_run):
         return None
     return pd.factorize(column.astype(str))[0].astype(np.int64)
 
 
 def _are_checkpoints(runs: NDArray[np.int64], of_size: NDArray[np.int64], tokens: Floats) -> bool:
-    """Whether every group is of one size and of different tokens, and most have several rows."""
+    """Whether every group has one size and different tokens, and most have several rows."""
     rows = pd.DataFrame({"size": of_size, "tokens": tokens}).groupby(runs)
     count, distinct = rows.size(), rows.nunique()
     return bool((count > 1).mean() > 0.5 and (distinct["size"] == 1).all() and (distinct["tokens"] == count).all())
 
 
 def are_evenly_spaced(of_size: NDArray[np.int64], tokens: Floats) -> bool:
-    """Whether the tokens of every size are as far from each other as checkpoints of one run are."""
+    """Whether the tokens of every size are evenly spaced, as checkpoints of one run are."""
     groups = [np.sort(group.to_numpy()) for _, group in pd.Series(tokens).groupby(of_size)]
     if not groups or min(map(len, groups)) < FEWEST_CHECKPOINTS:
         return False
@@ -145,9 +145,9 @@ def are_evenly_spaced(of_size: NDArray[np.int64], tokens: Floats) -> bool:
 
 
 def searched_columns(table: pd.DataFrame, settings: NDArray[np.int64], response: Floats, used: Iterable[str]) -> list[str]:
-    """The columns by which rows of one setting differ in their response, as learning rates of a search do and seeds do not.
+    """The columns that move the response within settings, as learning rates of a search do and seeds do not.
 
-    By an analysis of variance of what the values of a column share beside the settings.
+    By an analysis of variance of the levels of each column beside the settings.
     """
     if len(settings) < ROWS_OF_A_SEARCH * (settings.max() + 1):
         return []
@@ -157,7 +157,7 @@ def searched_columns(table: pd.DataFrame, settings: NDArray[np.int64], response:
 
 
 def _moves(values: Floats, settings: NDArray[np.int64], within: Floats) -> bool:
-    """Whether values of a column that recur in several settings go with the response there."""
+    """Whether levels of a column that recur in several settings move the response."""
     if not np.isfinite(values).all():
         return False
     levels = number_groups([values])

@@ -1,4 +1,4 @@
-"""The columns of a stranger's table: which one means what, by its name, and which values look to be in other units."""
+"""The columns of a table: which one means what by its name, and which values appear to be in other units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYMBOLS = {
     "C": "flops",
     "L": "loss",
 }
-"""What an expression may call a column of this study where the table has none of that name: C/(6*N)."""
+"""By symbol: the role that it stands for in an expression such as C/(6*N), where no column has that name."""
 
 SYNONYMS = {
     "parameters": "parameters params nparams nparameters numparams numparameters paramcount modelsize totalparams n",
@@ -35,12 +35,12 @@ SYNONYMS = {
     "score": "score accuracy acc",
     "run": "run runid runname",
 }
-"""By role: the names, plain, that a column may have."""
+"""By role: normalised column names that mean it."""
 
 _UNITS = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "b": 1e9, "g": 1e9, "billion": 1e9, "t": 1e12, "trillion": 1e12}
 
 SHOWN = 5
-"""So many rows are named."""
+"""The number of rows that a message names."""
 
 _SMALLEST = {"parameters": 5e4, "tokens": 5e5, "flops": 1e12, "unique_tokens": 5e5}
 _LARGEST = 1e100
@@ -56,12 +56,12 @@ _LN2 = float(np.log(2))
 
 
 def plain(name: str) -> str:
-    """A name without case, spaces, signs, and what stands in brackets at its end."""
+    """Normalise a name: lower case, letters and digits only, without a bracket at its end."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[(\[].*$", "", name).lower())
 
 
 def find_columns(role: str, names: Iterable[str]) -> list[str]:
-    """The columns that a role may be: those of its very name or symbol, or else those called like it."""
+    """Find the columns that may have a role: the one of that very name or symbol, else all with a synonym."""
     symbols = [symbol for symbol, meant in SYMBOLS.items() if meant == role]
     known = list(names)
     exact = [name for name in (role, *symbols) if name in known]
@@ -69,7 +69,7 @@ def find_columns(role: str, names: Iterable[str]) -> list[str]:
 
 
 def unit_in(name: str) -> float | None:
-    """The factor that a name says its values are in, as in `Model Size (B)` or `tokens_millions`; None where it says none."""
+    """The factor that a column name states, as in `Model Size (B)` or `tokens_millions`; None where it states none."""
     words = re.findall(r"[a-z]+", name.lower())
     bracket = re.search(r"[(\[]\s*([A-Za-z]+)[^)\]]*[)\]]\s*$", name)
     last = bracket[1].lower() if bracket else (words[-1] if len(words) > 1 else "")
@@ -78,7 +78,7 @@ def unit_in(name: str) -> float | None:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one role at the rows in use: where they were read from, and the numbers of the rows from 1 on."""
+    """The values of one role in the rows in use, with the column they came from and the row numbers, from 1."""
 
     role: str
     name: str
@@ -86,13 +86,13 @@ class Values:
     rows: NDArray[np.int64]
 
     def shown(self, which: NDArray[np.bool_]) -> str:
-        """The first rows of a kind with their values."""
+        """The first of the selected rows with their values, as text."""
         rows = [f"row {row} ({value:.6g})" for row, value in zip(self.rows[which], self.values[which], strict=True)]
         return ", ".join(rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
 
 
 def not_positive(found: Values) -> list[Problem]:
-    """Sizes and losses that no logarithm has; a score or an error rate may be zero, where it is fitted as it is."""
+    """Sizes and losses without a logarithm; scores and error rates may be zero."""
     bad = found.values <= 0
     if found.role in _SHARES or not bad.any():
         return []
@@ -101,7 +101,7 @@ def not_positive(found: Values) -> list[Problem]:
 
 
 def beyond_arithmetic(found: Values) -> list[Problem]:
-    """Numbers so large or small that a product of two has no logarithm any more, in whatever units."""
+    """Numbers so large or small that the product of two has no logarithm."""
     size = np.abs(found.values)
     beyond = (size > _LARGEST) | ((size > 0) & (size < 1 / _LARGEST))
     if not beyond.any():
@@ -112,7 +112,7 @@ def beyond_arithmetic(found: Values) -> list[Problem]:
 
 
 def odd_counts(found: Values) -> list[Problem]:
-    """Counts too small to be counts, all of them or some rows."""
+    """Values too small to be counts, in all rows or in some."""
     small = found.values < _SMALLEST.get(found.role, 0.0)
     if not small.any():
         return []
@@ -130,7 +130,7 @@ def odd_counts(found: Values) -> list[Problem]:
 
 
 def odd_losses(found: Values, table: pd.DataFrame) -> list[Problem]:
-    """Losses that are perplexities or bits, where their size or another column shows it; `table` holds the same rows."""
+    """Losses that are perplexities or bits by their size or by another column; `table` holds the same rows."""
     if found.role != "loss":
         return []
     large = found.values > _LARGEST_LOSS
@@ -151,7 +151,7 @@ def odd_losses(found: Values, table: pd.DataFrame) -> list[Problem]:
 
 
 def perplexities(found: Values) -> list[Problem]:
-    """A loss whose column is called a perplexity, however low its values are."""
+    """A loss whose column is named perplexity, however low its values are."""
     if found.role != "loss" or not re.search(r"ppl|perplex", found.name.lower()) or "log" in found.name.lower():
         return []
     return [
@@ -160,7 +160,7 @@ def perplexities(found: Values) -> list[Problem]:
 
 
 def swapped_names(found: Mapping[str, str]) -> list[Problem]:
-    """Parameters that were read from a column that is called like tokens, or tokens from one called like parameters."""
+    """Parameters read from a column named like tokens, or tokens from one named like parameters."""
     pairs = [(role, other) for role, other in (("parameters", "tokens"), ("tokens", "parameters")) if role in found]
     return [
         Problem(option_name(role), f"{found[role]!r} is called like {other}: are the two swapped? If not, --any-units")
@@ -170,7 +170,7 @@ def swapped_names(found: Mapping[str, str]) -> list[Problem]:
 
 
 def swapped_sizes(variables: Mapping[str, NDArray[np.float64]]) -> list[str]:
-    """That parameters and tokens look swapped, since every model has seen far fewer tokens than it has parameters."""
+    """Why parameters and tokens appear swapped: every model has seen far fewer tokens than it has parameters."""
     if not {"parameters", "tokens"} <= set(variables):
         return []
     shares = variables["tokens"] / variables["parameters"]
@@ -182,7 +182,7 @@ def swapped_sizes(variables: Mapping[str, NDArray[np.float64]]) -> list[str]:
 def rising_response(
     role: str, name: str, response: NDArray[np.float64], variables: Mapping[str, NDArray[np.float64]]
 ) -> list[Problem]:
-    """A loss that rises with every size, or a score that falls with all of them, by least squares in logarithms."""
+    """A loss that rises with every size, or a score that falls with all, by least squares in logarithms."""
     sizes = {each: np.log(values) for each, values in variables.items() if each in _SIZES and np.ptp(values) > 0}
     if not sizes or len(sizes) < len(variables) or len(response) < len(sizes) + 4 or np.ptp(response) == 0:
         return []
@@ -199,7 +199,7 @@ def rising_response(
 
 
 def odd_shares(found: Values, table: pd.DataFrame) -> list[Problem]:
-    """Scores and errors outside 0 to 1, which percentages are; `table` holds the columns that the values came from."""
+    """Scores and errors outside 0 to 1, such as percentages; `table` holds the source columns."""
     if found.role not in _SHARES:
         return []
     outside = (found.values < 0) | (found.values > 1)
@@ -214,7 +214,7 @@ def odd_shares(found: Values, table: pd.DataFrame) -> list[Problem]:
 
 
 def loss_warnings(found: Values) -> list[str]:
-    """What a reader must know of a loss that is taken as it is."""
+    """Warnings about the unit of a loss that is accepted as it is."""
     if found.role != "loss":
         return []
     words = [word for word in ("bit", "bpb", "bpc") if word in found.name.lower()]
@@ -240,5 +240,5 @@ def _numeric(table: pd.DataFrame) -> Sequence[tuple[str, NDArray[np.float64]]]:
 
 
 def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
-    """Whether two columns are one, up to rounding, and not constant."""
+    """Whether two columns are equal up to rounding, and not constant."""
     return len(one) > 2 and bool(np.ptp(other) > 0) and bool(np.allclose(one, other, rtol=_ALIKE, atol=0))

@@ -1,4 +1,4 @@
-"""Estimates of a law with what they are worth: intervals, covariance, conditioning, exclusions and a status."""
+"""Estimates of a law with intervals, covariance, conditioning, exclusions and a status."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from study.laws.uncertainty import (
 )
 
 STARTS = 128
-"""Starts tried by default; the best quarter of them is followed to its end."""
+"""The default number of starts; the best quarter is followed to its end."""
 
 SQUARES = 1e-2
-"""How much of the squares decides between minima of Huber's loss that are equally low; see _objective."""
+"""The weight of squares that decides between equally low minima of Huber's loss; see _objective."""
 
 LEAST = 1e-6
-"""What a relative difference is at least measured by: of rows that lie closer to their law the rest is rounding."""
+"""The least scale of relative differences: closer to the law they are rounding."""
 
 _DECIMALS = 9
 _NOTHING = 1e-14
@@ -64,16 +64,16 @@ class Settings:
 
 
 DEFAULT_SETTINGS = Settings()
-"""How a law is fitted where nothing is said of it."""
+"""The settings of a fit unless others are given."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A law's estimates from n rows of some runs.
+    """A law's estimates from n rows.
 
-    Intervals are expanded percentiles of the bootstrap over clusters, empty where there is none. `covariance` is
-    that of the parameters themselves, in their order, not a number where rows do not tell them apart. `objective` is the summed
-    Huber loss of `settings`. `reasons` say why the status is not `converged`.
+    Intervals are expanded percentiles of the bootstrap over clusters, empty without one. `covariance` is that of the parameters
+    in their order, not a number where rows do not determine them. `objective` is the summed Huber loss. `reasons` say why the
+    status is not `converged`.
     """
 
     law: Law
@@ -98,7 +98,7 @@ class Fit:
 
     @property
     def usable(self) -> bool:
-        """Whether the rows tell its constants, if weakly: it has neither failed nor ended on a bound."""
+        """Whether its constants mean anything, if only weakly: it neither failed nor ended on a bound."""
         return self.status not in UNUSABLE
 
     @property
@@ -112,7 +112,7 @@ class Fit:
         return _objective(self.law, self.observations, self.settings).slopes(self.theta)
 
     def with_reasons(self, status: Status, reasons: Sequence[str]) -> Fit:
-        """The fit with further reasons against it, and with their status where it had converged."""
+        """The fit with more reasons, and their status where it had converged."""
         if not reasons:
             return self
         return replace(self, status=status if self.status == "converged" else self.status, reasons=(*self.reasons, *reasons))
@@ -122,25 +122,25 @@ class Fit:
         return self.law.predict(self.estimates, columns)
 
     def residual(self, predicted: Floats, measured: Floats) -> Floats:
-        """Predicted less measured, as their logarithms where the fit is in that space."""
+        """Predicted less measured, in logarithms where the fit is."""
         return np.asarray(np.log(predicted / measured) if self.settings.space == "log" else predicted - measured)
 
     def predictions(self, columns: Columns, most: int | None = None) -> Floats:
-        """The law at every resample's estimates, or at the first so many, resamples × rows."""
+        """The law at the estimates of every resample, or of the first `most`, resamples × rows."""
         return self.law.values(self.resampled[:most], columns)
 
     def interval(self, resampled: Floats) -> tuple[Floats, Floats]:
-        """The 95% interval of what follows from every resample's estimates; see study.laws.uncertainty.expanded_tail."""
+        """The 95% interval of a quantity by its value in every resample; see study.laws.uncertainty.expanded_tail."""
         return percentile_interval(resampled, _tail(self.law, self.observations))
 
     def profile(self, exponent: str) -> Profile:
-        """The profile of one exponent; see study.laws.uncertainty."""
+        """The profile of an exponent; see study.laws.uncertainty."""
         return profile(
             self.law, _objective(self.law, self.observations, self.settings), self.observations, self.theta, exponent
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fit as plain values that JSON can hold, rounded to what they mean: what is infinite or missing is None."""
+        """The fit as plain values for JSON, rounded to meaningful digits; infinite and missing values are None."""
         noise = float(np.sqrt(np.mean(self.residuals**2)))
         errors = np.sqrt(np.diag(self.covariance))
         widths = {name: high - low for name, (low, high) in self.intervals.items()}
@@ -189,8 +189,8 @@ class Fit:
 def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTINGS) -> Fit:
     """Estimate a law from observations.
 
-    Many starts are followed to their minima, the best of which is restarted until it gains nothing. Raises InputError where
-    there are too few points, a variable has a single value, or a value has no logarithm and residuals are to be in logarithms.
+    Many starts are followed to their minima, and the best is restarted until it gains nothing. Raises InputError where points
+    are too few, a variable has one value, or a logarithm does not exist.
     """
     observations.check(law)
     if settings.space == "log" and (bad := observations.response <= 0).any():
@@ -242,21 +242,21 @@ def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTI
 
 
 def _resamples_decide(observations: Observations, intervals: Mapping[str, tuple[float, float]]) -> bool:
-    """Whether resamples of whole clusters measure how far a minimum of Huber's loss that is flat, decided by squares, scatters.
+    """Whether resamples of whole clusters measure how far an estimate scatters that squares chose on a flat Huber minimum.
 
-    Over an even number of shapes that are off by luck of their own any curve between the middle two is as good to Huber's loss,
-    a wider range than the luck leaves to least squares. Of tokens-floor over 4, 6 or 8 shapes of one size such minima were flat
-    in 4 of 10 tables, and intervals of 95% over shapes held the exponent in 157 of these 159.
+    Over an even number of shapes with luck of their own, any curve between the middle two is equally good to Huber's loss: a
+    wider range than the luck leaves to squares. For tokens-floor over 4, 6 or 8 shapes of one size, minima were flat in 4 of 10
+    tables, and intervals of 95% over shapes held the exponent in 157 of these 159.
     """
     return bool(intervals) and observations.n_clusters < len(observations)
 
 
 def _objective(law: Law, observations: Observations, settings: Settings) -> Objective:
-    """The objective whose minimum is the estimate: Huber's, and of what leaves it equally low the least squares.
+    """The objective: Huber's loss, with squares to choose between equally low minima.
 
-    Huber's loss has no one minimum where few rows lie within delta, as the median of an even number of values is any between
-    the middle two. It is decided by SQUARES of δ·r²/2 over the range of the response, which elsewhere moves estimates by less
-    than a thousandth of their error.
+    Huber's loss has no unique minimum where few rows lie within delta, as the median of an even number of values is any between
+    the middle two. SQUARES of δ·r²/2 over the range of the response decide; elsewhere they move estimates by less than a
+    thousandth of their error.
     """
     response = np.log(observations.response) if settings.space == "log" else observations.response
     reach = float(np.ptp(response)) or 1.0
@@ -265,7 +265,7 @@ def _objective(law: Law, observations: Observations, settings: Settings) -> Obje
 
 
 def _best(law: Law, objective: Objective, observations: Observations, settings: Settings) -> tuple[Minima, float, Floats]:
-    """The lowest minimum that the starts lead to, what restarting there still gained, relative to it, and all θ as low."""
+    """The lowest minimum of all starts, what a restart there gained, relatively, and all θ as low."""
     theta, ties = _followed(law, observations, settings)
     weights = np.ones((len(theta), len(observations)))
     found = minimise(objective, theta, weights)
@@ -276,10 +276,10 @@ def _best(law: Law, objective: Objective, observations: Observations, settings: 
 
 
 def _followed(law: Law, observations: Observations, settings: Settings) -> tuple[Floats, Floats]:
-    """The distinct best minima, at most four, of the better quarter of the starts, and all minima that are as low as the best.
+    """The distinct best minima, at most four, of the better quarter of the starts, and all minima as low as the best.
 
-    They are of Huber's loss alone, over rows spread through the budgets. Of starts or minima that are equally low the earlier
-    start comes first, so that which of them it is does not hang on rounding.
+    By Huber's loss alone, over rows spread through the budgets. Among equals the earlier start comes first, so that rounding
+    does not choose.
     """
     some = observations.thinned(_ROWS_FOR_STARTS)
     objective = replace(_objective(law, some, settings), squares=0.0)
@@ -296,7 +296,7 @@ def _followed(law: Law, observations: Observations, settings: Settings) -> tuple
 
 
 def _levels(values: Floats, rows: int) -> Floats:
-    """How far objectives lie above the least of them, in steps of REGAIN of it: those on one level are equally low."""
+    """How far objectives lie above the least, in steps of REGAIN of it: one level is equally low."""
     least = values.min()
     return np.asarray(np.round((values - least) / (REGAIN * max(float(least), _NOTHING * rows))))
 
@@ -313,7 +313,7 @@ def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
 
 
 def _on_bounds(objective: Objective, theta: Floats) -> Floats:
-    """θ, B × p, with what rests on a bound right there: a floor that came within 1e-107 of 0 is 0."""
+    """θ, B × p, with entries near a bound set to it."""
     low, high = objective.surface.bounds
     return np.where(theta <= low + _BOUND, low, np.where(theta >= high - _BOUND, high, theta))
 
@@ -330,7 +330,7 @@ def _tail(law: Law, observations: Observations) -> float:
 
 
 def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:
-    """Covariance of the parameters: that of the resamples of θ, or the sandwich without them, by the delta method."""
+    """The covariance of the parameters by the delta method: from resamples of θ, or the sandwich without them."""
     inner = (
         np.cov(_on_bounds(objective, resamples.theta).T)
         if len(resamples.theta) > 1

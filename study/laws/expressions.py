@@ -1,9 +1,9 @@
-"""Arithmetic over the columns of a table, from text that a stranger may have written: parsed, never evaluated as Python.
+"""Arithmetic over the columns of a table, parsed from untrusted text and never evaluated as Python.
 
-The grammar is numbers, strings, columns, + − * / ** %, log, log2, log10, exp and sqrt, comparisons (also chained, and `in` a
-tuple), `and`, `or`, `not` (or & | ~) and brackets. A comparison with a missing value is neither true nor false, and `and`, `or`
-and `not` know three values, as in SQL. A column stands by its name, also one with dots (recipe.learning_rate). Names with
-spaces may stand as they are (Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
+The grammar has numbers, strings, columns, + − * / ** %, log, log2, log10, exp and sqrt, comparisons (also chained, and `in` a
+tuple), `and`, `or`, `not` (or & | ~) and brackets. Comparing a missing value gives neither true nor false; `and`, `or` and
+`not` have three values, as in SQL. Names may hold dots (recipe.learning_rate) and blanks (Model Size/1e6); any other name goes
+in backticks (`loss-c4`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pandas as pd
 from study.base.errors import InputError
 
 Columns = Callable[[str], "pd.Series[Any]"]
-"""Finds a column by its name; raises InputError where there is none."""
+"""Looks up a column by name; raises InputError where there is none."""
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -52,10 +52,10 @@ _LONGEST = 1000
 
 
 def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ()) -> Any:
-    """The value of an expression: a series, or a number where it names no column.
+    """Evaluate an expression to a series, or to a number where it names no column.
 
-    `names` are the known columns, of which those with spaces need no backticks. Raises InputError, at `place`, where the
-    text is outside the grammar, names no column, or mixes text with numbers.
+    `names` are the known columns; those with blanks need no backticks. Raises InputError at `place` where the text is outside
+    the grammar, names no column, or mixes text with numbers.
     """
     known, quoted = list(names), dict[str, str]()
 
@@ -136,7 +136,7 @@ def _number(value: Any) -> Any:
 
 
 def _joined(all_of: bool, conditions: list[ast.expr], columns: Columns) -> Any:
-    """Where all of these conditions hold, or any."""
+    """Where all of the conditions hold, or any."""
     return reduce(operator.and_ if all_of else operator.or_, [_truth(_value(each, columns)) for each in conditions])
 
 

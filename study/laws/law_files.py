@@ -1,4 +1,4 @@
-"""A fitted law as a file, the JSON that `study fit --json` prints, and the loss that it predicts for a shape."""
+"""A fitted law as a file, the JSON of `study fit --json`, and its loss for a shape."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _DOUBTS = {
     "missed_forecast": "missed the largest runs that it was fitted to",
     "reads_no_order": "is of encoders that read no word order",
 }
-"""What is told of a law by the status of its fit."""
+"""By status of a fit: what notes say of its law."""
 
 
 @dataclass(frozen=True)
 class FittedLaw:
     """A law of loss with its estimates; `convention` says which of the TOTALS its variable `parameters` counts.
 
-    `notes` say what is weak or odd about its fit, `ranges` over which values of its variables it was fitted, and `alike` what
-    else its runs had in common; all are empty where the file does not say.
+    `notes` describe doubts about its fit, `ranges` the values of its variables, and `alike` what else its runs had in common;
+    all are empty where the file does not say.
     """
 
     law: Law
@@ -49,20 +49,17 @@ class FittedLaw:
     alike: Mapping[str, int] = field(default_factory=dict)
 
     def loss_nats(self, architecture: Architecture, tokens: float | None) -> float:
-        """The loss that the law predicts for a shape after so many tokens; raises InputError where it needs tokens."""
+        """The loss of a shape after a number of tokens; raises InputError where tokens are missing."""
         columns = {name: np.array([value]) for name, value in self._values(architecture, tokens).items()}
         return float(self.law.predict(self.estimates, columns)[0])
 
     def beyond(self, architecture: Architecture, tokens: float | None) -> set[str]:
-        """The variables of the law whose values for a shape lie outside those it was fitted to."""
+        """The variables whose values for a shape lie outside the range of the fit."""
         values = self._values(architecture, tokens)
         return {name for name, (low, high) in self.ranges.items() if not low <= values[name] <= high}
 
     def notes_on(self, shapes: Sequence[Architecture], vocabulary: int, tokens: float | None) -> list[str]:
-        """What to know of the losses that it gives shapes of a vocabulary after so many tokens: its notes, and what is unlike.
-
-        That is the vocabulary of its runs, and for each of its variables how many shapes lie beyond what it was fitted to.
-        """
+        """Notes on the losses of shapes: those of the fit, another vocabulary, and shapes outside the ranges."""
         notes = [*self.notes]
         if (fitted := self.alike.get(VOCABULARY, vocabulary)) != vocabulary:
             notes.append(
@@ -78,7 +75,7 @@ class FittedLaw:
         ]
 
     def _values(self, architecture: Architecture, tokens: float | None) -> dict[str, float]:
-        """What the law's variables are for a shape."""
+        """The values of the law's variables for a shape."""
         if tokens is None and "tokens" in self.law.variables:
             raise InputError.at("--tokens", f"is missing; {self.law.name} gives the loss after a number of tokens, such as 1B")
         values: dict[str, float] = {size: getattr(architecture, size) for size in SIZES}
@@ -87,7 +84,7 @@ class FittedLaw:
 
 
 class _Rows(Strict):
-    """What `study fit --json` prints about the rows behind a fit."""
+    """What `study fit --json` prints about the rows of a fit."""
 
     warnings: tuple[str, ...] = ()
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
@@ -95,11 +92,11 @@ class _Rows(Strict):
 
 
 def read_law(path: Path, convention: str | None = None) -> FittedLaw:
-    """The law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts where the law has it.
+    """Read the law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts.
 
-    `convention`, one of TOTALS, is that total where the file names a column of somebody's table instead. Raises InputError,
-    with every problem, where the file holds no law of loss in the sizes of a shape and tokens, where it says that the fit
-    failed or ended on a bound, and where it names another total than `convention`.
+    `convention`, one of TOTALS, is that total where the file names a column of another table. Raises InputError, with every
+    problem, where the file holds no law of loss in the sizes of a shape and tokens, where its fit failed or ended on a bound,
+    and where it names another total than `convention`.
     """
     values = _read(path)
     name = values.get("law")
@@ -142,7 +139,7 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How an earlier fit was made, without its table: law, what its columns mean, settings, and the share held out."""
+    """How an earlier fit was made: law, columns, settings, and the share held out, without the table."""
 
     law: str
     source: Mapping[str, Any]
@@ -150,7 +147,7 @@ class FitOptions:
     held_out: float
 
     def refuse_contradictions(self, path: Path, given: Mapping[str, object]) -> None:
-        """Raise InputError for every option, by its name, that is given beside these and says something else than they do."""
+        """Raise InputError for every option that contradicts these."""
         told = {"law": self.law, **self.source, **self.source["roles"]}
         problems = [
             Problem(option_name(name), f"is {value!r}, and {path} says {told[name]!r}; leave out it or --as")
@@ -180,7 +177,7 @@ class _Options(Strict):
 
 
 def read_options(path: Path) -> FitOptions:
-    """The options of a JSON file that `study fit --json` printed; raises InputError where it holds none."""
+    """Read the options of a file of `study fit --json`; raises InputError where it holds none."""
     values = _read(path)
     name = values.get("law")
     if "options" not in values or not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""One law, one table: the fit with its forecast, as JSON or for readers."""
+"""One law fitted to one table, with its forecast, as JSON or for readers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from study.laws.residual_tests import (
 )
 
 PROFILED_ROWS = 5000
-"""Larger tables get no profiles, since their bootstrap says the same; nor do those whose rows share errors, which it counts."""
+"""Larger tables get no profiles, nor do tables with clusters, since the bootstrap covers them."""
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs.
+    """A fit with profiles of its exponents, replicate noise, and its forecast of the largest runs.
 
-    `query` is the table as it was read, and `held_out` the share of runs that the forecast holds out.
+    `query` is how the table was read, `held_out` the share of runs that the forecast holds out.
     """
 
     query: TableQuery
@@ -46,7 +46,7 @@ class LawFit:
 
     @cached_property
     def lack_of_fit(self) -> LackOfFit | None:
-        """How far the law misses its settings beside the noise between replicates, where these and logarithms are fitted."""
+        """How far the law misses its settings beside replicate noise, for fits in logarithms."""
         found = self.fit
         if self.noise is None or found.settings.space != "log":
             return None
@@ -54,19 +54,19 @@ class LawFit:
         return measure_lack_of_fit(by_squares.residuals, len(found.law.parameters), self.noise)
 
     def judged(self) -> LawFit:
-        """The same, the status of its fit counting lack of fit and a missed forecast, too."""
+        """The same with lack of fit and a missed forecast in the status of the fit."""
         lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
         found = self.fit.with_reasons("lack_of_fit", [reason for reason in lacking if reason])
         return replace(self, fit=found.with_reasons("missed_forecast", describe_miss(self.forecast)))
 
     @property
     def name(self) -> str:
-        """The law, and of which rows where a condition left others out."""
+        """The law's name, with the row filter if there is one."""
         where = self.query.where
         return f"{self.fit.law.name} where {where}" if where else self.fit.law.name
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold."""
+        """All of it as plain values for JSON."""
         told, noise = forecast_to_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
         profiles = {name: [rounded(end, high - low) for end in (low, high)] for name, (low, high) in self.profiles.items()}
         missed = None if self.lack_of_fit is None else rounded_all(vars(self.lack_of_fit), DIGITS)
@@ -75,7 +75,7 @@ class LawFit:
         return self.fit.to_dict() | more
 
     def _options(self) -> dict[str, Any]:
-        """What study.laws.law_files.read_options needs to read and fit the same again."""
+        """What study.laws.law_files.read_options reads to fit the same again."""
         query, settings = self.query, self.fit.settings
         selection = {
             name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only", "best_of")
@@ -114,10 +114,10 @@ class LawFit:
 
 
 def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> LawFit:
-    """Fit a law, by its name, to a table.
+    """Fit a law, by name, to a table.
 
-    Raises InputError where the table, its columns, their values or the number of points cannot serve the law, and for columns
-    that it does not read.
+    Raises InputError where the table, its columns, values or number of points cannot serve the law, and for roles that it does
+    not read.
     """
     law = find_law(law_name)
     observations = merge_by_size(law, read_observations(query, law), settings)
@@ -133,9 +133,9 @@ def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SET
 
 
 def fit_every_count(found: LawFit) -> dict[str, LawFit | str]:
-    """The law fitted in every count of the FLOPs, or else of the parameters, that its table knows; in words, why not.
+    """Fit the law in every count of FLOPs, or else of parameters, that its table knows, or say why not.
 
-    By the table's column; empty where the law reads neither, or the table counts them in one way.
+    By column; empty where the law reads neither, or the table has no counts.
     """
     counts = found.query.table.counts
     role = next((role for role in ("flops", "parameters") if role in found.fit.law.variables and role in counts), None)
@@ -143,7 +143,7 @@ def fit_every_count(found: LawFit) -> dict[str, LawFit | str]:
 
 
 def _counted(found: LawFit, role: str, count: str) -> LawFit | str:
-    """The law with another count, itself where it is the same."""
+    """The law with another count, or itself where it is the same."""
     roles = {**found.query.roles, role: count}
     if roles == found.query.roles:
         return found

@@ -1,4 +1,4 @@
-"""The rows that a law is fitted to: their variables, response and clusters, and which rows were left out and why."""
+"""The rows that a law is fitted to: variables, response and clusters, and the rows left out with reasons."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from study.base.quantities import plural
 from study.laws.law import Floats, Law
 
 VOCABULARY = "architecture.vocabulary"
-"""The column of what losses hang on, beside the text."""
+"""The column with the size of the vocabulary, on which losses depend."""
 
 ONE_SHARE = 0.01
-"""Tokens follow parameters where their ratio spreads by no more than this share."""
+"""The relative spread of D/N up to which tokens follow parameters."""
 
 BY_CHOICE = "left out by "
-"""What the reason begins with for which rows are left out that a condition does not keep."""
+"""The start of the reason for rows that a condition leaves out."""
 
 
 @dataclass(frozen=True)
 class Observations:
     """Points of a scaling study, one a row.
 
-    `columns` holds the variables of the law, `response` what it predicts, `runs` numbers the runs (all checkpoints of a run
-    share one), `clusters` what misses a law together, which is of the kind `cluster`: runs, or what the table's selection
-    says. `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which
-    column or expression of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what
-    else all rows have in common, as far as known. `without_order` labels the rows of runs that read no word order.
-    `sizes` numbers models of one size, where nobody said which rows belong together; `doubts` say why no fit may be trusted.
+    `columns` holds the variables, `response` what the law predicts. `runs` numbers runs (checkpoints share one), `clusters`
+    what misses a law together, of the kind `cluster`. `labels` name rows as their table does, `budget` orders them by size, and
+    `roles` gives the column or expression of each variable. `excluded` says why rows are left out; `alike` is what else all
+    rows have in common. `without_order` labels rows of runs that read no word order. `sizes` numbers models of one size, where
+    nobody said which rows belong together; `doubts` say why no fit may be trusted.
     """
 
     columns: Mapping[str, Floats]
@@ -53,7 +52,7 @@ class Observations:
 
     @classmethod
     def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:
-        """Observations from arrays, every row a run of its own unless `runs` says otherwise."""
+        """Observations from arrays; each row is a run unless `runs` says otherwise."""
         plain = {name: np.asarray(values, dtype=float) for name, values in columns.items()}
         rows = np.arange(len(response))
         labels = tuple(f"row {row}" for row in rows)
@@ -65,23 +64,23 @@ class Observations:
 
     @property
     def n_runs(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(np.unique(self.runs))
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters there are."""
+        """The number of clusters."""
         return len(np.unique(self.clusters))
 
     @property
     def counted(self) -> str:
-        """How many rows there are, and of what, in words: 24 rows of 12 runs and 4 shapes."""
+        """The numbers of rows, runs and clusters as text: 24 rows of 12 runs and 4 shapes."""
         whole = "" if self.cluster == "run" else f" and {plural(self.n_clusters, self.cluster)}"
         return f"{plural(len(self), 'row')} of {plural(self.n_runs, 'run')}{whole}"
 
     @property
     def independent(self) -> tuple[int, str]:
-        """How many things miss a law apart from one another, and what they are: settings, whose rows are seeds, or clusters."""
+        """The number of things that miss a law independently, and their kind: settings, whose rows are seeds, or clusters."""
         settings = len(np.unique(np.column_stack(list(self.columns.values())), axis=0))
         return (settings, "setting") if settings < self.n_clusters else (self.n_clusters, self.cluster)
 
@@ -106,11 +105,11 @@ class Observations:
         return self.where(np.isin(np.arange(len(self)), chosen))
 
     def settings(self, law: Law) -> int:
-        """How many rows differ in a variable of the law; replicates of one setting tell noise, not the law."""
+        """The number of rows that differ in a variable of the law; replicates show noise only."""
         return len(np.unique(np.column_stack([self.columns[name] for name in law.variables]), axis=0))
 
     def excluded_by_reason(self) -> dict[str, list[str]]:
-        """The labels of the rows that are left out, by why they are, without a reason's particulars in brackets at its end."""
+        """The labels of rows left out, by reason without particulars in brackets."""
         reasons: dict[str, list[str]] = {}
         for row, told in self.excluded.items():
             reason = told if told.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", told)
@@ -118,12 +117,12 @@ class Observations:
         return reasons
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any result must know of how the table was read: rows left out unasked, and warnings."""
+        """Notes for readers of any result: rows left out unasked, and warnings."""
         left_out = self._left_out()
         return (*((left_out,) if left_out else ()), *(f"warning: {warning}" for warning in self.warnings))
 
     def _left_out(self) -> str:
-        """How many rows are left out that were not meant to be, and the commonest reason; empty where none is."""
+        """The number of rows left out unasked with the commonest reason; empty where there are none."""
         reasons = {why: rows for why, rows in self.excluded_by_reason().items() if not why.startswith(BY_CHOICE)}
         if not reasons:
             return ""
@@ -132,7 +131,7 @@ class Observations:
         return f"left out: {plural(sum(map(len, reasons.values())), 'row')} ({share}{reason})"
 
     def check(self, law: Law) -> None:
-        """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""
+        """Raise InputError, with every problem, where the rows cannot determine the parameters of a law."""
         problems = []
         needed, settings = len(law.parameters) + 1, self.settings(law)
         if settings < needed:
@@ -165,7 +164,7 @@ class Observations:
             raise InputError(problems)
 
     def _tokens_a_parameter(self, law: Law) -> float | None:
-        """The tokens of each parameter where these are the same in all rows, as far as a law has both and each varies."""
+        """The tokens of each parameter where all rows have the same; None for laws without both."""
         if len(self) < 2 or not {"parameters", "tokens"} <= set(law.variables):
             return None
         shares = self.columns["tokens"] / self.columns["parameters"]
@@ -174,7 +173,7 @@ class Observations:
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:
-    """What orders runs from small to large, as budget_name says; of a law of the loss alone the lower losses are the larger."""
+    """The size of runs by budget_name; for a law of the loss alone, lower losses are larger."""
     match budget_name(columns):
         case "6·N·D":
             return 6.0 * columns["parameters"] * columns["tokens"]
@@ -186,7 +185,7 @@ def budget_of(columns: Mapping[str, Floats]) -> Floats:
 
 
 def budget_name(columns: Collection[str]) -> str:
-    """What budget_of takes: FLOPs, else 6·N·D, else whichever size is there, of a loss its inverse, else the product of all."""
+    """What orders runs: FLOPs, else 6·N·D, else whichever size is there, else 1/loss, else the product of all."""
     if "flops" in columns:
         return "flops"
     if {"tokens", "parameters"} <= set(columns):

@@ -1,4 +1,4 @@
-"""Anybody's table as observations: csv, jsonl or parquet, any names of columns, what cannot be used refused or named."""
+"""Any table as observations: columns under any name, and what cannot be used refused or named."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from study.laws.table_files import NOTES, UNCLEAR
 from study.laws.tables import RunTable, number_runs
 
 NAMED = 30
-"""So many columns are named where a role has none."""
+"""The number of columns that a message lists."""
 
 KEEP = "keep those of one with"
-"""What to do with rows that may not be pooled, whichever command was to read them; a condition comes after it."""
+"""Advice for rows that may not be pooled; a condition follows."""
 
 
 @dataclass(frozen=True)
 class TableQuery:
-    """A table and which of its columns mean what.
+    """A table with the meaning of its columns and the selection of its rows.
 
-    `roles` map a variable of a law (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows;
-    `cluster` names the run of a row; `budget` orders runs by size. `any_units` lets counts, losses and scores of odd size
-    through; `bracketed_only` leaves out the rows whose learning rate the table's selection does not know to be bracketed;
-    `best_of` keeps the best row of each combination of columns.
+    `roles` map a variable (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows, `best_of` the
+    best row of each combination of columns; `cluster` names the run of a row; `budget` orders runs by size. `any_units` accepts
+    counts, losses and scores of odd size; `bracketed_only` leaves out rows whose learning rate the selection does not know to
+    be bracketed.
     """
 
     table: RunTable
@@ -65,16 +65,16 @@ class TableQuery:
 
 
 def read_observations(query: TableQuery, law: Law) -> Observations:
-    """The rows of a table that a law can be fitted to; see read_columns."""
+    """Read the rows that a law can be fitted to; see read_columns."""
     return read_columns(query, law.variables, law.predicts)
 
 
 def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> Observations:
-    """The rows of a table that have a number in every variable, in the response and in what orders the runs.
+    """Read the rows with a number in every variable, in the response and in what orders the runs.
 
-    Rows without a value, repeated rows, and rows that `where` or the table's selection leaves out are excluded with their
-    reasons. Raises InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are
-    not positive, and units that look wrong, each with the rows named; and for losses that the selection says may not be pooled.
+    Rows without a value, repeated rows, and rows that the query or the selection leaves out are excluded with reasons. Raises
+    InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are not positive,
+    units and signs that look wrong, each with its rows, and for losses that may not be pooled.
     """
     reading = _Reading(query)
     order = reading.order(variables)
@@ -115,10 +115,7 @@ def differing_columns(rows: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def explain_incomparable_losses(rows: pd.DataFrame, validation: Sequence[str], remedy: str) -> str:
-    """Why the losses of rows that differ in `validation` may not be pooled, and what to do, `remedy` with --where.
-
-    Empty where they may.
-    """
+    """Why losses of rows that differ in `validation` may not be pooled, with a remedy; empty where they may."""
     if not (apart := differing_columns(rows, validation)):
         return ""
     differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
@@ -126,7 +123,7 @@ def explain_incomparable_losses(rows: pd.DataFrame, validation: Sequence[str], r
 
 
 def explain_separate_laws(rows: pd.DataFrame, settings: Sequence[str], remedy: str) -> str:
-    """Why rows that differ in `settings` may not be pooled, and what to do, `remedy` with --where; empty where they may."""
+    """Why rows that differ in `settings` may not be pooled, with a remedy; empty where they may."""
     if not (apart := differing_columns(rows, settings)):
         return ""
     some = " and ".join(f"{column} == {rows[column].tolist()[0]!r}" for column in apart)
@@ -136,9 +133,9 @@ def explain_separate_laws(rows: pd.DataFrame, settings: Sequence[str], remedy: s
 def explain_false_repeats(
     rows: pd.DataFrame, amounts: Mapping[str, str], variables: Mapping[str, NDArray[np.float64]], where: str | None
 ) -> str:
-    """Why a law in so few variables may not pool rows, and what to do: some agree in all of them and are no repeats.
+    """Why rows that agree in all variables and are no repeats may not be pooled, with a remedy; empty where there are none.
 
-    Those are rows that differ in a column of `amounts`; empty where there are none. FLOPs and losses stand for all amounts.
+    They differ in a column of `amounts`. FLOPs and losses cover all amounts.
     """
     if not variables or {"flops", "loss"} & set(variables):
         return ""
@@ -154,15 +151,15 @@ def explain_false_repeats(
 
 
 def _listed(names: Sequence[Any], most: int = NAMED) -> str:
-    """The first names of columns or rows, and how many more there are."""
+    """The first names of columns or rows, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
 
 class _Reading:
-    """One table under one query: columns found, expressions computed, problems gathered.
+    """One query on its table: columns found, expressions computed, problems collected.
 
-    `present` says which rows are used, `gone` why a row is not.
+    `present` marks the rows in use, `gone` gives the reasons of the others.
     """
 
     def __init__(self, query: TableQuery) -> None:
@@ -191,7 +188,7 @@ class _Reading:
         return f"{BY_CHOICE}{self.query.where}"
 
     def _kept(self) -> NDArray[np.bool_]:
-        """Which rows `where` keeps; a comparison with a missing value keeps none."""
+        """The rows that `where` keeps; a comparison with a missing value keeps none."""
         if not self.query.where:
             return np.ones(len(self.table), dtype=bool)
         found = evaluate(self.query.where, self.column, "--where", self.table.columns)
@@ -200,7 +197,7 @@ class _Reading:
         return np.asarray(found.fillna(False), dtype=bool)
 
     def column(self, name: str) -> pd.Series[Any]:
-        """A column by its name, or by its role or symbol where the table has none of that name."""
+        """A column by name, or by role or symbol where no column has that name."""
         if name in self.table.columns:
             return self.table[name]
         role = name if name in self.roles else SYMBOLS.get(name)
@@ -209,7 +206,7 @@ class _Reading:
         raise InputError.at(str(self.query.table.path), f"has no column {name!r}; {nearest(name, list(self.table.columns))}")
 
     def role(self, role: str) -> pd.Series[Any]:
-        """The column or expression that the source gives for a role, or the column that is called like it."""
+        """The column or expression of a role by the query, or the column named like it."""
         text, option = self.roles.get(role), option_name(role)
         if text is None:
             named = find_columns(role, self.table.columns)
@@ -242,7 +239,7 @@ class _Reading:
         return evaluate(text, self.column, place, self.table.columns)
 
     def all_numbers(self, roles: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """The values of several roles; what is wrong with any is told together."""
+        """The values of several roles; problems are raised together."""
         values: dict[str, NDArray[np.float64]] = {}
         problems: list[Problem] = []
         for role in roles:
@@ -257,7 +254,7 @@ class _Reading:
         return values
 
     def numbers(self, role: str) -> NDArray[np.float64]:
-        """The values of a role; rows without a finite one are gone, too, text that is no number is refused."""
+        """The values of a role; rows without a finite one are left out, and text that is no number is refused."""
         raw = self.role(role)
         if reason := self.table.attrs.get(UNCLEAR, {}).get(str(raw.name)):
             raise InputError.at(str(raw.name), reason)
@@ -273,13 +270,13 @@ class _Reading:
         return values
 
     def order(self, variables: Sequence[str]) -> tuple[str, ...]:
-        """The role that orders the runs: what the source says, else FLOPs where it names them; none where the variables do."""
+        """The role that orders the runs: the query's, else FLOPs where it gives them; none where the variables do."""
         if "budget" in self.roles:
             return ("budget",)
         return ("flops",) if "flops" in self.roles and "flops" not in variables else ()
 
     def group(self, variables: Mapping[str, Floats], response: Floats) -> RowGroups:
-        """Group rows by run, and by what misses a law together: by the query or the selection, else by what they show."""
+        """Group rows by run and by cluster: by the query or the selection, else by what they show."""
         if self.query.cluster is not None:
             runs = self._named_runs(self.query.cluster)
             return RowGroups(runs, runs)
@@ -304,13 +301,13 @@ class _Reading:
         return number_runs(named)
 
     def _everywhere(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers of the rows in use as numbers of all rows, each of the others a group of its own."""
+        """Numbers of the rows in use as numbers of all rows; each other row is its own group."""
         found = len(self.table) + np.arange(len(self.table), dtype=np.int64)
         found[self.present] = numbers
         return found
 
     def keep_best(self, response: str, values: Floats) -> None:
-        """Leave out all rows but the best of each combination of what --best-of names."""
+        """Leave out all rows but the best of each combination of the columns of --best-of."""
         if self.query.best_of is None:
             return
         named = [name.strip() for name in self.query.best_of.split(",")]
@@ -324,7 +321,7 @@ class _Reading:
         self._leave_out(np.setdiff1d(rows, best), f"{BY_CHOICE}--best-of {self.query.best_of}")
 
     def doubts(self, variables: Mapping[str, Floats], response: Floats) -> tuple[str, ...]:
-        """Why no fit of these rows may be trusted, though each of them can be read."""
+        """Why no fit of these rows may be trusted."""
         if self.selection is not None or not self.present.any():
             return ()
         inside = {name: values[self.present] for name, values in variables.items()}
@@ -339,7 +336,7 @@ class _Reading:
         return tuple(reasons)
 
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for values that no logarithm or product has, and without a selection for units that look wrong."""
+        """Raise InputError for values without logarithm or product, and for units that look wrong."""
         present = self.present
         rows = np.flatnonzero(present) + 1
         found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
@@ -354,7 +351,7 @@ class _Reading:
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
 
     def refuse_wrong_direction(self, variables: Mapping[str, Floats], response: str, values: Floats) -> None:
-        """Raise InputError for swapped columns and for a response that gets worse with every size, without a selection."""
+        """Raise InputError for swapped columns and for a response that worsens with every size."""
         if self.selection is not None or self.query.any_units:
             return
         inside = {name: column[self.present] for name, column in variables.items()}
@@ -364,10 +361,7 @@ class _Reading:
             raise InputError(problems)
 
     def refuse_incomparable_losses(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for losses that are not comparable or have laws of their own, as far as the selection knows.
-
-        Also where rows that agree in all `variables` do not repeat each other.
-        """
+        """Raise InputError for losses that the selection says may not be pooled."""
         if (known := self.selection) is None:
             return
         rows = self.table[self.present]
@@ -381,7 +375,7 @@ class _Reading:
             raise InputError.at("loss", reason)
 
     def warn_of_repeats(self, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Warn of rows that have all that is read from an earlier one, and differ elsewhere, as a running number does."""
+        """Warn of rows that repeat an earlier one in all that is read, and differ elsewhere."""
         if self.selection is not None:
             return
         read = pd.DataFrame(dict(values))[self.present]
@@ -392,12 +386,12 @@ class _Reading:
             self.warnings.append(f"{told}: where that is one run twice, intervals are too narrow; --where leaves rows out")
 
     def without_order(self) -> frozenset[str]:
-        """The labels of the rows that are of runs which read no word order, as far as the selection knows."""
+        """The labels of rows of runs that read no word order, by the selection."""
         labels, known = self.query.table.labels, self.selection
         return frozenset() if known is None else frozenset(labels[row] for row in known.without_order)
 
     def alike(self) -> dict[str, int]:
-        """What all rows that are used have in common of what their losses hang on."""
+        """What the rows in use have in common of what their losses depend on."""
         if VOCABULARY not in self.table:
             return {}
         sizes = pd.to_numeric(self.table.loc[self.present, VOCABULARY], errors="coerce")

@@ -17,15 +17,14 @@ from study.laws.table_files import read_table
 
 @dataclass(frozen=True)
 class Selection:
-    """What whoever made a table knows of its rows and columns; of a stranger's table there is none.
+    """What the maker of a table knows of its rows and columns; tables from outside have none.
 
-    `roles` gives the column or expression of each variable, and `counts` all columns that count a variable, the usual one
-    first. `excluded` says of rows, by their places, why every law leaves them out; `unbracketed` says so where only bracketed
-    learning rates count. `runs` and `clusters` number the run of each row and what misses a law together, which is of the kind
-    `cluster`. Losses of rows that differ in a column of `validation` are not comparable, and rows that differ in a column of
-    `settings` have laws of their own. Rows that agree in all variables of a law and differ in a column of `amounts`, which are
-    given with what they are in words, do not repeat each other. The rows numbered in
-    `without_order` are of runs that read no word order, whose losses follow another law.
+    `roles` gives the column or expression of each variable, `counts` all columns that count it, the usual one first. `excluded`
+    says by row why every law leaves it out, `unbracketed` why where only bracketed learning rates count. `runs` and `clusters`
+    number the run of each row and what misses a law together, of the kind `cluster`. Losses of rows that differ in a column of
+    `validation` are not comparable; rows that differ in a column of `settings` follow different laws. Rows that agree in all
+    variables and differ in a column of `amounts` (with a description) do not repeat each other. `without_order` holds the rows
+    of runs that read no word order, whose losses follow another law.
     """
 
     roles: Mapping[str, str]
@@ -43,7 +42,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class RunTable:
-    """A table that laws read, with the file or folder that messages name, and the selection of whoever made it."""
+    """A table of runs, with the file or folder that messages name, and the selection of its maker."""
 
     path: Path
     frame: pd.DataFrame
@@ -51,31 +50,31 @@ class RunTable:
 
     @classmethod
     def read(cls, path: Path) -> RunTable:
-        """A stranger's table; see read_table."""
+        """Read a table from outside; see read_table."""
         return cls(path, read_table(path))
 
     @property
     def roles(self) -> Mapping[str, str]:
-        """The column or expression of each variable that the selection knows."""
+        """The columns or expressions that the selection gives for variables."""
         return {} if self.selection is None else self.selection.roles
 
     @property
     def counts(self) -> Mapping[str, Sequence[str]]:
-        """All columns that count a variable, where the selection knows several."""
+        """All columns that count a variable, by the selection."""
         return {} if self.selection is None else self.selection.counts
 
     @cached_property
     def runs(self) -> NDArray[np.int64]:
-        """The number of each row's run: every row's own, where nothing is known of it."""
+        """The number of each row's run; without a selection every row is its own."""
         return np.arange(len(self.frame)) if self.selection is None else self.selection.runs
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Rows as a reader finds them: numbered from 1, without the header."""
+        """Names of rows: numbered from 1, without the header."""
         return tuple(f"row {row}" for row in range(1, len(self.frame) + 1))
 
     def left_out(self, bracketed_only: bool) -> NDArray[np.object_]:
-        """Why the selection or its repetition leaves a row out, None where nothing does."""
+        """By row: why the selection or a repetition leaves it out, or None."""
         gone = dict.fromkeys(self._repeated, "repeats an earlier row")
         if self.selection is not None:
             gone |= self.selection.unbracketed if bracketed_only else self.selection.excluded
@@ -90,7 +89,7 @@ class RunTable:
 
 
 def number_runs(names: pd.Series[Any]) -> NDArray[np.int64]:
-    """Names of runs as numbers; a row without one is a run of its own."""
+    """Number runs by name; a row without a name is a run of its own."""
     numbers = pd.factorize(names)[0]
     alone = numbers < 0
     return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)

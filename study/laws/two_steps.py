@@ -1,4 +1,4 @@
-"""From sizes to a downstream score: in two steps, through the loss, and in a single one, each with its forecast."""
+"""A downstream score from sizes, in two steps through the loss and in a single one, each with its forecast."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from study.laws.reading import TableQuery, read_columns
 from study.laws.residual_tests import merge_by_size
 
 SCALE = ("parameters", "tokens")
-"""The variables of laws that say how much is spent."""
+"""The variables that say how much is spent."""
 
 
 @dataclass(frozen=True)
 class TwoSteps:
-    """A law of the loss, and a law of the score at a loss; together they give a score at sizes (Bhagia et al. 2024)."""
+    """A law of the loss and a law of the score at a loss (Bhagia et al. 2024)."""
 
     loss: Fit
     score: Fit
 
     def predict(self, columns: Columns) -> Floats:
-        """The score at the loss that the first step predicts, one value a row."""
+        """The score at the predicted loss, one value a row."""
         return self.score.predict({"loss": self.loss.predict(columns)})
 
     def predictions(self, columns: Columns) -> Floats:
-        """The same at the estimates of every resample in which both steps converged, resamples × rows."""
+        """The same in every resample in which both steps converged, resamples × rows."""
         _, first, second = np.intersect1d(self.loss.resamples.numbers, self.score.resamples.numbers, return_indices=True)
         losses = self.loss.law.values(self.loss.resampled[first], columns)
         pairs = zip(self.score.resampled[second], losses, strict=True)
@@ -55,7 +55,7 @@ class TwoSteps:
 
 @dataclass(frozen=True)
 class ScoreFit:
-    """A score fitted in two steps and in one, and what each says about the largest runs."""
+    """A score fitted in two steps and in one, with the forecasts of each."""
 
     two_steps: TwoSteps
     single_step: Fit
@@ -74,7 +74,7 @@ class ScoreFit:
         }
 
     def to_text(self) -> str:
-        """The fits for readers: each law with its status and estimates, then the forecasts side by side."""
+        """The laws with status and estimates, then the forecasts."""
         steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
         points = self.two_steps.score.observations
         roles = points.roles
@@ -90,10 +90,10 @@ class ScoreFit:
 
 
 def fit_score(query: TableQuery, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> ScoreFit:
-    """Fit a score in two steps (chinchilla, then score-of-loss) and in one (score-of-sizes) to the same rows.
+    """Fit a score in two steps (chinchilla, score-of-loss) and in one (score-of-sizes) to the same rows.
 
-    The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table, its columns
-    or their values cannot serve, or its rows are too few.
+    The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table cannot serve or
+    has too few rows.
     """
     points = read_columns(query, (*SCALE, "loss"), "score")
     of_loss = replace(_only(points, SCALE), response=points.columns["loss"])
@@ -112,7 +112,7 @@ def fit_score(query: TableQuery, settings: Settings = DEFAULT_SETTINGS, held_out
 
 
 def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | None = None) -> TwoSteps:
-    """Fit a law of the loss, and one of the score at a loss, by default chinchilla and score-of-loss.
+    """Fit a law of the loss and one of the score at a loss, by default chinchilla and score-of-loss.
 
     Raises InputError where either has too few points.
     """
@@ -127,7 +127,7 @@ def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | 
 def forecast_two_steps(
     points: Observations, held_out: float, settings: Settings, laws: tuple[Law, Law] | None = None
 ) -> Forecast | str:
-    """What both steps, fitted to the smaller runs, say of the score of the largest; in words where they cannot be fitted."""
+    """Forecast the score of the largest runs from the smaller in two steps; a text says why where it cannot."""
     known, unseen = split_largest(points, held_out)
     try:
         found = two_steps(known, limit_resamples(settings), laws)
