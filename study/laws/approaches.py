@@ -89,16 +89,16 @@ def frontiers(query: TableQuery) -> Frontiers:
         name: partial(resample_frontier, points, each) for name, each in _APPROACHES.items()
     }
     ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
-    found = {name: _attempt(way) for name, way in ways.items()}
-    if all(isinstance(one, str) for one in found.values()):
-        raise InputError(Problem(who, reason) for who, reason in _refused(found))
+    result = {name: _attempt(way) for name, way in ways.items()}
+    if all(isinstance(one, str) for one in result.values()):
+        raise InputError(Problem(who, reason) for who, reason in _refused(result))
     budgets = float(points.budget.min()), float(points.budget.max())
-    return Frontiers(found, budgets, points.roles["parameters"], points.notes())
+    return Frontiers(result, budgets, points.roles["parameters"], points.notes())
 
 
-def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
+def _refused(result: Approaches) -> Iterator[tuple[str, str]]:
     """Each reason against a frontier once, with its approaches."""
-    refused = {name: one for name, one in found.items() if isinstance(one, str)}
+    refused = {name: one for name, one in result.items() if isinstance(one, str)}
     for reason, names in grouped(refused, refused.__getitem__).items():
         yield ", ".join(names), reason
 
@@ -121,28 +121,28 @@ def resample_frontier(
     """
     rows = np.array([points.columns["parameters"], points.budget, points.response])
     compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
-    found, clusters = replace(approach(*rows), compute=compute), points.n_clusters
-    if clusters == len(points) or found.interval is None:
-        return found
+    result, clusters = replace(approach(*rows), compute=compute), points.n_clusters
+    if clusters == len(points) or result.interval is None:
+        return result
     if clusters < FEWEST_CLUSTERS:
-        return replace(found, interval=None)
+        return replace(result, interval=None)
     exponents = []
     for draw in draw_counts(clusters, resamples, seed=0):
         with suppress(InputError):
             exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
     low, high = percentile_interval(np.array(exponents))
-    of_line = found.interval
-    found = replace(found, interval=(min(of_line[0], float(low)), max(of_line[1], float(high))) if exponents else None)
+    of_line = result.interval
+    result = replace(result, interval=(min(of_line[0], float(low)), max(of_line[1], float(high))) if exponents else None)
     if (lost := resamples - len(exponents)) <= 0.05 * resamples:
-        return found
-    return replace(found, status="weakly_identified", reasons=(f"{lost} of {resamples} resamples have no frontier",))
+        return result
+    return replace(result, status="weakly_identified", reasons=(f"{lost} of {resamples} resamples have no frontier",))
 
 
-def _of_law(found: Fit) -> Frontier:
+def _of_law(result: Fit) -> Frontier:
     """The frontier of a law; raises InputError for a fit that failed or ended on a bound."""
-    if not found.usable:
-        raise InputError.at(found.law.name, f"its fit is {status_words(found.status, found.reasons)}")
-    return parametric(found)
+    if not result.usable:
+        raise InputError.at(result.law.name, f"its fit is {status_words(result.status, result.reasons)}")
+    return parametric(result)
 
 
 def _attempt(way: Callable[[], Frontier]) -> Frontier | str:

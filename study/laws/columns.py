@@ -91,81 +91,83 @@ class Values:
         return ", ".join(rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
 
 
-def not_positive(found: Values) -> list[Problem]:
+def not_positive(column: Values) -> list[Problem]:
     """Sizes and losses without a logarithm; scores and error rates may be zero."""
-    bad = found.values <= 0
-    if found.role in _SHARES or not bad.any():
+    bad = column.values <= 0
+    if column.role in _SHARES or not bad.any():
         return []
-    message = f"must be positive, but is not in {found.shown(bad)}; mend these rows or leave them out with --where"
-    return [Problem(_place(found), message)]
+    message = f"must be positive, but is not in {column.shown(bad)}; mend these rows or leave them out with --where"
+    return [Problem(_place(column), message)]
 
 
-def beyond_arithmetic(found: Values) -> list[Problem]:
+def beyond_arithmetic(column: Values) -> list[Problem]:
     """Numbers so large or small that the product of two has no logarithm."""
-    size = np.abs(found.values)
+    size = np.abs(column.values)
     beyond = (size > _LARGEST) | ((size > 0) & (size < 1 / _LARGEST))
     if not beyond.any():
         return []
     range_ = f"between {1 / _LARGEST:g} and {_LARGEST:g}"
-    message = f"must be {range_}, but is not in {found.shown(beyond)}; mend these rows or leave them out with --where"
-    return [Problem(_place(found), message)]
+    message = f"must be {range_}, but is not in {column.shown(beyond)}; mend these rows or leave them out with --where"
+    return [Problem(_place(column), message)]
 
 
-def odd_counts(found: Values) -> list[Problem]:
+def odd_counts(column: Values) -> list[Problem]:
     """Values too small to be counts, in all rows or in some."""
-    small = found.values < _SMALLEST.get(found.role, 0.0)
+    small = column.values < _SMALLEST.get(column.role, 0.0)
     if not small.any():
         return []
-    median = float(np.median(found.values))
-    if median >= _SMALLEST[found.role]:
-        message = f"is too small to be a count in {found.shown(small)}, while the median is {median:.6g}: in other units?"
-        return [Problem(_place(found), f"{message} Mend these rows, leave them out with --where, or give --any-units")]
-    factors = [unit] if (unit := unit_in(found.name)) else [1e6, 1e9]
-    name = found.name if "`" in found.name else f"`{found.name}`"
-    option = option_name(found.role)
+    median = float(np.median(column.values))
+    if median >= _SMALLEST[column.role]:
+        message = f"is too small to be a count in {column.shown(small)}, while the median is {median:.6g}: in other units?"
+        return [Problem(_place(column), f"{message} Mend these rows, leave them out with --where, or give --any-units")]
+    factors = [unit] if (unit := unit_in(column.name)) else [1e6, 1e9]
+    name = column.name if "`" in column.name else f"`{column.name}`"
+    option = option_name(column.role)
     ways = " or ".join(f"{option} '1e{np.log10(factor):.0f}*{name}'" for factor in factors)
     first = np.arange(len(small)) == np.argmax(small)
-    message = f"is too small to be a count, as in {found.shown(first)}, with a median of {median:.6g}: in millions or billions?"
-    return [Problem(_place(found), f"{message} Then give {ways}; if it is right, --any-units")]
+    message = (
+        f"is too small to be a count, as in {column.shown(first)}, with a median of {median:.6g}: in millions or billions?"
+    )
+    return [Problem(_place(column), f"{message} Then give {ways}; if it is right, --any-units")]
 
 
-def odd_losses(found: Values, table: pd.DataFrame) -> list[Problem]:
+def odd_losses(column: Values, table: pd.DataFrame) -> list[Problem]:
     """Losses that are perplexities or bits by their size or by another column; `table` holds the same rows."""
-    if found.role != "loss":
+    if column.role != "loss":
         return []
-    large = found.values > _LARGEST_LOSS
+    large = column.values > _LARGEST_LOSS
     if large.any():
         advice = "a perplexity, not nats? Mend these rows, leave them out with --where, or give --any-units"
-        return [Problem(_place(found), f"is too large in {found.shown(large)}: {advice}")]
+        return [Problem(_place(column), f"is too large in {column.shown(large)}: {advice}")]
     for name, other in _numeric(table):
-        if _same(other, np.log(found.values)):
-            said = f"is a perplexity: {name} is its logarithm, as in row {found.rows[0]}"
-            return [Problem(_place(found), f"{said}; give --loss '{_quoted(name)}'")]
-        if _same(other, 2.0**found.values):
-            said = f"is in bits: {name} is 2 to its power, as in row {found.rows[0]}"
-            return [Problem(_place(found), f"{said}; for nats give --loss '0.693147*`{found.name}`', for bits --any-units")]
-        if _same(other, found.values * _LN2):
-            said = f"is in bits: {name} is 0.6931 times it, as in row {found.rows[0]}"
-            return [Problem(_place(found), f"{said}; for nats give --loss '{name}', for bits --any-units")]
+        if _same(other, np.log(column.values)):
+            said = f"is a perplexity: {name} is its logarithm, as in row {column.rows[0]}"
+            return [Problem(_place(column), f"{said}; give --loss '{_quoted(name)}'")]
+        if _same(other, 2.0**column.values):
+            said = f"is in bits: {name} is 2 to its power, as in row {column.rows[0]}"
+            return [Problem(_place(column), f"{said}; for nats give --loss '0.693147*`{column.name}`', for bits --any-units")]
+        if _same(other, column.values * _LN2):
+            said = f"is in bits: {name} is 0.6931 times it, as in row {column.rows[0]}"
+            return [Problem(_place(column), f"{said}; for nats give --loss '{name}', for bits --any-units")]
     return []
 
 
-def perplexities(found: Values) -> list[Problem]:
+def perplexities(column: Values) -> list[Problem]:
     """A loss whose column is named perplexity, however low its values are."""
-    if found.role != "loss" or not re.search(r"ppl|perplex", found.name.lower()) or "log" in found.name.lower():
+    if column.role != "loss" or not re.search(r"ppl|perplex", column.name.lower()) or "log" in column.name.lower():
         return []
     return [
-        Problem(_place(found), f"is a perplexity by its name: give --loss 'log({_quoted(found.name)})'; if not, --any-units")
+        Problem(_place(column), f"is a perplexity by its name: give --loss 'log({_quoted(column.name)})'; if not, --any-units")
     ]
 
 
-def swapped_names(found: Mapping[str, str]) -> list[Problem]:
+def swapped_names(column: Mapping[str, str]) -> list[Problem]:
     """Parameters read from a column named like tokens, or tokens from one named like parameters."""
-    pairs = [(role, other) for role, other in (("parameters", "tokens"), ("tokens", "parameters")) if role in found]
+    pairs = [(role, other) for role, other in (("parameters", "tokens"), ("tokens", "parameters")) if role in column]
     return [
-        Problem(option_name(role), f"{found[role]!r} is called like {other}: are the two swapped? If not, --any-units")
+        Problem(option_name(role), f"{column[role]!r} is called like {other}: are the two swapped? If not, --any-units")
         for role, other in pairs
-        if find_columns(other, [found[role]]) and not find_columns(role, [found[role]])
+        if find_columns(other, [column[role]]) and not find_columns(role, [column[role]])
     ]
 
 
@@ -198,30 +200,30 @@ def rising_response(
     return [Problem(place, f"{way} with {' and with '.join(sizes)}: is it {other}? If it is right, --any-units")]
 
 
-def odd_shares(found: Values, table: pd.DataFrame) -> list[Problem]:
+def odd_shares(column: Values, table: pd.DataFrame) -> list[Problem]:
     """Scores and errors outside 0 to 1, such as percentages; `table` holds the source columns."""
-    if found.role not in _SHARES:
+    if column.role not in _SHARES:
         return []
-    outside = (found.values < 0) | (found.values > 1)
+    outside = (column.values < 0) | (column.values > 1)
     if not outside.any():
         return []
-    message = f"must be from 0 to 1, but is not in {found.shown(outside)}"
-    if np.median(found.values) <= 1 or found.values.min() < 0 or found.values.max() > _PERCENT:
-        return [Problem(_place(found), f"{message}; mend these rows, leave them out with --where, or give --any-units")]
-    named = found.name if found.name.isidentifier() else f"`{found.name}`"
-    part = named if found.name in table.columns else f"({found.name})"
-    return [Problem(_place(found), f"{message}: in percent? Then give --{found.role} '{part}/100'; if not, --any-units")]
+    message = f"must be from 0 to 1, but is not in {column.shown(outside)}"
+    if np.median(column.values) <= 1 or column.values.min() < 0 or column.values.max() > _PERCENT:
+        return [Problem(_place(column), f"{message}; mend these rows, leave them out with --where, or give --any-units")]
+    named = column.name if column.name.isidentifier() else f"`{column.name}`"
+    part = named if column.name in table.columns else f"({column.name})"
+    return [Problem(_place(column), f"{message}: in percent? Then give --{column.role} '{part}/100'; if not, --any-units")]
 
 
-def loss_warnings(found: Values) -> list[str]:
+def loss_warnings(column: Values) -> list[str]:
     """Warnings about the unit of a loss that is accepted as it is."""
-    if found.role != "loss":
+    if column.role != "loss":
         return []
-    words = [word for word in ("bit", "bpb", "bpc") if word in found.name.lower()]
+    words = [word for word in ("bit", "bpb", "bpc") if word in column.name.lower()]
     if words:
-        return [f"{found.name} looks like bits: E, A and B are then in bits too (nats are bits · 0.6931)"]
-    if np.median(found.values) < _BITS_PER_BYTE:
-        median = f"{found.name} has a median of {np.median(found.values):.3g}"
+        return [f"{column.name} looks like bits: E, A and B are then in bits too (nats are bits · 0.6931)"]
+    if np.median(column.values) < _BITS_PER_BYTE:
+        median = f"{column.name} has a median of {np.median(column.values):.3g}"
         return [f"{median}, as low as bits per byte: E, A and B are in its unit, whichever it is"]
     return []
 
@@ -230,8 +232,8 @@ def _quoted(name: str) -> str:
     return name if name.isidentifier() or "`" in name else f"`{name}`"
 
 
-def _place(found: Values) -> str:
-    return found.role if found.name == found.role else f"{found.role} ({found.name})"
+def _place(column: Values) -> str:
+    return column.role if column.name == column.role else f"{column.role} ({column.name})"
 
 
 def _numeric(table: pd.DataFrame) -> Sequence[tuple[str, NDArray[np.float64]]]:

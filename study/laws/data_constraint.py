@@ -108,11 +108,11 @@ class _RepeatedSurface(CurvedSurface):
 
     def natural(self, theta: Floats) -> Floats:
         """The parameters of the literature, B × p."""
-        found = theta.copy()
-        found[:, 1] *= np.exp(theta[:, 3] * self.centres[0])
-        found[:, 2] *= np.exp(theta[:, 4] * self.centres[1])
-        found[:, 5] = np.exp(theta[:, 5])
-        return found
+        result = theta.copy()
+        result[:, 1] *= np.exp(theta[:, 3] * self.centres[0])
+        result[:, 2] *= np.exp(theta[:, 4] * self.centres[1])
+        result[:, 5] = np.exp(theta[:, 5])
+        return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""
@@ -256,10 +256,10 @@ class _ConstrainedSurface(CurvedSurface):
 
     def natural(self, theta: Floats) -> Floats:
         """The parameters of the literature, B × p."""
-        found = np.exp(theta)
-        found[:, [0, 3, 4]] = theta[:, [0, 3, 4]]
-        found[:, 1:3] *= np.exp(theta[:, 3:5] * self.centres)
-        return found
+        result = np.exp(theta)
+        result[:, [0, 3, 4]] = theta[:, [0, 3, 4]]
+        result[:, 1:3] *= np.exp(theta[:, 3:5] * self.centres)
+        return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""

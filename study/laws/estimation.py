@@ -198,17 +198,17 @@ def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTI
         message = f"is zero or below in {plural(int(bad.sum()), 'row')} ({rows}), which has no logarithm; give --space linear"
         raise InputError.at(law.predicts, message)
     objective = _objective(law, observations, settings)
-    found, regained, ties = _best(law, objective, observations, settings)
-    theta, broken = found.theta[0], failures(bool(found.converged[0]), regained)
+    minima, regained, ties = _best(law, objective, observations, settings)
+    theta, broken = minima.theta[0], failures(bool(minima.converged[0]), regained)
     count = 0 if broken else settings.bootstrap
     resamples = bootstrap(objective, observations, theta, count, settings.seed)
     condition = condition_number(objective, theta, _resting(objective, theta))
-    told = condition <= WORST_CONDITION  # else resamples stay where the first fit lay
-    intervals = _intervals(law, observations, _natural(objective, resamples.theta)) if told else {}
-    tied = told and not _resamples_decide(observations, intervals)
+    identified = condition <= WORST_CONDITION  # else resamples stay where the first fit lay
+    intervals = _intervals(law, observations, _natural(objective, resamples.theta)) if identified else {}
+    tied = identified and not _resamples_decide(observations, intervals)
     flat = flat_parameters(law, _natural(objective, ties), intervals) if tied else []
     if flat:
-        told, resamples, intervals = False, without_resamples(len(theta)), {}
+        identified, resamples, intervals = False, without_resamples(len(theta)), {}
     resting = _resting(objective, theta)
     estimates, resampled = _natural(objective, theta[None]), _natural(objective, resamples.theta)
     free = {
@@ -228,7 +228,7 @@ def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTI
         estimates=dict(zip(law.parameters, estimates[0].tolist(), strict=True)),
         intervals=intervals,
         covariance=_natural_covariance(objective, observations, theta, resamples)
-        if told
+        if identified
         else np.full((len(theta),) * 2, np.nan),
         condition_number=condition,
         objective=float(replace(objective, squares=0.0).value(theta[None], np.ones((1, len(observations))))[0]),
@@ -268,11 +268,11 @@ def _best(law: Law, objective: Objective, observations: Observations, settings: 
     """The lowest minimum of all starts, what a restart there gained, relatively, and all θ as low."""
     theta, ties = _followed(law, observations, settings)
     weights = np.ones((len(theta), len(observations)))
-    found = minimise(objective, theta, weights)
-    lowest = int(np.argmin(_levels(found.value, len(observations))))
-    again = minimise(objective, found.theta[[lowest]], weights[:1])
+    minima = minimise(objective, theta, weights)
+    lowest = int(np.argmin(_levels(minima.value, len(observations))))
+    again = minimise(objective, minima.theta[[lowest]], weights[:1])
     scale = max(float(again.value[0]), _NOTHING * len(observations))
-    return again, float(found.value[lowest] - again.value[0]) / scale, ties
+    return again, float(minima.value[lowest] - again.value[0]) / scale, ties
 
 
 def _followed(law: Law, observations: Observations, settings: Settings) -> tuple[Floats, Floats]:
@@ -289,10 +289,10 @@ def _followed(law: Law, observations: Observations, settings: Settings) -> tuple
     chosen = chosen[: int(np.isfinite(values).sum())]
     if not len(chosen):
         raise InputError.at(law.name, "has no finite value at any start; are the columns in the right places?")
-    found = minimise(objective, chosen, np.ones((len(chosen), len(some))))
-    levels = _levels(found.value, len(some))
+    minima = minimise(objective, chosen, np.ones((len(chosen), len(some))))
+    levels = _levels(minima.value, len(some))
     _, first = np.unique(levels, return_index=True)
-    return found.theta[first[:4]], found.theta[(levels == 0) & found.converged]
+    return minima.theta[first[:4]], minima.theta[(levels == 0) & minima.converged]
 
 
 def _levels(values: Floats, rows: int) -> Floats:

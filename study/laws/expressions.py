@@ -66,7 +66,7 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
         quoted[name] = match[0].strip("`")
         return name
 
-    def found(name: str) -> pd.Series[Any]:
+    def result(name: str) -> pd.Series[Any]:
         try:
             return columns(quoted.get(name, name))
         except InputError as error:
@@ -82,7 +82,7 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
             raise ValueError(f"it is longer than {_LONGEST} characters")
         tree = ast.parse(re.sub(pattern, stand_in, text.strip()), mode="eval")
         with np.errstate(all="ignore"):
-            return _value(tree.body, found)
+            return _value(tree.body, result)
     except (SyntaxError, ValueError, TypeError, RecursionError, OverflowError, ZeroDivisionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         if isinstance(error, SyntaxError) and re.search(r"(?<![<>=!])=(?!=)", text):
@@ -155,7 +155,7 @@ def _compare(node: ast.Compare, columns: Columns) -> Any:
             raise ValueError("`is` compares no columns")
         if isinstance(kind, (ast.In, ast.NotIn)) and not (isinstance(left, pd.Series) and isinstance(right, list)):
             raise ValueError("`in` needs a column and a list of values")
-        found = _COMPARISONS[type(kind)](left, right)
+        result = _COMPARISONS[type(kind)](left, right)
         known = [one.notna() for one in (left, right) if isinstance(one, pd.Series)]
-        parts.append(found.astype("boolean").where(reduce(operator.and_, known)) if known else found)
+        parts.append(result.astype("boolean").where(reduce(operator.and_, known)) if known else result)
     return reduce(operator.and_, parts)

@@ -179,11 +179,11 @@ def _widening(law: Law, known: Observations, settings: Settings, share: float) -
         return 1.0
 
 
-def describe_miss(told: Forecast | str) -> list[str]:
+def describe_miss(outcome: Forecast | str) -> list[str]:
     """Say that the largest runs lie outside the intervals of a forecast; nothing where they do not."""
-    if isinstance(told, str) or not told.missed:
+    if isinstance(outcome, str) or not outcome.missed:
         return []
-    return [f"the forecast of the largest runs missed them: its {told.coverage}, mean |error| {told.mean_error}"]
+    return [f"the forecast of the largest runs missed them: its {outcome.coverage}, mean |error| {outcome.mean_error}"]
 
 
 def explain_no_forecast(known: Observations, why: str) -> str:
@@ -265,18 +265,19 @@ def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, 
     return percentile_interval(predicted + scale * (centres - predicted - drawn))
 
 
-def forecast_to_dict(told: Forecast | str) -> dict[str, Any]:
+def forecast_to_dict(outcome: Forecast | str) -> dict[str, Any]:
     """A forecast as plain values; where there is none, its status says why."""
-    return {"status": told} if isinstance(told, str) else told.to_dict()
+    return {"status": outcome} if isinstance(outcome, str) else outcome.to_dict()
 
 
-def forecast_to_text(told: Forecast | str) -> str:
+def forecast_to_text(outcome: Forecast | str) -> str:
     """A forecast on one line: status, rows held out, error, coverage."""
-    if isinstance(told, str):
-        return f"forecast: {told}"
+    if isinstance(outcome, str):
+        return f"forecast: {outcome}"
     return (
-        f"forecast ({status_words(told.status)}): {plural(len(told.labels), 'row')} beyond the budgets fitted, up to "
-        f"{told.extrapolation:.3g} times the largest: mean |error| {told.mean_error}, bias {told.bias}, {told.coverage}"
+        f"forecast ({status_words(outcome.status)}): {plural(len(outcome.labels), 'row')} beyond the budgets fitted, up to "
+        f"{outcome.extrapolation:.3g} times the largest: mean |error| {outcome.mean_error}, bias {outcome.bias}, "
+        f"{outcome.coverage}"
     )
 
 

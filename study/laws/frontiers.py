@@ -91,14 +91,14 @@ def check_split(parameters: Floats, tokens: Floats) -> None:
     same_parameters, same_tokens, one_line = np.ptp([*logs, across @ logs], axis=1) <= np.log1p(ONE_LINE)
     rows = plural(len(tokens), "row")
     if same_tokens:
-        told = f"all {rows} have the same tokens ({tokens[0]:.6g})"
+        message = f"all {rows} have the same tokens ({tokens[0]:.6g})"
     elif same_parameters:
-        told = f"all {rows} have the same parameters ({parameters[0]:.6g})"
+        message = f"all {rows} have the same parameters ({parameters[0]:.6g})"
     elif one_line and across[0] * across[1] < 0:
-        told = f"tokens go as parameters^{-across[0] / across[1]:.2f} in all {rows}, so each budget has one split"
+        message = f"tokens go as parameters^{-across[0] / across[1]:.2f} in all {rows}, so each budget has one split"
     else:
         return
-    raise InputError.at("compute", f"how to split it cannot be asked: {told}")
+    raise InputError.at("compute", f"how to split it cannot be asked: {message}")
 
 
 def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
@@ -135,7 +135,7 @@ def iso_flop(
     and larger one beside it, are left out.
     """
     _check_sizes(parameters, flops)
-    found = []
+    result = []
     for rows in iso_flop_groups(flops):
         sizes, losses = _by_size(np.log(parameters[rows]), loss[rows])
         if len(sizes) < (3 if valley == "parabola" else 5):
@@ -144,8 +144,8 @@ def iso_flop(
         lowest, level = _parabola(sizes, losses, window) if valley == "parabola" else _akima(sizes, losses)
         run, apart = sizes[np.argmin(losses)], np.log(APART) - _EDGE
         inside = sizes[0] + apart <= run <= sizes[-1] - apart and sizes[0] + _EDGE < lowest < sizes[-1] - _EDGE
-        found.append(Best(middle, float(np.exp(lowest)), level, bool(inside)))
-    return _line(valley, found)
+        result.append(Best(middle, float(np.exp(lowest)), level, bool(inside)))
+    return _line(valley, result)
 
 
 def iso_flop_groups(flops: Floats) -> Iterator[Rows]:
@@ -213,8 +213,8 @@ def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[
     low = budgets[sizes < tried[0] * apart].max(initial=0.0)
     high = budgets[sizes > tried[-1] / apart].min(initial=np.inf)
     inside = (most * share >= budgets) & (fewest <= budgets * share) & (low < budgets) & (budgets < high)
-    found = zip(budgets.tolist(), sizes.tolist(), loss[rows].tolist(), inside.tolist(), strict=True)
-    return [Best(*one) for one in found]
+    result = zip(budgets.tolist(), sizes.tolist(), loss[rows].tolist(), inside.tolist(), strict=True)
+    return [Best(*one) for one in result]
 
 
 def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None) -> Frontier:
@@ -231,8 +231,8 @@ def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None)
     x, y = np.log([[one.flops for one in used], [one.parameters for one in used]])
     if len(np.unique(x)) < 2:
         tried = f" of {len(best)}" if len(used) < len(best) else ""
-        told = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
-        raise InputError.at("", f"{told}, here are {len(np.unique(x))}{tried}")
+        message = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
+        raise InputError.at("", f"{message}, here are {len(np.unique(x))}{tried}")
     away = x - x.mean()
     spread = away @ away
     slope = away @ y / spread
@@ -291,8 +291,8 @@ def _akima(sizes: Floats, losses: Floats) -> tuple[float, float]:
     best = int(np.argmin(losses))
     between = sizes[max(0, best - 1)], sizes[min(len(sizes) - 1, best + 1)]
     curve = Akima1DInterpolator(sizes, losses)
-    found = minimize_scalar(lambda size: float(curve(size)), bounds=between, method="bounded", options={"xatol": 1e-8})
-    return float(found.x), float(found.fun)
+    result = minimize_scalar(lambda size: float(curve(size)), bounds=between, method="bounded", options={"xatol": 1e-8})
+    return float(result.x), float(result.fun)
 
 
 def _turns_right(x: Floats, y: Floats, one: int, two: int, three: int) -> bool:

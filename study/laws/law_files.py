@@ -103,38 +103,65 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
     if not isinstance(name, str):
         raise InputError.at(str(path), f"holds no law ({shown(name)} under 'law'); give what study fit --json prints")
     law = find_law(name, str(path))
-    problems = [
-        Problem(str(path), f"{name} needs {variable}, which a shape does not have")
-        for variable in law.variables
-        if variable not in (*SIZES, "parameters", "tokens")
-    ]
-    if law.predicts != "loss":
-        problems.append(Problem(str(path), f"{name} predicts the {law.predicts}, not the loss"))
-    estimates = values.get("estimates")
-    known: Mapping[str, Any] = estimates if isinstance(estimates, dict) else {}
-    for parameter in law.parameters:
-        if not isinstance(known.get(parameter), int | float) or isinstance(known[parameter], bool):
-            problems.append(Problem(f"{path}: estimates.{parameter}", f"is {shown(known.get(parameter))}, not a number"))
-    columns = values.get("columns") or {}
-    told: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
-    place = f"{path}: columns.parameters"
-    if "parameters" in law.variables and told not in TOTALS and convention is None:
-        message = f"{shown(told)} is none of {', '.join(TOTALS)}; say by --law-convention which of them your column counts"
-        problems.append(Problem(place, message))
-    if told in TOTALS and convention not in (None, told):
-        problems.append(Problem(place, f"is {told}, and --law-convention says {convention}; leave the option out"))
-    status, reasons = values.get("status"), "; ".join(map(str, values.get("reasons") or ()))
-    if status in UNUSABLE:
-        message = f"holds a fit of {name} that {'failed' if status == 'failed' else 'ended on a bound'} ({reasons}); "
-        problems.append(Problem(str(path), f"{message}fit another law, or more runs"))
-    if problems:
+    estimates, missing = _estimates(law, values, path)
+    counted, unclear = _count_of_parameters(law, values, path, convention)
+    if problems := [*_unsuitable(law, path), *missing, *unclear, *_unusable(law, values, path)]:
         raise InputError(problems)
-    notes = [f"{name} {_DOUBTS[status]} ({reasons})"] if status in _DOUBTS else []
     rows = _Rows.parse({key: values[key] for key in _Rows.model_fields if key in values}, str(path))
-    notes += [f"{name} was fitted with a warning: {warning}" for warning in rows.warnings]
+    notes = [*_doubts(law, values), *(f"{name} was fitted with a warning: {warning}" for warning in rows.warnings)]
     ranges = {variable: rows.ranges[variable] for variable in law.variables if variable in rows.ranges}
-    known_estimates = {name: float(known[name]) for name in law.parameters}
-    return FittedLaw(law, known_estimates, convention or told, tuple(notes), ranges, rows.alike)
+    return FittedLaw(law, estimates, counted, tuple(notes), ranges, rows.alike)
+
+
+def _unsuitable(law: Law, path: Path) -> list[Problem]:
+    """Why a law gives no loss for a shape."""
+    foreign = [variable for variable in law.variables if variable not in (*SIZES, "parameters", "tokens")]
+    problems = [Problem(str(path), f"{law.name} needs {variable}, which a shape does not have") for variable in foreign]
+    if law.predicts != "loss":
+        problems.append(Problem(str(path), f"{law.name} predicts the {law.predicts}, not the loss"))
+    return problems
+
+
+def _estimates(law: Law, values: Mapping[str, Any], path: Path) -> tuple[dict[str, float], list[Problem]]:
+    """The estimates of a file by parameter, and a problem for each that is missing or no number."""
+    given = values.get("estimates")
+    known: Mapping[str, Any] = given if isinstance(given, dict) else {}
+    numbers = {name: value for name, value in known.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+    missing = [name for name in law.parameters if name not in numbers]
+    problems = [Problem(f"{path}: estimates.{name}", f"is {shown(known.get(name))}, not a number") for name in missing]
+    return {name: float(numbers[name]) for name in law.parameters if name in numbers}, problems
+
+
+def _count_of_parameters(law: Law, values: Mapping[str, Any], path: Path, convention: str | None) -> tuple[str, list[Problem]]:
+    """Which total the variable `parameters` counts, and why that is unclear."""
+    columns = values.get("columns") or {}
+    counted: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
+    place = f"{path}: columns.parameters"
+    if counted in TOTALS and convention not in (None, counted):
+        return counted, [Problem(place, f"is {counted}, and --law-convention says {convention}; leave the option out")]
+    if counted not in TOTALS and convention is None and "parameters" in law.variables:
+        choices = ", ".join(TOTALS)
+        message = f"{shown(counted)} is none of {choices}; say by --law-convention which of them your column counts"
+        return "", [Problem(place, message)]
+    return convention or str(counted), []
+
+
+def _unusable(law: Law, values: Mapping[str, Any], path: Path) -> list[Problem]:
+    """That the fit of a file failed or ended on a bound."""
+    if (status := values.get("status")) not in UNUSABLE:
+        return []
+    ended = "failed" if status == "failed" else "ended on a bound"
+    return [Problem(str(path), f"holds a fit of {law.name} that {ended} ({_reasons(values)}); fit another law, or more runs")]
+
+
+def _doubts(law: Law, values: Mapping[str, Any]) -> list[str]:
+    """What the status of a fit says against it."""
+    doubt = _DOUBTS.get(str(values.get("status")))
+    return [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
+
+
+def _reasons(values: Mapping[str, Any]) -> str:
+    return "; ".join(map(str, values.get("reasons") or ()))
 
 
 @dataclass(frozen=True)
@@ -148,11 +175,11 @@ class FitOptions:
 
     def refuse_contradictions(self, path: Path, given: Mapping[str, object]) -> None:
         """Raise InputError for every option that contradicts these."""
-        told = {"law": self.law, **self.source, **self.source["roles"]}
+        counted = {"law": self.law, **self.source, **self.source["roles"]}
         problems = [
-            Problem(option_name(name), f"is {value!r}, and {path} says {told[name]!r}; leave out it or --as")
+            Problem(option_name(name), f"is {value!r}, and {path} says {counted[name]!r}; leave out it or --as")
             for name, value in given.items()
-            if told.get(name) and value != told[name]
+            if counted.get(name) and value != counted[name]
         ]
         if problems:
             raise InputError(problems)

@@ -47,17 +47,17 @@ class LawFit:
     @cached_property
     def lack_of_fit(self) -> LackOfFit | None:
         """How far the law misses its settings beside replicate noise, for fits in logarithms."""
-        found = self.fit
-        if self.noise is None or found.settings.space != "log":
+        fitted = self.fit
+        if self.noise is None or fitted.settings.space != "log":
             return None
-        by_squares = fit(found.law, found.observations, replace(found.settings, huber_delta=np.inf, bootstrap=0))
-        return measure_lack_of_fit(by_squares.residuals, len(found.law.parameters), self.noise)
+        by_squares = fit(fitted.law, fitted.observations, replace(fitted.settings, huber_delta=np.inf, bootstrap=0))
+        return measure_lack_of_fit(by_squares.residuals, len(fitted.law.parameters), self.noise)
 
     def judged(self) -> LawFit:
         """The same with lack of fit and a missed forecast in the status of the fit."""
         lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
-        found = self.fit.with_reasons("lack_of_fit", [reason for reason in lacking if reason])
-        return replace(self, fit=found.with_reasons("missed_forecast", describe_miss(self.forecast)))
+        fitted = self.fit.with_reasons("lack_of_fit", [reason for reason in lacking if reason])
+        return replace(self, fit=fitted.with_reasons("missed_forecast", describe_miss(self.forecast)))
 
     @property
     def name(self) -> str:
@@ -67,10 +67,10 @@ class LawFit:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values for JSON."""
-        told, noise = forecast_to_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
+        outcome, noise = forecast_to_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
         profiles = {name: [rounded(end, high - low) for end in (low, high)] for name, (low, high) in self.profiles.items()}
         missed = None if self.lack_of_fit is None else rounded_all(vars(self.lack_of_fit), DIGITS)
-        more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": told}
+        more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": outcome}
         more["options"] = self._options()
         return self.fit.to_dict() | more
 
@@ -85,21 +85,21 @@ class LawFit:
 
     def to_text(self) -> str:
         """The fit for readers, its status first."""
-        found = self.fit
-        lines = [f"{found.law.name}: {found.law.formula}", f"status: {status_words(found.status)}"]
-        lines += [f"  {reason}" for reason in found.reasons]
-        roles = found.observations.roles
-        used = (*found.law.variables, found.law.predicts)
+        fitted = self.fit
+        lines = [f"{fitted.law.name}: {fitted.law.formula}", f"status: {status_words(fitted.status)}"]
+        lines += [f"  {reason}" for reason in fitted.reasons]
+        roles = fitted.observations.roles
+        used = (*fitted.law.variables, fitted.law.predicts)
         lines.append("columns: " + ", ".join(f"{role} = {roles[role]}" for role in used if role in roles))
-        lines.append(f"{found.observations.counted}, {len(found.excluded)} excluded")
+        lines.append(f"{fitted.observations.counted}, {len(fitted.excluded)} excluded")
         lines.append(
-            f"objective {found.objective:.6g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"
+            f"objective {fitted.objective:.6g} (Huber, delta {fitted.settings.huber_delta:g}, {fitted.settings.space}, summed)"
         )
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
-        lines += [self._row(name) for name in found.law.parameters]
+        lines += [self._row(name) for name in fitted.law.parameters]
         lines += ["", forecast_to_text(self.forecast), *self._exclusion_lines()]
-        lines += [f"warning: {warning}" for warning in found.observations.warnings]
+        lines += [f"warning: {warning}" for warning in fitted.observations.warnings]
         return "\n".join(line.rstrip() for line in lines)
 
     def _row(self, name: str) -> str:
@@ -125,30 +125,30 @@ def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SET
         raise InputError.at(
             ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
         )
-    found = fit(law, observations, settings)
-    profiled = found.observations.n_clusters == found.n <= PROFILED_ROWS and bool(found.intervals)
-    profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
-    told = forecast(law, observations, settings, held_out)
-    return LawFit(query, held_out, found, profiles, replicate_noise(observations), told).judged()
+    fitted = fit(law, observations, settings)
+    profiled = fitted.observations.n_clusters == fitted.n <= PROFILED_ROWS and bool(fitted.intervals)
+    profiles = {name: fitted.profile(name).interval for name in law.exponents if profiled}
+    outcome = forecast(law, observations, settings, held_out)
+    return LawFit(query, held_out, fitted, profiles, replicate_noise(observations), outcome).judged()
 
 
-def fit_every_count(found: LawFit) -> dict[str, LawFit | str]:
+def fit_every_count(fitted: LawFit) -> dict[str, LawFit | str]:
     """Fit the law in every count of FLOPs, or else of parameters, that its table knows, or say why not.
 
     By column; empty where the law reads neither, or the table has no counts.
     """
-    counts = found.query.table.counts
-    role = next((role for role in ("flops", "parameters") if role in found.fit.law.variables and role in counts), None)
-    return {} if role is None else {count: _counted(found, role, count) for count in counts[role]}
+    counts = fitted.query.table.counts
+    role = next((role for role in ("flops", "parameters") if role in fitted.fit.law.variables and role in counts), None)
+    return {} if role is None else {count: _counted(fitted, role, count) for count in counts[role]}
 
 
-def _counted(found: LawFit, role: str, count: str) -> LawFit | str:
+def _counted(fitted: LawFit, role: str, count: str) -> LawFit | str:
     """The law with another count, or itself where it is the same."""
-    roles = {**found.query.roles, role: count}
-    if roles == found.query.roles:
-        return found
+    roles = {**fitted.query.roles, role: count}
+    if roles == fitted.query.roles:
+        return fitted
     try:
-        return fit_table(replace(found.query, roles=roles), found.fit.law.name, found.fit.settings, found.held_out)
+        return fit_table(replace(fitted.query, roles=roles), fitted.fit.law.name, fitted.fit.settings, fitted.held_out)
     except InputError as error:
         return str(error.problems[0])
 

@@ -60,20 +60,20 @@ class Objective:
         The majoriser is Σ wᵢ·min(1, delta/|rᵢ|)·∇rᵢ∇rᵢᵀ of iteratively reweighted least squares (Huber 1981, sec. 7.8): its
         steps always descend, if slowly, and need no curvature of the law.
         """
-        found = self._in_space(theta)
-        slopes, residuals = found.jacobian, self._compared(found.value)
+        result = self._in_space(theta)
+        slopes, residuals = result.jacobian, self._compared(result.value)
         size = np.abs(residuals)
         psi = weights * self._psi(residuals)
         gradient = np.matmul(psi[:, None, :], slopes)[:, 0]
         bend = weights * ((size <= self.delta) + self.squares)
-        hessian = _gram(slopes, bend - (psi if self.space == "log" else 0.0)) + found.curvature(psi)
+        hessian = _gram(slopes, bend - (psi if self.space == "log" else 0.0)) + result.curvature(psi)
         steady = weights * (np.minimum(1.0, self.delta / np.maximum(size, 1e-300)) + self.squares)
         return gradient, hessian, _gram(slopes, steady)
 
     def scores(self, theta: Floats) -> Floats:
         """The gradient of each row's part of the objective at one θ, n × p."""
-        found = self._in_space(theta[None])
-        return np.asarray(self._psi(self._compared(found.value)[0])[:, None] * found.jacobian[0])
+        result = self._in_space(theta[None])
+        return np.asarray(self._psi(self._compared(result.value)[0])[:, None] * result.jacobian[0])
 
     def slopes(self, theta: Floats) -> Floats:
         """The gradient of each row's residual at one θ, n × p."""
@@ -85,13 +85,13 @@ class Objective:
 
     def _in_space(self, theta: Floats) -> Derivatives:
         """The law's values with the gradients of the residuals; in the space `log` the curvature lacks −∇r∇rᵀ."""
-        found = self.surface.derivatives(theta)
+        result = self.surface.derivatives(theta)
         if self.space == "linear":
-            return found
+            return result
         with np.errstate(divide="ignore", invalid="ignore"):
-            inverse = 1.0 / found.value
+            inverse = 1.0 / result.value
         return Derivatives(
-            found.value, found.jacobian * inverse[:, :, None], lambda weights: found.curvature(weights * inverse)
+            result.value, result.jacobian * inverse[:, :, None], lambda weights: result.curvature(weights * inverse)
         )
 
     def _compared(self, value: Floats) -> Floats:
@@ -228,11 +228,11 @@ def _solve(matrix: Floats, gradient: Floats, held: NDArray[np.bool_], moves: Flo
     unit = np.eye(held.shape[1])
     matrix = np.where(held[:, :, None] | held[:, None, :], 0.0, matrix) + (held + _RIDGE)[:, :, None] * unit
     try:
-        found = np.linalg.solve(matrix, sides[:, :, None])
+        result = np.linalg.solve(matrix, sides[:, :, None])
     except np.linalg.LinAlgError:  # some of them are singular to the last bit: these step along the gradient
         singular = np.linalg.slogdet(matrix).sign == 0
-        found = np.linalg.solve(np.where(singular[:, None, None], unit, matrix), sides[:, :, None])
-    return np.asarray(np.nan_to_num(found[:, :, 0] * scale))
+        result = np.linalg.solve(np.where(singular[:, None, None], unit, matrix), sides[:, :, None])
+    return np.asarray(np.nan_to_num(result[:, :, 0] * scale))
 
 
 def _gram(slopes: Floats, weights: Floats) -> Floats:

@@ -106,17 +106,17 @@ class Multiverse:
         """The number of universes with this answer whose 95% interval excludes the other."""
         threshold = self.question.threshold
         pairs = zip(self.answered, self.answers, strict=True)
-        return sum(universe.decided(threshold) for universe, told in pairs if told == answer)
+        return sum(universe.decided(threshold) for universe, summary in pairs if summary == answer)
 
     def flips(self) -> dict[str, float]:
         """By choice: the share of pairs of universes that differ in it alone whose answers differ, largest first."""
-        told: dict[str, list[bool]] = {}
+        summary: dict[str, list[bool]] = {}
         answered, answers = self.answered, self.answers
         for one, other in _pairs(answered):
             first, second = answered[one].choices, answered[other].choices
             (axis,) = (name for name in first if first[name] != second[name])
-            told.setdefault(axis, []).append(answers[one] != answers[other])
-        shares = {axis: float(np.mean(flipped)) for axis, flipped in told.items()}
+            summary.setdefault(axis, []).append(answers[one] != answers[other])
+        shares = {axis: float(np.mean(flipped)) for axis, flipped in summary.items()}
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def by_choice(self) -> dict[str, dict[str, float]]:
@@ -177,19 +177,21 @@ class Multiverse:
 
     def to_text(self) -> str:
         """The multiverse for readers."""
-        told = self.to_dict()
+        summary = self.to_dict()
         if not self.answered:
-            reasons = [f"  {plural(count, 'universe')}: {status_words(status)}" for status, count in told["statuses"].items()]
+            reasons = [
+                f"  {plural(count, 'universe')}: {status_words(status)}" for status, count in summary["statuses"].items()
+            ]
             none = f"None of {plural(len(self.universes), 'universe')} has an answer:"
             return "\n".join([self.question.text, none, *reasons, *self.notes])
-        low, middle, high = told["values"]
+        low, middle, high = summary["values"]
         lines = [
             self.question.text,
             self._usual_line(),
             self._share_line(),
             f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
-            *self._apart_lines(told["flips"], told["agreement_by_choice"]),
-            *self._flip_lines(told["flips"], told["agreement_by_choice"]),
+            *self._apart_lines(summary["flips"], summary["agreement_by_choice"]),
+            *self._flip_lines(summary["flips"], summary["agreement_by_choice"]),
         ]
         unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
         lines += [
@@ -310,25 +312,25 @@ def _parametric(points: Observations) -> Iterator[Universe]:
         choices = {"floor": floor, "loss": loss, "space": space}
         try:
             check_split(points.columns["parameters"], points.columns["tokens"])
-            found = fit(LAWS[_FLOORS[floor]], points, replace(UNIVERSE_SETTINGS, huber_delta=LOSSES[loss], space=space))
+            result = fit(LAWS[_FLOORS[floor]], points, replace(UNIVERSE_SETTINGS, huber_delta=LOSSES[loss], space=space))
         except InputError as error:
             yield Universe(choices, f"refused: {error.problems[0]}", None)
             continue
-        if found.status != "converged":
-            yield Universe(choices, found.status, None)
+        if result.status != "converged":
+            yield Universe(choices, result.status, None)
             continue
-        frontier = parametric(found)
-        yield Universe(choices, found.status, frontier.exponent, frontier.interval)
+        frontier = parametric(result)
+        yield Universe(choices, result.status, frontier.exponent, frontier.interval)
 
 
 def _valley(points: Observations) -> Iterator[Universe]:
     try:
         check_split(points.columns["parameters"], points.columns["tokens"])
-        found = resample_frontier(points, iso_flop, UNIVERSE_SETTINGS.bootstrap)
+        result = resample_frontier(points, iso_flop, UNIVERSE_SETTINGS.bootstrap)
     except InputError as error:
         yield Universe({}, f"refused: {error.problems[0]}", None)
         return
-    if found.status == "weakly_identified":
-        yield Universe({}, found.status, None)
+    if result.status == "weakly_identified":
+        yield Universe({}, result.status, None)
     else:
-        yield Universe({}, "converged", found.exponent, found.interval)
+        yield Universe({}, "converged", result.exponent, result.interval)

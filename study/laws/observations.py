@@ -111,8 +111,8 @@ class Observations:
     def excluded_by_reason(self) -> dict[str, list[str]]:
         """The labels of rows left out, by reason without particulars in brackets."""
         reasons: dict[str, list[str]] = {}
-        for row, told in self.excluded.items():
-            reason = told if told.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", told)
+        for row, message in self.excluded.items():
+            reason = message if message.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", message)
             reasons.setdefault(reason, []).append(row)
         return reasons
 
@@ -136,11 +136,13 @@ class Observations:
         needed, settings = len(law.parameters) + 1, self.settings(law)
         if settings < needed:
             here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
-            told = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
-            problems.append(Problem(law.name, "; ".join(filter(None, (told, self._left_out())))))
+            message = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
+            problems.append(Problem(law.name, "; ".join(filter(None, (message, self._left_out())))))
         if len(self) > 1 and np.ptp(self.response) == 0:
-            told = f"is {self.response[0]:.6g} in all {plural(len(self), 'row')}, so there is nothing for {law.name} to explain"
-            problems.append(Problem(law.predicts, told))
+            message = (
+                f"is {self.response[0]:.6g} in all {plural(len(self), 'row')}, so there is nothing for {law.name} to explain"
+            )
+            problems.append(Problem(law.predicts, message))
         for name in law.variables:
             values = np.unique(self.columns[name])
             if len(self) > 1 and len(values) == 1:
@@ -148,18 +150,18 @@ class Observations:
                     Problem(name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot tell its effect")
                 )
             elif settings >= needed and len(values) < (fewest := law.fewest_values(name)):
-                told = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
-                problems.append(Problem(name, f"{told}: through fewer, a floor of any height goes with some exponent"))
+                message = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
+                problems.append(Problem(name, f"{message}: through fewer, a floor of any height goes with some exponent"))
         if (share := self._tokens_a_parameter(law)) is not None:
-            told = f"are {share:.4g} times the parameters in all {plural(len(self), 'row')}"
+            message = f"are {share:.4g} times the parameters in all {plural(len(self), 'row')}"
             problems.append(
-                Problem("tokens", f"{told}, so {law.name} cannot tell the two apart; fit power-floor or flops-floor")
+                Problem("tokens", f"{message}, so {law.name} cannot tell the two apart; fit power-floor or flops-floor")
             )
         if "unique_tokens" in law.variables and len(self) and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
-            told = (
+            message = (
                 f"is no less than tokens in all {plural(len(self), 'row')}: none repeats, and {law.name} asks what repeats give"
             )
-            problems.append(Problem("unique_tokens", f"{told}; use chinchilla"))
+            problems.append(Problem("unique_tokens", f"{message}; use chinchilla"))
         if problems:
             raise InputError(problems)
 

@@ -97,7 +97,7 @@ def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> 
         clusters=groups.clusters,
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
-        roles=reading.found,
+        roles=reading.sources,
         excluded=dict(zip(compress(labels, (~used).tolist()), reading.gone[~used], strict=True)),
         warnings=tuple(reading.warnings),
         alike=reading.alike(),
@@ -169,7 +169,7 @@ class _Reading:
         self.roles = {**query.table.roles, **query.roles}
         if query.budget is not None:
             self.roles["budget"] = query.budget
-        self.found: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
         self.warnings: list[str] = []
         self._pending: list[str] = []
         self.gone = query.table.left_out(query.bracketed_only)
@@ -224,7 +224,7 @@ class _Reading:
             self._pending.pop()
         if not isinstance(found, pd.Series):
             raise InputError.at(option, f"{text!r} names no column")
-        self.found[role] = text
+        self.sources[role] = text
         return found.rename(text)
 
     def _has(self, role: str) -> bool:
@@ -248,8 +248,8 @@ class _Reading:
             except InputError as error:
                 problems += error.problems
         if problems:
-            raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # what several roles say is told once, after them
-        used = " ".join(self.found[role] for role in roles)
+            raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # a problem of several roles is raised once, last
+        used = " ".join(self.sources[role] for role in roles)
         self.warnings += [note for note in self.table.attrs.get(NOTES, ()) if note.split(":")[0] in used]
         return values
 
@@ -264,9 +264,9 @@ class _Reading:
             rows = "; ".join(f"row {row + 1}: {raw.iloc[row]!r}" for row in text[:SHOWN].tolist())
             count = "a value that is no number" if len(text) == 1 else f"{len(text)} values that are no numbers"
             raise InputError.at(str(raw.name), f"holds {count} ({rows}); mend these rows or leave them out with --where")
-        told = self.present | ((self.gone == self._by_condition) & raw.isna().to_numpy())
-        self._leave_out(told & np.isnan(values), f"{raw.name} is missing")
-        self._leave_out(told & np.isinf(values), f"{raw.name} is infinite")
+        readable = self.present | ((self.gone == self._by_condition) & raw.isna().to_numpy())
+        self._leave_out(readable & np.isnan(values), f"{raw.name} is missing")
+        self._leave_out(readable & np.isinf(values), f"{raw.name} is infinite")
         return values
 
     def order(self, variables: Sequence[str]) -> tuple[str, ...]:
@@ -285,7 +285,7 @@ class _Reading:
         rows = self.present
         if not rows.any():
             return RowGroups(np.arange(len(rows)), np.arange(len(rows)))
-        unused = [name for name in self.table.columns if name not in self.found.values()]
+        unused = [name for name in self.table.columns if name not in self.sources.values()]
         inside = {name: values[rows] for name, values in variables.items()}
         groups = group_rows(self.table.loc[rows, unused], inside, response[rows])
         self.warnings += [groups.note] if groups.note else []
@@ -328,26 +328,28 @@ class _Reading:
         reasons = [] if self.query.any_units else swapped_sizes(inside)
         if self.query.best_of is None and self.query.cluster is None:
             settings = number_groups(list(inside.values()))
-            table, used = self.table[self.present], set(self.found.values())
+            table, used = self.table[self.present], set(self.sources.values())
             if searched := searched_columns(table, settings, response[self.present], used):
                 named = ",".join(symbol for symbol, role in SYMBOLS.items() if role in inside and symbol != "F")
-                told = f"rows of one setting differ in {_listed(searched, SHOWN)}, which moves the response"
-                reasons.append(f"{told}: where that is a search, --best-of {named or ','.join(inside)} keeps the best of each")
+                message = f"rows of one setting differ in {_listed(searched, SHOWN)}, which moves the response"
+                reasons.append(
+                    f"{message}: where that is a search, --best-of {named or ','.join(inside)} keeps the best of each"
+                )
         return tuple(reasons)
 
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
         """Raise InputError for values without logarithm or product, and for units that look wrong."""
         present = self.present
         rows = np.flatnonzero(present) + 1
-        found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
+        found = [Values(role, self.sources[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
         if not self.query.any_units:
             checks = [perplexities, lambda each: odd_shares(each, self.table), *checks]
         if not self.query.any_units and self.selection is None:
             checks += [odd_counts, lambda each: odd_losses(each, self.table[present])]
-        problems = [next((told for check in checks if (told := check(each))), []) for each in found if len(rows)]
+        problems = [next((some for check in checks if (some := check(each))), []) for each in found if len(rows)]
         if any(problems):
-            raise InputError(problem for told in problems for problem in told)
+            raise InputError(problem for some in problems for problem in some)
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
 
     def refuse_wrong_direction(self, variables: Mapping[str, Floats], response: str, values: Floats) -> None:
@@ -355,8 +357,8 @@ class _Reading:
         if self.selection is not None or self.query.any_units:
             return
         inside = {name: column[self.present] for name, column in variables.items()}
-        name = self.found[response]
-        problems = [*swapped_names(self.found), *rising_response(response, name, values[self.present], inside)]
+        name = self.sources[response]
+        problems = [*swapped_names(self.sources), *rising_response(response, name, values[self.present], inside)]
         if problems:
             raise InputError(problems)
 
@@ -381,9 +383,9 @@ class _Reading:
         read = pd.DataFrame(dict(values))[self.present]
         if len(again := read.index[read.duplicated()]):
             rows = f"{plural(len(again), 'row')} ({_listed([f'row {row + 1}' for row in again], SHOWN)})"
-            named = ", ".join(self.found[role] for role in values)
-            told = f"{rows} agree with an earlier one in {named}, though not elsewhere"
-            self.warnings.append(f"{told}: where that is one run twice, intervals are too narrow; --where leaves rows out")
+            named = ", ".join(self.sources[role] for role in values)
+            message = f"{rows} agree with an earlier one in {named}, though not elsewhere"
+            self.warnings.append(f"{message}: where that is one run twice, intervals are too narrow; --where leaves rows out")
 
     def without_order(self) -> frozenset[str]:
         """The labels of rows of runs that read no word order, by the selection."""

@@ -70,22 +70,22 @@ def measure_lack_of_fit(residuals: Floats, parameters: int, noise: ReplicateNois
     return LackOfFit(float(np.sqrt(ratio)), float(f.sf(ratio, spare, noise.degrees_of_freedom)))
 
 
-def describe_lack_of_fit(found: LackOfFit | None) -> str | None:
+def describe_lack_of_fit(fitted: LackOfFit | None) -> str | None:
     """Say that a law misses its settings by more than replicates scatter; None where that may be chance."""
-    if found is None or found.p_value >= 1 - CONFIDENCE:
+    if fitted is None or fitted.p_value >= 1 - CONFIDENCE:
         return None
-    return f"settings miss the law {found.ratio:.1f} times as far as replicates tell, so that it leaves something out"
+    return f"settings miss the law {fitted.ratio:.1f} times as far as replicates tell, so that it leaves something out"
 
 
-def bend_of_residuals(found: Fit) -> float | None:
+def bend_of_residuals(fitted: Fit) -> float | None:
     """The p-value of residuals that bend over the logarithms of the variables: squares and products of two.
 
     None where too few clusters are left. Of right laws it is below 0.01 in 0.7% to 2% of draws.
     """
-    columns = found.observations.columns
-    logs = [np.log(np.maximum(columns[name], 1e-300)) for name in found.law.variables]
+    columns = fitted.observations.columns
+    logs = [np.log(np.maximum(columns[name], 1e-300)) for name in fitted.law.variables]
     centred = [(each - each.mean()) / (each.std() or 1.0) for each in logs]
-    return chance_of_terms(found, np.column_stack([one * other for one, other in combinations_with_replacement(centred, 2)]))
+    return chance_of_terms(fitted, np.column_stack([one * other for one, other in combinations_with_replacement(centred, 2)]))
 
 
 def describe_bend(chance: float | None) -> str | None:
@@ -119,16 +119,16 @@ def _indicators(groups: NDArray[np.int64]) -> Floats:
     return np.asarray(groups[:, None] == np.arange(groups.max() + 1), dtype=float)
 
 
-def chance_of_terms(found: Fit, terms: Floats) -> float | None:
+def chance_of_terms(fitted: Fit, terms: Floats) -> float | None:
     """The p-value of residuals that follow further `terms` (n × q) beside the gradients of the law.
 
     An F-test of added variables over cluster means; residuals are clipped at three times their usual size. None where too few
     clusters are left.
     """
-    points = found.observations
-    usual = 3 * 1.4826 * float(np.median(np.abs(found.residuals)))
-    residuals = np.clip(found.residuals, -usual, usual)
-    held, more, left = (_means(part, points.clusters) for part in (found.slopes, terms, residuals[:, None]))
+    points = fitted.observations
+    usual = 3 * 1.4826 * float(np.median(np.abs(fitted.residuals)))
+    residuals = np.clip(fitted.residuals, -usual, usual)
+    held, more, left = (_means(part, points.clusters) for part in (fitted.slopes, terms, residuals[:, None]))
     basis, more = _directions(_unit(held)), _unit(more)
     added = _directions(more - basis @ (basis.T @ more))
     rest = left - basis @ (basis.T @ left)

@@ -169,9 +169,9 @@ class _ScoreOfSizesSurface(_LogisticSurface):
 
     def natural(self, theta: Floats) -> Floats:
         """The parameters of the literature, B × p."""
-        found = theta.copy()
-        found[:, 3:5] *= np.exp(theta[:, 5:7] * self.centres)
-        return found
+        result = theta.copy()
+        result[:, 3:5] *= np.exp(theta[:, 5:7] * self.centres)
+        return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""

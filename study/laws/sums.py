@@ -147,10 +147,10 @@ class _SumSurface(Surface):
 
     def natural(self, theta: Floats) -> Floats:
         """The parameters of the literature, B × p: coefficients where features are zero."""
-        found = theta.copy()
+        result = theta.copy()
         for k, (falls, centres) in enumerate(zip(self.falls, self.centres, strict=True)):
-            found[:, k] *= np.exp(np.clip(theta[:, falls] @ centres, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
-        return found
+            result[:, k] *= np.exp(np.clip(theta[:, falls] @ centres, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
+        return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""

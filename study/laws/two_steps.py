@@ -49,8 +49,8 @@ class TwoSteps:
         _, first, second = np.intersect1d(self.loss.resamples.numbers, self.score.resamples.numbers, return_indices=True)
         losses = self.loss.law.values(self.loss.resampled[first], columns)
         pairs = zip(self.score.resampled[second], losses, strict=True)
-        found = [self.score.law.values(parameters[None], {"loss": row})[0] for parameters, row in pairs]
-        return np.array(found).reshape(len(found), len(columns["parameters"]))
+        result = [self.score.law.values(parameters[None], {"loss": row})[0] for parameters, row in pairs]
+        return np.array(result).reshape(len(result), len(columns["parameters"]))
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class ScoreFit:
         roles = points.roles
         lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SCALE, "loss", "score"))]
         lines += [points.counted, ""]
-        for name, found in steps.items():
-            status = status_words(found.status, found.reasons)
-            estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())
-            lines += [f"{name}: {found.law.name}, {found.law.formula}", f"  {status}; {estimates}", ""]
+        for name, result in steps.items():
+            status = status_words(result.status, result.reasons)
+            estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in result.estimates.items())
+            lines += [f"{name}: {result.law.name}, {result.law.formula}", f"  {status}; {estimates}", ""]
         lines += [f"two steps, {forecast_to_text(self.two_step_forecast)}"]
         lines += [f"single step, {forecast_to_text(self.single_step_forecast)}", *points.notes()]
         return "\n".join(lines)
@@ -130,14 +130,14 @@ def forecast_two_steps(
     """Forecast the score of the largest runs from the smaller in two steps; a text says why where it cannot."""
     known, unseen = split_largest(points, held_out)
     try:
-        found = two_steps(known, limit_resamples(settings), laws)
+        result = two_steps(known, limit_resamples(settings), laws)
     except InputError as error:
         return explain_no_forecast(known, f"a step cannot be fitted ({error.problems[0]})")
-    parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
-    noise = Noise(found.predict(known.columns) - known.response, parameters, known.n_clusters)
-    predicted = found.predict(unseen.columns)
-    low, high = interval_of(predicted, found.predictions(unseen.columns), noise, "linear", settings.seed)
-    statuses = [found.loss.status, found.score.status]
+    parameters = len(result.loss.law.parameters) + len(result.score.law.parameters)
+    noise = Noise(result.predict(known.columns) - known.response, parameters, known.n_clusters)
+    predicted = result.predict(unseen.columns)
+    low, high = interval_of(predicted, result.predictions(unseen.columns), noise, "linear", settings.seed)
+    statuses = [result.loss.status, result.score.status]
     return Forecast(
         status=next((status for status in statuses if status != "converged"), "converged"),
         n_fitted=len(known),

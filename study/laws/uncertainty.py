@@ -114,14 +114,14 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     _, first, like = np.unique(draws, axis=0, return_index=True, return_inverse=True)
     refitted, which = np.unique(first[like], return_inverse=True)
     weights = draws[refitted].astype(float)[:, observations.clusters]
-    found = minimise(objective, np.tile(theta, (len(refitted), 1)), weights)
+    result = minimise(objective, np.tile(theta, (len(refitted), 1)), weights)
     misses = objective.residuals(theta[None])[0]
-    if np.abs(found.theta - theta).max() < _STILL < np.abs(misses).max():
+    if np.abs(result.theta - theta).max() < _STILL < np.abs(misses).max():
         return nothing
-    numbers = np.flatnonzero(found.converged[which])
+    numbers = np.flatnonzero(result.converged[which])
     if count - len(numbers) > MOST_FAILED * count:
         return replace(nothing, method="refit", failed=count)
-    return Bootstrap("refit", found.theta[which][numbers], numbers, count - len(numbers))
+    return Bootstrap("refit", result.theta[which][numbers], numbers, count - len(numbers))
 
 
 def draw_counts(items: int, count: int, seed: int) -> NDArray[np.int64]:
@@ -222,9 +222,9 @@ def profile(law: Law, objective: Objective, observations: Observations, theta: F
     held_low, held_high = np.tile(low, (len(values), 1)), np.tile(high, (len(values), 1))
     held_low[:, place] = held_high[:, place] = values
     weights = np.ones((len(values), len(observations)))
-    found = minimise(objective, np.tile(theta, (len(values), 1)), weights, (held_low, held_high))
+    result = minimise(objective, np.tile(theta, (len(values), 1)), weights, (held_low, held_high))
     least = float(objective.value(theta[None], weights[:1])[0])
-    return Profile(parameter, values, found.value, _within(values, found.value, least + _allowance(objective, theta)))
+    return Profile(parameter, values, result.value, _within(values, result.value, least + _allowance(objective, theta)))
 
 
 def _allowance(objective: Objective, theta: Floats) -> float:
@@ -275,8 +275,8 @@ def flatness(flat: Sequence[str]) -> list[str]:
 
 def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[str]:
     """The parameters on a bound, with their values."""
-    found = zip(law.parameters, resting, estimates.tolist(), strict=True)
-    return [f"{name} is on its bound of {value:g}" for name, rests, value in found if rests]
+    result = zip(law.parameters, resting, estimates.tolist(), strict=True)
+    return [f"{name} is on its bound of {value:g}" for name, rests, value in result if rests]
 
 
 def unread_rows(points: Observations) -> list[str]:

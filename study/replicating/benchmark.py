@@ -78,11 +78,11 @@ def measure() -> RefitTimes:
     """Time both on as many points as Epoch has, drawn from its law."""
     points = Observations.of(*drawn(240))
     began = perf_counter()
-    found = fit(LAWS["chinchilla"], points, Settings(bootstrap=REFITS))
+    fitted = fit(LAWS["chinchilla"], points, Settings(bootstrap=REFITS))
     ours = perf_counter() - began
-    estimates = np.array([found.estimates[name] for name in NAMES])
+    estimates = np.array([fitted.estimates[name] for name in NAMES])
     theirs = REFITS * scipy_seconds(points, np.concatenate([np.log(estimates[:3]), estimates[3:]]))
-    return RefitTimes(ours, theirs, found.status)
+    return RefitTimes(ours, theirs, fitted.status)
 
 
 def ledger_seconds() -> tuple[float, float]:

@@ -116,7 +116,7 @@ def test_the_order_of_rows_moves_no_interval(sizes: int) -> None:
         assert turned.fit.intervals[name] == pytest.approx(interval, rel=1e-6)
     forecasts = [one.forecast for one in (told, turned) if isinstance(one.forecast, Forecast)]
     ends = [np.sort(np.concatenate([one.low, one.high])) for one in forecasts]
-    np.testing.assert_allclose(*ends, rtol=1e-6)
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-6)
 
 
 def searched() -> pd.DataFrame:
