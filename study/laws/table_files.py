@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import pandas as pd
 
@@ -117,7 +118,7 @@ def _read_excel(content: bytes, path: Path) -> tuple[pd.DataFrame, bool]:
         sheets = pd.read_excel(io.BytesIO(content), sheet_name=None, engine="openpyxl", na_values=_MISSING)
     except ImportError:
         raise InputError.at(str(path), "is an Excel workbook; save it as .csv, or install openpyxl") from None
-    except (KeyError, IndexError, TypeError, AttributeError) as error:  # openpyxl raises these for damaged workbooks
+    except (BadZipFile, SyntaxError, LookupError, TypeError, AttributeError) as error:  # openpyxl raises these of damaged files
         raise ValueError(f"the workbook is damaged ({error})") from None
     filled = {name: sheet for name, sheet in sheets.items() if not sheet.empty}
     if len(filled) > 1:

@@ -37,7 +37,8 @@ def read_text_numbers(table: pd.DataFrame, semicolons: bool = False) -> tuple[pd
         if reason := _why_unclear(column, commas.get(name), by_points):
             unclear[name] = reason
             continue
-        values = [as_number(text, commas.get(name) == "decimal", by_points) for text in column]
+        grouping_points = by_points and any(map(_GROUPED_BY_POINTS.match, column))
+        values = [as_number(text, commas.get(name) == "decimal", grouping_points) for text in column]
         if any(value is None for value in values):
             continue
         numbers = pd.Series(np.nan, index=table.index, dtype=float)
@@ -53,7 +54,7 @@ def as_number(text: str, decimal_commas: bool, grouping_points: bool = False) ->
     if match is None:
         return None
     digits, suffix = match[1].strip(), match[2].lower()
-    if grouping_points and _GROUPED_BY_POINTS.match(digits):
+    if grouping_points and (_GROUPED_BY_POINTS.match(digits) or _ONE_GROUP_BY_POINT.match(digits)):
         digits = digits.replace(".", "").replace(",", ".")
     elif decimal_commas and _DECIMAL_COMMA.match(digits):
         digits = digits.replace(",", ".")

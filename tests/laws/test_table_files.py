@@ -88,6 +88,8 @@ def test_numbers_that_may_be_read_in_two_ways_are_refused(tmp_path: Path) -> Non
     path.write_text("N\tloss\n125\t3,912\n354\t3,250\n")
     with pytest.raises(InputError, match=r"loss: '3,912' may mean 3.912 or 3912; write it in one of these ways"):
         check(path)
+    path.write_text("N;loss\n1.250.000;3,656\n125.000;3,901\n")
+    assert read_table(path)["N"].tolist() == [1_250_000, 125_000]
     path.write_text("N\tloss\n125.000\t3,65\n354.000\t3,2\n")
     with pytest.raises(InputError, match=r"N: '125.000' may mean 125 or 125000, as other columns have decimal commas"):
         check(path)
