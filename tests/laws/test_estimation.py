@@ -19,9 +19,10 @@ from study.laws import estimation, uncertainty
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import Forecast, Noise, forecast, forecast_to_text, interval_of, select_largest_runs
-from study.laws.law_fits import LackOfFit, LawFit, ReplicateNoise, measure_lack_of_fit, replicate_noise
+from study.laws.law_fits import LawFit
 from study.laws.minimising import Minima, Objective, Space, minimise
 from study.laws.observations import Observations
+from study.laws.residual_tests import LackOfFit, ReplicateNoise, measure_lack_of_fit, replicate_noise
 from tests.points import TRUTHS, columns_of, observed
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -192,9 +193,10 @@ def test_an_exponent_that_noise_hides_is_weakly_identified() -> None:
 
 
 def test_terms_that_no_row_tells_apart_have_no_intervals() -> None:
-    """Where tokens go as parameters, one power of both cannot be split."""
-    law, sizes = LAWS["chinchilla-tied"], np.geomspace(1e6, 1e9, 40)
-    columns = {"parameters": sizes, "tokens": 20 * sizes}
+    """Where depth goes as width, one power of both cannot be split."""
+    law, widths = LAWS["shape"], np.geomspace(64, 4096, 40)
+    others = columns_of(law, 40)
+    columns = {**others, "width": widths, "depth": widths / 64}
     fitted = fit(law, Observations.of(columns, law.predict(TRUTHS[law.name], columns)), Settings(bootstrap=20, starts=16))
     assert fitted.status == "weakly_identified"
     assert len(fitted.resampled) > 0
