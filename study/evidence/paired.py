@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.base.quantities import plural, signed
+from study.base.quantities import signed
 from study.base.statistics import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite, variance_of_mean
 from study.evidence.seed_scatter import SeedVariance
 
@@ -59,13 +59,9 @@ class Difference:
         return f"{signed(self.low_nats)} to {signed(self.high_nats)}"
 
     def to_text(self) -> str:
-        """The difference with its interval and n."""
-        first, second = self.n_seeds
-        seeds = f"{plural(first, 'seed')} each" if first == second else f"{first} and {second} seeds"
+        """The difference with its interval."""
         interval = "no interval" if self.bounds is None else f"95% interval {self.bounds}"
-        documents = "" if self.n_documents is None else f" of {plural(self.n_documents, 'document')}"
-        n = f"{plural(self.n_sequences, 'sequence')}{documents}"
-        return f"{signed(self.estimate_nats)} nats ({interval}; n = {n}, {seeds})"
+        return f"{signed(self.estimate_nats)} nats ({interval})"
 
     @property
     def reversed(self) -> Difference:
@@ -129,7 +125,7 @@ def paired_difference(
     if seeds is None:
         return Difference(estimate, variance_of_mean(differences, documents) ** 0.5, n, n_seeds, n_documents)
     variances, freedoms = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds, documents)
-    low, high, p_value = told(estimate, variances, freedoms)
+    low, high, p_value = interval_and_p_value(estimate, variances, freedoms)
     return Difference(
         estimate_nats=estimate,
         standard_error_sequences_nats=variances[0] ** 0.5,
@@ -191,7 +187,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def told(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
+def interval_and_p_value(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
     """The ends of the interval of CONFIDENCE around an estimate with two sources of noise, and its p-value against zero."""
     half = half_interval(CONFIDENCE, variances, freedoms)
     return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
@@ -237,7 +233,7 @@ def would_be_significant(
 def _decides(
     difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
 ) -> bool:
-    """Whether the estimate would be told from zero with `times` the documents and these seed variances of the difference."""
+    """Whether the estimate would differ significantly from zero with `times` the documents and these seed variances."""
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
     freedoms = (difference.n_independent * times - 1, satterthwaite(over_seeds, seed_freedoms))
     return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons
@@ -269,7 +265,7 @@ def contrast(
     if seeds is None:
         return Contrast(estimate)
     n_seeds = [len(losses) for losses in cells]
-    low, high, p_value = told(estimate, *variances_of_sum(summed, weights, n_seeds, seeds, documents))
+    low, high, p_value = interval_and_p_value(estimate, *variances_of_sum(summed, weights, n_seeds, seeds, documents))
     return Contrast(estimate, (low, high), p_value)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from study.base.quantities import plural, signed
 from study.base.text import status_words, table_of
-from study.config.run_config import describe_knobs
+from study.config.run_config import setting_words
 from study.evidence.cells import CellResult, in_words, variant_columns
 from study.evidence.evidence import Evidence
 from study.evidence.paired import Difference, TestedDifference
 from study.laws.estimation import Fit
-from study.laws.law_fits import LawFit, fit_every_count
+from study.laws.law_fits import LawFit, in_every_count
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
@@ -52,7 +52,7 @@ def averages(evidence: Evidence) -> str:
         [
             {
                 "first − second": average.sides,
-                "places": len(average.places),
+                "conditions": len(average.places),
                 **_test_columns(average),
                 "status": status_words(average.status),
                 "least": signed(average.least_nats),
@@ -78,7 +78,7 @@ def gains(evidence: Evidence) -> str:
             "from": gain.smaller,
             "to": gain.larger,
             "budget": gain.budget,
-            "setting": gain.setting or None,
+            "variant": gain.setting or None,
             **_test_columns(gain),
             "parameters_encoder added": f"{gain.parameters_added:,}",
             "nats lowered per million": f"{gain.nats_lowered_per_million:+.3f}",
@@ -124,7 +124,7 @@ def token_gains(evidence: Evidence) -> str:
     rows = [
         {
             "shape": gain.shape,
-            "setting": gain.setting or None,
+            "variant": gain.setting or None,
             "from tokens": f"{gain.fewer_tokens:,}",
             "to tokens": f"{gain.more_tokens:,}",
             **_test_columns(gain),
@@ -146,18 +146,20 @@ def laws(evidence: Evidence) -> str:
 
 
 def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
-    """A row a parameter; one without any where the runs do not tell them."""
+    """One row per parameter; one without a value where the runs do not determine them."""
     found = law.fit
-    told = [(name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in found.intervals.items()]
+    constants = [
+        (name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in found.intervals.items()
+    ]
     of_law = {"law": law.name, "status": status_words(found.status)}
-    for name, estimate, interval in told if found.usable else [(None, None, None)]:
+    for name, estimate, interval in constants if found.told else [(None, None, None)]:
         yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": found.n}
 
 
 def law_by_count(found: LawFit) -> str:
-    """A ledger's law in every count of what it reads: constants, so far as rows tell them, and forecast; empty for no count."""
+    """A ledger's law in every count of its variables: constants where they are determined, and forecast; empty for no count."""
     parameters = found.fit.law.parameters
-    return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(found).items()])
+    return table_of([_counted_row(count, one, parameters) for count, one in in_every_count(found).items()])
 
 
 def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
@@ -168,7 +170,7 @@ def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> 
         )
     forecast = found.forecast
     error, covered = (None, forecast) if isinstance(forecast, str) else (forecast.mean_error, forecast.coverage)
-    constants = {name: _constant(found.fit, name) if found.fit.usable else None for name in parameters}
+    constants = {name: _constant(found.fit, name) if found.fit.told else None for name in parameters}
     status = status_words(found.fit.status)
     return {"counted as": count, "status": status, **constants, "held-out error": error, "its intervals": covered}
 
@@ -191,7 +193,7 @@ def _cell_row(cell: CellResult) -> dict[str, object]:
     rates = cell.rates
     return {
         "shape": cell.architecture.shape_name,
-        "setting": cell.setting or None,
+        "variant": cell.setting or None,
         "parameters_non_embedding": f"{cell.parameters_non_embedding:,}",
         "parameters": f"{cell.parameters:,}",
         "tokens": f"{cell.tokens:,}",
@@ -211,7 +213,7 @@ def _order(cell: CellResult) -> dict[str, object]:
 
 
 def _knobs(cell: CellResult) -> dict[str, object]:
-    return {"other knobs": describe_knobs({knob.name: knob.chosen for knob in cell.knobs}) or None}
+    return {"other knobs": setting_words({knob.name: knob.chosen for knob in cell.knobs}) or None}
 
 
 def _vertex(cell: CellResult) -> str | None:
@@ -245,9 +247,10 @@ def excluded(evidence: Evidence) -> list[dict[str, Any]]:
 
 def excluded_runs(evidence: Evidence) -> str:
     """Every excluded run with its reason; empty where there is none."""
-    told = [row | {"setting": row["setting"] or None, "tokens": f"{row['tokens']:,}"} for row in excluded(evidence)]
-    if not told:
+    runs = [row | {"setting": row["setting"] or None, "tokens": f"{row['tokens']:,}"} for row in excluded(evidence)]
+    if not runs:
         return ""
-    summary = f"{plural(len(told), 'run')} {'stays' if len(told) == 1 else 'stay'} in the ledger and out of every comparison."
-    rows = [{"rate" if name == "learning_rate" else name: value for name, value in row.items()} for row in told]
+    summary = f"{plural(len(runs), 'run')} {'stays' if len(runs) == 1 else 'stay'} in the ledger and out of every comparison."
+    words = {"learning_rate": "rate", "setting": "variant"}
+    rows = [{words.get(str(name), str(name)): value for name, value in row.items()} for row in runs]
     return f"{summary}\n\n{table_of(rows)}"

@@ -45,7 +45,7 @@ QUANTITIES = {
 """The columns of a ledger that an axis may show, with their conventions and units."""
 
 MOST_KINDS = 10
-"""Runs are told apart by a column of words that has at most so many; numbers have a scale, and may be any number."""
+"""A column of words groups runs if it has at most so many values; a column of numbers always does, by a scale."""
 
 _CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
 
@@ -104,7 +104,7 @@ def quantities(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def kinds(runs: pd.DataFrame) -> list[str]:
-    """The columns that tell these runs apart: sizes first, then what else differs and is a number or one of few words."""
+    """The columns in which these runs differ: sizes first, then other numbers and words of few values."""
     named = [*SHAPE, "sweep", "setting", "shape", "state", "seed", *_columns(runs, *_CONFIGURED)]
     differing = [name for name in dict.fromkeys(named) if name in runs and runs[name].nunique() > 1]
     return [name for name in differing if is_numeric_dtype(runs[name]) or runs[name].nunique() <= MOST_KINDS]

@@ -54,14 +54,14 @@ def _verdicts(found: DownstreamEvidence) -> Iterator[str]:
         if names := by_verdict.get(verdict):
             yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found, names) if verdict == 'undecided' else ''}."
     if "untested" in by_verdict:
-        told = ", ".join(
+        correlations = ", ".join(
             f"{task.task} {task.trend.correlation:+.2f}"
             for task in found.tasks
             if task.trend is not None and task.trend.verdict == "untested"
         )
         began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
-        why = f"no interval or p is told, since {began}"
-        yield f"Rank correlation with the falling loss: {told}; {why}."
+        why = f"no interval or p, since {began}"
+        yield f"Rank correlation with the falling loss: {correlations}; {why}."
     if too_few := by_verdict.get(None):
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
 
@@ -83,8 +83,8 @@ def _beside_baselines(found: DownstreamEvidence) -> Iterator[str]:
     if compared := {task.task: task.above_untrained for task in found.tasks if task.beside_untrained.of}:
         none = ", ".join(name for name, (encoders, _) in compared.items() if not encoders)
         rest = f"; none on {none}" if none and any(encoders for encoders, _ in compared.values()) else ""
-        baselines = "the same encoders untrained and above the commonest answer"
-        yield f"Encoders above {baselines}, beyond noise, each at 5% by itself: {_where(compared)}{rest}."
+        baselines = "the same encoders untrained and above the majority class"
+        yield f"Encoders above {baselines}, beyond noise, each tested at 5%: {_where(compared)}{rest}."
         below = _where({task.task: (task.beside_untrained.below, task.beside_untrained.of) for task in found.tasks})
         yield f"Encoders below the same encoders untrained, beyond noise likewise: {below}."
     if words := {task.task: task.beside_words for task in found.tasks if task.beside_words.of}:
@@ -114,12 +114,12 @@ def _unusual(found: DownstreamEvidence) -> Iterator[str]:
 def _truncated(found: DownstreamEvidence) -> Iterator[str]:
     """How many examples of each task some encoder did not read whole."""
     most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in found.tasks}
-    if told := ", ".join(
+    if truncated := ", ".join(
         f"{task} {row['truncated_examples']:,.0f} of {row['examples']:,.0f}"
         for task, row in most.items()
         if row["truncated_examples"] > 0
     ):
-        yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {told}."
+        yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {truncated}."
 
 
 def _average(found: DownstreamEvidence) -> Iterator[str]:
@@ -137,24 +137,24 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
         return
     best, second = ranked.iloc[0], ranked.iloc[1]
     chance = best["noise"].of_difference(second["noise"]).chance_beyond(best["score"] - second["score"])
-    told = f"{'' if chance < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
+    beyond = f"{'' if chance < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
     of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
     highest = f"{best['name']} scores highest{of}, {best['score']:.3f} ± {best['half']:.3f}"
-    yield f"On average ({average.metric}) {highest}, {told}, {second['score']:.3f}."
+    yield f"On average ({average.metric}) {highest}, {beyond}, {second['score']:.3f}."
 
 
 def _trend_of_average(average: TaskScores) -> Iterator[str]:
-    """Whether the average follows the loss, one test by itself beside those of the tasks."""
+    """Whether the average follows the loss, one test alone beside those of the tasks."""
     if (trend := average.trend) is None:
         return
-    told = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
+    words = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
     shapes = average.points["shape"].nunique()
     encoders = plural(trend.n, "encoder") + (f" of {plural(shapes, 'shape')}" if shapes < trend.n else "")
     if trend.p_value is None:
-        yield f"{told} ({encoders}, not drawn apart)."
+        yield f"{words} ({encoders}, not drawn apart)."
     else:
         interval = "" if trend.low is None else f"95% interval {_interval(trend)}, "
-        yield f"{told} ({interval}p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
+        yield f"{words} ({interval}p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
 
 
 def _interval(trend: Trend) -> str | None:
@@ -168,19 +168,19 @@ def trend_table(evidence: Evidence) -> str:
         return ""
     intro = (
         "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
-        "the commonest answer, beyond noise, each at 5% by itself; and Spearman's correlation of score and falling loss over "
-        "the encoders, with the interval of a normal population and its permutation p, by itself and adjusted by Holm over the "
+        "the majority class, beyond noise, each tested at 5%; and Spearman's correlation of score and falling loss over "
+        "the encoders, with the interval of a normal population and its permutation p, alone and adjusted by Holm over the "
         "tasks. Encoders of one shape share its luck: where there are any, there is no interval, and permutations keep them "
         "together. Pairs against: of lower loss, yet lower score beyond noise (Bonferroni, 5%). The average is over tasks of "
-        "(score − chance)/(1 − chance), where chance is the score of the commonest answer; a run of "
+        "(score − chance)/(1 − chance), where chance is the score of the majority class; a run of "
         f"pre-training is averaged over its tasks first, since luck may go through all of them. {NOISE}"
     )
     return f"{intro}\n\n{table_of([_trend_row(task) for task in found.all])}"
 
 
 def _trend_row(task: TaskScores) -> dict[str, object]:
-    best, told = task.best, task.trend
-    baselines = {"untrained": "random", "commonest answer": "majority", "words without order": "bag_of_words"}
+    best, trend = task.best, task.trend
+    baselines = {"untrained": "random", "majority class": "majority", "bag of words": "bag_of_words"}
     return {
         "task": task.task,
         "metric": task.metric,
@@ -189,12 +189,12 @@ def _trend_row(task: TaskScores) -> dict[str, object]:
         "of": best["name"],
         **{words: None if task.task == AVERAGE else _number(best[name]) for words, name in baselines.items()},
         "above both": _of(task.above_untrained),
-        "rank correlation": told and f"{told.correlation:+.2f}",
-        "95% interval": told and _interval(told),
-        "p": told and _chance(told.p_value),
-        "Holm p": told and _chance(told.p_value_holm),
-        "encoders": told and told.n,
-        "pairs against": told and len(told.reversals),
+        "rank correlation": trend and f"{trend.correlation:+.2f}",
+        "95% interval": trend and _interval(trend),
+        "p": trend and _chance(trend.p_value),
+        "Holm p": trend and _chance(trend.p_value_holm),
+        "encoders": trend and trend.n,
+        "pairs against": trend and len(trend.reversals),
     }
 
 
@@ -230,13 +230,13 @@ def _law_row(task: TaskScores) -> dict[str, object]:
     }
 
 
-def _forecast(told: Forecast | str) -> str:
+def _forecast(forecast: Forecast | str) -> str:
     """The error of a forecast, how many of its intervals covered the truth, and the status of the law it was made by."""
-    if isinstance(told, str):
-        return told
-    if told.status == "failed":
+    if isinstance(forecast, str):
+        return forecast
+    if forecast.status == "failed":
         return "none: the law's fit to the others failed"
-    return f"{told.mean_error}, {told.coverage} ({status_words(told.status)})"
+    return f"{forecast.mean_error}, {forecast.coverage} ({status_words(forecast.status)})"
 
 
 def scores_frame(evidence: Evidence) -> pd.DataFrame:
@@ -255,8 +255,8 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
             "runs": len(row["runs"]),
             "seeds": row["seeds"],
             "untrained": row["random"],
-            "commonest answer": row["majority"],
-            "words without order": row["bag_of_words"],
+            "majority class": row["majority"],
+            "bag of words": row["bag_of_words"],
         }
         for task in evidence.downstream.tasks
         for _, row in task.points.iterrows()
@@ -266,10 +266,10 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
 
 def score_table(evidence: Evidence) -> str:
     """What `scores_frame` has, as Markdown."""
-    told = scores_frame(evidence)
-    if told.empty:
+    scores = scores_frame(evidence)
+    if scores.empty:
         return ""
-    rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in told.to_dict("records")]
+    rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in scores.to_dict("records")]
     return f"{SCORES}\n\n{table_of(rows)}"
 
 
