@@ -66,8 +66,8 @@ def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFra
     before = json_of(facts, dict, "give another --out")
     if before is not None and before != dict(environment):
         changed = [name for name in environment if before.get(name) != environment[name]]
-        told = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
-        raise InputError.at(str(folder), f"holds times of another environment ({told}); give another --out")
+        changes = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
+        raise InputError.at(str(folder), f"holds times of another environment ({changes}); give another --out")
     table = folder / _FILE
     return folder, _read(table) if is_there(table) else None
 
@@ -109,7 +109,7 @@ def _read(file: Path) -> pd.DataFrame:
         usable = numbers.between(0, _MOST) & (numbers % 1 == 0 if counted else numbers > 0)
         if not usable.all():
             row, needed = int(usable.argmin()), "whole number from zero on" if counted else "time above zero"
-            told = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, no {needed}"
-            raise InputError.at(str(file), f"{told}; take the row out, and measure it again with study latency")
+            problem = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, no {needed}"
+            raise InputError.at(str(file), f"{problem}; take the row out, and measure it again with study latency")
         table[name] = numbers
     return table

@@ -61,7 +61,7 @@ def find(name: str) -> NamedModel | None:
 def unknown(name: str, where: str = "") -> InputError:
     """The error that names the models nearest to an unknown name; `where` says where else it was looked for in vain.
 
-    A beginning of known names (`albert`) is told all of them, anything else the one name that is nearest.
+    The start of known names (`albert`) lists all of them, anything else the nearest name.
     """
     short = [model.short_name for model in catalogue()]
     known = sorted({alias.lower() for model in catalogue() for alias in (model.name, *model.aliases)})

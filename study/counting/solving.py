@@ -20,11 +20,11 @@ MOST_SHAPES = 100_000
 
 def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None:
     """What is wrong where a head width that somebody gave leaves part of a width over, None where all are divided."""
-    told = []
+    problems = []
     for head_width in head_widths:
         if left := [f"{width}" for width in dict.fromkeys(widths) if width % head_width]:
-            told.append(f"head_width {head_width} does not divide width {', '.join(left[:8])}")
-    return "; ".join([*told, "give one that does, or heads, or other widths"]) if told else None
+            problems.append(f"head_width {head_width} does not divide width {', '.join(left[:8])}")
+    return "; ".join([*problems, "give one that does, or heads, or other widths"]) if problems else None
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from study.evidence.paired import adjust_by_holm, paired_difference
 from study.evidence.seed_scatter import seed_scatter
 
 METHOD = (
-    "Average over places: the mean of the differences of one pair over the families in which it was compared, all counted "
-    "alike. Runs of one seed begin alike at every budget and may share a trunk, so a seed is one draw, however many places it "
-    "is in: the losses are averaged over places first, with one variance over seeds for both sides where they scatter alike. "
-    "Seeds that any cell of either side lacks are left out of the average and its ends. Holm's adjustment is over all averages."
+    "Average over conditions: the mean of the differences of one pair over the families in which it was compared, with equal "
+    "weights. Runs of one seed start alike at every budget and may share a trunk, so a seed is one draw in however many "
+    "conditions: losses are averaged over conditions first, with one variance over seeds for both sides where they scatter "
+    "alike. The average leaves out seeds that any cell of either side lacks. Holm's adjustment is over all averages."
 )
 
 
@@ -57,13 +57,13 @@ class Average(Pair):
 def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tuple[Average, ...]:
     """The averages of all pairs that were compared in two places or more, all on one validation set and with a seed in common.
 
-    Places in which there may be no verdict, since encoders read no word order there, are left out.
-    Sides of equal loss are told apart at 5% in 3% to 4% of draws where both scatter alike (two to four seeds), and where one
-    scatters three or ten times as widely in 5% to 7% with three seeds or four, in 6% to 11% with two.
+    Conditions without a verdict, since encoders read no word order there, are left out. Sides of equal loss differ
+    significantly in 3% to 4% of draws where both scatter alike (two to four seeds), and where one scatters three or ten times
+    as widely in 5% to 7% with three or four seeds, in 6% to 11% with two.
     """
     named = {cell.name: cell for cell in cells}
-    told = (pair for pair in pairs if pair.status != "reads_no_order")
-    groups = grouped(told, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second))
+    compared = (pair for pair in pairs if pair.status != "reads_no_order")
+    groups = grouped(compared, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second))
     several = [group for group in groups.values() if len(group) > 1]
     return adjust_by_holm([average for group in several if (average := _average(group, named)) is not None])
 

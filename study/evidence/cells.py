@@ -150,7 +150,7 @@ class CellResult:
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[CellResult, ...]:
     """The cells of a sweep by size, shape, budget and setting, these as the sweep lists them; empty for an empty ledger.
 
-    They are those of the sweep as last launched; of runs that are no more of it the ledger alone tells.
+    Only the runs of the sweep as last launched make cells; earlier ones stay in the ledger.
     """
     if ledger.empty:
         return ()
@@ -195,7 +195,7 @@ def _with_transfers(cells: Sequence[CellResult]) -> list[CellResult]:
 
 
 def listed_values(sweep: Sweep) -> dict[str, list[object]]:
-    """The values of each knob that a sweep varies, as ledgers tell them and in the order of the sweep file."""
+    """The values of each knob that a sweep varies, as ledgers write them, in the order of the sweep file."""
     varied = sweep.vary if isinstance(sweep, CellSweep) else {}
     return {knob: [ledger_value(knob, value) for value in values] for knob, values in varied.items()}
 
@@ -284,8 +284,8 @@ def weighted_losses(cells: Sequence[CellResult], weights: NDArray[np.float64], s
 def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     """The columns of a sweep's settings: what else than shape, tuned knobs, seed and budget differs between its runs.
 
-    They are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch, RMSNorm
-    has no bias: what follows so is no setting where the sweep does not name it.
+    Only the runs of the sweep as last launched count. The warmup of a trunk follows its budgets and the batch, and RMSNorm
+    has no bias: such columns are no variants unless the sweep names them.
     """
     runs = _own(ledger)
     follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.distinguishing_knobs()}
@@ -324,7 +324,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
     at_rate = runs[runs[RATE] == search.rates.chosen]
     chosen = at_rate[at_rate["exclusion"].isna()].sort_values("seed")
     losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
-    layers_cut = _told(runs, "layers_cut")
+    layers_cut = _shared(runs, "layers_cut")
     return CellResult(
         name=name,
         settings={column: row[column] for column in varied},
@@ -335,7 +335,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         budget_share=config.tokens / config.budget_tokens if config.tokens else 1.0,
         train_flops=_train_flops(config, runs),
         validation=validation_of(config, str(row["data_fingerprint"])),
-        unigram_entropy_nats=_told(runs, "unigram_entropy_nats"),
+        unigram_entropy_nats=_shared(runs, "unigram_entropy_nats"),
         rates=search.rates,
         runs=tuple(chosen["run_id"].astype(str)),
         seeds=tuple(int(seed) for seed in chosen["seed"]),
@@ -370,16 +370,16 @@ def _documents(runs: Sequence[RunFolder], sequences: Sequence[int]) -> NDArray[n
     for run, count in zip(runs, sequences, strict=True):
         if (documents := run.validation_documents()) is not None:
             if len(documents) != count:
-                told = f"names the documents of {len(documents):,} sequences where the run has the losses of {count:,}"
-                raise InputError.at(str(run.validation_documents_file), f"{told}; fetch both anew")
+                problem = f"names the documents of {len(documents):,} sequences, but the run has the losses of {count:,}"
+                raise InputError.at(str(run.validation_documents_file), f"{problem}; fetch both anew")
             return documents
     return None
 
 
-def _told(runs: pd.DataFrame, column: str) -> float | None:
-    """What all runs of a cell share, from the first that tells it; None where none does."""
-    told = runs.get(column, pd.Series(dtype=float)).dropna()
-    return None if told.empty else float(told.iloc[0])
+def _shared(runs: pd.DataFrame, column: str) -> float | None:
+    """A value that all runs of a cell share, from the first run that has it; None where none has."""
+    values = runs.get(column, pd.Series(dtype=float)).dropna()
+    return None if values.empty else float(values.iloc[0])
 
 
 def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
@@ -394,11 +394,11 @@ def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
 def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
     """Loss of each validation sequence; all sequences have the same number of masked tokens.
 
-    Raises InputError where their sum is not what the record tells, as that of another run would not be.
+    Raises InputError where their sum differs from the record's, as that of another run would.
     """
     summed, (tokens, loss) = run.validation_losses(), row[["validation_masked_tokens", "loss_nats"]].astype(float)
     if not math.isclose(summed.sum(), tokens * loss, rel_tol=1e-6):
-        told = f"sums to {summed.sum():g} nats where its record tells {loss:g} for each of {tokens:g} masked tokens"
+        problem = f"sums to {summed.sum():g} nats but its record gives {loss:g} for each of {tokens:g} masked tokens"
         remedy = f"fetch both anew, or leave the run out: study exclude {pasted(run.path)} --reason ..."
-        raise InputError.at(str(run.validation_losses_file), f"{told}; {remedy}")
+        raise InputError.at(str(run.validation_losses_file), f"{problem}; {remedy}")
     return summed / (tokens / len(summed))

@@ -30,7 +30,7 @@ EQUAL_BUDGETS_WITHIN = 0.01
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
     f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, or depth "
-    "and equal parameters (and width, or FFN ratio, where a setting has several shapes), that of a setting minus that of one "
+    "and equal parameters (and width, or FFN ratio, where a variant has several shapes), that of a variant minus that of one "
     "before it in the sweep file. A budget pays for whole steps; "
     f"what they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, those of "
@@ -41,7 +41,7 @@ METHOD = (
     "is decided where Holm's adjusted p, over all pairs, is below 5%. The seeds that chose the learning rate, a third of the "
     "sweep's or fewer, are among them, which makes the loss too low, by the more the wider the seeds of a cell scatter. "
     "Intervals are of the chosen rates, and say nothing of a better one that those seeds passed over. There is no verdict on "
-    "shapes of which one reads no word order, nor on settings of which neither does."
+    "shapes of which one reads no word order, nor on variants of which neither does."
 )
 
 
@@ -240,5 +240,5 @@ def _with_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> 
 def _why_none(equal: list[Family]) -> str:
     if not equal:
         equal_size = f"equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size)"
-        return f"no two shapes that ran have {equal_size}, budgets and settings"
+        return f"no two shapes that ran have {equal_size}, budgets and variants"
     return "no group of equal parameters has two cells to compare"

@@ -18,11 +18,11 @@ from study.evidence.score_points import noise_columns, score_points
 from study.evidence.score_trends import SAME, Trend, p_value_of, trend
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
-from study.laws.forecasting import Forecast, forecast, forecast_to_dict, select_largest_runs
+from study.laws.forecasting import Forecast, forecast, forecast_dict, largest_runs
 from study.laws.law import Law
 from study.laws.observations import Observations
 from study.laws.score_laws import ScoreBetween
-from study.laws.two_steps import forecast_two_steps
+from study.laws.two_steps import two_step_forecast
 from study.store.sweep_folder import SweepFolder
 
 AVERAGE = "average"
@@ -31,10 +31,10 @@ SHAPES_HELD_OUT = 0.2
 """The share of shapes whose scores are held out and forecast: the largest, at least one."""
 
 FREE_FROM = 12
-"""So many shapes tell chance and ceiling too; fewer tell how steep the law is and where, between a known chance and 1."""
+"""From so many shapes on, a law also fits chance and ceiling; from fewer only steepness and place, between chance and 1."""
 
 FLOOR_FROM = 5
-"""So many shapes tell the floor of the loss too."""
+"""From so many shapes on, a law also fits the floor of the loss."""
 
 _SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
 _LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
@@ -60,7 +60,7 @@ class TaskScores:
     """One task, or the average over tasks, over the encoders of a sweep: its cells, of one run a seed of pre-training.
 
     `points` are rows of study.evidence.score_points by falling loss.
-    `chance` is the score of the commonest answer, None where nobody has measured it. `law` gives the score at a loss.
+    `chance` is the score of the majority class, None where nobody has measured it. `law` gives the score at a loss.
     `forecast` is of the largest shapes at their measured loss, `forecast_from_sizes` at the loss that a law of the sizes gives
     them. Where there is no law or no forecast, the words say why.
     """
@@ -83,7 +83,7 @@ class TaskScores:
     @property
     def is_forecast(self) -> NDArray[np.bool_]:
         """Of each encoder whether it is one of those that were forecast."""
-        labels = [told.labels for told in (self.forecast, self.forecast_from_sizes) if isinstance(told, Forecast)]
+        labels = [one.labels for one in (self.forecast, self.forecast_from_sizes) if isinstance(one, Forecast)]
         return np.isin(observed(self.points).labels, labels)
 
     @property
@@ -104,7 +104,7 @@ class TaskScores:
     def beside_words(self) -> Beside:
         """The encoders beside a bag of words, whose own noise over the examples, which nobody measured, is taken as theirs.
 
-        Were its score taken as known, an encoder as good would be told apart in one draw of six where the two are right on
+        Were its score taken as known, an equal encoder would differ significantly in one draw of six where the two are right on
         examples apart, and in one of ten at a correlation of 0.3.
         """
         halves = [replace(noise, over_seeds=0.0, freedom=math.inf).half for noise in self.points["noise"]]
@@ -134,7 +134,7 @@ class TaskScores:
         """Why scores of the task cannot be put between chance and 1, None where they can."""
         if self.chance is None:
             return "its chance was not measured"
-        return None if self.chance < 1 else "the commonest answer is always right"
+        return None if self.chance < 1 else "the majority class is always right"
 
     @property
     def normalised(self) -> pd.DataFrame:
@@ -154,7 +154,7 @@ class TaskScores:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
-        told = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
+        trend = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
         shown = self.points.drop(columns=["noise", "origins", "run_scores"])
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
@@ -163,13 +163,13 @@ class TaskScores:
             "task": self.task,
             "metric": self.metric,
             "chance": self.chance,
-            "trend": told,
+            "trend": trend,
             "above_untrained": {"encoders": above, "of": compared},
             "beside_untrained": asdict(self.beside_untrained),
             "beside_bag_of_words": asdict(self.beside_words),
             "law": law,
-            "forecast": forecast_to_dict(self.forecast),
-            "forecast_from_sizes": forecast_to_dict(self.forecast_from_sizes),
+            "forecast": forecast_dict(self.forecast),
+            "forecast_from_sizes": forecast_dict(self.forecast_from_sizes),
             "scores": rows,
         }
 
@@ -218,18 +218,18 @@ def _task(points: pd.DataFrame) -> TaskScores:
     law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
     observations = observed(points)
     over_loss = replace(observations, columns={"loss": observations.columns["loss"]})
-    told: Fit | str
+    law_fit: Fit | str
     try:
-        told = fit(law, over_loss, _SETTINGS)
+        law_fit = fit(law, over_loss, _SETTINGS)
     except InputError as error_found:
-        told = str(error_found.problems[0])
+        law_fit = str(error_found.problems[0])
     return TaskScores(
         task=first["task"],
         metric=first["metric"],
         chance=chance,
         points=points,
         trend=_trend(points),
-        law=told,
+        law=law_fit,
         forecast=forecast(law, over_loss, _SETTINGS, SHAPES_HELD_OUT),
         forecast_from_sizes=_forecast_from_sizes(points, observations, law),
     )
@@ -239,7 +239,7 @@ def _trend(points: pd.DataFrame) -> Trend | None:
     """The trend over the loss, untested where encoders began as one run: what its luck gave them, they have in common.
 
     Of encoders that do not follow the loss, three to six trunks of three or four branches each, whose luck is as wide as what
-    their scores scatter beside it, would be told to follow it in 15% to 24% of draws.
+    their scores scatter beside it, would seem to follow it in 15% to 24% of draws.
     """
     loss, score = (points[column].to_numpy(dtype=float) for column in ("loss_nats", "score"))
     found = trend(loss, score, list(points["noise"]), shapes_of(points))
@@ -249,13 +249,13 @@ def _trend(points: pd.DataFrame) -> Trend | None:
 def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: Law) -> Forecast | str:
     """The two-step forecast, or why there is none: encoders of several settings follow no one law of the sizes."""
     if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
-        return "none: encoders differ in settings, each of which has a law of the sizes of its own"
-    of_loss = _law_of_loss(points[~select_largest_runs(observations, SHAPES_HELD_OUT)])
-    return forecast_two_steps(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (of_loss, law))
+        return "none: encoders are of several variants, each of which has a law of the sizes of its own"
+    of_loss = _law_of_loss(points[~largest_runs(observations, SHAPES_HELD_OUT)])
+    return two_step_forecast(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (of_loss, law))
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:
-    """The law of the loss that these encoders can tell: in tokens too where they vary, with a floor where shapes suffice."""
+    """The law of the loss that these encoders suffice for: in tokens too where they vary, with a floor where shapes suffice."""
     if points["tokens"].nunique() > 1:
         return LAWS["chinchilla"]
     return LAWS["power-floor" if points["shape"].nunique() >= FLOOR_FROM else "power"]

@@ -83,7 +83,7 @@ class Evidence:
 
     @cached_property
     def laws(self) -> SweepLaws:
-        """The laws that the ledger can tell, fitted when first asked for."""
+        """The laws that the ledger suffices for, fitted at the first call."""
         return sweep_laws(self.folder.path, self._in_order, self._settings, searched=isinstance(self.sweep, SearchSweep))
 
     @property
@@ -108,7 +108,7 @@ class Evidence:
 
     @cached_property
     def downstream(self) -> DownstreamEvidence | None:
-        """What downstream scores say, fitted when first asked for; None where nothing was scored."""
+        """What downstream scores say, fitted at the first call; None where nothing was scored."""
         return downstream(self.folder, self.ledger)
 
     @property
@@ -158,7 +158,7 @@ class Evidence:
         return sum(run.run_id not in ended and not self._is_foreign(run) for run in self.folder.runs())
 
     def _is_foreign(self, run: RunFolder) -> bool:
-        """Whether an open run is in no cell of the sweep as last launched, as far as ended runs tell which text it reads."""
+        """Whether an open run is in no cell of the sweep as last launched, by the texts of the ended runs."""
         cells, texts = self.folder.cells(), self.ledger.get("data_fingerprint", pd.Series(dtype=str)).dropna().unique()
         try:
             config = run.config()

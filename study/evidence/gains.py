@@ -62,8 +62,8 @@ def gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Gain, .
     several numbers of heads, they are a size of their own, and steps in width are between equal heads. A step that adds no
     parameters, as depth does where layers are shared, buys nothing that can be ranked so.
     """
-    told = measured(cells)
-    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, told)]
+    usable = measured(cells)
+    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, usable)]
     gains = [gain for gain in gains if gain.parameters_added > 0]
     return adjust_by_holm(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
 
@@ -247,9 +247,9 @@ class Cut:
 
 def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...]:
     """Every cell that begins without layers of its donor, beside the cell that begins with all of them; the least cut first."""
-    told = measured(cells)
-    whole = {_lineage(cell): cell for cell in told if cell.layers_cut == 0}
-    cuts = [_cut(whole[_lineage(cell)], cell, seeds) for cell in told if cell.layers_cut and _lineage(cell) in whole]
+    usable = measured(cells)
+    whole = {_lineage(cell): cell for cell in usable if cell.layers_cut == 0}
+    cuts = [_cut(whole[_lineage(cell)], cell, seeds) for cell in usable if cell.layers_cut and _lineage(cell) in whole]
     return tuple(sorted(cuts, key=lambda cut: cut.layers))
 
 

@@ -111,8 +111,8 @@ def check_ledger(ledger: pd.DataFrame, place: str) -> None:
     for name in NUMBERS:
         column = ledger.get(name, pd.Series())
         if len(text := column[column.notna() & pd.to_numeric(column, errors="coerce").isna()]):
-            told = f"{name} of row {text.index[0] + 1} is {shown(text.iloc[0])}, no number"
-            raise InputError.at(place, f"{told}; take the row out, or {remedy}")
+            problem = f"{name} of row {text.index[0] + 1} is {shown(text.iloc[0])}, no number"
+            raise InputError.at(place, f"{problem}; take the row out, or {remedy}")
 
 
 def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
@@ -134,14 +134,14 @@ def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
 
 
 def shapes_of(ledger: pd.DataFrame) -> pd.Series[Any]:
-    """What each row's architecture is, its cell where none is told: what runs of one shape miss a law by, seeds do not tell.
+    """Each row's architecture as a number, by its cell where the ledger has none: runs of one shape miss a law together.
 
     A law in parameters, or in some sizes, leaves out what else a shape has of its own, and the best rate lies between those
     tried, so that the runs of a shape miss the law together. Of 15 shapes that scatter 0.5% about a law, seeds 0.2%, intervals
     of 95% cover the exponent in 0.67 of sweeps where runs are drawn, in 0.96 where shapes are.
     """
-    told = [name for name in ledger if str(name).startswith("architecture.") and ledger[name].notna().all()]
-    return ledger.groupby(told or ["cell"], sort=False).ngroup()
+    columns = [name for name in ledger if str(name).startswith("architecture.") and ledger[name].notna().all()]
+    return ledger.groupby(columns or ["cell"], sort=False).ngroup()
 
 
 def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: bool = False) -> dict[int, str]:
@@ -180,19 +180,19 @@ def validation_columns(runs: pd.DataFrame) -> list[str]:
 def summarise_exclusions(exclusions: pd.Series[str]) -> str:
     """How many runs are left out for which reason, without its particulars, the commonest first.
 
-    Runs of one state, of which each may have a reason of its own, are told together, with the first of them.
+    Runs of one state are counted together, with the first of their reasons.
     """
     parts = exclusions.str.partition(" (")[0].str.partition(": ")
-    told = []
+    summaries = []
     for state, count in parts[0].value_counts().items():
         reasons = parts[2][(parts[0] == state) & (parts[2] != "")].unique()
         why = f"{': ' if len(reasons) == 1 else ', the first: '}{reasons[0]}" if len(reasons) else ""
-        told.append(f"{count} {state}{why}")
-    return ", ".join(told)
+        summaries.append(f"{count} {state}{why}")
+    return ", ".join(summaries)
 
 
 def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
-    """The columns of architecture and recipe that tell laws apart, as far as a ledger without its sweep says.
+    """The columns of architecture and recipe that need laws of their own, as far as a ledger without its sweep says.
 
     All but sizes, rate and budget, the warmup that follows it, and the knobs that are tuned: those that differ within a cell.
     """

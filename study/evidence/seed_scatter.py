@@ -66,7 +66,7 @@ class SeedScatter:
 
         Seeds of one budget may scatter ten times as widely as those of the other. The noise of a difference is then that of one
         cell; and where chance makes Bartlett's test find cells unlike that are alike, some of their own variances are far too
-        small. Of two to eight such differences of nothing one is told from zero by the cells' own variances in 7% to 13% of
+        small. Of two to eight such differences of nothing one is significant by the cells' own variances in 7% to 13% of
         draws of three seeds, by these in 3% to 5%; of two seeds in 12% to 24%, by these in 3% to 12%. The middle one is the
         median of s²ᵢ over the median of χ²ᵢ/νᵢ.
         """
@@ -87,9 +87,9 @@ def seed_scatter(pool: Pool, cells: Mapping[str, NDArray[np.float64]]) -> SeedSc
     Cells that scatter alike by Bartlett's test share the pooled variance Σ(kᵢ − 1)s²ᵢ ÷ Σ(kᵢ − 1), those of one seed too;
     otherwise each of two seeds or more has its own s²ᵢ. Without the test a few cells that scatter widely make the intervals of
     all others wide and their own narrow. Of eight equal cells, one of which or all in steps scatter up to ten times as
-    widely as others, two are told apart at 5% in 4% to 8% of draws of three seeds (pooled: 8% to 22%), and in 5% to 17% of two
+    widely as others, two differ significantly in 4% to 8% of draws of three seeds (pooled: 8% to 22%), and in 5% to 17% of two
     seeds, which say little of a deviation (pooled: 10% to 25%). Each budget may mislead the test: of six cells at each of
-    three, one of which scatters three or ten times as widely as others, two are told apart in 8% to 14% of draws of three seeds
+    three, one of which scatters three or ten times as widely, two differ significantly in 8% to 14% of draws of three seeds
     and in 7% to 26% of two. Each cell's own variance would do so in 2% to 4% of three seeds, and leave half of the verdicts on
     cells that do scatter alike, 87% to 46% of pairs six deviations apart. Cells of a budget of nothing are known not to
     scatter: their weights are those of a trained run, and every seed gives the same loss.

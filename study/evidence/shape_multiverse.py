@@ -66,7 +66,7 @@ def why_not_shape(folder: Path) -> list[Problem]:
     if not is_there(SweepFolder(folder).sweep_file) or asks_about_shape(folder):
         return []
     why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
-    settings = "; settings that the sweep varies are compared in its answer" if SweepFolder(folder).varied() else ""
+    settings = "; variants are compared in its answer" if SweepFolder(folder).varied() else ""
     return [Problem("shape", f"{why}{settings}")]
 
 
@@ -119,7 +119,7 @@ def _compared(
 
 
 def _that_did_not_choose(cell: CellResult) -> list[int]:
-    """The seeds of a cell that tell of the rate that others chose; all where one rate was tried."""
+    """The seeds of a cell that did not choose its rate; all where one rate was tried."""
     tried = cell.rates.tried
     chose = {trial.run_id for rate in tried for trial in rate.trials} if len(tried) > 1 else set()
     return [seed for seed, run in zip(cell.seeds, cell.runs, strict=True) if run not in chose]
@@ -221,7 +221,7 @@ def _laws(points: Observations, about: Mapping[str, str], tokens: bool) -> Itera
 def _law(floor: bool, tokens: bool) -> SumOfTerms:
     """A·N^−alpha·L^−delta·D^−beta, with a floor E or without, without D where tokens do not vary; exponents may be negative.
 
-    One product, for two budgets are too few to tell a term of tokens of its own.
+    One product, since two budgets are too few for a separate term of tokens.
     """
     falls = (("alpha", "parameters"), ("delta", "depth"), *((("beta", "tokens"),) if tokens else ()))
     terms = (*((Term("E"),) if floor else ()), Term("A", falls))

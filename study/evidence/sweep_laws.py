@@ -1,4 +1,4 @@
-"""The laws that a sweep's own ledger can tell: which ones its cells suffice for, each fitted with its forecast."""
+"""The laws that a sweep's cells suffice for, each fitted with its forecast."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from study.base.quantities import plural
 from study.counting.architecture import SIZES
 from study.evidence.families import of_equal_size
 from study.evidence.ledgers import LEDGER_COLUMNS, open_ledger, usable, validation_names
-from study.laws.catalogue import LAWS, find_law
+from study.laws.catalogue import LAWS, law_named
 from study.laws.estimation import Settings
 from study.laws.law_fits import LawFit, fit_table
-from study.laws.reading import TableQuery, differing_columns, explain_incomparable_losses, explain_separate_laws
-from study.laws.tables import RunTable
+from study.laws.reading import Source, columns_apart, why_apart, why_incomparable
+from study.laws.tables import Table
 from study.store.sweep_folder import SweepFolder
 
 _SETTINGS = Settings(bootstrap=400)
 
 MOST_VARIANTS = 6
-"""Of more settings the laws would drown the answer; `study fit` fits those that are asked for."""
+"""Laws of more variants would drown the answer; `study fit` fits any of them."""
 
 LEDGER_LAWS = {
     f"{law.name}: {law.formula}": law.name
@@ -36,26 +36,26 @@ LEDGER_LAWS = {
 
 @dataclass(frozen=True)
 class SweepLaws:
-    """The laws fitted to a sweep, of each setting the most telling first; `reasons` say why others were not fitted."""
+    """The laws fitted to a sweep, the richest of each variant first; `reasons` say why others were not fitted."""
 
     fits: tuple[LawFit, ...]
     reasons: tuple[str, ...]
 
     @property
     def shown(self) -> LawFit | None:
-        """The one that figures show: the first that converged, else the first whose constants say something."""
-        fits = [found for found in self.fits if found.fit.usable]
+        """The law that figures show: the first that converged, else the first with known constants."""
+        fits = [found for found in self.fits if found.fit.told]
         return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
 
 
-def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
+def fit_ledger(ledger: Table, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
     """Fit a law to a ledger whose N and C are these of its columns; C orders the runs for the forecast whatever the law reads.
 
     Raises InputError as study.laws.law_fits.fit_table does.
     """
-    read = ("flops", *find_law(law_name).variables)
+    read = ("flops", *law_named(law_name).variables)
     roles = {role: column for role, column in {"parameters": parameters, "flops": flops}.items() if role in read}
-    return fit_table(TableQuery(ledger, roles, where=where), law_name)
+    return fit_table(Source(ledger, roles, where=where), law_name)
 
 
 def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], searched: bool) -> SweepLaws:
@@ -63,8 +63,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
     at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
-    parameters are of one size, and tell what shape does, not size; where no shape has two budgets, tokens that follow from the
-    shape tell nothing of tokens. Runs that differ in columns of `settings` have laws of their own, up to MOST_VARIANTS of them.
+    parameters are of one size, and show what shape does, not size; where no shape has two budgets, tokens follow from the
+    shape and show nothing of tokens. Runs that differ in columns of `settings` have separate laws, up to MOST_VARIANTS.
     None is fitted to runs whose losses are of different validation sets or masks, nor to those of a search, which gives few
     shapes a good rate and prunes others; one that other constants fit as well is no law.
     """
@@ -78,19 +78,21 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     if not used["tokens"].any():
         return SweepLaws((), ("No law is fitted: nothing was trained",))
     remedy = "fit some with study fit of this folder and"  # without its path: an answer is the same bytes wherever it lies
-    if reason := explain_incomparable_losses(used, validation_names(used), remedy):
+    if reason := why_incomparable(used, validation_names(used), remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
-    if not (apart := differing_columns(used, settings)):
-        return _laws(TableQuery(open_ledger(folder)), used)
+    if not (apart := columns_apart(used, settings)):
+        return _laws(Source(open_ledger(folder)), used)
     if len(used[apart].drop_duplicates()) > MOST_VARIANTS or used[apart].isna().any(axis=None):
-        return SweepLaws((), (f"No law is fitted: {explain_separate_laws(used, settings, remedy)}",))
+        return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
     table = open_ledger(folder)
-    found = {where: _laws(TableQuery(table, where=where), runs) for where, runs in by_variant(used, apart)}
-    told: dict[str, list[str]] = {}
+    found = {where: _laws(Source(table, where=where), runs) for where, runs in by_variant(used, apart)}
+    variants_of: dict[str, list[str]] = {}
     for where, laws in found.items():
         for reason in laws.reasons:
-            told.setdefault(reason, []).append(where)
-    reasons = (text if len(named) == len(found) else f"{text} (where {'; '.join(named)})" for text, named in told.items())
+            variants_of.setdefault(reason, []).append(where)
+    reasons = (
+        text if len(named) == len(found) else f"{text} (where {'; '.join(named)})" for text, named in variants_of.items()
+    )
     return SweepLaws(tuple(fit for laws in found.values() for fit in laws.fits), tuple(reasons))
 
 
@@ -101,7 +103,7 @@ def by_variant(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.D
         yield " and ".join(f"{column} == {value!r}" for column, value in zip(apart, plain, strict=True)), runs
 
 
-def _laws(source: TableQuery, used: pd.DataFrame) -> SweepLaws:
+def _laws(source: Source, used: pd.DataFrame) -> SweepLaws:
     """The laws of runs that may be pooled."""
     names = _candidates(used)
     if not names:
@@ -125,7 +127,7 @@ def _laws(source: TableQuery, used: pd.DataFrame) -> SweepLaws:
 
 
 def _candidates(used: pd.DataFrame) -> list[str]:
-    """The names of the laws whose variables vary, the most telling first."""
+    """The names of the laws whose variables vary, the richest first."""
     varies = {role: used[column].nunique() > 1 for role, column in LEDGER_COLUMNS.items() if column in used}
     varies["parameters"] = len(list(of_equal_size(used["parameters_non_embedding"], float))) > 1
     if varies["parameters"] and varies["tokens"]:

@@ -21,9 +21,9 @@ def frame(found: Multiverse) -> pd.DataFrame:
     for universe, answer in zip(found.answered, found.answers, strict=True):
         low, high = universe.interval or (None, None)
         asked = {"quantity": found.question.quantity, "threshold": threshold, "question": found.question.text}
-        told = {"answer": answer, "decided": universe.decided(threshold), "verdict": found.verdict}
+        verdict = {"answer": answer, "decided": universe.decided(threshold), "verdict": found.verdict}
         rows.append(
-            {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **told, **asked}
+            {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **verdict, **asked}
         )
     return pd.DataFrame(rows).sort_values("value", kind="stable", ignore_index=True) if rows else pd.DataFrame()
 
@@ -43,10 +43,10 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend_below(figure, axes.get_legend_handles_labels()[0])
         shares = data["answer"].value_counts(normalize=True)
-        told = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
+        verdict = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
         decided = f"decided in {data['decided'].sum()} by the 95% interval"
         usual = f"{data['verdict'].iloc[0]} by the usual conventions"
-        figure.suptitle(f"{data['question'].iloc[0]}\n{usual}\n{told} of {len(data)} universes, {decided}")
+        figure.suptitle(f"{data['question'].iloc[0]}\n{usual}\n{verdict} of {len(data)} universes, {decided}")
     return figure
 
 

@@ -80,7 +80,7 @@ def draw(data: pd.DataFrame) -> Figure:
             key.append(Line2D([], [], color=colour, label=f"{compact_flops(float(str(budget)))} FLOPs{why}", **look))
         axes.plot(minima["parameters"], minima["loss"], zorder=4, **star)
         log_ticks(axes)
-        told = f"{len(budgets)} budgets of {compact_flops(budgets[0])} to {compact_flops(budgets[-1])} FLOPs"
+        title = f"{len(budgets)} budgets of {compact_flops(budgets[0])} to {compact_flops(budgets[-1])} FLOPs"
         legend_below(figure, key, columns=3)
-        figure.suptitle("\n".join(filter(None, (told, data["where"].iloc[0]))))
+        figure.suptitle("\n".join(filter(None, (title, data["where"].iloc[0]))))
     return figure

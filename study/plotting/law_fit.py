@@ -10,7 +10,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from study.base.text import status_words
-from study.laws.forecasting import Forecast, forecast_rows
+from study.laws.forecasting import Forecast, predicted
 from study.laws.law_fits import LawFit
 from study.laws.observations import budget_name
 from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
@@ -28,7 +28,7 @@ def frame(found: LawFit) -> pd.DataFrame:
     title = f"{found.name}: {found.fit.law.formula} ({status_words(found.fit.status)}, n = {found.fit.n})"
     roles = found.fit.observations.roles
     points = found.fit.observations.thinned(MANY)
-    told = forecast_rows(found.fit, points)
+    predictions = predicted(found.fit, points)
     axes = {name: points.columns[name] for name in found.fit.law.variables} | {BUDGET: points.budget}
     return pd.concat(
         pd.DataFrame(
@@ -37,10 +37,10 @@ def frame(found: LawFit) -> pd.DataFrame:
                 "axis": _axis(name, roles, found.fit.law.variables),
                 "size": values,
                 "measured": points.response,
-                "law": told.predicted,
-                "low": told.low,
-                "high": told.high,
-                "residual": found.fit.residual(told.predicted, points.response),
+                "law": predictions.predicted,
+                "low": predictions.low,
+                "high": predictions.high,
+                "residual": found.fit.residual(predictions.predicted, points.response),
                 "forecast": np.isin(points.labels, forecast),
                 "predicts": axis_of(found.fit.law.predicts, roles),
                 "space": found.fit.settings.space,
@@ -75,7 +75,7 @@ def draw(data: pd.DataFrame) -> Figure:
     bottom, top = _limits(data)
     is_cut = (data["low"] < bottom).any() or (data["high"] > top).any()
     interval = ", and where 95% of runs lie by it" if data["low"].notna().any() else ""
-    told = f"law{interval}{' (cut at the axis)' if is_cut else ''}"
+    label = f"law{interval}{' (cut at the axis)' if is_cut else ''}"
     with theme():
         figure = Figure(figsize=(3.9 * max(2, len(names)), 7.0), layout="constrained")
         axes = figure.subplots(2, len(names), sharex="col", sharey="row", squeeze=False)
@@ -83,7 +83,7 @@ def draw(data: pd.DataFrame) -> Figure:
             rows = data[data["variable"] == name]
             low, high = rows["low"].clip(lower=bottom), rows["high"].clip(upper=top)
             above.vlines(rows["size"], low, high, color=law, linewidth=3, alpha=0.3)
-            above.scatter(rows["size"], rows["law"], marker="_", s=50, color=law, label=told)
+            above.scatter(rows["size"], rows["law"], marker="_", s=50, color=law, label=label)
             below.axhline(0, color="black", linewidth=1)
             for part, (colour, label) in parts.items():
                 some = rows[rows["forecast"] == part]

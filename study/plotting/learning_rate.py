@@ -30,7 +30,7 @@ _EDGE = "#d55e00"
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a rate tried, with the mean loss of those of its `runs` that learned; `chosen` marks its cell's best.
 
-    `unlearned` counts the runs that did not learn, and `seeds` those at which its cell's rates are told apart.
+    `unlearned` counts the runs that did not learn, and `seeds` those at which its cell's rates are compared.
 
     `line` names the cell's line (study.plotting.lines), and `of_one_rate` counts the cells that tried no other.
     """
@@ -85,7 +85,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def _where(data: pd.DataFrame) -> str:
-    """The seeds at which rates are told apart, in words."""
+    """The seeds at which rates are compared, in words."""
     few, many = data["seeds"].min(), data["seeds"].max()
     return "at the first seed" if many == 1 else f"averaged over {few if few == many else f'{few} to {many}'} seeds"
 
@@ -158,10 +158,10 @@ def _key(data: pd.DataFrame) -> list[Line2D]:
 
 def _tick_rates(axes: Axes, rates: pd.Series) -> None:
     tried = sorted(rates.unique())
-    told = tried[:1]
+    ticks = tried[:1]
     for rate in tried[1:]:  # with room for its label beside the one before
-        if rate / told[-1] >= (tried[-1] / tried[0]) ** (1 / 6):
-            told.append(rate)
-    axes.xaxis.set_major_locator(FixedLocator(told))
+        if rate / ticks[-1] >= (tried[-1] / tried[0]) ** (1 / 6):
+            ticks.append(rate)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))

@@ -1,4 +1,4 @@
-"""How cells are told apart in every figure: by the first size in which they differ, then by the others and the setting."""
+"""The names and colours of cells in every figure: by the first size in which they differ, then the others and the variant."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from study.evidence.cells import CellResult
 from study.plotting.style import MARKERS, series_styles, size_styles
 
 STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
-"""Of the lines of one colour, in order of width, heads and FFN, settings as they come."""
+"""The strokes of lines of one colour, in order of width, heads, FFN and variant."""
 
 
 def of_cell(cell: CellResult) -> dict[str, object]:
-    """What tells a cell's line from others: its sizes and its setting, as columns of a figure's data."""
+    """The sizes and the variant of a cell, as columns of a figure's data."""
     return dict(zip(SIZES, cell.architecture.sizes, strict=True)) | {"setting": cell.setting}
 
 
@@ -56,5 +56,5 @@ def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def line_key(styles: dict[str, dict[str, Any]], **other: Any) -> list[Line2D]:
-    """The entries of a legend that tells the lines apart; `other` goes over how they look, as where points are not joined."""
+    """The entries of a legend of the lines; `other` overrides their style, such as points that are not joined."""
     return [Line2D([], [], label=line, **(style | other)) for line, style in styles.items()]

@@ -73,6 +73,6 @@ def draw(data: pd.DataFrame) -> Figure:
                 draw_intervals(panel, cell["place"], cell["loss_nats"], cell["half_nats"], style["color"])
         finish_cells(figure, axes, data, f"Final loss against {'all parameters' if count == 'parameters' else count}")
         stepped = data[data["on_front"]].groupby("series")[count].nunique().gt(1).any()
-        joined = [Line2D([], [], color="grey", label="front at equal budget: none smaller is better")] if stepped else []
+        joined = [Line2D([], [], color="grey", label="Pareto front at equal budget")] if stepped else []
         legend_below(figure, [*line_key(styles, linestyle="none"), *joined])
     return figure

@@ -52,7 +52,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         return pd.DataFrame()
     cells = pd.DataFrame(rows)
     lowest = _lowest(cells)
-    others = "settings, heads and FFN" if any(cell.setting for cell in usable) else "heads and FFN"
+    others = "variants, heads and FFN" if any(cell.setting for cell in usable) else "heads and FFN"
     label = LOSS if len(lowest) == len(cells) else f"{LOSS}, lowest over {others}"
     example = usable[0].architecture
     ratio = float(np.median([cell.architecture.ffn / cell.architecture.width for cell in usable]))

@@ -17,7 +17,7 @@ from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
 from study.plotting.style import legend_below, theme, title_above
 
-AVERAGES = "averages over places"
+AVERAGES = "averages over conditions"
 """The heading of what is averaged over families."""
 
 _SIDES = {
@@ -46,7 +46,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     Above them those that are averaged over several places.
     """
     averages = [
-        _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} places"}
+        _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} conditions"}
         for average in evidence.averages
     ]
     pairs = [_row(pair) | {"family": pair.family, "pair": pair.sides} for pair in evidence.comparisons.pairs]

@@ -38,9 +38,9 @@ def draw(data: pd.DataFrame, title: str) -> Figure:
         axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, axes[0].get_ylim()[1])))
         axes[0].legend(loc="lower right", fontsize=9)
         figure.suptitle(title)
-        told = [textwrap.fill(sentence, 170) for sentence in data["sentence"].dropna()]
-        if told:
-            figure.supxlabel("\n".join(told), fontsize=9, x=0.01, ha="left")
+        sentences = [textwrap.fill(sentence, 170) for sentence in data["sentence"].dropna()]
+        if sentences:
+            figure.supxlabel("\n".join(sentences), fontsize=9, x=0.01, ha="left")
     return figure
 
 

@@ -24,7 +24,7 @@ LOSSES = {
 }
 
 MOST_RUNS = 20
-"""More lines than these, of as many colours, tell nothing."""
+"""More lines, of as many colours, cannot be read."""
 
 MOST_POINTS = 300
 """A line has at most so many points, spread evenly, its last among them."""
@@ -37,7 +37,7 @@ def frame(
 
     Beside them, of runs whose curves cannot be read, why not.
 
-    `runs` tells of each its `sweep`, which `folders` has, `run`, `shape`, `setting`, `learning rate` and `seed`. A step logged
+    `runs` has of each its `sweep`, which `folders` has, `run`, `shape`, `setting`, `learning rate` and `seed`. A step logged
     twice counts as logged last.
     """
     curves, damaged = [], {}

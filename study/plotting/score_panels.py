@@ -18,8 +18,8 @@ from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import legend_below, panels, theme, title_above
 
 _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
-    "majority": (":", "black", "commonest answer"),
-    "bag_of_words": ("--", "tab:brown", "words without their order"),
+    "majority": (":", "black", "majority class"),
+    "bag_of_words": ("--", "tab:brown", "bag of words"),
 }
 _UNTRAINED = "tab:gray"
 _BUDGET = "dimgray"

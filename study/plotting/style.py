@@ -123,7 +123,7 @@ def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
 
 
 def style_key(styles: Mapping[Any, tuple[str, str]], of: str = "") -> list[Line2D]:
-    """The entries of a legend that tells sizes or named lines apart, each with the word `of` before it."""
+    """The legend entries of sizes or named lines, each with the word `of` before it."""
     return [Line2D([], [], color=colour, marker=mark, label=f"{of}{name}") for name, (colour, mark) in styles.items()]
 
 

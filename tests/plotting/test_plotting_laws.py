@@ -87,8 +87,8 @@ def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
     assert len(data) == 9
     inside = (data["low"] <= data["measured"]) & (data["measured"] <= data["high"])
     assert (data["interval"] == np.where(inside, "interval covers", "interval misses")).all()
-    assert "mean |error| " in data["told"].iloc[0]
-    assert data["told"].iloc[0].endswith("%, n = 9")
+    assert "mean |error| " in data["caption"].iloc[0]
+    assert data["caption"].iloc[0].endswith("%, n = 9")
 
 
 def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_best_parameters_lie_on_the_lines_of_their_approaches(table: Path) -> No
         slope = np.diff(np.log(line["parameters"])) / np.diff(np.log(line["flops"]))
         assert slope == pytest.approx(one.exponent)
         assert rows.loc[rows["kind"] == "best", "inside"].tolist() == [best.inside for best in one.best]
-        assert f"C^{one.exponent:.2f} (" in rows["told"].iloc[0]
+        assert f"C^{one.exponent:.2f} (" in rows["caption"].iloc[0]
     assert (data["flops"].min(), data["flops"].max()) == pytest.approx(optimal.budgets, rel=0.1)
     figure = compute_optimal.draw(data)
     assert figure.axes[0].get_ylabel() == "best parameters N* (N)"
@@ -124,7 +124,7 @@ def test_a_line_that_hardly_anything_tells_says_so_and_what_is_refused_is_not_dr
     best = (Best(1e15, 1e6, 3.0, True), Best(2e15, 2e6, 2.9, False))
     weak = Frontier("envelope", 0.0, np.log(1e6), None, best, "6·N·D", "weakly_identified", ("few",))
     data = compute_optimal.frame(Frontiers({"envelope": weak, "hull": "refused"}, (1e15, 2e15), "N"))
-    assert set(data["told"]) == {"envelope: N* ∝ C^0.00, C = 6·N·D, weakly identified"}
+    assert set(data["caption"]) == {"envelope: N* ∝ C^0.00, C = 6·N·D, weakly identified"}
     assert "hollow" in compute_optimal.draw(data).get_suptitle()
     alone = compute_optimal.frame(Frontiers({"parametric": replace(weak, best=())}, (1e15, 2e15), "N"))
     assert set(alone["kind"]) == {"line"}
