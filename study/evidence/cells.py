@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ from study.evidence.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVar
 from study.store.records import FOREIGN, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+
+_RUN_ID = re.compile(r"\b[0-9a-f]{16}\b")
 
 _BUDGET = "recipe.budget."
 """What the ledger's columns of a budget begin with, each of one unit."""
@@ -302,6 +305,18 @@ def _own(ledger: pd.DataFrame) -> pd.DataFrame:
     """The runs of the sweep as last launched, all where none is."""
     own = ledger[ledger["exclusion"] != FOREIGN]
     return ledger if own.empty else own
+
+
+def run_ids_in(texts: Iterable[object]) -> frozenset[str]:
+    """The ids of donors and teachers that texts name."""
+    return frozenset(found for text in texts for found in _RUN_ID.findall(str(text)))
+
+
+def shorten_run_ids(text: str, known: Collection[str]) -> str:
+    """Text whose run ids are cut to six digits; before layers, the id of the only donor that is `known` is left out."""
+    if len(known) == 1:
+        text = text.replace(f"{next(iter(known))}:", "")
+    return _RUN_ID.sub(lambda found: found[0][:6], text)
 
 
 def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:

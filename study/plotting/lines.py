@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from study.counting.architecture import SIZES
-from study.evidence.cells import CellResult
+from study.evidence.cells import CellResult, run_ids_in, shorten_run_ids
 from study.plotting.style import MARKERS, series_styles, size_styles
 
 STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
@@ -24,7 +24,7 @@ def of_cell(cell: CellResult) -> dict[str, object]:
 def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.Series[str]:
     """The name of each row's line: its depth, of other sizes what differs between rows that are alike in columns `among`.
 
-    Its setting, too, where there are several: in its panel, if that is of `among`.
+    Its variant, too, where there are several: in its panel, if that is of `among`. Run ids are shortened.
     """
     names, shared = "depth " + data["depth"].astype(str), ["every", *among]
     data = data.assign(every="")
@@ -33,7 +33,8 @@ def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.S
         several = (data.groupby(alike)[column].transform("nunique") > 1).groupby(names).transform("any")
         names = names.where(~several, names + f", {word}" + data[column].astype(str))
         shared.append(column)
-    return names
+    ids = run_ids_in(names)
+    return names.map(lambda name: shorten_run_ids(name, ids))
 
 
 def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:

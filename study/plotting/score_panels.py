@@ -86,7 +86,9 @@ def drawn(
     styles, sizes = line_styles(points), _sizes(points)
     tasks = list(dict.fromkeys(points["task"]))
     with theme():
-        figure, axes = panels([_name(points, task) for task in tasks], x, "score", columns=3, size=SIZE, one_y=False)
+        figure, axes = panels(
+            [_name(points, task) for task in tasks], x, "score (higher is better)", columns=3, size=SIZE, one_y=False
+        )
         for panel, task in zip(axes, tasks, strict=True):
             rows = points[points["task"] == task]
             for name, (line, colour, _) in _LINES.items():

@@ -15,6 +15,7 @@ from study.base.quantities import budget_words, plural, span
 from study.base.statistics import CONFIDENCE
 from study.base.text import at_budget, printable
 from study.evidence.averages import Average
+from study.evidence.cells import run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Comparison, Pair
 from study.evidence.downstream import DownstreamEvidence
 from study.evidence.evidence import Evidence
@@ -30,10 +31,6 @@ MOST_NAMES = 4
 
 MOST_KINDS = 2
 """A verdict answers for up to so many kinds of comparison; the findings have all."""
-
-
-_RUN_ID = re.compile(r"\b[0-9a-f]{16}\b")
-"""The id of a run that gives its layers or teaches, in the value of a knob."""
 
 
 _WHAT_HELPS = "more tokens, rotary positions, a learned bias by distance, more masks or Muon"
@@ -378,7 +375,5 @@ def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
 
 def short_ids(evidence: Evidence, text: str) -> str:
     """Text with the ids of donors and teachers shortened, and left out before layers where the sweep has one donor."""
-    ids = {found for cell in evidence.cells for value in cell.settings.values() for found in _RUN_ID.findall(str(value))}
-    if len(ids) == 1:
-        text = re.sub(rf"{_RUN_ID.pattern}:", "", text)
-    return _RUN_ID.sub(lambda found: found[0][:6], text)
+    settings = (value for cell in evidence.cells for value in cell.settings.values())
+    return shorten_run_ids(text, run_ids_in(settings))
