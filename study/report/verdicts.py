@@ -208,6 +208,8 @@ def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
         return f"{equal}, {why}; the largest difference is {shown}"
     winner = what_lowers(pairs) if of_shapes else None
     lead = f"{winner} more {equal}: " if winner else f"{equal}, "
+    if len(pairs) == 1:
+        return f"{lead}{_best_of(group)}, a significant difference"
     return f"{lead}{_best_of(group)}; {decided} of {n} {'differs' if decided == 1 else 'differ'} significantly"
 
 
