@@ -18,11 +18,11 @@ from study.evidence.score_points import noise_columns, score_points
 from study.evidence.score_trends import SAME, Trend, p_value_of, trend
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
-from study.laws.forecasting import Forecast, forecast, forecast_dict, largest_runs
+from study.laws.forecasting import Forecast, forecast, forecast_to_dict, select_largest_runs
 from study.laws.law import Law
 from study.laws.observations import Observations
 from study.laws.score_laws import ScoreBetween
-from study.laws.two_steps import two_step_forecast
+from study.laws.two_steps import forecast_two_steps
 from study.store.sweep_folder import SweepFolder
 
 AVERAGE = "average"
@@ -168,8 +168,8 @@ class TaskScores:
             "beside_untrained": asdict(self.beside_untrained),
             "beside_bag_of_words": asdict(self.beside_words),
             "law": law,
-            "forecast": forecast_dict(self.forecast),
-            "forecast_from_sizes": forecast_dict(self.forecast_from_sizes),
+            "forecast": forecast_to_dict(self.forecast),
+            "forecast_from_sizes": forecast_to_dict(self.forecast_from_sizes),
             "scores": rows,
         }
 
@@ -250,8 +250,8 @@ def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: 
     """The two-step forecast, or why there is none: encoders of several settings follow no one law of the sizes."""
     if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
         return "none: encoders are of several variants, each of which has a law of the sizes of its own"
-    of_loss = _law_of_loss(points[~largest_runs(observations, SHAPES_HELD_OUT)])
-    return two_step_forecast(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (of_loss, law))
+    of_loss = _law_of_loss(points[~select_largest_runs(observations, SHAPES_HELD_OUT)])
+    return forecast_two_steps(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (of_loss, law))
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:

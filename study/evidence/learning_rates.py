@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from study.base.grouping import grouped
 from study.base.schema import whole
-from study.config.tuned_values import Tried, best_values, rank, telling_seeds
-from study.store.records import TELLING
+from study.config.tuned_values import Tried, best_values, comparable_seeds, rank
+from study.store.records import INFORMATIVE_STATES
 
 RATE = "recipe.learning_rate"
 
@@ -46,7 +46,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TriedRate:
-    """One rate and its conclusive runs, at least one, at the seeds that choose."""
+    """One rate and its informative runs, at least one, at the seeds that choose."""
 
     learning_rate: float
     trials: tuple[Trial, ...]
@@ -164,9 +164,9 @@ class _Runs:
         apart = pd.DataFrame(np.vstack([self.codes, pd.factorize(self.rates)[0]]).T)
         self.points = apart.groupby(list(apart), sort=False).ngroup().to_numpy()
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
-        conclusive = ledger["state"].isin(TELLING)
-        self.conclusive = (
-            conclusive & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else conclusive
+        informative = ledger["state"].isin(INFORMATIVE_STATES)
+        self.informative = (
+            informative & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else informative
         ).to_numpy()
         self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
         losses = ledger["loss_nats"].astype(object)
@@ -177,8 +177,8 @@ class _Runs:
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
         """The search of the cell that has these rows."""
         places = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
-        tried = [Tried(seed, point, self.usable[row], self.conclusive[row]) for row, seed, point in places]
-        choosing, best = telling_seeds(tried, self.asked), best_values(tried, self.asked)
+        tried = [Tried(seed, point, self.usable[row], self.informative[row]) for row, seed, point in places]
+        choosing, best = comparable_seeds(tried, self.asked), best_values(tried, self.asked)
         trials = rows[[one.seed in choosing for one in tried]]
         if best is None:
             return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials, None), ())
@@ -201,7 +201,7 @@ class _Runs:
         if self.untrained[rows].all() and learned:
             return RateSearch((), "untrained", float(self.rates[learned[0]]))
         by_rate = grouped(trials[self.rates[trials].argsort(kind="stable")].tolist(), lambda row: self.rates[row])
-        of_rates = [runs for runs in by_rate.values() if self.conclusive[runs].any()]
+        of_rates = [runs for runs in by_rate.values() if self.informative[runs].any()]
         tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials].tolist()))
         best = next((place for place, runs in enumerate(of_rates) if self.points[runs[0]] == point), None)
         if best is None:
@@ -221,18 +221,18 @@ class _Runs:
         return alike and all(self.usable[row] is not None for row in runs)
 
     def _tried(self, rows: list[int]) -> TriedRate:
-        """A rate with its runs, at least one of them conclusive."""
-        conclusive = (row for row in rows if self.conclusive[row])
-        return TriedRate(float(self.rates[rows[0]]), tuple(map(self._trial, conclusive)))
+        """A rate with its runs, at least one of them informative."""
+        informative = (row for row in rows if self.informative[row])
+        return TriedRate(float(self.rates[rows[0]]), tuple(map(self._trial, informative)))
 
     def _trial(self, row: int) -> Trial:
         exclusion = self.exclusions[row]
         return Trial(self.names[row], self.losses[row], None if pd.isna(exclusion) else str(exclusion))
 
     def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:
-        """What the best run has of a knob; only numbers have ends, those of the conclusive runs."""
+        """What the best run has of a knob; only numbers have ends, those of the informative runs."""
         value, number = knob.values[best], knob.numbers[best]
-        numbers = knob.numbers[rows[self.conclusive[rows]]]
+        numbers = knob.numbers[rows[self.informative[rows]]]
         edge: Literal["lowest", "highest"] | None = None
         if not np.isnan(numbers).any():
             edge = "lowest" if number == numbers.min() else "highest" if number == numbers.max() else None

@@ -14,11 +14,11 @@ from study.base.quantities import plural
 from study.counting.architecture import SIZES
 from study.evidence.families import of_equal_size
 from study.evidence.ledgers import LEDGER_COLUMNS, open_ledger, usable, validation_names
-from study.laws.catalogue import LAWS, law_named
+from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings
 from study.laws.law_fits import LawFit, fit_table
-from study.laws.reading import Source, columns_apart, why_apart, why_incomparable
-from study.laws.tables import Table
+from study.laws.reading import TableQuery, differing_columns, explain_incomparable_losses, explain_separate_laws
+from study.laws.tables import RunTable
 from study.store.sweep_folder import SweepFolder
 
 _SETTINGS = Settings(bootstrap=400)
@@ -44,18 +44,18 @@ class SweepLaws:
     @property
     def shown(self) -> LawFit | None:
         """The law that figures show: the first that converged, else the first with known constants."""
-        fits = [found for found in self.fits if found.fit.told]
+        fits = [found for found in self.fits if found.fit.usable]
         return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
 
 
-def fit_ledger(ledger: Table, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
+def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
     """Fit a law to a ledger whose N and C are these of its columns; C orders the runs for the forecast whatever the law reads.
 
     Raises InputError as study.laws.law_fits.fit_table does.
     """
-    read = ("flops", *law_named(law_name).variables)
+    read = ("flops", *find_law(law_name).variables)
     roles = {role: column for role, column in {"parameters": parameters, "flops": flops}.items() if role in read}
-    return fit_table(Source(ledger, roles, where=where), law_name)
+    return fit_table(TableQuery(ledger, roles, where=where), law_name)
 
 
 def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], searched: bool) -> SweepLaws:
@@ -78,14 +78,14 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     if not used["tokens"].any():
         return SweepLaws((), ("No law is fitted: nothing was trained",))
     remedy = "fit some with study fit of this folder and"  # without its path: an answer is the same bytes wherever it lies
-    if reason := why_incomparable(used, validation_names(used), remedy):
+    if reason := explain_incomparable_losses(used, validation_names(used), remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
-    if not (apart := columns_apart(used, settings)):
-        return _laws(Source(open_ledger(folder)), used)
+    if not (apart := differing_columns(used, settings)):
+        return _laws(TableQuery(open_ledger(folder)), used)
     if len(used[apart].drop_duplicates()) > MOST_VARIANTS or used[apart].isna().any(axis=None):
-        return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
+        return SweepLaws((), (f"No law is fitted: {explain_separate_laws(used, settings, remedy)}",))
     table = open_ledger(folder)
-    found = {where: _laws(Source(table, where=where), runs) for where, runs in by_variant(used, apart)}
+    found = {where: _laws(TableQuery(table, where=where), runs) for where, runs in by_variant(used, apart)}
     variants_of: dict[str, list[str]] = {}
     for where, laws in found.items():
         for reason in laws.reasons:
@@ -103,7 +103,7 @@ def by_variant(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.D
         yield " and ".join(f"{column} == {value!r}" for column, value in zip(apart, plain, strict=True)), runs
 
 
-def _laws(source: Source, used: pd.DataFrame) -> SweepLaws:
+def _laws(source: TableQuery, used: pd.DataFrame) -> SweepLaws:
     """The laws of runs that may be pooled."""
     names = _candidates(used)
     if not names:

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from study.base.quantities import compact
 from study.base.text import status_words
 from study.laws.estimation import Fit
-from study.laws.forecasting import Forecast, predicted
+from study.laws.forecasting import Forecast, forecast_rows
 from study.laws.law_fits import LawFit
 from study.laws.observations import budget_name
 from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
@@ -43,7 +43,7 @@ def frame(found: LawFit) -> pd.DataFrame:
     forecast = found.forecast.labels if isinstance(found.forecast, Forecast) else ()
     law, roles = found.fit.law, found.fit.observations.roles
     points = found.fit.observations.thinned(MANY)
-    predictions = predicted(found.fit, points)
+    predictions = forecast_rows(found.fit, points)
     axes = {name: points.columns[name] for name in law.variables} | {BUDGET: points.budget}
     measured = [
         pd.DataFrame(
@@ -72,7 +72,7 @@ def frame(found: LawFit) -> pd.DataFrame:
 def _title(found: LawFit) -> str:
     """The law, its status and, where they are known, its exponents with their intervals."""
     law = f"{found.name}: {found.fit.law.formula} ({status_words(found.fit.status)}, n = {found.fit.n})"
-    intervals = found.fit.intervals if found.fit.told else {}
+    intervals = found.fit.intervals if found.fit.usable else {}
     exponents = [
         f"{name} {found.fit.estimates[name]:.3g} ({low:.3g} to {high:.3g})"
         for name, (low, high) in intervals.items()
@@ -99,7 +99,7 @@ def _curves(fit: Fit, name: str) -> list[pd.DataFrame]:
     for level in _levels(columns[by]) if by else [np.nan]:
         at = {other: np.full(_POINTS, value) for other, value in middle.items()} | {name: grid}
         at |= {by: np.full(_POINTS, level)} if by else {}
-        known = fit.told and len(fit.resampled) > 0
+        known = fit.usable and len(fit.resampled) > 0
         low, high = fit.interval(fit.predictions(at)) if known else (np.nan, np.nan)
         law = {"size": grid, "law": fit.predict(at), "low": low, "high": high}
         curves.append(pd.DataFrame({"variable": name, "kind": "curve", "by": by, "level": level, "forecast": False} | law))

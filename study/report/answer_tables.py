@@ -7,12 +7,12 @@ from typing import Any
 
 from study.base.quantities import plural, signed
 from study.base.text import status_words, table_of
-from study.config.run_config import setting_words
+from study.config.run_config import describe_knobs
 from study.evidence.cells import CellResult, in_words, variant_columns
 from study.evidence.evidence import Evidence
 from study.evidence.paired import Difference, TestedDifference
 from study.laws.estimation import Fit
-from study.laws.law_fits import LawFit, in_every_count
+from study.laws.law_fits import LawFit, fit_every_count
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
@@ -152,14 +152,14 @@ def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
         (name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in found.intervals.items()
     ]
     of_law = {"law": law.name, "status": status_words(found.status)}
-    for name, estimate, interval in constants if found.told else [(None, None, None)]:
+    for name, estimate, interval in constants if found.usable else [(None, None, None)]:
         yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": found.n}
 
 
 def law_by_count(found: LawFit) -> str:
     """A ledger's law in every count of its variables: constants where they are determined, and forecast; empty for no count."""
     parameters = found.fit.law.parameters
-    return table_of([_counted_row(count, one, parameters) for count, one in in_every_count(found).items()])
+    return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(found).items()])
 
 
 def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
@@ -170,7 +170,7 @@ def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> 
         )
     forecast = found.forecast
     error, covered = (None, forecast) if isinstance(forecast, str) else (forecast.mean_error, forecast.coverage)
-    constants = {name: _constant(found.fit, name) if found.fit.told else None for name in parameters}
+    constants = {name: _constant(found.fit, name) if found.fit.usable else None for name in parameters}
     status = status_words(found.fit.status)
     return {"counted as": count, "status": status, **constants, "held-out error": error, "its intervals": covered}
 
@@ -213,7 +213,7 @@ def _order(cell: CellResult) -> dict[str, object]:
 
 
 def _knobs(cell: CellResult) -> dict[str, object]:
-    return {"other knobs": setting_words({knob.name: knob.chosen for knob in cell.knobs}) or None}
+    return {"other knobs": describe_knobs({knob.name: knob.chosen for knob in cell.knobs}) or None}
 
 
 def _vertex(cell: CellResult) -> str | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from study.base.quantities import plural
-from study.base.text import shape_and_setting, status_words
+from study.base.text import shape_and_variant, status_words
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Rise
 from study.laws.forecasting import Forecast
-from study.laws.law_fits import LawFit, misfit_text
+from study.laws.law_fits import LawFit, describe_lack_of_fit
 
 
 def law_findings(evidence: Evidence) -> list[str]:
@@ -25,7 +25,7 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
         return
     steepest = max(decided, key=lambda rise: rise.nats_per_doubling.estimate)
     first, second = (f"{gain.nats_lowered_per_doubling:+.3f} nats" for gain in (steepest.earlier, steepest.later))
-    shape = shape_and_setting(steepest.earlier.shape, steepest.earlier.setting)
+    shape = shape_and_variant(steepest.earlier.shape, steepest.earlier.setting)
     steps = (
         f"{shape} {first} from {steepest.earlier.shorter} to {steepest.later.shorter}, {second} on to {steepest.later.longer}"
     )
@@ -43,9 +43,9 @@ def law_sentence(found: LawFit) -> str:
     columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
     points = found.fit.observations
     n = f"n = {found.fit.n}" if points.n_clusters == found.fit.n else f"n = {points.counted}"
-    if not found.fit.told:
+    if not found.fit.usable:
         return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
-    parts = filter(None, (exponents_in_words(found), misfit_text(found.misfit), _forecast_words(found.forecast)))
+    parts = filter(None, (exponents_in_words(found), describe_lack_of_fit(found.lack_of_fit), _forecast_words(found.forecast)))
     return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {'; '.join(parts)}."
 
 

@@ -77,7 +77,7 @@ def test_curves_are_the_law_at_levels_of_the_other_variable_within_its_interval(
 
 
 def test_a_law_of_one_variable_has_one_curve(table: Path) -> None:
-    data = law_fit.frame(fit_table(Source(Table.read(table), {"parameters": "N"}), "power-floor", Settings(bootstrap=0)))
+    data = law_fit.frame(fit_table(TableQuery(RunTable.read(table), {"parameters": "N"}), "power-floor", Settings(bootstrap=0)))
     curve = data[data["kind"] == "curve"]
     assert set(curve["variable"]) == {"parameters"}
     assert curve["level"].isna().all()
