@@ -34,10 +34,9 @@ _FILE = "table.csv"
 
 
 def check_environment(environment: Mapping[str, Any], root: Path) -> None:
-    """Raise InputError where times of this environment cannot be put into its folder under `root`, which may be there or not.
+    """Raise InputError where times of this environment cannot join its folder under `root`, which may not exist yet.
 
-    They cannot where it holds the table of another environment (another torch, Python or system), since times of both in one
-    table could not be compared, or one that is torn.
+    They cannot where its table is torn or from another environment (torch, Python or system), since such times do not compare.
     """
     _there(environment, root)
 

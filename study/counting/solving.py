@@ -19,7 +19,7 @@ MOST_SHAPES = 100_000
 
 
 def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None:
-    """What is wrong where a head width that somebody gave leaves part of a width over, None where all are divided."""
+    """Why given head widths do not divide all widths, None where they do."""
     problems = []
     for head_width in head_widths:
         if left := [f"{width}" for width in dict.fromkeys(widths) if width % head_width]:
@@ -79,7 +79,7 @@ class ShapeRules:
 
 @dataclass(frozen=True)
 class Goal:
-    """A quantity of a shape and the amount wanted of it: how it is counted, how it is written, and which option asked."""
+    """An amount of a quantity of shapes: how it is counted and written, and which option gave it."""
 
     place: str
     quantity: str

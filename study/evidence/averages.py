@@ -1,4 +1,4 @@
-"""Which of two settings, or of two shapes of equal parameters, has the lower loss on average over all places of a sweep."""
+"""Which of two variants, or of two shapes of equal parameters, has the lower loss on average over all places of a sweep."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ METHOD = (
 class Average(Pair):
     """The mean difference of a pair over `places`, the families in which it was compared; see METHOD.
 
-    `least_nats` and `most_nats` are the ends of their estimates, at the seeds that the average is over. `opposed` says that
-    of its pairs some are decided for the first and some for the second, so that the average is of things that are not
-    alike.
+    `least_nats` and `most_nats` are the ends of the families' estimates, at the seeds of the average. `opposed`: some families
+    are decided for the first side and some for the second, so that the average hides what it depends on.
     """
 
     places: tuple[str, ...]
@@ -38,7 +37,7 @@ class Average(Pair):
 
     @property
     def sides(self) -> str:
-        """What is subtracted from what, and of settings of several shapes what is equal."""
+        """What is subtracted from what, and of variants of several shapes what is equal."""
         return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}"
 
     @property
@@ -55,11 +54,11 @@ class Average(Pair):
 
 
 def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tuple[Average, ...]:
-    """The averages of all pairs that were compared in two places or more, all on one validation set and with a seed in common.
+    """The averages of all pairs compared in two families or more, on one validation set and with a seed in common.
 
-    Conditions without a verdict, since encoders read no word order there, are left out. Sides of equal loss differ
-    significantly in 3% to 4% of draws where both scatter alike (two to four seeds), and where one scatters three or ten times
-    as widely in 5% to 7% with three or four seeds, in 6% to 11% with two.
+    Families without a verdict, since encoders read no word order there, are left out. Sides of equal loss differ significantly
+    in 3% to 4% of draws where both scatter alike (two to four seeds); where one scatters three or ten times as widely, in 5% to
+    7% with three or four seeds and 6% to 11% with two.
     """
     named = {cell.name: cell for cell in cells}
     compared = (pair for pair in pairs if pair.status != "reads_no_order")

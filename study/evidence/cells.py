@@ -1,4 +1,4 @@
-"""The cells of a sweep: one shape under one setting and budget, its rate search, and the losses of its chosen runs."""
+"""The cells of a sweep: one shape under one variant and budget, its rate search, and the losses of its chosen runs."""
 
 from __future__ import annotations
 
@@ -37,16 +37,15 @@ _BUDGET = "recipe.budget."
 
 @dataclass(frozen=True)
 class CellResult:
-    """One shape under one setting and budget.
+    """One shape under one variant and budget, with its rate search and the losses of its chosen runs.
 
-    `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
-    steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
-    only under one name are losses comparable. `runs` are the usable runs at the chosen rate, one of each of `seeds`, and
-    `losses` theirs: seeds × validation sequences in nats per masked token; `documents` are those of the sequences, by which
-    their errors cluster, None where no run keeps them. Those that begin with the weights of a trained run
-    have all but `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged. `order_gain_nats` is what the order
-    of words is worth to the runs on average, with the mean of their standard errors, since they share their sequences, and
-    `reads_order` whether all of them read it (RunRecord.reads_order); None where it was not measured in all.
+    `settings` holds the variant by ledger column. `tokens` and `train_flops` are those of the whole steps that the budget pays
+    for, `budget_share` their share of it. Losses are comparable only under one name of `validation`. `runs` are the usable runs
+    at the chosen rate, one of each of `seeds`; `losses` are seeds × validation sequences in nats per masked token, and
+    `documents` those of the sequences, by which errors cluster (None: no run keeps them). Runs with the weights of a trained
+    run lack `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged. `order_gain_nats` is the mean gain from
+    word order, with the mean of the runs' standard errors, since they share sequences; `reads_order` says whether all runs read
+    it. Both are None where a run did not measure them.
     """
 
     name: str
@@ -75,21 +74,21 @@ class CellResult:
 
     @property
     def setting(self) -> str:
-        """The settings in words, empty where only shapes and budgets differ."""
+        """The variants in words, empty where only shapes and budgets differ."""
         return describe_knobs(self.settings)
 
     def variant_without(self, column: str) -> str:
-        """The settings in words without that of a column."""
+        """The variants in words without that of a column."""
         return describe_knobs({name: value for name, value in self.settings.items() if name != column})
 
     @property
     def words(self) -> str:
-        """Shape and setting."""
+        """Shape and variant."""
         return shape_and_variant(self.architecture.shape_name, self.setting)
 
     @property
     def at_budget(self) -> str:
-        """Shape, setting and budget in words."""
+        """Shape, variant and budget in words."""
         return at_budget(self.words, budget_words(self.budget))
 
     @property
@@ -151,7 +150,7 @@ class CellResult:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[CellResult, ...]:
-    """The cells of a sweep by size, shape, budget and setting, these as the sweep lists them; empty for an empty ledger.
+    """The cells of a sweep by size, shape, budget and variant, in the sweep's order; empty for an empty ledger.
 
     Only the runs of the sweep as last launched make cells; earlier ones stay in the ledger.
     """
@@ -174,11 +173,10 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[CellResult, ...
 
 
 def _with_transfers(cells: Sequence[CellResult]) -> list[CellResult]:
-    """The cells, with a rate marked as transferred where it is that of the smallest cell and the largest one confirms it.
+    """The cells, with a rate marked as transferred where it is the smallest cell's and the largest cell confirms it.
 
-    The smallest cell is the cheapest of the setting and budget, the largest the most expensive of the setting, as in the plan
-    of the sweep (study.planning.neighbours.with_sources). Both rates must be bracketed, and the largest cell's must be that of
-    its source.
+    The smallest cell is the cheapest of the variant and budget, the largest the most expensive of the variant, as in the plan
+    (study.planning.neighbours). Both rates must be bracketed, and the largest cell's must be that of its source.
     """
 
     def order(cell: CellResult) -> tuple[float, tuple[int, ...]]:
@@ -204,7 +202,7 @@ def listed_values(sweep: Sweep) -> dict[str, list[object]]:
 
 
 def variant_order(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
-    """Where a value of a setting stands among those that are listed; the others follow, numbers by size and words in order."""
+    """The sort key of a variant's value: its position in `listed`; others follow, numbers by size and words in order."""
     number = float(value) if isinstance(value, int | float) and value == value else math.inf
     return listed.index(value) if value in listed else len(listed), number, str(value)
 
@@ -221,7 +219,7 @@ def by_budget(cells: Iterable[CellResult]) -> dict[Budget, list[CellResult]]:
 
 
 def by_variant_and_budget(cells: Iterable[CellResult]) -> dict[tuple[str, Budget], list[CellResult]]:
-    """The cells of each setting and budget, of one setting those of fewer tokens first."""
+    """The cells of each variant and budget, of one variant those of fewer tokens first."""
     ordered = sorted(cells, key=lambda cell: (cell.setting, cell.tokens))
     return grouped(ordered, lambda cell: (cell.setting, cell.budget))
 
@@ -258,16 +256,16 @@ def documents_of(cells: Iterable[CellResult]) -> NDArray[np.int64] | None:
 def both_read(first: CellResult, second: CellResult) -> bool | None:
     """Whether both cells read word order, which a verdict on their shapes needs; None where it is not known.
 
-    The loss of one that does not follows the width of its token table, and says nothing of what its blocks would do.
+    A loss without word order follows the width of the token table and says nothing of the blocks.
     """
     reads = (first.reads_order, second.reads_order)
     return False if False in reads else None if None in reads else True
 
 
 def either_reads(first: CellResult, second: CellResult) -> bool | None:
-    """Whether a cell at least reads word order, which a verdict on two settings needs; None where it is not known.
+    """Whether at least one cell reads word order, which a verdict on two variants needs; None where it is not known.
 
-    What lets an encoder read is a finding, whereas two bags of words say nothing of the settings' worth to one that reads.
+    What lets an encoder read is a finding; two bags of words say nothing of the variants.
     """
     reads = (first.reads_order, second.reads_order)
     return True if True in reads else None if None in reads else False
@@ -285,10 +283,10 @@ def weighted_losses(cells: Sequence[CellResult], weights: NDArray[np.float64], s
 
 
 def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
-    """The columns of a sweep's settings: what else than shape, tuned knobs, seed and budget differs between its runs.
+    """The columns of a sweep's variants: all that differs between its runs but shape, tuned knobs, seed and budget.
 
-    Only the runs of the sweep as last launched count. The warmup of a trunk follows its budgets and the batch, and RMSNorm
-    has no bias: such columns are no variants unless the sweep names them.
+    Only runs of the sweep as last launched count. The warmup of a trunk follows its budgets and batch, and RMSNorm has no bias:
+    such columns are no variants unless the sweep names them.
     """
     runs = _own(ledger)
     follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.distinguishing_knobs()}
@@ -366,21 +364,21 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
 
 
 def _mean(runs: pd.DataFrame, column: str) -> float | None:
-    """The mean over runs, None where there is none or any lacks it."""
+    """The mean over runs, None if any or all lack it."""
     values = runs.get(column, pd.Series(dtype=float))
     return None if values.empty or values.isna().any() else float(values.mean())
 
 
 def _all_read(runs: pd.DataFrame) -> bool | None:
-    """Whether all runs read word order: False where any does not, None where there is none or it is not known of all."""
+    """Whether all runs read word order: False if any does not, None if that is unknown for any."""
     reads = runs.get("reads_order", pd.Series(dtype=object))
     return False if reads.eq(False).any() else None if reads.empty or reads.isna().any() else True
 
 
 def _documents(runs: Sequence[RunFolder], sequences: Sequence[int]) -> NDArray[np.int64] | None:
-    """The document of each validation sequence, which all runs of a cell share, from the first that keeps them.
+    """The document of each validation sequence, which all runs of a cell share, from the first run that keeps them.
 
-    Raises InputError where they are not as many as the sequences.
+    Raises InputError where their number differs from that of the sequences.
     """
     for run, count in zip(runs, sequences, strict=True):
         if (documents := run.validation_documents()) is not None:
@@ -392,7 +390,7 @@ def _documents(runs: Sequence[RunFolder], sequences: Sequence[int]) -> NDArray[n
 
 
 def _shared(runs: pd.DataFrame, column: str) -> float | None:
-    """A value that all runs of a cell share, from the first run that has it; None where none has."""
+    """A value that all runs of a cell share, from the first run that has it."""
     values = runs.get(column, pd.Series(dtype=float)).dropna()
     return None if values.empty else float(values.iloc[0])
 

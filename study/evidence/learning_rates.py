@@ -72,10 +72,9 @@ class TriedRate:
 class RateSearch:
     """The rates tried in one cell and the one chosen.
 
-    `chosen` is the rate that ranks first at the `seeds` that choose. `optimum` and `gain_left_nats` are the vertex of the
-    parabola in log(rate) through the losses of the chosen rate and its two neighbours at the seeds at which all three learned,
-    and how far below the chosen loss it lies; None where there is no such seed or neighbour, or some of the runs read word
-    order and others do not, between which the loss falls off a cliff.
+    `chosen` ranks first at the `seeds` that choose. `optimum` and `gain_left_nats` are the vertex of the parabola in log(rate)
+    through the chosen rate and its two neighbours, at the seeds at which all three learned, and how far below the chosen loss
+    it lies; None without such seeds or neighbours, or where only some runs read word order, which makes the loss jump.
     """
 
     tried: tuple[TriedRate, ...]
@@ -110,9 +109,9 @@ class TunedKnob:
 class CellSearch:
     """What the runs of one cell tried and what it chose.
 
-    `rows` are their places in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at the
-    cell's best, empty where all are. The best values are those that rank first at the seeds that choose; without a usable run
-    there no knob is off and `knobs` is empty. `rates` is the search among the runs `at_best`, of which none is.
+    `rows` are their positions in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at
+    the cell's best, which rank first at the seeds that choose; without a usable run there, no knob is off and `knobs` is empty.
+    `rates` is the search among the runs `at_best`.
     """
 
     rows: NDArray[np.int64]
@@ -122,17 +121,16 @@ class CellSearch:
 
     @property
     def at_best(self) -> NDArray[np.int64]:
-        """The places of the runs that have all tuned knobs but the learning rate at the cell's best."""
+        """The positions of the runs with all tuned knobs but the learning rate at the cell's best."""
         return self.rows[[not knobs for knobs in self.off]]
 
 
 def searches(ledger: pd.DataFrame, asked: Collection[int] = ()) -> dict[str, CellSearch]:
-    """The search of each cell of a ledger, whose sweep has `asked` some seeds for it; what is no sweep's says none.
+    """The search of each cell of a ledger; `asked` are the seeds that the sweep names for it, empty outside a sweep.
 
-    Runs of a cell differ in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking
-    that differ. Values are compared at the seeds at which several were tried (`study.config.tuned_values`). A run that
-    diverged counts as worse than any that did not. One that failed for another reason (FAILED, OOM, HUNG), or that a person
-    excluded, says nothing about its knobs and does not count as tried.
+    Runs of a cell differ in tuned knobs and seeds only, so its knobs are the columns of architecture, recipe and masking that
+    differ. Values are compared at the seeds at which several were tried (`study.config.tuned_values`). A diverged run counts as
+    worse than any other. A run that failed otherwise (FAILED, OOM, HUNG) or that a person excluded does not count as tried.
     """
     if ledger.empty:
         return {}
@@ -151,7 +149,7 @@ class _Knob:
 
 
 class _Runs:
-    """The runs of a ledger by column; cells are looked at by the places of their rows, for there may be many thousands."""
+    """The runs of a ledger as arrays by column, indexed by row, for there may be many thousands."""
 
     def __init__(self, ledger: pd.DataFrame, asked: Collection[int]) -> None:
         self.asked = asked
@@ -248,9 +246,9 @@ def _status(best: int, tried: int) -> RateStatus:
 
 
 def _vertex(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> tuple[float, float]:
-    """The rate at the lowest point of the parabola in log(rate) through three points, and how far it lies below the middle one.
+    """The rate at the lowest point of the parabola in log(rate) through three points, and its depth below the middle one.
 
-    The middle one is lowest. With x = log(rate/middle rate) the parabola is loss − middle loss = slope·x + bend·x².
+    The middle one is lowest. With x = log(rate/middle rate): loss − middle loss = slope·x + bend·x².
     """
     (before, _, after), (left, middle, right) = np.log(rates / rates[1]), losses
     rise_left, rise_right = (left - middle) / before, (right - middle) / after

@@ -72,7 +72,7 @@ def open_ledger(path: Path) -> RunTable:
 
 
 def selected(table: RunTable) -> RunTable:
-    """A table with what is known of it where it is a ledger, by the sweep beside it if there is one; any other as it is.
+    """A ledger with its selection for laws, from the sweep beside it if there is one; any other table unchanged.
 
     Raises InputError as check_ledger does.
     """
@@ -116,7 +116,7 @@ def check_ledger(ledger: pd.DataFrame, place: str) -> None:
 
 
 def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
-    """The run that each row's training began with: its trunk's, or its own; branches of one trunk are no independent runs."""
+    """The run that each row started in: its trunk, or itself; branches of one trunk are not independent."""
     runs = ledger["run_id"].astype(str)
     if "trunk" not in ledger:
         return runs
@@ -136,19 +136,18 @@ def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
 def shapes_of(ledger: pd.DataFrame) -> pd.Series[Any]:
     """Each row's architecture as a number, by its cell where the ledger has none: runs of one shape miss a law together.
 
-    A law in parameters, or in some sizes, leaves out what else a shape has of its own, and the best rate lies between those
-    tried, so that the runs of a shape miss the law together. Of 15 shapes that scatter 0.5% about a law, seeds 0.2%, intervals
-    of 95% cover the exponent in 0.67 of sweeps where runs are drawn, in 0.96 where shapes are.
+    A law in some sizes leaves out the rest of a shape, and the best rate lies between those tried. Of 15 shapes that scatter
+    0.5% about a law, and seeds 0.2%, 95% intervals cover the exponent in 0.67 of sweeps if runs are drawn, in 0.96 if shapes
+    are.
     """
     columns = [name for name in ledger if str(name).startswith("architecture.") and ledger[name].notna().all()]
     return ledger.groupby(columns or ["cell"], sort=False).ngroup()
 
 
 def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: bool = False) -> dict[int, str]:
-    """The rows that a law leaves out: excluded runs, and those that are not at the best tuned knobs of their cell.
+    """The rows that a law leaves out: excluded runs, and runs that are not at the best tuned knobs of their cell.
 
-    `cells` are the searches of the ledger's cells. With `bracketed_only` also those of cells whose best rate has no worse one
-    tried on both sides.
+    `cells` are the searches of the ledger's cells. With `bracketed_only` also cells whose best rate is not bracketed.
     """
     gone = {row: str(reason) for row, reason in enumerate(ledger["exclusion"]) if pd.notna(reason)}
     rates = ledger[RATE].to_numpy()
@@ -163,9 +162,9 @@ def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: 
 
 
 def validation_names(ledger: pd.DataFrame) -> list[str]:
-    """The columns that say what losses were validated on: such as differ in one are not comparable.
+    """The columns that say what losses were validated on; losses that differ in one are not comparable.
 
-    None in a ledger of other people's runs, whose columns may mean anything.
+    None in a foreign ledger, whose columns may mean anything.
     """
     if "data_fingerprint" not in ledger:
         return []
@@ -192,9 +191,9 @@ def summarise_exclusions(exclusions: pd.Series[str]) -> str:
 
 
 def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
-    """The columns of architecture and recipe that need laws of their own, as far as a ledger without its sweep says.
+    """The columns of architecture and recipe that need separate laws, as far as a ledger without its sweep shows.
 
-    All but sizes, rate and budget, the warmup that follows it, and the knobs that are tuned: those that differ within a cell.
+    All but sizes, rate, budget and its warmup, and the tuned knobs, which differ within a cell.
     """
     named = [name for name in ledger.columns if name.startswith(("architecture.", "recipe.")) and name not in _NO_SETTINGS]
     columns = [name for name in named if not name.startswith("recipe.budget.")]
@@ -203,5 +202,5 @@ def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
 
 
 def usable(ledger: pd.DataFrame, asked: Collection[int] = ()) -> pd.DataFrame:
-    """The rows that a law does not leave out, of a ledger whose sweep has `asked` some seeds for its tuned values."""
+    """The rows that a law uses, of a ledger whose sweep has `asked` some seeds for its tuned values."""
     return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger, asked).values())))]

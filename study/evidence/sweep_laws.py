@@ -49,7 +49,7 @@ class SweepLaws:
 
 
 def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
-    """Fit a law to a ledger whose N and C are these of its columns; C orders the runs for the forecast whatever the law reads.
+    """Fit a law to a ledger with these columns as N and C; C orders the runs for the forecast whatever the law reads.
 
     Raises InputError as study.laws.law_fits.fit_table does.
     """
@@ -61,12 +61,12 @@ def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, whe
 def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], searched: bool) -> SweepLaws:
     """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
 
-    Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
-    at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
-    parameters are of one size, and show what shape does, not size; where no shape has two budgets, tokens follow from the
-    shape and show nothing of tokens. Runs that differ in columns of `settings` have separate laws, up to MOST_VARIANTS.
-    None is fitted to runs whose losses are of different validation sets or masks, nor to those of a search, which gives few
-    shapes a good rate and prunes others; one that other constants fit as well is no law.
+    Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, also the law in
+    both; at one budget the law in the sizes of the shape, where these are free of each other. Shapes of equal non-embedding
+    parameters are of one size and show what shape does; where no shape has two budgets, tokens follow from the shape and show
+    nothing. Runs that differ in columns of `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to losses of
+    different validation sets or masks, nor to a search, which gives few shapes a good rate and prunes others; a law whose
+    constants are not determined is left out.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
@@ -97,7 +97,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
 
 
 def by_variant(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The runs of each setting, by columns in which they differ, and the condition that keeps them, as --where takes it."""
+    """The runs of each variant, by the columns in which they differ, with the filter that selects them for --where."""
     for values, runs in used.groupby(apart, sort=False):
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)
         yield " and ".join(f"{column} == {value!r}" for column, value in zip(apart, plain, strict=True)), runs

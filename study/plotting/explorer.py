@@ -113,9 +113,9 @@ def _axis(data: pd.DataFrame, name: str, title: str, is_log: bool) -> alt.X | al
 
 
 def log_ticks(values: pd.Series[float]) -> list[float] | UndefinedType:
-    """Where a logarithmic axis of these values has ticks; within a factor 2 Vega's own.
+    """Ticks of a logarithmic axis of these values; within a factor 2 Vega's own.
 
-    Those are so many over a wider range that Vega drops the labels of decades, too.
+    Over a wider range Vega draws so many that it drops the labels of decades.
     """
     low, high = values.min(), values.max()
     if not high >= 2 * low:

@@ -42,7 +42,7 @@ def draw_all(
 
 
 def _exponents(found: LawFit) -> pd.DataFrame:
-    """The multiverse of the same table; empty where the law is not one of loss in N and D, or the question cannot be asked."""
+    """The multiverse of the same table; empty unless the law is one of loss in N and D and the question can be asked."""
     if not {"parameters", "tokens"} <= set(found.fit.law.variables) or found.fit.law.predicts != "loss":
         return pd.DataFrame()
     given = found.query.roles

@@ -22,9 +22,9 @@ def of_cell(cell: CellResult) -> dict[str, object]:
 
 
 def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.Series[str]:
-    """The name of each row's line: its depth, of other sizes what differs between rows that are alike in columns `among`.
+    """The name of each row's line: its depth, and the sizes that differ between rows that agree in the columns `among`.
 
-    Its variant, too, where there are several: in its panel, if that is of `among`. Run ids are shortened.
+    The variant follows where there are several: in the panel, if that is in `among`. Run ids are shortened.
     """
     names, shared = "depth " + data["depth"].astype(str), ["every", *among]
     data = data.assign(every="")
@@ -38,10 +38,10 @@ def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.S
 
 
 def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """How each `line` looks: its colour by the first size in which lines differ, or by the setting where they have one shape.
+    """How each `line` looks: coloured by the first size in which lines differ, or by the variant where they share a shape.
 
-    Of the lines of one colour the first has that colour's marker, the second the same with a white face, the third the next
-    marker, and so on; their strokes go round, too.
+    Within a colour the first line has its marker, the second the same with a white face, the third the next marker, and so on;
+    strokes rotate too.
     """
     shown = data.drop_duplicates("line").sort_values([*SIZES], kind="stable")
     size = next((size for size in SIZES if data[size].nunique() > 1), None)

@@ -80,7 +80,7 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A row a pair under its family's name; left of zero the first is better, of shapes that with more of what is weighed.
+    """A row a pair under its family's name; left of zero the first side is better.
 
     Where every family compares the same two, its name stands for the pair. Thirty pairs fit a page.
     """

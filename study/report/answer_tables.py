@@ -16,7 +16,7 @@ from study.laws.law_fits import LawFit, fit_every_count
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
-    """Every pair of shapes of equal parameters, or of settings of one shape, with its interval and status; empty if none."""
+    """Every pair of shapes of equal parameters, or of variants of one shape, with its interval and status; empty if none."""
     return table_of(
         [
             {
@@ -47,7 +47,7 @@ def _seeds(found: Difference) -> dict[str, object]:
 
 
 def averages(evidence: Evidence) -> str:
-    """Every pair that was compared in several places, averaged over them; empty if none."""
+    """Every pair compared under several conditions, averaged over them; empty if none."""
     return table_of(
         [
             {
@@ -89,7 +89,7 @@ def gains(evidence: Evidence) -> str:
 
 
 def cuts(evidence: Evidence) -> str:
-    """Every encoder that began without layers of a trained one, beside the whole; empty where there is none."""
+    """Every encoder that started without layers of a trained one, beside the whole; empty if none."""
     if not evidence.cuts:
         return ""
     intro = (

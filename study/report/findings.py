@@ -128,7 +128,7 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
 
 
 def _best(evidence: Evidence) -> Iterator[str]:
-    """The front of each budget and validation set, and what steps to a larger size bought."""
+    """The Pareto front of each budget and validation set, and what steps to a larger size bought."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
         size = f"({compact(best.parameters)} parameters)"
@@ -213,7 +213,7 @@ def _gain_sentence(gain: Gain) -> str:
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
-    """What the step to the largest budget bought each shape and setting; of many how many gained, and the largest gains."""
+    """What the step to the largest budget bought each encoder; of many, how many gained and the largest gains."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     if len(last) > MOST_STEPS:
         counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")

@@ -49,7 +49,7 @@ def _open_cells(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_order(evidence: Evidence) -> Iterator[str]:
-    """The cells that read no word order, and how many of which that is not known."""
+    """The cells that read no word order, and how many did not measure it."""
     usable = [cell for cell in evidence.cells if cell.usable]
     unread = [cell for cell in usable if cell.reads_order is False]
     if unread:
@@ -74,7 +74,7 @@ def _gain_words(cell: CellResult) -> str:
 
 
 def _open_sizes(evidence: Evidence) -> Iterator[str]:
-    """The shapes that were asked for at one number of parameters and are too far apart in it to be compared."""
+    """The shapes of one number of parameters in the sweep file that differ too much in it to be compared."""
     shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
     if not isinstance(sweep := evidence.sweep, CellSweep):
         return
@@ -124,10 +124,10 @@ def _open_scatter(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_two_seeds(evidence: Evidence) -> Iterator[str]:
-    """What verdicts on cells of two seeds are worth: where these agree by chance, one that scatters widely looks like others.
+    """What verdicts on cells of two seeds are worth: where two agree by chance, a widely scattering cell looks like others.
 
-    Bartlett's test at a level of 50% would halve the wrong verdicts, and take a fifth of the right ones of cells that do
-    scatter alike, pairs apart by 20 deviations over seeds among them; each cell's own variance alone would leave none.
+    Bartlett's test at a level of 50% would halve the wrong verdicts, but lose a fifth of the right ones, even of pairs 20
+    deviations over seeds apart; each cell's own variance alone would leave none.
     """
     cells = {cell.name: cell for cell in evidence.cells}
     decided = (pair for pair in evidence.comparisons.pairs if pair.status == "decided")
@@ -226,10 +226,10 @@ def _open_vertices(evidence: Evidence) -> Iterator[str]:
 def _open_choices(evidence: Evidence) -> Iterator[str]:
     """The decided pairs whose sides would not differ significantly at the rate ranked next for the higher side.
 
-    No interval holds a choice that missed the best of those tried, which makes two of five equal cells differ in more than
-    5% of draws (`study.config.tuned_values.trial_seeds`): without the pairs listed here, in 3% to 7% where a third of the seeds
-    chose and in 3% to 10% where one of five to twelve did. Of pairs that differ by two deviations or more at their best
-    rates 0% to 14% are listed here.
+    No interval covers a choice that missed the best rate tried, which makes two of five equal cells differ in more than 5% of
+    draws (`study.config.tuned_values.trial_seeds`): without the pairs listed here, in 3% to 7% where a third of the seeds chose
+    and in 3% to 10% where one of five to twelve did. Of pairs two deviations or more apart at their best rates, 0% to 14% are
+    listed.
     """
     cells, seeds = {cell.name: cell for cell in evidence.cells}, evidence.comparisons.seed_variances
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
@@ -315,7 +315,7 @@ def _unread_text(evidence: Evidence) -> Iterator[str]:
 
 
 def _overlapping_text(evidence: Evidence) -> Iterator[str]:
-    """How much of the validation text trains, where that is much, by the run of which it is most."""
+    """How much of the validation text is also trained on, where that is much, in the run with most of it."""
     if evidence.ledger.empty or "validation_overlap_share" not in evidence.ledger:
         return
     row = evidence.ledger.sort_values("validation_overlap_share", ascending=False).iloc[0]
@@ -339,7 +339,7 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
 
 
 def _trained_runs(evidence: Evidence) -> Iterator[str]:
-    """What runs that began with the weights of another, or learned from it, do not say."""
+    """What is open for runs that start from another's weights or learn from it."""
     used = evidence.used
     roles = {
         "start": ("donor", "donors cost", "began with weights of", "whose tokens and FLOPs are not counted"),

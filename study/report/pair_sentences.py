@@ -49,9 +49,9 @@ READING_REMEDIES = (
 
 
 def verdict(pairs: Sequence[Comparison]) -> str:
-    """How many pairs, all of shapes or all of settings, are decided, and for which side; of which there is no verdict, and why.
+    """How many pairs, all of shapes or all of variants, are decided and for which side; for the others why not.
 
-    It is conditional where it is not known whether the encoders read word order.
+    The verdict is conditional where it is unknown whether the encoders read word order.
     """
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     unread = [pair for pair in pairs if pair.status == "reads_no_order"]
@@ -68,7 +68,7 @@ def verdict(pairs: Sequence[Comparison]) -> str:
 
 
 def _unread(pairs: Sequence[Comparison]) -> str:
-    """That encoders of these pairs, all of shapes or all of settings, read no word order."""
+    """That encoders of these pairs read no word order."""
     who, of = ("an encoder reads no", "shapes") if pairs[0].of_shapes else ("neither encoder reads", "variants")
     return f"in {plural(len(pairs), 'pair')} {who} word order, so that the losses say nothing of the {of}"
 
@@ -109,14 +109,14 @@ def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _counts_of_settings(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """Of the pairs that differ in each setting, in how many either of two values is better, or each of several than which."""
+    """For each knob, in how many pairs either of two values is lower, or which of several is lower than which."""
     for among in grouped(pairs, lambda pair: pair.weighs).values():
         first, second, *more = dict.fromkeys(value for pair in among for value in (pair.first, pair.second))
         yield _lower_ones(among) if more else _counts(among, "", first, second)
 
 
 def _lower_ones(pairs: Sequence[Comparison]) -> str:
-    """Which of several settings are lower than which, in how many of the places where the two were compared."""
+    """Which of several variants are lower than which, in how many of the conditions where they were compared."""
     places = Counter(frozenset((pair.first, pair.second)) for pair in pairs)
     decided = [pair for pair in pairs if pair.status == "decided"]
     below = Counter((pair.lower, pair.second if pair.first_is_lower else pair.first) for pair in decided)
@@ -129,7 +129,7 @@ def _lower_ones(pairs: Sequence[Comparison]) -> str:
 
 
 def _in_places(decided: int, places: int) -> str:
-    """In how many of the places of a pair it is decided for one side; empty where it has one alone."""
+    """In how many conditions a pair is decided for one side; empty where there is only one."""
     return f" in {decided} of {places}" if places > 1 else ""
 
 
@@ -212,10 +212,9 @@ def chance_words(undecided: TestedDifference) -> str:
 
 
 def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
-    """The averages over conditions of two shapes or two settings, all of one kind.
+    """The averages over conditions of shapes or variants, all of one kind.
 
-    Of several, it says by how much each exceeds the lowest. Where none is below all others, since not all were compared at
-    the same conditions, it lists each average.
+    Of several, it says by how much each exceeds the lowest; without a lowest, it lists each average.
     """
     groups = connected(averages)
     for alike in groups[:MOST_FAMILIES]:
@@ -257,7 +256,7 @@ def connected(pairs: Sequence[PairT]) -> list[list[PairT]]:
 
 
 def _average_clause(average: Average) -> str:
-    """An average over places with its interval, verdict and range."""
+    """An average over conditions with its interval, verdict and range."""
     span_of_places = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} conditions"
     return f"{average.difference.to_text()}, {status_words(average.status)}, {span_of_places}{_opposed(average)}"
 

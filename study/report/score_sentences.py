@@ -40,7 +40,7 @@ SCORES = f"Each encoder's mean over its runs and the seeds of fine-tuning, besid
 
 
 def score_findings(evidence: Evidence) -> list[str]:
-    """Which tasks follow the loss, what needs no pre-training, and the best on average; none where nothing was scored."""
+    """Which tasks follow the loss, how scores compare with baselines, and the best on average; empty without scores."""
     found = evidence.downstream
     if found is None:
         return []
@@ -67,7 +67,7 @@ def _verdicts(found: DownstreamEvidence) -> Iterator[str]:
 
 
 def _hopeless(found: DownstreamEvidence, undecided: Sequence[str]) -> str:
-    """Of which undecided tasks no order of so few encoders has a p that so many tasks leave below 5%, in words."""
+    """Which undecided tasks cannot be decided by so few encoders in any order, given so many tasks."""
     tested = {task.task: task for task in found.tasks if task.trend and task.trend.p_value is not None}
     few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
     if not few:
@@ -99,12 +99,12 @@ def _where(counts: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _of(count: tuple[int, int]) -> str | None:
-    """How many encoders of how many, None where none was compared."""
+    """`k of n`, None where none was compared."""
     return f"{count[0]} of {count[1]}" if count[1] else None
 
 
 def _unusual(found: DownstreamEvidence) -> Iterator[str]:
-    """The tasks that were scored with other than the usual knobs, such as a limit of the examples."""
+    """The tasks that were scored with unusual knobs, such as a limit of examples."""
     knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in found.tasks}
     for words, tasks in grouped(knobs, knobs.__getitem__).items():
         if words and not all(words in task for task in tasks):

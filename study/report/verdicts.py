@@ -61,7 +61,7 @@ def verdict_of(evidence: Evidence) -> Verdict:
 
 
 def asks_about(evidence: Evidence, *words: str) -> bool:
-    """Whether the question asks about any of some words, such as `parameters`; what is only held equal does not count."""
+    """Whether the question asks about any of some words, such as `parameter`; what is held equal does not count."""
     question = re.sub(r"\bequal [\w-]+( parameters)?", "", evidence.sweep.question.lower())
     return any(re.search(rf"\b{word}s?\b", question) for word in words)
 
@@ -242,7 +242,7 @@ def _where(pair: Pair) -> str:
 
 
 def _certainty(compared: Sequence[Comparison]) -> str:
-    """How sure the verdict over pairs is: the test, the condition it stands under, and what it was measured over."""
+    """How sure the verdict over pairs is: its condition, the test, and what it was measured over."""
     parts = []
     if any(pair.reads_order is None for pair in compared):
         parts.append("It holds if these encoders read word order (not measured).")
