@@ -21,6 +21,7 @@ from study.plotting import (
     loss_by_shape,
     loss_curves,
     paired_differences,
+    parameters_loss_score,
     score_against_flops,
     score_against_loss,
     score_against_parameters,
@@ -65,6 +66,7 @@ FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
         LawFigure(iso_flop_valleys.frame, iso_flop_valleys.draw),
         "Loss against parameters at each training budget, with the minima",
     ),
+    "parameters_loss_score": (parameters_loss_score, "From parameters to loss to score, averaged over tasks"),
     "score_against_loss": (score_against_loss, "Downstream score against loss, with the law from one to the other"),
     "score_against_parameters": (
         score_against_parameters,

@@ -753,7 +753,12 @@ def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolde
     monkeypatch.setattr("study.report.answer.FIGURES", drawn)
     scored.scores_file.unlink()
     answer = report(scored)
-    assert answer.figures == ("score_against_loss", "score_against_parameters", "score_against_flops")
+    assert answer.figures == (
+        "parameters_loss_score",
+        "score_against_loss",
+        "score_against_parameters",
+        "score_against_flops",
+    )
     text = scored.answer_file.read_text()
     assert "<summary>Scores against the loss</summary>" in text
     assert "<summary>Laws from loss to score</summary>" in text

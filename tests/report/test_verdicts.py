@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from study.evidence.evidence import Evidence, gather
-from study.report.answer import Answer
+from study.plotting import parameters_loss_score
+from study.report.answer import CONVENTIONS, Answer
 from study.report.verdicts import asks_about, verdict_of
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, add_run, depth_or_width, in_setting, run_config, sweep_folder
@@ -65,6 +66,14 @@ def test_a_question_about_scores_is_answered_with_scores(tmp_path: Path) -> None
     assert answer.headline.startswith("Scores ")
     assert "averaged over tasks, scores have a rank correlation of " in answer.headline
     assert "encoders, adjusted by Holm over 2 tasks" in answer.verdict.certainty
+    data = parameters_loss_score.frame(answer.evidence)
+    assert len(data) == 5, "one point an encoder, of the average over tasks"
+    cells = {cell.name: cell for cell in answer.evidence.cells}
+    assert data["loss_nats"].tolist() == [cells[name].loss_nats for name in data["cell"]]
+    assert data["parameters"].tolist() == [cells[name].parameters for name in data["cell"]]
+    left, middle, right = parameters_loss_score.draw(data).axes
+    assert middle.xaxis_inverted(), "the loss falls to the right, so that better is up and right"
+    assert left.get_xlabel() == right.get_xlabel() == "parameters"
     assert "](figures/score_against_loss.svg)" in answer.to_markdown().partition("What would change")[0]
 
 
@@ -102,6 +111,11 @@ def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Pa
         evidence = evidence_of(folder)
         assert asks_about(evidence, "parameter") == asked
         assert ("doubling depth +85.1M" in Answer(evidence, ()).to_markdown()) == asked
+
+
+def test_the_conventions_explain_every_status_of_a_rate() -> None:
+    text = " ".join(CONVENTIONS)
+    assert all(f"{status}: " in text for status in ("Chosen rate", "Bracketed", "Transferred", "Vertex"))
 
 
 def test_a_comparison_that_is_missing_is_the_answer(tmp_path: Path) -> None:
