@@ -100,10 +100,10 @@ class TestedDifference:
 _J = TypeVar("_J", bound=TestedDifference)
 
 
-def adjust_by_holm(found: Sequence[_J]) -> tuple[_J, ...]:
+def adjust_by_holm(differences: Sequence[_J]) -> tuple[_J, ...]:
     """These, which are all of their kind, the p-values of those on which there may be a verdict adjusted for each other."""
-    adjusted = holm([None if one.reads_order is False else one.difference.p_value for one in found])
-    return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(found, adjusted, strict=True))
+    adjusted = holm([None if one.reads_order is False else one.difference.p_value for one in differences])
+    return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(differences, adjusted, strict=True))
 
 
 def paired_difference(

@@ -230,11 +230,11 @@ def _law(floor: bool, tokens: bool) -> SumOfTerms:
     return SumOfTerms("size and depth", formula, conventions, "ours", "loss", terms, signed=True)
 
 
-def _doubling(found: Fit) -> tuple[float, tuple[float, float] | None]:
+def _doubling(fit: Fit) -> tuple[float, tuple[float, float] | None]:
     """What doubling the depth adds at the middle of all sizes, with its interval over the resamples."""
-    middle = {name: np.full(2, np.exp(np.log(values).mean())) for name, values in found.observations.columns.items()}
+    middle = {name: np.full(2, np.exp(np.log(values).mean())) for name, values in fit.observations.columns.items()}
     middle["depth"] = middle["depth"] * np.sqrt([2.0, 0.5])
-    deeper, shallower = found.predict(middle)
-    resampled = found.predictions(middle)
-    low, high = found.interval(resampled[:, 0] - resampled[:, 1])
+    deeper, shallower = fit.predict(middle)
+    resampled = fit.predictions(middle)
+    low, high = fit.interval(resampled[:, 0] - resampled[:, 1])
     return float(deeper - shallower), (float(low), float(high)) if len(resampled) else None

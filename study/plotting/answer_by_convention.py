@@ -15,13 +15,13 @@ from study.laws.multiverse import Multiverse
 from study.plotting.style import drawable, legend_below, panels, save_in, series_styles, theme
 
 
-def frame(found: Multiverse) -> pd.DataFrame:
+def frame(multiverse: Multiverse) -> pd.DataFrame:
     """One row a universe that has an answer, from the lowest value on, with the question that it is about."""
-    rows, threshold = [], found.question.threshold
-    for universe, answer in zip(found.answered, found.answers, strict=True):
+    rows, threshold = [], multiverse.question.threshold
+    for universe, answer in zip(multiverse.answered, multiverse.answers, strict=True):
         low, high = universe.interval or (None, None)
-        asked = {"quantity": found.question.quantity, "threshold": threshold, "question": found.question.text}
-        verdict = {"answer": answer, "decided": universe.decided(threshold), "verdict": found.verdict}
+        asked = {"quantity": multiverse.question.quantity, "threshold": threshold, "question": multiverse.question.text}
+        verdict = {"answer": answer, "decided": universe.decided(threshold), "verdict": multiverse.verdict}
         rows.append(
             {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **verdict, **asked}
         )
@@ -50,9 +50,9 @@ def draw(data: pd.DataFrame) -> Figure:
     return figure
 
 
-def save_multiverse(found: Multiverse, into: Path, png: bool = False) -> None:
+def save_multiverse(multiverse: Multiverse, into: Path, png: bool = False) -> None:
     """Write the figure, where any universe has an answer, and `multiverse.json` into a folder."""
-    text = json.dumps(rounded_all(found.to_dict()), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(rounded_all(multiverse.to_dict()), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "multiverse.json", text.encode() + b"\n")
-    if not (data := frame(found)).empty:
+    if not (data := frame(multiverse)).empty:
         save_in(draw(drawable(data)), into, "answer_by_convention", png)

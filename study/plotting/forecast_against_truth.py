@@ -16,9 +16,9 @@ from study.plotting.style import MANY, panels, theme, title_above
 COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
 
 
-def frame(found: LawFit) -> pd.DataFrame:
+def frame(fitted: LawFit) -> pd.DataFrame:
     """One row a row held out, at most MANY, with the law and its status; empty where there is no forecast."""
-    forecast = found.forecast
+    forecast = fitted.forecast
     if not isinstance(forecast, Forecast):
         return pd.DataFrame()
     data = pd.DataFrame(
@@ -29,8 +29,8 @@ def frame(found: LawFit) -> pd.DataFrame:
             "low": forecast.low,
             "high": forecast.high,
             "interval": np.where(np.isnan(forecast.low), NO_INTERVAL, np.where(forecast.covered, COVERS, MISSES)),
-            "predicts": axis_of(found.fit.law.predicts, found.fit.observations.roles),
-            "law": found.name,
+            "predicts": axis_of(fitted.fit.law.predicts, fitted.fit.observations.roles),
+            "law": fitted.name,
             "caption": f"{status_words(forecast.status)}; mean |error| {forecast.mean_error}, n = {len(forecast.labels)}",
         }
     )

@@ -32,7 +32,7 @@ _RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 9, "m
 _PLAIN = "0.35"
 
 
-def frame(found: LawFit) -> pd.DataFrame:
+def frame(fitted: LawFit) -> pd.DataFrame:
     """Rows of kind `measured`, one a row of the table (at most MANY) and variable, and rows of kind `curve`.
 
     A measured row holds the size, the measured value, the law's value and its 95% interval, which for new runs holds their
@@ -40,10 +40,10 @@ def frame(found: LawFit) -> pd.DataFrame:
     fit's space. A curve is the law against one variable at a `level` of the variable `by`, with its own 95% interval. `title`
     and the names of the axes stand in every row.
     """
-    forecast = found.forecast.labels if isinstance(found.forecast, Forecast) else ()
-    law, roles = found.fit.law, found.fit.observations.roles
-    points = found.fit.observations.thinned(MANY)
-    predictions = forecast_rows(found.fit, points)
+    forecast = fitted.forecast.labels if isinstance(fitted.forecast, Forecast) else ()
+    law, roles = fitted.fit.law, fitted.fit.observations.roles
+    points = fitted.fit.observations.thinned(MANY)
+    predictions = forecast_rows(fitted.fit, points)
     axes = {name: points.columns[name] for name in law.variables} | {BUDGET: points.budget}
     measured = [
         pd.DataFrame(
@@ -56,27 +56,27 @@ def frame(found: LawFit) -> pd.DataFrame:
                 "law": predictions.predicted,
                 "low": predictions.low,
                 "high": predictions.high,
-                "residual": found.fit.residual(predictions.predicted, points.response),
+                "residual": fitted.fit.residual(predictions.predicted, points.response),
                 "forecast": np.isin(points.labels, forecast),
-                "by": (by := _other(found.fit, name)),
+                "by": (by := _other(fitted.fit, name)),
                 "level": points.columns[by] if by else np.nan,
             }
         )
         for name, values in axes.items()
     ]
-    curves = [curve for name in law.variables for curve in _curves(found.fit, name)]
+    curves = [curve for name in law.variables for curve in _curves(fitted.fit, name)]
     both = pd.concat([*measured, *curves], ignore_index=True)
-    return both.assign(predicts=axis_of(law.predicts, roles), space=found.fit.settings.space, title=_title(found))
+    return both.assign(predicts=axis_of(law.predicts, roles), space=fitted.fit.settings.space, title=_title(fitted))
 
 
-def _title(found: LawFit) -> str:
+def _title(fitted: LawFit) -> str:
     """The law, its status and, where they are known, its exponents with their intervals."""
-    law = f"{found.name}: {found.fit.law.formula} ({status_words(found.fit.status)}, n = {found.fit.n})"
-    intervals = found.fit.intervals if found.fit.usable else {}
+    law = f"{fitted.name}: {fitted.fit.law.formula} ({status_words(fitted.fit.status)}, n = {fitted.fit.n})"
+    intervals = fitted.fit.intervals if fitted.fit.usable else {}
     exponents = [
-        f"{name} {found.fit.estimates[name]:.3g} ({low:.3g} to {high:.3g})"
+        f"{name} {fitted.fit.estimates[name]:.3g} ({low:.3g} to {high:.3g})"
         for name, (low, high) in intervals.items()
-        if name in found.fit.law.exponents
+        if name in fitted.fit.law.exponents
     ]
     return "\n".join(filter(None, (law, ", ".join(exponents))))
 

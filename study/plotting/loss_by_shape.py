@@ -59,12 +59,12 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     return _with_contours(lowest, lambda depth, width: _non_embedding(example, ratio, depth, width), label)
 
 
-def frame_of_law(found: LawFit) -> pd.DataFrame:
+def frame_of_law(fitted: LawFit) -> pd.DataFrame:
     """The same of a table with depth and width, contours of 12·depth·width²; empty where the law has no depth and width."""
-    columns = found.fit.observations.columns
-    if not {"depth", "width"} <= columns.keys() or found.fit.law.predicts != "loss":
+    columns = fitted.fit.observations.columns
+    if not {"depth", "width"} <= columns.keys() or fitted.fit.law.predicts != "loss":
         return pd.DataFrame()
-    loss = found.fit.observations.response
+    loss = fitted.fit.observations.response
     rows = pd.DataFrame({"panel": "", "depth": columns["depth"], "width": columns["width"], "loss": loss})
     return _with_contours(_lowest(rows), lambda depth, width: 12.0 * depth * width**2, "lowest loss of a shape")
 

@@ -66,13 +66,13 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 def _row(pair: Comparison | Average) -> dict[str, Any]:
     """What is drawn of a difference."""
-    found = pair.difference
+    difference = pair.difference
     return {
-        "estimate_nats": found.estimate_nats,
-        "low_nats": found.low_nats,
-        "high_nats": found.high_nats,
-        "n_sequences": found.n_sequences,
-        "n_seeds": "+".join(map(str, found.n_seeds)),
+        "estimate_nats": difference.estimate_nats,
+        "low_nats": difference.low_nats,
+        "high_nats": difference.high_nats,
+        "n_sequences": difference.n_sequences,
+        "n_seeds": "+".join(map(str, difference.n_seeds)),
         "status": pair.status,
         "sides": _SIDES.get(pair.weighs, (pair.first, pair.second)),
         "equal": "shape" if pair.equal == "shape" else "parameters",

@@ -33,16 +33,16 @@ def differences(evidence: Evidence, of_shapes: bool) -> str:
     )
 
 
-def _test_columns(found: TestedDifference) -> dict[str, object]:
+def _test_columns(tested: TestedDifference) -> dict[str, object]:
     """A difference, its interval and Holm's adjusted p."""
-    p_value = None if found.p_value_holm is None else f"{found.p_value_holm:.2g}"
-    return {"nats": signed(found.difference.estimate_nats), "95% interval": found.difference.bounds, "Holm p": p_value}
+    p_value = None if tested.p_value_holm is None else f"{tested.p_value_holm:.2g}"
+    return {"nats": signed(tested.difference.estimate_nats), "95% interval": tested.difference.bounds, "Holm p": p_value}
 
 
-def _seeds(found: Difference) -> dict[str, object]:
+def _seeds(difference: Difference) -> dict[str, object]:
     """The seeds of both sides, and the degrees of freedom of their variance."""
-    first, second = found.n_seeds
-    freedom = None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}"
+    first, second = difference.n_seeds
+    freedom = None if difference.degrees_of_freedom is None else f"{difference.degrees_of_freedom:.1f}"
     return {"seeds": f"{first} and {second}", "dof of seeds": freedom}
 
 
@@ -147,38 +147,38 @@ def laws(evidence: Evidence) -> str:
 
 def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
     """One row per parameter; one without a value where the runs do not determine them."""
-    found = law.fit
+    fit = law.fit
     constants = [
-        (name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in found.intervals.items()
+        (name, f"{fit.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in fit.intervals.items()
     ]
-    of_law = {"law": law.name, "status": status_words(found.status)}
-    for name, estimate, interval in constants if found.usable else [(None, None, None)]:
-        yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": found.n}
+    of_law = {"law": law.name, "status": status_words(fit.status)}
+    for name, estimate, interval in constants if fit.usable else [(None, None, None)]:
+        yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": fit.n}
 
 
-def law_by_count(found: LawFit) -> str:
+def law_by_count(fitted: LawFit) -> str:
     """A ledger's law in every count of its variables: constants where they are determined, and forecast; empty for no count."""
-    parameters = found.fit.law.parameters
-    return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(found).items()])
+    parameters = fitted.fit.law.parameters
+    return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(fitted).items()])
 
 
-def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
+def _counted_row(count: str, fitted: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
     """Status, constants and forecast of a law in one count."""
-    if isinstance(found, str):
-        return {"counted as": count, "status": f"none: {found}"} | dict.fromkeys(
+    if isinstance(fitted, str):
+        return {"counted as": count, "status": f"none: {fitted}"} | dict.fromkeys(
             [*parameters, "held-out error", "its intervals"]
         )
-    forecast = found.forecast
+    forecast = fitted.forecast
     error, covered = (None, forecast) if isinstance(forecast, str) else (forecast.mean_error, forecast.coverage)
-    constants = {name: _constant(found.fit, name) if found.fit.usable else None for name in parameters}
-    status = status_words(found.fit.status)
+    constants = {name: _constant(fitted.fit, name) if fitted.fit.usable else None for name in parameters}
+    status = status_words(fitted.fit.status)
     return {"counted as": count, "status": status, **constants, "held-out error": error, "its intervals": covered}
 
 
-def _constant(found: Fit, name: str) -> str:
+def _constant(fit: Fit, name: str) -> str:
     """A constant with its interval, where it has one."""
-    interval = found.intervals.get(name)
-    return f"{found.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
+    interval = fit.intervals.get(name)
+    return f"{fit.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
 
 
 def cells(evidence: Evidence) -> str:

@@ -36,24 +36,26 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
     )
 
 
-def law_sentence(found: LawFit) -> str:
+def law_sentence(fitted: LawFit) -> str:
     """A law's fit in one sentence: status, n, exponents with intervals, and what it said of the runs held out."""
-    law = found.fit.law
-    status = status_words(found.fit.status, found.fit.reasons)
-    columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
-    points = found.fit.observations
-    n = f"n = {found.fit.n}" if points.n_clusters == found.fit.n else f"n = {points.counted}"
-    if not found.fit.usable:
-        return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
-    parts = filter(None, (exponents_in_words(found), describe_lack_of_fit(found.lack_of_fit), _forecast_words(found.forecast)))
-    return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {'; '.join(parts)}."
+    law = fitted.fit.law
+    status = status_words(fitted.fit.status, fitted.fit.reasons)
+    columns = ", ".join(fitted.fit.observations.roles.get(name, name) for name in law.variables)
+    points = fitted.fit.observations
+    n = f"n = {fitted.fit.n}" if points.n_clusters == fitted.fit.n else f"n = {points.counted}"
+    if not fitted.fit.usable:
+        return f"{fitted.name}, {law.formula}, over {columns}: {status}, {n}."
+    parts = filter(
+        None, (exponents_in_words(fitted), describe_lack_of_fit(fitted.lack_of_fit), _forecast_words(fitted.forecast))
+    )
+    return f"{fitted.name}, {law.formula}, over {columns}: {status}, {n}; {'; '.join(filter(None, parts))}."
 
 
-def exponents_in_words(found: LawFit) -> str:
+def exponents_in_words(fitted: LawFit) -> str:
     """The exponents with their intervals."""
-    intervals = ((name, *found.fit.intervals[name]) for name in found.fit.law.exponents)
+    intervals = ((name, *fitted.fit.intervals[name]) for name in fitted.fit.law.exponents)
     return ", ".join(
-        f"{name} {found.fit.estimates[name]:.3g} (95% interval {low:.3g} to {high:.3g})" for name, low, high in intervals
+        f"{name} {fitted.fit.estimates[name]:.3g} (95% interval {low:.3g} to {high:.3g})" for name, low, high in intervals
     )
 
 

@@ -210,13 +210,15 @@ def _open_vertices(evidence: Evidence) -> Iterator[str]:
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
     for pair in decided:
         first, second = (cells[name].rates.gain_left_nats for name in (pair.first_cell, pair.second_cell))
-        found = pair.difference
-        if first is None or second is None or found.low_nats is None or found.high_nats is None:
+        difference = pair.difference
+        if first is None or second is None or difference.low_nats is None or difference.high_nats is None:
             continue
-        at_vertices = found.estimate_nats - first + second
-        if not found.low_nats <= at_vertices <= found.high_nats:
-            change = f"{pair.first} minus {pair.second} {signed(at_vertices)} in place of {signed(found.estimate_nats)} nats"
-            moved.append((abs(at_vertices - found.estimate_nats), f"{change} at {pair.family}"))
+        at_vertices = difference.estimate_nats - first + second
+        if not difference.low_nats <= at_vertices <= difference.high_nats:
+            change = (
+                f"{pair.first} minus {pair.second} {signed(at_vertices)} in place of {signed(difference.estimate_nats)} nats"
+            )
+            moved.append((abs(at_vertices - difference.estimate_nats), f"{change} at {pair.family}"))
     if moved:
         most = "; ".join(words for _, words in sorted(moved, reverse=True)[:MOST_STEPS])
         count = f"{len(moved)} of {plural(len(decided), 'decided pair')} out of the interval"
@@ -286,8 +288,8 @@ def _why_unscored(missing: int, runs: int) -> str:
 
 def _scored(evidence: Evidence, task: str) -> set[str]:
     """The runs that were scored on a task in any way."""
-    found = evidence.downstream.tasks if evidence.downstream else ()
-    ways = (of_task.points for of_task in found if of_task.task == task or of_task.task.startswith(f"{task} ("))
+    tasks = evidence.downstream.tasks if evidence.downstream else ()
+    ways = (of_task.points for of_task in tasks if of_task.task == task or of_task.task.startswith(f"{task} ("))
     return {run for points in ways for runs in points["runs"] for run in runs}
 
 

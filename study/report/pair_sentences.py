@@ -89,11 +89,11 @@ def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
     return f"{winner}{' in every pair' if len(pairs) > 1 else ''}: {words}"
 
 
-def why_unknown(found: Sequence[TestedDifference]) -> str:
+def why_unknown(differences: Sequence[TestedDifference]) -> str:
     """Why chance between seeds is known of none of these differences; empty where it is of any."""
-    if any(one.status != "no_seed_replicates" for one in found):
+    if any(one.status != "no_seed_replicates" for one in differences):
         return ""
-    alone = all(max(one.difference.n_seeds) < 2 for one in found)
+    alone = all(max(one.difference.n_seeds) < 2 for one in differences)
     why = "no cell has two usable seeds" if alone else "each has a cell of one seed, beside others that scatter unevenly"
     return f"{why}, so chance between seeds is unknown"
 

@@ -41,22 +41,22 @@ SCORES = f"Each encoder's mean over its runs and the seeds of fine-tuning, besid
 
 def score_findings(evidence: Evidence) -> list[str]:
     """Which tasks follow the loss, how scores compare with baselines, and the best on average; empty without scores."""
-    found = evidence.downstream
-    if found is None:
+    scores = evidence.downstream
+    if scores is None:
         return []
-    return [*_verdicts(found), *_beside_baselines(found), *_average(found), *_unusual(found), *_truncated(found)]
+    return [*_verdicts(scores), *_beside_baselines(scores), *_average(scores), *_unusual(scores), *_truncated(scores)]
 
 
-def _verdicts(found: DownstreamEvidence) -> Iterator[str]:
-    verdicts = {task.task: None if task.trend is None else task.trend.verdict for task in found.tasks}
+def _verdicts(scores: DownstreamEvidence) -> Iterator[str]:
+    verdicts = {task.task: None if task.trend is None else task.trend.verdict for task in scores.tasks}
     by_verdict = grouped(verdicts, verdicts.__getitem__)
     for verdict, words in _WORDS.items():
         if names := by_verdict.get(verdict):
-            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found, names) if verdict == 'undecided' else ''}."
+            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(scores, names) if verdict == 'undecided' else ''}."
     if "untested" in by_verdict:
         correlations = ", ".join(
             f"{task.task} {task.trend.correlation:+.2f}"
-            for task in found.tasks
+            for task in scores.tasks
             if task.trend is not None and task.trend.verdict == "untested"
         )
         began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
@@ -66,9 +66,9 @@ def _verdicts(found: DownstreamEvidence) -> Iterator[str]:
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
 
 
-def _hopeless(found: DownstreamEvidence, undecided: Sequence[str]) -> str:
+def _hopeless(scores: DownstreamEvidence, undecided: Sequence[str]) -> str:
     """Which undecided tasks cannot be decided by so few encoders in any order, given so many tasks."""
-    tested = {task.task: task for task in found.tasks if task.trend and task.trend.p_value is not None}
+    tested = {task.task: task for task in scores.tasks if task.trend and task.trend.p_value is not None}
     few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
     if not few:
         return ""
@@ -78,16 +78,16 @@ def _hopeless(found: DownstreamEvidence, undecided: Sequence[str]) -> str:
     return f"; {most} at most{which} cannot decide {one} in whatever order, more of them might"
 
 
-def _beside_baselines(found: DownstreamEvidence) -> Iterator[str]:
+def _beside_baselines(scores: DownstreamEvidence) -> Iterator[str]:
     """Where pre-training shows, where it hurts, and where a bag of words does better than an encoder."""
-    if compared := {task.task: task.above_untrained for task in found.tasks if task.beside_untrained.of}:
+    if compared := {task.task: task.above_untrained for task in scores.tasks if task.beside_untrained.of}:
         none = ", ".join(name for name, (encoders, _) in compared.items() if not encoders)
         rest = f"; none on {none}" if none and any(encoders for encoders, _ in compared.values()) else ""
         baselines = "the same encoders untrained and above the majority class"
         yield f"Encoders above {baselines}, beyond noise, each tested at 5%: {_where(compared)}{rest}."
-        below = _where({task.task: (task.beside_untrained.below, task.beside_untrained.of) for task in found.tasks})
+        below = _where({task.task: (task.beside_untrained.below, task.beside_untrained.of) for task in scores.tasks})
         yield f"Encoders below the same encoders untrained, beyond noise likewise: {below}."
-    if words := {task.task: task.beside_words for task in found.tasks if task.beside_words.of}:
+    if words := {task.task: task.beside_words for task in scores.tasks if task.beside_words.of}:
         above = _where({name: (beside.above, beside.of) for name, beside in words.items()})
         below = _where({name: (beside.below, beside.of) for name, beside in words.items()})
         yield f"Beside a bag of words, beyond noise likewise, encoders above: {above}; below: {below}."
@@ -103,17 +103,17 @@ def _of(count: tuple[int, int]) -> str | None:
     return f"{count[0]} of {count[1]}" if count[1] else None
 
 
-def _unusual(found: DownstreamEvidence) -> Iterator[str]:
+def _unusual(scores: DownstreamEvidence) -> Iterator[str]:
     """The tasks that were scored with unusual knobs, such as a limit of examples."""
-    knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in found.tasks}
+    knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in scores.tasks}
     for words, tasks in grouped(knobs, knobs.__getitem__).items():
         if words and not all(words in task for task in tasks):
             yield f"Scored with {words}: {', '.join(tasks)}."
 
 
-def _truncated(found: DownstreamEvidence) -> Iterator[str]:
+def _truncated(scores: DownstreamEvidence) -> Iterator[str]:
     """How many examples of each task some encoder did not read whole."""
-    most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in found.tasks}
+    most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in scores.tasks}
     if truncated := ", ".join(
         f"{task} {row['truncated_examples']:,.0f} of {row['examples']:,.0f}"
         for task, row in most.items()
@@ -122,11 +122,11 @@ def _truncated(found: DownstreamEvidence) -> Iterator[str]:
         yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {truncated}."
 
 
-def _average(found: DownstreamEvidence) -> Iterator[str]:
-    if found.average is not None:
-        yield from _best_on_average(found.average, max(len(task.points) for task in found.tasks))
-        yield from _trend_of_average(found.average)
-    for reason, tasks in grouped(found.left_out, found.left_out.__getitem__).items():
+def _average(scores: DownstreamEvidence) -> Iterator[str]:
+    if scores.average is not None:
+        yield from _best_on_average(scores.average, max(len(task.points) for task in scores.tasks))
+        yield from _trend_of_average(scores.average)
+    for reason, tasks in grouped(scores.left_out, scores.left_out.__getitem__).items():
         yield f"Left out of the average ({reason}): {', '.join(tasks)}."
 
 
@@ -163,8 +163,8 @@ def _interval(trend: Trend) -> str | None:
 
 def trend_table(evidence: Evidence) -> str:
     """Each task's best score beside what needs no pre-training, and its rank correlation with the falling loss."""
-    found = evidence.downstream
-    if found is None:
+    scores = evidence.downstream
+    if scores is None:
         return ""
     intro = (
         "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
@@ -175,7 +175,7 @@ def trend_table(evidence: Evidence) -> str:
         "(score − chance)/(1 − chance), where chance is the score of the majority class; a run of "
         f"pre-training is averaged over its tasks first, since luck may go through all of them. {NOISE}"
     )
-    return f"{intro}\n\n{table_of([_trend_row(task) for task in found.all])}"
+    return f"{intro}\n\n{table_of([_trend_row(task) for task in scores.all])}"
 
 
 def _trend_row(task: TaskScores) -> dict[str, object]:
@@ -204,8 +204,8 @@ def _chance(p_value: float | None) -> str | None:
 
 def law_table(evidence: Evidence) -> str:
     """The law from loss to score of each task, and what it forecast of the largest encoders from the others."""
-    found = evidence.downstream
-    if found is None:
+    scores = evidence.downstream
+    if scores is None:
         return ""
     intro = (
         "Forecasts are of the largest shapes at budgets beyond those of the others, by the law fitted to these: at their "
@@ -214,7 +214,7 @@ def law_table(evidence: Evidence) -> str:
         f"{FREE_FROM} shapes chance is taken as measured and the ceiling as 1; where scores level off below that, the law and "
         "its intervals are wrong, whatever its status."
     )
-    return f"{intro}\n\n{table_of([_law_row(task) for task in found.all])}"
+    return f"{intro}\n\n{table_of([_law_row(task) for task in scores.all])}"
 
 
 def _law_row(task: TaskScores) -> dict[str, object]:
@@ -282,8 +282,8 @@ def _written(name: str, value: Any) -> object:
 
 def published_table(evidence: Evidence) -> str:
     """The published scores of the tasks, each beside an encoder of its size; empty where nobody has published any."""
-    found = evidence.downstream
-    rows = [] if found is None else [row for task in found.tasks for row in _published_rows(task)]
+    scores = evidence.downstream
+    rows = [] if scores is None else [row for task in scores.tasks for row in _published_rows(task)]
     if not rows:
         return ""
     intro = (

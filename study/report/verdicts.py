@@ -67,29 +67,29 @@ def asks_about(evidence: Evidence, *words: str) -> bool:
 
 
 def _on_scores(evidence: Evidence) -> Verdict:
-    found = evidence.downstream
-    assert found is not None
-    clauses = [_trends(found)]
-    if asks_about(evidence, "untrained") and (beside := _beside_untrained(found)):
+    scores = evidence.downstream
+    assert scores is not None
+    clauses = [_trends(scores)]
+    if asks_about(evidence, "untrained") and (beside := _beside_untrained(scores)):
         clauses.insert(0, beside)
     if asks_about(evidence, "cut") and evidence.cuts:
         clauses.insert(0, _cuts(evidence))
-    encoders, tasks = plural(max(len(task.points) for task in found.tasks), "encoder"), plural(len(found.tasks), "task")
+    encoders, tasks = plural(max(len(task.points) for task in scores.tasks), "encoder"), plural(len(scores.tasks), "task")
     certainty = f"Permutation tests at 5% over {encoders}, adjusted by Holm over {tasks}."
-    if _untested(found):
+    if _untested(scores):
         certainty = f"Scores are not tested: the {encoders} share layers or a trunk, so that they are no independent draws."
     change = "encoders of more sizes, and more seeds of pre-training and of fine-tuning"
     figures = ("score_against_loss", "score_against_parameters")
     return Verdict(_sentence(evidence, clauses), certainty, change, figures, "downstream")
 
 
-def _untested(found: DownstreamEvidence) -> bool:
-    return any(task.trend is not None and task.trend.verdict == "untested" for task in found.tasks)
+def _untested(scores: DownstreamEvidence) -> bool:
+    return any(task.trend is not None and task.trend.verdict == "untested" for task in scores.tasks)
 
 
-def _beside_untrained(found: DownstreamEvidence) -> str:
+def _beside_untrained(scores: DownstreamEvidence) -> str:
     """On which tasks pre-training beats the same encoders untrained."""
-    compared = [task for task in found.tasks if task.beside_untrained.of]
+    compared = [task for task in scores.tasks if task.beside_untrained.of]
     if not compared:
         return ""
     above = [task.task for task in compared if task.above_untrained[0]]
@@ -108,21 +108,21 @@ _TRENDS: dict[TrendVerdict, str] = {
 }
 
 
-def _trends(found: DownstreamEvidence) -> str:
+def _trends(scores: DownstreamEvidence) -> str:
     """How scores go with the loss, task by task, and on average."""
-    verdicts = {task.task: task.trend.verdict for task in found.tasks if task.trend is not None}
+    verdicts = {task.task: task.trend.verdict for task in scores.tasks if task.trend is not None}
     by_verdict = grouped(verdicts, verdicts.__getitem__)
-    parts = [f"{words} {_tasks(by_verdict[name], len(found.tasks))}" for name, words in _TRENDS.items() if name in by_verdict]
-    average = _average_trend(found)
+    parts = [f"{words} {_tasks(by_verdict[name], len(scores.tasks))}" for name, words in _TRENDS.items() if name in by_verdict]
+    average = _average_trend(scores)
     if parts:
         return "; ".join(filter(None, (f"scores {joined(parts)}", average)))
     return average or "too few encoders were scored to relate scores to the loss"
 
 
-def _average_trend(found: DownstreamEvidence) -> str:
-    if found.average is None or found.average.trend is None:
+def _average_trend(scores: DownstreamEvidence) -> str:
+    if scores.average is None or scores.average.trend is None:
         return ""
-    trend = found.average.trend
+    trend = scores.average.trend
     interval = "no interval" if trend.low is None else f"95% interval {trend.low:+.2f} to {trend.high:+.2f}"
     return f"averaged over tasks, scores have a rank correlation of {trend.correlation:+.2f} with the falling loss ({interval})"
 
