@@ -348,7 +348,7 @@ def test_encoders_that_begin_with_layers_of_one_are_not_drawn_apart(tmp_path: Pa
         told = " ".join(score_findings(evidence))
         blimp, sst2, average = (f"{trend.correlation:+.2f}" for trend in trends)
         began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
-        why = f"no interval or p is told, since {began}."
+        why = f"no interval or p, since {began}."
         assert (f"Rank correlation with the falling loss: blimp {blimp}, sst2 {sst2}; {why}" in told) != tested
         assert (
             f"The average's rank correlation with the falling loss is {average} (3 encoders, not drawn apart)." in told
