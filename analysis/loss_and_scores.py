@@ -61,7 +61,7 @@ def _(bullets, escape, evidence, findings, mo, run_count):
 @app.cell
 def _(SCORES, evidence, mo, scores_frame):
     _told = scores_frame(evidence)
-    _first = ["task", "encoder", "score", "± 95%", "untrained", "commonest answer", "words without order"]
+    _first = ["task", "encoder", "score", "± 95%", "untrained", "majority class", "bag of words"]
     _fractions = [name for name in _told.select_dtypes("float") if name != "parameters"]
     mo.vstack(
         [
@@ -70,7 +70,7 @@ def _(SCORES, evidence, mo, scores_frame):
                 ## Scores beside baselines
 
                 A score says what pre-training gave only so far as it is above what stands right of it: the same architecture
-                untrained, the commonest answer, and a bag of words. {SCORES}
+                untrained, the majority class, and a bag of words. {SCORES}
                 """
             ),
             mo.ui.table(

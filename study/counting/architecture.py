@@ -16,7 +16,7 @@ SHAPE = tuple(f"architecture.{size}" for size in SIZES)
 """The same as knobs and as ledger columns."""
 
 ALWAYS_WRITTEN = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
-"""The fields that every configuration tells; it tells the others where the architecture is unlike BERT."""
+"""The fields that every configuration writes; it writes the others only where the architecture differs from BERT."""
 
 COUNTED_ALONE: dict[str, tuple[object, ...]] = {
     "position_encoding": ("disentangled", "disentangled_shared"),
@@ -39,7 +39,7 @@ BUILT_AS_BERT = (
 """The fields that study.model builds as BERT has them and no other way."""
 
 NONE = "none"
-"""How people write a value that is not there, and how it is told."""
+"""How a missing value is written."""
 
 NOT_IN_MLM = ("pooler", "second_output_bias")
 """Fields that only totals of other people's models depend on; an MLM model is built alike at any value."""
@@ -268,7 +268,7 @@ class Architecture(Strict):
 
     @property
     def orders_tokens(self) -> bool:
-        """Whether anything tells the encoder in which order its tokens stand; without it an encoder is a bag of words."""
+        """Whether the encoder has any source of token order; without one it is a bag of words."""
         neighbours = (self.trigram_embedding, self.convolution_kernel, self.attention_window)
         return self.position_encoding != "none" or self.distance_bias != "none" or any(neighbours)
 

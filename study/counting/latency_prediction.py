@@ -87,7 +87,7 @@ def fit_latency(
     alone are fitted, else those of all batches and lengths together.
 
     Raises InputError where the table has no such rows, or fewer than three shapes, or those of one depth or one width, which
-    cannot tell what another costs.
+    cannot show what another costs.
     """
     rows, settings = _rows_of(table, precision, threads), "all batches and lengths"
     if setting is not None:
@@ -106,7 +106,7 @@ def fit_latency(
         least, largest = ranges[size]
         if least == largest:
             message = (
-                f"has shapes of {size} {least:g} alone, which cannot tell what {size} costs: study latency with other --shapes"
+                f"has shapes of {size} {least:g} alone, which do not show what {size} costs: study latency with other --shapes"
             )
             raise InputError.at("--latency-table", message)
     features = np.array([_features(*case, precision) for case in cases])

@@ -34,10 +34,9 @@ _FILE = "table.csv"
 
 
 def check_environment(environment: Mapping[str, Any], root: Path) -> None:
-    """Raise InputError where times of this environment cannot be put into its folder under `root`, which may be there or not.
+    """Raise InputError where times of this environment cannot join its folder under `root`, which may not exist yet.
 
-    They cannot where it holds the table of another environment (another torch, Python or system), since times of both in one
-    table could not be compared, or one that is torn.
+    They cannot where its table is torn or from another environment (torch, Python or system), since such times do not compare.
     """
     _there(environment, root)
 
@@ -66,8 +65,8 @@ def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFra
     before = json_of(facts, dict, "give another --out")
     if before is not None and before != dict(environment):
         changed = [name for name in environment if before.get(name) != environment[name]]
-        told = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
-        raise InputError.at(str(folder), f"holds times of another environment ({told}); give another --out")
+        changes = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
+        raise InputError.at(str(folder), f"holds times of another environment ({changes}); give another --out")
     table = folder / _FILE
     return folder, _read(table) if is_there(table) else None
 
@@ -109,7 +108,7 @@ def _read(file: Path) -> pd.DataFrame:
         usable = numbers.between(0, _MOST) & (numbers % 1 == 0 if counted else numbers > 0)
         if not usable.all():
             row, needed = int(usable.argmin()), "whole number from zero on" if counted else "time above zero"
-            told = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, no {needed}"
-            raise InputError.at(str(file), f"{told}; take the row out, and measure it again with study latency")
+            problem = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, no {needed}"
+            raise InputError.at(str(file), f"{problem}; take the row out, and measure it again with study latency")
         table[name] = numbers
     return table

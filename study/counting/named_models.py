@@ -15,10 +15,10 @@ from study.counting.solving import ShapeRules
 
 @dataclass(frozen=True)
 class NamedModel:
-    """One row of the table: what a model is called, its size as its authors or its model card state it, and the sources.
+    """One row of the table: a model's names, its size as authors or model card state it, and the sources.
 
-    `published_status` says how the published size is known, which for most is from memory of the paper or card.
-    A cell of the table that is empty stands for BERT's value of that field.
+    `published_status` says how the published size is known, mostly from memory of the paper or card. An empty cell of the table
+    stands for BERT's value.
     """
 
     name: str
@@ -59,9 +59,9 @@ def find(name: str) -> NamedModel | None:
 
 
 def unknown(name: str, where: str = "") -> InputError:
-    """The error that names the models nearest to an unknown name; `where` says where else it was looked for in vain.
+    """The error that names the models nearest to an unknown name; `where` says where else it was searched.
 
-    A beginning of known names (`albert`) is told all of them, anything else the one name that is nearest.
+    The start of known names (`albert`) lists all of them, anything else the nearest name.
     """
     short = [model.short_name for model in catalogue()]
     known = sorted({alias.lower() for model in catalogue() for alias in (model.name, *model.aliases)})
@@ -80,10 +80,10 @@ def named(name: str) -> Architecture:
 
 
 def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
-    """A named model with some sizes changed, or a shape given by its sizes alone.
+    """A named model with some sizes changed, or a shape given by its sizes.
 
-    Without a name depth and width are needed; heads are width/64 and ffn 4 · width unless given, as in BERT, and the
-    vocabulary has 30,522 word pieces. Raises InputError for an unknown name or an impossible shape.
+    Without a name depth and width are needed; heads default to width/64, ffn to 4 · width, and the vocabulary to 30,522 word
+    pieces, as in BERT. Raises InputError for an unknown name or an impossible shape.
     """
     if name is not None:
         return changed(named(name), sizes, name)

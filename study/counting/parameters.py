@@ -181,11 +181,11 @@ def flops_per_token(architecture: Architecture, sequence_length: int, prediction
 
 
 def spared_flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> float:
-    """What of `train_flops` training here does without, per input token: the last layer's work where nothing is predicted.
+    """The part of `train_flops` that training here saves, per input token: the last layer's work at unpredicted positions.
 
-    Nothing reads its output there, so that of its weights only those of key and value, 2·H², meet all S tokens; its other
-    products, with scores and mixtures 2·S·H, run at the K masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN
-    3·H·F. It stands in no convention, so that depth costs as much everywhere and counts compare with those of other code.
+    Nothing reads that output, so only the key and value weights, 2·H², meet all S tokens; the other products, with scores and
+    mixtures 2·S·H, run at the K masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F. No convention
+    contains it, so that depth costs the same everywhere and counts compare with other code's.
     """
     a, x = architecture, Letters.numbers(architecture)
     weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
@@ -193,10 +193,10 @@ def spared_flops_per_token(architecture: Architecture, sequence_length: int, pre
 
 
 def what_doubling_adds(architecture: Architecture) -> dict[str, int]:
-    """Parameters of the encoder gained when one size is doubled: depth, width (the FFN grows with it), ffn alone, heads.
+    """Parameters of the encoder gained by doubling one size: depth, width (with the FFN), ffn alone, heads.
 
-    Doubling the width keeps the ratio F/H and the number of heads, as families of encoders do; heads cost nothing, since
-    they only divide the width. Counted as `parameters_encoder`.
+    Doubling the width keeps F/H and the number of heads, as families of encoders do; heads only divide the width and cost
+    nothing. Counted as `parameters_encoder`.
     """
     before = parameters(architecture).parameters_encoder
     a = architecture

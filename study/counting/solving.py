@@ -19,12 +19,12 @@ MOST_SHAPES = 100_000
 
 
 def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None:
-    """What is wrong where a head width that somebody gave leaves part of a width over, None where all are divided."""
-    told = []
+    """Why given head widths do not divide all widths, None where they do."""
+    problems = []
     for head_width in head_widths:
         if left := [f"{width}" for width in dict.fromkeys(widths) if width % head_width]:
-            told.append(f"head_width {head_width} does not divide width {', '.join(left[:8])}")
-    return "; ".join([*told, "give one that does, or heads, or other widths"]) if told else None
+            problems.append(f"head_width {head_width} does not divide width {', '.join(left[:8])}")
+    return "; ".join([*problems, "give one that does, or heads, or other widths"]) if problems else None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ShapeRules:
 
 @dataclass(frozen=True)
 class Goal:
-    """A quantity of a shape and the amount wanted of it: how it is counted, how it is written, and which option asked."""
+    """An amount of a quantity of shapes: how it is counted and written, and which option gave it."""
 
     place: str
     quantity: str

@@ -1,4 +1,4 @@
-"""Which of two settings, or of two shapes of equal parameters, has the lower loss on average over all places of a sweep."""
+"""Which of two variants, or of two shapes of equal parameters, has the lower loss on average over all places of a sweep."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from study.evidence.paired import adjust_by_holm, paired_difference
 from study.evidence.seed_scatter import seed_scatter
 
 METHOD = (
-    "Average over places: the mean of the differences of one pair over the families in which it was compared, all counted "
-    "alike. Runs of one seed begin alike at every budget and may share a trunk, so a seed is one draw, however many places it "
-    "is in: the losses are averaged over places first, with one variance over seeds for both sides where they scatter alike. "
-    "Seeds that any cell of either side lacks are left out of the average and its ends. Holm's adjustment is over all averages."
+    "Average over conditions: the mean of the differences of one pair over the families in which it was compared, with equal "
+    "weights. Runs of one seed start alike at every budget and may share a trunk, so a seed is one draw in however many "
+    "conditions: losses are averaged over conditions first, with one variance over seeds for both sides where they scatter "
+    "alike. The average leaves out seeds that any cell of either side lacks. Holm's adjustment is over all averages."
 )
 
 
@@ -26,9 +26,8 @@ METHOD = (
 class Average(Pair):
     """The mean difference of a pair over `places`, the families in which it was compared; see METHOD.
 
-    `least_nats` and `most_nats` are the ends of their estimates, at the seeds that the average is over. `opposed` says that
-    of its pairs some are decided for the first and some for the second, so that the average is of things that are not
-    alike.
+    `least_nats` and `most_nats` are the ends of the families' estimates, at the seeds of the average. `opposed`: some families
+    are decided for the first side and some for the second, so that the average hides what it depends on.
     """
 
     places: tuple[str, ...]
@@ -38,7 +37,7 @@ class Average(Pair):
 
     @property
     def sides(self) -> str:
-        """What is subtracted from what, and of settings of several shapes what is equal."""
+        """What is subtracted from what, and of variants of several shapes what is equal."""
         return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}"
 
     @property
@@ -55,15 +54,15 @@ class Average(Pair):
 
 
 def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tuple[Average, ...]:
-    """The averages of all pairs that were compared in two places or more, all on one validation set and with a seed in common.
+    """The averages of all pairs compared in two families or more, on one validation set and with a seed in common.
 
-    Places in which there may be no verdict, since encoders read no word order there, are left out.
-    Sides of equal loss are told apart at 5% in 3% to 4% of draws where both scatter alike (two to four seeds), and where one
-    scatters three or ten times as widely in 5% to 7% with three seeds or four, in 6% to 11% with two.
+    Families without a verdict, since encoders read no word order there, are left out. Sides of equal loss differ significantly
+    in 3% to 4% of draws where both scatter alike (two to four seeds); where one scatters three or ten times as widely, in 5% to
+    7% with three or four seeds and 6% to 11% with two.
     """
     named = {cell.name: cell for cell in cells}
-    told = (pair for pair in pairs if pair.status != "reads_no_order")
-    groups = grouped(told, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second))
+    compared = (pair for pair in pairs if pair.status != "reads_no_order")
+    groups = grouped(compared, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second))
     several = [group for group in groups.values() if len(group) > 1]
     return adjust_by_holm([average for group in several if (average := _average(group, named)) is not None])
 

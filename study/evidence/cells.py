@@ -1,9 +1,10 @@
-"""The cells of a sweep: one shape under one setting and budget, its rate search, and the losses of its chosen runs."""
+"""The cells of a sweep: one shape under one variant and budget, its rate search, and the losses of its chosen runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -28,22 +29,23 @@ from study.store.records import FOREIGN, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 
+_RUN_ID = re.compile(r"\b[0-9a-f]{16}\b")
+
 _BUDGET = "recipe.budget."
 """What the ledger's columns of a budget begin with, each of one unit."""
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """One shape under one setting and budget.
+    """One shape under one variant and budget, with its rate search and the losses of its chosen runs.
 
-    `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
-    steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
-    only under one name are losses comparable. `runs` are the usable runs at the chosen rate, one of each of `seeds`, and
-    `losses` theirs: seeds × validation sequences in nats per masked token; `documents` are those of the sequences, by which
-    their errors cluster, None where no run keeps them. Those that begin with the weights of a trained run
-    have all but `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged. `order_gain_nats` is what the order
-    of words is worth to the runs on average, with the mean of their standard errors, since they share their sequences, and
-    `reads_order` whether all of them read it (RunRecord.reads_order); None where it was not measured in all.
+    `settings` holds the variant by ledger column. `tokens` and `train_flops` are those of the whole steps that the budget pays
+    for, `budget_share` their share of it. Losses are comparable only under one name of `validation`. `runs` are the usable runs
+    at the chosen rate, one of each of `seeds`; `losses` are seeds × validation sequences in nats per masked token, and
+    `documents` those of the sequences, by which errors cluster (None: no run keeps them). Runs with the weights of a trained
+    run lack `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged. `order_gain_nats` is the mean gain from
+    word order, with the mean of the runs' standard errors, since they share sequences; `reads_order` says whether all runs read
+    it. Both are None where a run did not measure them.
     """
 
     name: str
@@ -72,21 +74,21 @@ class CellResult:
 
     @property
     def setting(self) -> str:
-        """The settings in words, empty where only shapes and budgets differ."""
+        """The variants in words, empty where only shapes and budgets differ."""
         return describe_knobs(self.settings)
 
     def variant_without(self, column: str) -> str:
-        """The settings in words without that of a column."""
+        """The variants in words without that of a column."""
         return describe_knobs({name: value for name, value in self.settings.items() if name != column})
 
     @property
     def words(self) -> str:
-        """Shape and setting."""
+        """Shape and variant."""
         return shape_and_variant(self.architecture.shape_name, self.setting)
 
     @property
     def at_budget(self) -> str:
-        """Shape, setting and budget in words."""
+        """Shape, variant and budget in words."""
         return at_budget(self.words, budget_words(self.budget))
 
     @property
@@ -148,9 +150,9 @@ class CellResult:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[CellResult, ...]:
-    """The cells of a sweep by size, shape, budget and setting, these as the sweep lists them; empty for an empty ledger.
+    """The cells of a sweep by size, shape, budget and variant, in the sweep's order; empty for an empty ledger.
 
-    They are those of the sweep as last launched; of runs that are no more of it the ledger alone tells.
+    Only the runs of the sweep as last launched make cells; earlier ones stay in the ledger.
     """
     if ledger.empty:
         return ()
@@ -171,11 +173,10 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[CellResult, ...
 
 
 def _with_transfers(cells: Sequence[CellResult]) -> list[CellResult]:
-    """The cells, with a rate marked as transferred where it is that of the smallest cell and the largest one confirms it.
+    """The cells, with a rate marked as transferred where it is the smallest cell's and the largest cell confirms it.
 
-    The smallest cell is the cheapest of the setting and budget, the largest the most expensive of the setting, as in the plan
-    of the sweep (study.planning.neighbours.with_sources). Both rates must be bracketed, and the largest cell's must be that of
-    its source.
+    The smallest cell is the cheapest of the variant and budget, the largest the most expensive of the variant, as in the plan
+    (study.planning.neighbours). Both rates must be bracketed, and the largest cell's must be that of its source.
     """
 
     def order(cell: CellResult) -> tuple[float, tuple[int, ...]]:
@@ -195,13 +196,13 @@ def _with_transfers(cells: Sequence[CellResult]) -> list[CellResult]:
 
 
 def listed_values(sweep: Sweep) -> dict[str, list[object]]:
-    """The values of each knob that a sweep varies, as ledgers tell them and in the order of the sweep file."""
+    """The values of each knob that a sweep varies, as ledgers write them, in the order of the sweep file."""
     varied = sweep.vary if isinstance(sweep, CellSweep) else {}
     return {knob: [ledger_value(knob, value) for value in values] for knob, values in varied.items()}
 
 
 def variant_order(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
-    """Where a value of a setting stands among those that are listed; the others follow, numbers by size and words in order."""
+    """The sort key of a variant's value: its position in `listed`; others follow, numbers by size and words in order."""
     number = float(value) if isinstance(value, int | float) and value == value else math.inf
     return listed.index(value) if value in listed else len(listed), number, str(value)
 
@@ -218,7 +219,7 @@ def by_budget(cells: Iterable[CellResult]) -> dict[Budget, list[CellResult]]:
 
 
 def by_variant_and_budget(cells: Iterable[CellResult]) -> dict[tuple[str, Budget], list[CellResult]]:
-    """The cells of each setting and budget, of one setting those of fewer tokens first."""
+    """The cells of each variant and budget, of one variant those of fewer tokens first."""
     ordered = sorted(cells, key=lambda cell: (cell.setting, cell.tokens))
     return grouped(ordered, lambda cell: (cell.setting, cell.budget))
 
@@ -255,16 +256,16 @@ def documents_of(cells: Iterable[CellResult]) -> NDArray[np.int64] | None:
 def both_read(first: CellResult, second: CellResult) -> bool | None:
     """Whether both cells read word order, which a verdict on their shapes needs; None where it is not known.
 
-    The loss of one that does not follows the width of its token table, and says nothing of what its blocks would do.
+    A loss without word order follows the width of the token table and says nothing of the blocks.
     """
     reads = (first.reads_order, second.reads_order)
     return False if False in reads else None if None in reads else True
 
 
 def either_reads(first: CellResult, second: CellResult) -> bool | None:
-    """Whether a cell at least reads word order, which a verdict on two settings needs; None where it is not known.
+    """Whether at least one cell reads word order, which a verdict on two variants needs; None where it is not known.
 
-    What lets an encoder read is a finding, whereas two bags of words say nothing of the settings' worth to one that reads.
+    What lets an encoder read is a finding; two bags of words say nothing of the variants.
     """
     reads = (first.reads_order, second.reads_order)
     return True if True in reads else None if None in reads else False
@@ -282,10 +283,10 @@ def weighted_losses(cells: Sequence[CellResult], weights: NDArray[np.float64], s
 
 
 def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
-    """The columns of a sweep's settings: what else than shape, tuned knobs, seed and budget differs between its runs.
+    """The columns of a sweep's variants: all that differs between its runs but shape, tuned knobs, seed and budget.
 
-    They are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch, RMSNorm
-    has no bias: what follows so is no setting where the sweep does not name it.
+    Only runs of the sweep as last launched count. The warmup of a trunk follows its budgets and batch, and RMSNorm has no bias:
+    such columns are no variants unless the sweep names them.
     """
     runs = _own(ledger)
     follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.distinguishing_knobs()}
@@ -302,6 +303,18 @@ def _own(ledger: pd.DataFrame) -> pd.DataFrame:
     """The runs of the sweep as last launched, all where none is."""
     own = ledger[ledger["exclusion"] != FOREIGN]
     return ledger if own.empty else own
+
+
+def run_ids_in(texts: Iterable[object]) -> frozenset[str]:
+    """The ids of donors and teachers that texts name."""
+    return frozenset(found for text in texts for found in _RUN_ID.findall(str(text)))
+
+
+def shorten_run_ids(text: str, known: Collection[str]) -> str:
+    """Text whose run ids are cut to six digits; before layers, the id of the only donor that is `known` is left out."""
+    if len(known) == 1:
+        text = text.replace(f"{next(iter(known))}:", "")
+    return _RUN_ID.sub(lambda found: found[0][:6], text)
 
 
 def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
@@ -324,7 +337,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
     at_rate = runs[runs[RATE] == search.rates.chosen]
     chosen = at_rate[at_rate["exclusion"].isna()].sort_values("seed")
     losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
-    layers_cut = _told(runs, "layers_cut")
+    layers_cut = _shared(runs, "layers_cut")
     return CellResult(
         name=name,
         settings={column: row[column] for column in varied},
@@ -335,7 +348,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         budget_share=config.tokens / config.budget_tokens if config.tokens else 1.0,
         train_flops=_train_flops(config, runs),
         validation=validation_of(config, str(row["data_fingerprint"])),
-        unigram_entropy_nats=_told(runs, "unigram_entropy_nats"),
+        unigram_entropy_nats=_shared(runs, "unigram_entropy_nats"),
         rates=search.rates,
         runs=tuple(chosen["run_id"].astype(str)),
         seeds=tuple(int(seed) for seed in chosen["seed"]),
@@ -351,35 +364,35 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
 
 
 def _mean(runs: pd.DataFrame, column: str) -> float | None:
-    """The mean over runs, None where there is none or any lacks it."""
+    """The mean over runs, None if any or all lack it."""
     values = runs.get(column, pd.Series(dtype=float))
     return None if values.empty or values.isna().any() else float(values.mean())
 
 
 def _all_read(runs: pd.DataFrame) -> bool | None:
-    """Whether all runs read word order: False where any does not, None where there is none or it is not known of all."""
+    """Whether all runs read word order: False if any does not, None if that is unknown for any."""
     reads = runs.get("reads_order", pd.Series(dtype=object))
     return False if reads.eq(False).any() else None if reads.empty or reads.isna().any() else True
 
 
 def _documents(runs: Sequence[RunFolder], sequences: Sequence[int]) -> NDArray[np.int64] | None:
-    """The document of each validation sequence, which all runs of a cell share, from the first that keeps them.
+    """The document of each validation sequence, which all runs of a cell share, from the first run that keeps them.
 
-    Raises InputError where they are not as many as the sequences.
+    Raises InputError where their number differs from that of the sequences.
     """
     for run, count in zip(runs, sequences, strict=True):
         if (documents := run.validation_documents()) is not None:
             if len(documents) != count:
-                told = f"names the documents of {len(documents):,} sequences where the run has the losses of {count:,}"
-                raise InputError.at(str(run.validation_documents_file), f"{told}; fetch both anew")
+                problem = f"names the documents of {len(documents):,} sequences, but the run has the losses of {count:,}"
+                raise InputError.at(str(run.validation_documents_file), f"{problem}; fetch both anew")
             return documents
     return None
 
 
-def _told(runs: pd.DataFrame, column: str) -> float | None:
-    """What all runs of a cell share, from the first that tells it; None where none does."""
-    told = runs.get(column, pd.Series(dtype=float)).dropna()
-    return None if told.empty else float(told.iloc[0])
+def _shared(runs: pd.DataFrame, column: str) -> float | None:
+    """A value that all runs of a cell share, from the first run that has it."""
+    values = runs.get(column, pd.Series(dtype=float)).dropna()
+    return None if values.empty else float(values.iloc[0])
 
 
 def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
@@ -394,7 +407,7 @@ def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
 def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
     """Loss of each validation sequence; all sequences have the same number of masked tokens.
 
-    Raises InputError where their sum is not what the record tells, as that of another run would not be.
+    Raises InputError where their sum differs from the record's, as that of another run would.
     """
     tokens, loss = row[["validation_masked_tokens", "loss_nats"]].astype(float)
     summed = run.recorded_losses(tokens, loss)

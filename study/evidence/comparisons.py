@@ -1,4 +1,4 @@
-"""Which of two shapes of equal parameters, or of two settings of one shape or size, has the lower loss: one verdict a pair."""
+"""Which of two shapes of equal parameters, or of two variants of one shape or size, has the lower loss: one verdict a pair."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EQUAL_BUDGETS_WITHIN = 0.01
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
     f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, or depth "
-    "and equal parameters (and width, or FFN ratio, where a setting has several shapes), that of a setting minus that of one "
+    "and equal parameters (and width, or FFN ratio, where a variant has several shapes), that of a variant minus that of one "
     "before it in the sweep file. A budget pays for whole steps; "
     f"what they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, those of "
@@ -41,16 +41,16 @@ METHOD = (
     "is decided where Holm's adjusted p, over all pairs, is below 5%. The seeds that chose the learning rate, a third of the "
     "sweep's or fewer, are among them, which makes the loss too low, by the more the wider the seeds of a cell scatter. "
     "Intervals are of the chosen rates, and say nothing of a better one that those seeds passed over. There is no verdict on "
-    "shapes of which one reads no word order, nor on settings of which neither does."
+    "shapes of which one reads no word order, nor on variants of which neither does."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair(TestedDifference):
-    """Two shapes, or two settings, and the loss of the first minus that of the second.
+    """Two shapes, or two variants, and the loss of the first minus that of the second.
 
-    `weighs` is of shapes the first of WEIGHED in which they differ, of which the first shape has more; of settings the column
-    in which they differ. `equal` is what both have.
+    `weighs` is, for shapes, the first of WEIGHED in which they differ, of which the first shape has more; for variants, the
+    column in which they differ. `equal` is what both share.
     """
 
     weighs: str
@@ -60,7 +60,7 @@ class Pair(TestedDifference):
 
     @property
     def of_shapes(self) -> bool:
-        """Whether two shapes are compared, and not two settings of one."""
+        """Whether two shapes are compared, not two variants."""
         return self.weighs in WEIGHED
 
     @property
@@ -70,7 +70,7 @@ class Pair(TestedDifference):
 
     @property
     def lower(self) -> str:
-        """The shape or the setting whose estimated loss is lower."""
+        """The shape or the variant whose estimated loss is lower."""
         return self.first if self.first_is_lower else self.second
 
     @property
@@ -81,11 +81,10 @@ class Pair(TestedDifference):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Pair):
-    """One pair of shapes, or of settings of a shape, of one family and `budget`.
+    """One pair of shapes, or of variants of a shape, in one family at one `budget`.
 
-    `against` is the first of WEIGHED of which the second shape has more, None where it has more of nothing; nothing stands
-    against a setting. The last two fields say what would decide an undecided pair if its estimate were the truth; None where
-    that alone would not.
+    `against` is the first of WEIGHED of which the second shape has more, None where there is none, and for variants. The last
+    two fields say what would decide an undecided pair if its estimate were true; None where that alone would not.
     """
 
     family: str
@@ -99,7 +98,7 @@ class Comparison(Pair):
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A cell that a comparison leaves out, and why; `shape` is its setting where settings would have been compared."""
+    """A cell that a comparison leaves out, and why; `shape` names its variant where variants would be compared."""
 
     cell: str
     shape: str
@@ -138,9 +137,9 @@ class Comparisons:
 
 
 def compare(families: Sequence[Family], alike: Sequence[Family] = (), include_unbracketed: bool = False) -> Comparisons:
-    """Compare every two shapes of each family of equal parameters, and every two settings of each family in `alike`.
+    """Compare every two shapes of each family of equal parameters, and every two variants of each family in `alike`.
 
-    A cell enters when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
+    A cell needs usable runs and a bracketed learning rate; with `include_unbracketed` any rate will do.
     """
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
     scatter = scatter_of_cells(cell for family in families for cell in family.cells)
@@ -182,7 +181,7 @@ def why_left_out(cell: CellResult, include_unbracketed: bool) -> str | None:
 
 
 def _why_unequal(cell: CellResult, others: Sequence[CellResult]) -> str | None:
-    """Why a cell has spent too much or too little beside every other one to be compared, None where it has not."""
+    """Why a cell's spending is too far from every other's to be compared, None where it is not."""
     if len(others) < 2 or any(other is not cell and _equal_budgets(cell, other) for other in others):
         return None
     spent = f"its whole steps spend {cell.tokens:,} tokens, {cell.budget_share:.1%} of the budget"
@@ -219,7 +218,7 @@ def _comparison(family: Family, first: CellResult, second: CellResult, seeds: Se
 
 
 def _equal(first: Architecture, second: Architecture) -> Equal:
-    """What two settings have in common that are compared at equal parameters."""
+    """What two variants compared at equal parameters have in common."""
     if first.sizes == second.sizes:
         return "shape"
     if first.width == second.width:
@@ -240,5 +239,5 @@ def _with_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> 
 def _why_none(equal: list[Family]) -> str:
     if not equal:
         equal_size = f"equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size)"
-        return f"no two shapes that ran have {equal_size}, budgets and settings"
+        return f"no two shapes that ran have {equal_size}, budgets and variants"
     return "no group of equal parameters has two cells to compare"

@@ -31,10 +31,10 @@ SHAPES_HELD_OUT = 0.2
 """The share of shapes whose scores are held out and forecast: the largest, at least one."""
 
 FREE_FROM = 12
-"""So many shapes tell chance and ceiling too; fewer tell how steep the law is and where, between a known chance and 1."""
+"""From so many shapes on, a law also fits chance and ceiling; from fewer only steepness and place, between chance and 1."""
 
 FLOOR_FROM = 5
-"""So many shapes tell the floor of the loss too."""
+"""From so many shapes on, a law also fits the floor of the loss."""
 
 _SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
 _LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
@@ -57,12 +57,11 @@ class Beside:
 
 @dataclass(frozen=True)
 class TaskScores:
-    """One task, or the average over tasks, over the encoders of a sweep: its cells, of one run a seed of pre-training.
+    """One task, or the average over tasks, over the encoders of a sweep: its cells, with one run per pre-training seed.
 
-    `points` are rows of study.evidence.score_points by falling loss.
-    `chance` is the score of the commonest answer, None where nobody has measured it. `law` gives the score at a loss.
-    `forecast` is of the largest shapes at their measured loss, `forecast_from_sizes` at the loss that a law of the sizes gives
-    them. Where there is no law or no forecast, the words say why.
+    `points` are rows of study.evidence.score_points by falling loss. `chance` is the score of the majority class, None where it
+    was not measured. `law` gives the score at a loss. `forecast` is of the largest shapes at their measured loss,
+    `forecast_from_sizes` at the loss that a law of sizes predicts. A text in their place says why there is none.
     """
 
     task: str
@@ -83,7 +82,7 @@ class TaskScores:
     @property
     def is_forecast(self) -> NDArray[np.bool_]:
         """Of each encoder whether it is one of those that were forecast."""
-        labels = [told.labels for told in (self.forecast, self.forecast_from_sizes) if isinstance(told, Forecast)]
+        labels = [one.labels for one in (self.forecast, self.forecast_from_sizes) if isinstance(one, Forecast)]
         return np.isin(observed(self.points).labels, labels)
 
     @property
@@ -102,10 +101,10 @@ class TaskScores:
 
     @property
     def beside_words(self) -> Beside:
-        """The encoders beside a bag of words, whose own noise over the examples, which nobody measured, is taken as theirs.
+        """The encoders beside a bag of words, whose unmeasured noise over examples is taken to equal theirs.
 
-        Were its score taken as known, an encoder as good would be told apart in one draw of six where the two are right on
-        examples apart, and in one of ten at a correlation of 0.3.
+        If its score were taken as exact, an equal encoder would differ significantly in one draw of six where the two are right
+        on different examples, and in one of ten at a correlation of 0.3.
         """
         halves = [replace(noise, over_seeds=0.0, freedom=math.inf).half for noise in self.points["noise"]]
         return Beside.of_sides(self._sides(self.points["bag_of_words"], pd.Series(halves, self.points.index)))
@@ -115,9 +114,9 @@ class TaskScores:
         return self._sides(self.points["random"], self.points["random_half"])
 
     def _sides(self, other: pd.Series[float] | float, half: pd.Series[float] | float = 0.0) -> pd.Series[float]:
-        """Of each encoder 1 where it scores above another score beyond noise, −1 below, else 0; no number without the other.
+        """For each encoder 1 where it scores above another score beyond noise, −1 below, else 0; NaN without the other.
 
-        Noise is the root of the squares of half its 95% interval and of `half`, that of the other.
+        Noise is the root of the summed squares of half its 95% interval and `half`, that of the other.
         """
         over = self.points["score"] - other
         noise = np.maximum(np.hypot(self.points["half"], half), SAME)
@@ -134,13 +133,13 @@ class TaskScores:
         """Why scores of the task cannot be put between chance and 1, None where they can."""
         if self.chance is None:
             return "its chance was not measured"
-        return None if self.chance < 1 else "the commonest answer is always right"
+        return None if self.chance < 1 else "the majority class is always right"
 
     @property
     def normalised(self) -> pd.DataFrame:
-        """(score − chance)/(1 − chance) of each encoder, its `noise`, and the same of its `runs`, by its cell.
+        """(score − chance)/(1 − chance) of each encoder, its `noise`, and the same of its `runs`, by cell.
 
-        Every metric is 1 at its best. The ends are those of the task, whatever encoders are scored: none is 1 for being best.
+        Every metric is 1 at its best, whatever encoders are scored.
         """
         assert self.chance is not None
         chance, width = self.chance, 1 - self.chance
@@ -154,7 +153,7 @@ class TaskScores:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
-        told = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
+        trend = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
         shown = self.points.drop(columns=["noise", "origins", "run_scores"])
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
@@ -163,7 +162,7 @@ class TaskScores:
             "task": self.task,
             "metric": self.metric,
             "chance": self.chance,
-            "trend": told,
+            "trend": trend,
             "above_untrained": {"encoders": above, "of": compared},
             "beside_untrained": asdict(self.beside_untrained),
             "beside_bag_of_words": asdict(self.beside_words),
@@ -218,28 +217,28 @@ def _task(points: pd.DataFrame) -> TaskScores:
     law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
     observations = observed(points)
     over_loss = replace(observations, columns={"loss": observations.columns["loss"]})
-    told: Fit | str
+    law_fit: Fit | str
     try:
-        told = fit(law, over_loss, _SETTINGS)
+        law_fit = fit(law, over_loss, _SETTINGS)
     except InputError as error_found:
-        told = str(error_found.problems[0])
+        law_fit = str(error_found.problems[0])
     return TaskScores(
         task=first["task"],
         metric=first["metric"],
         chance=chance,
         points=points,
         trend=_trend(points),
-        law=told,
+        law=law_fit,
         forecast=forecast(law, over_loss, _SETTINGS, SHAPES_HELD_OUT),
         forecast_from_sizes=_forecast_from_sizes(points, observations, law),
     )
 
 
 def _trend(points: pd.DataFrame) -> Trend | None:
-    """The trend over the loss, untested where encoders began as one run: what its luck gave them, they have in common.
+    """The trend over the loss, untested where encoders began as one run, since they share its luck.
 
-    Of encoders that do not follow the loss, three to six trunks of three or four branches each, whose luck is as wide as what
-    their scores scatter beside it, would be told to follow it in 15% to 24% of draws.
+    Encoders that do not follow the loss, in three to six trunks of three or four branches whose luck is as wide as their own
+    scatter, would seem to follow it in 15% to 24% of draws.
     """
     loss, score = (points[column].to_numpy(dtype=float) for column in ("loss_nats", "score"))
     found = trend(loss, score, list(points["noise"]), shapes_of(points))
@@ -247,15 +246,15 @@ def _trend(points: pd.DataFrame) -> Trend | None:
 
 
 def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: Law) -> Forecast | str:
-    """The two-step forecast, or why there is none: encoders of several settings follow no one law of the sizes."""
+    """The two-step forecast, or why there is none: encoders of several variants follow no one law of the sizes."""
     if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
-        return "none: encoders differ in settings, each of which has a law of the sizes of its own"
+        return "none: encoders are of several variants, each of which has a law of the sizes of its own"
     of_loss = _law_of_loss(points[~select_largest_runs(observations, SHAPES_HELD_OUT)])
     return forecast_two_steps(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (of_loss, law))
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:
-    """The law of the loss that these encoders can tell: in tokens too where they vary, with a floor where shapes suffice."""
+    """The law of the loss that these encoders suffice for: in tokens too where they vary, with a floor where shapes suffice."""
     if points["tokens"].nunique() > 1:
         return LAWS["chinchilla"]
     return LAWS["power-floor" if points["shape"].nunique() >= FLOOR_FROM else "power"]
@@ -314,12 +313,11 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
 
 
 def noises_over_tasks(of_tasks: Sequence[pd.DataFrame]) -> pd.Series[Any]:
-    """The noise of the mean over tasks, each as TaskScores.normalised has it, of the cells that met all of them.
+    """The noise of the mean over tasks (TaskScores.normalised) of the cells scored on all of them.
 
-    A lucky run of pre-training is lucky on every task, so runs are averaged over the tasks first, as losses are over places
-    (study.evidence.averages), and their deviation is pooled over the cells. A run that lacks a task is left out of it, and a
-    cell counts as so many runs as the task with the fewest has. Where no cell has two runs of all tasks, what scatters are
-    seeds of fine-tuning, which are independent between tasks; the examples are so always.
+    A lucky run of pre-training is lucky on every task, so runs are averaged over tasks first and their deviation is pooled over
+    cells. A run that lacks a task is left out; a cell counts as many runs as the task with the fewest. Where no cell has two
+    runs of all tasks, seeds of fine-tuning scatter instead, independent between tasks, as examples always are.
     """
     parts = pd.concat([of_task["noise"] for of_task in of_tasks], axis=1).dropna()
     noises = pd.Series([noise_of_mean(of_cell) for of_cell in parts.to_numpy().tolist()], parts.index)

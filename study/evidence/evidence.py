@@ -39,7 +39,7 @@ MOST_PANELS = 8
 class Evidence:
     """A sweep's ledger and what follows from it.
 
-    With `include_unbracketed` comparisons have taken in cells whose best learning rate lies at an edge of the tried range.
+    `include_unbracketed`: comparisons take in cells whose best learning rate lies at an edge of the tried range.
     """
 
     folder: SweepFolder
@@ -52,7 +52,7 @@ class Evidence:
 
     @cached_property
     def averages(self) -> tuple[Average, ...]:
-        """The pairs that were compared in several places, averaged over them."""
+        """The pairs compared under several conditions, averaged over them."""
         return averages_of(self.comparisons.pairs, self.cells)
 
     @cached_property
@@ -83,12 +83,12 @@ class Evidence:
 
     @cached_property
     def laws(self) -> SweepLaws:
-        """The laws that the ledger can tell, fitted when first asked for."""
+        """The laws that the ledger suffices for, fitted at the first call."""
         return sweep_laws(self.folder.path, self._in_order, self._settings, searched=isinstance(self.sweep, SearchSweep))
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What keeps the runs of each setting, which have a law of their own, as --where takes it; none where all have one."""
+        """The filters that select each variant with a law of its own, as --where takes them; empty where one law fits all."""
         if self.ledger.empty:
             return ()
         used = usable(self._in_order, self.sweep.choosing_seeds)
@@ -108,7 +108,7 @@ class Evidence:
 
     @cached_property
     def downstream(self) -> DownstreamEvidence | None:
-        """What downstream scores say, fitted when first asked for; None where nothing was scored."""
+        """What downstream scores say, fitted at the first call; None where nothing was scored."""
         return downstream(self.folder, self.ledger)
 
     @property
@@ -122,7 +122,7 @@ class Evidence:
         return self.ledger.drop(index=self.excluded.index)
 
     def panels(self) -> dict[str, tuple[CellResult, ...]]:
-        """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS.
+        """The cells of each panel of a figure: one per family, or one per budget beyond MOST_PANELS.
 
         Families whose sizes read alike share a panel.
         """
@@ -153,12 +153,12 @@ class Evidence:
 
     @property
     def runs_open(self) -> int:
-        """Runs that have begun and not ended and that the next launch goes on with: those of the sweep as last launched."""
+        """Unfinished runs of the sweep as last launched, which the next launch continues."""
         ended = {*self.ledger["run_id"]}
         return sum(run.run_id not in ended and not self._is_foreign(run) for run in self.folder.runs())
 
     def _is_foreign(self, run: RunFolder) -> bool:
-        """Whether an open run is in no cell of the sweep as last launched, as far as ended runs tell which text it reads."""
+        """Whether an open run is in no cell of the sweep as last launched, by the texts of the ended runs."""
         cells, texts = self.folder.cells(), self.ledger.get("data_fingerprint", pd.Series(dtype=str)).dropna().unique()
         try:
             config = run.config()
@@ -202,9 +202,9 @@ class Evidence:
 
 
 def _scatter(scatter: SeedScatter) -> dict[str, Any]:
-    """How the cells of a pool scatter, as plain values: whether alike, and each variance with the cells that it is of.
+    """How the cells of a pool scatter, as plain values: whether alike, and each variance with its cells.
 
-    There is none where nothing was trained.
+    Empty where nothing was trained.
     """
     cells = grouped(scatter.variances, scatter.variances.__getitem__) if scatter.pool.budget.amount else {}
     return {
@@ -219,7 +219,7 @@ def _scatter(scatter: SeedScatter) -> dict[str, Any]:
 def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     """The evidence in a sweep's ledger, as last written.
 
-    Raises InputError where the folder has no readable sweep.yaml, or no ledger or one with text in place of a number.
+    Raises InputError where the folder has no readable sweep.yaml, no ledger, or one with text in place of a number.
     """
     sweep, ledger = folder.sweep(), folder.read_ledger()
     check_ledger(ledger, str(folder.ledger_file))

@@ -21,10 +21,10 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True)
 class Family:
-    """Cells that are looked at together: those of equal parameters, setting and budget, or else those of one budget.
+    """Cells that belong together: those of equal parameters, variant and budget, or else those of one budget.
 
-    `size` says what the parameters and the setting are, empty where they differ within the family. Of a family of settings
-    (variant_families), which differ in the ledger's `column`, it is the shape, or the depth and the parameters.
+    `size` names the parameters and the variant, empty where they differ. In a family of variants (variant_families), which
+    differ in the ledger's `column`, it names the shape, or the depth and the parameters.
     """
 
     size: str
@@ -43,7 +43,7 @@ class Family:
         return f"{self.size}, {budget_words(self.budget)}" if self.size else budget_words(self.budget)
 
     def side(self, cell: CellResult) -> str:
-        """What a cell of the family is compared as: its shape, or its setting."""
+        """What a cell of the family is compared as: its shape, or its variant."""
         return (
             cell.architecture.shape_name if self.column is None else describe_knobs({self.column: cell.settings[self.column]})
         )
@@ -58,9 +58,9 @@ def families_of(cells: tuple[CellResult, ...]) -> tuple[Family, ...]:
 
 
 def variant_families(cells: Sequence[CellResult], listed: Mapping[str, Sequence[object]]) -> list[Family]:
-    """The cells of one budget and validation set that differ in one setting alone, in the order that is `listed`.
+    """The cells of one budget and validation set that differ in one knob alone, in the order `listed`.
 
-    They have one shape; or, of settings of the architecture, which may cost parameters, one depth and equal parameters.
+    They share a shape; variants of the architecture, which may cost parameters, share depth and parameters.
     """
     places = {cell.name: place for place, cell in enumerate(cells)}
     columns = dict.fromkeys(column for cell in cells for column in cell.settings)
@@ -78,7 +78,7 @@ def _variant_families(cells: Sequence[CellResult], column: str, listed: Sequence
 
 
 def _alike(cells: Sequence[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
-    """The cells of each shape, and of each depth and size those of several shapes, one a setting; with what they share."""
+    """The cells of each shape, and of each depth and size with several shapes, one a variant; with what they share."""
     for shape, members in grouped(cells, lambda cell: cell.architecture.shape_name).items():
         of_shape = [cell for cell, *_ in grouped(members, lambda cell: str(cell.settings[column])).values()]
         least, most = min(cell.parameters for cell in of_shape), max(cell.parameters for cell in of_shape)
@@ -95,10 +95,10 @@ def _alike(cells: Sequence[CellResult], column: str) -> Iterator[tuple[str, list
 
 
 def _matched(cells: list[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
-    """The cells of one depth and size that are one a setting, not all of one shape, and what more than these they share.
+    """The cells of one depth and size, one a variant and not all of one shape, with what more they share.
 
-    Where a setting has several shapes, they are matched by the width, as GeGLU's smaller FFN is with GELU's, and by the FFN
-    ratio: what is lower at one width may be so for its ratio, which the other setting might have had too.
+    Where a variant has several shapes, they are matched by width (as GeGLU's smaller FFN with GELU's) and by FFN ratio: a lower
+    loss at one width may come from the ratio, which the other variant could have too.
     """
     if _one_per_variant(cells, column):
         yield "", cells
@@ -114,25 +114,25 @@ def _matched(cells: list[CellResult], column: str) -> Iterator[tuple[str, list[C
 
 
 def ffn_ratio(architecture: Architecture) -> float:
-    """How many times the width the FFN is, to one decimal, since widths that are solved for come near the ratio asked for."""
+    """The FFN's size over the width, to one decimal, since solved widths only come near the ratio given."""
     return round(architecture.ffn / architecture.width, 1)
 
 
 def _one_per_variant(cells: Sequence[CellResult], column: str) -> bool:
-    """Whether cells differ in their setting from one another, and not all have one shape."""
+    """Whether cells differ in their variant from one another, and not all have one shape."""
     settings, shapes = {str(cell.settings[column]) for cell in cells}, {cell.architecture.sizes for cell in cells}
     return len(settings) == len(cells) and len(shapes) > 1
 
 
 def _equal_parameters(cells: tuple[CellResult, ...]) -> Iterator[Family]:
-    """Cells of one setting and budget that have equal parameters, from the smallest on."""
+    """Cells of one variant and budget that have equal parameters, from the smallest on."""
     for (setting, budget), members in by_variant_and_budget(cells).items():
         for family in of_equal_size(members, lambda cell: cell.parameters_non_embedding):
             yield _family(family, budget, setting)
 
 
 def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Iterator[list[ItemT]]:
-    """The items from the smallest on, together as many as are of equal size within EQUAL_WITHIN."""
+    """The items from the smallest on, in groups of equal size within EQUAL_WITHIN."""
     rest = sorted(items, key=size)
     while rest:
         most = size(rest[0]) * EQUAL_SPAN

@@ -58,12 +58,11 @@ class Gain(TestedDifference):
 def gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Gain, ...]:
     """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter.
 
-    With the width the FFN grows in proportion, and the heads follow it as the shapes have them; where a width was tried with
-    several numbers of heads, they are a size of their own, and steps in width are between equal heads. A step that adds no
-    parameters, as depth does where layers are shared, buys nothing that can be ranked so.
+    With the width the FFN grows in proportion, and heads follow as the shapes have them; where a width was tried with several
+    numbers of heads, steps in width keep the heads. Steps that add no parameters, as depth does in shared layers, are left out.
     """
-    told = measured(cells)
-    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, told)]
+    usable = measured(cells)
+    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, usable)]
     gains = [gain for gain in gains if gain.parameters_added > 0]
     return adjust_by_holm(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
 
@@ -71,9 +70,9 @@ def gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Gain, .
 def pareto_front(
     cells: Sequence[CellResult], size: Callable[[CellResult], float] = lambda cell: cell.parameters
 ) -> tuple[CellResult, ...]:
-    """The cells that no other of the same budget and validation set beats: as small, by default in `parameters`, of lower loss.
+    """The cells that no other of the same budget and validation set beats: as small, by default in `parameters`, at lower loss.
 
-    The budgets of fewer tokens come first; along one budget and validation set the sizes rise and the loss falls.
+    Budgets of fewer tokens come first; within one, sizes rise and losses fall.
     """
     usable = sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens)
     groups = grouped(usable, lambda cell: (cell.budget, cell.validation))
@@ -81,7 +80,7 @@ def pareto_front(
 
 
 def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], ...]:
-    """Of each shape, of one setting but for the teacher, the cells that no other beats: for as few `train_flops` lower loss.
+    """For each shape and variant but for the teacher, the cells that no other beats: lower loss for as few `train_flops`.
 
     Only where teachers make equal tokens cost other FLOPs; ordered by FLOPs.
     """
@@ -144,9 +143,9 @@ def _gain(axis: str, smaller: CellResult, larger: CellResult, seeds: SeedVarianc
 
 @dataclass(frozen=True, kw_only=True)
 class TokenGain(TestedDifference):
-    """One shape at two neighbouring budgets, `shorter` and `longer` as they were given: the longer minus the shorter in loss.
+    """One shape at two neighbouring budgets, `shorter` and `longer` as given: the longer minus the shorter in loss.
 
-    Seeds are taken as independent, which is cautious where one trunk serves both budgets.
+    Seeds count as independent, which is cautious where one trunk serves both budgets.
     """
 
     shape: str
@@ -169,11 +168,10 @@ class TokenGain(TestedDifference):
 
 @dataclass(frozen=True)
 class Rise:
-    """Two neighbouring steps in tokens of one shape: what a doubling buys in the later one minus what it buys in the earlier.
+    """Two neighbouring steps in tokens of one shape: what a doubling buys in the later minus what it buys in the earlier.
 
-    E + B·D^−beta falls by less with each doubling: where `nats_per_doubling` is above zero beyond chance, no such law holds, if
-    each cell has its best learning rate. The interval is for these two steps alone; `p_value_holm` is corrected for all of the
-    sweep.
+    Under E + B·D^−beta each doubling buys less: where `nats_per_doubling` is significantly above zero, no such law holds, if
+    each cell has its best learning rate. The interval is for these two steps; `p_value_holm` is adjusted over the sweep.
     """
 
     earlier: TokenGain
@@ -204,13 +202,13 @@ def rises_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Rise, .
 
 
 def _ladders(cells: Sequence[CellResult]) -> Iterator[list[CellResult]]:
-    """The cells of each shape and setting by their tokens, of equal tokens one."""
+    """The cells of each shape and variant by their tokens, one for each number of tokens."""
     for alike in grouped(measured(cells), lambda cell: (cell.setting, cell.architecture)).values():
         yield [first for _, (first, *_) in sorted(grouped(alike, lambda cell: cell.tokens).items())]
 
 
 def _token_gain(fewer: CellResult, more: CellResult, seeds: SeedVariances) -> TokenGain:
-    """A step, whose budgets' seeds scatter apart; without an interval where either has no seed replicates."""
+    """A step between budgets; without an interval where either has no seed replicates."""
     return TokenGain(
         shape=fewer.architecture.shape_name,
         setting=fewer.setting,
@@ -232,9 +230,9 @@ def _rise(ladder: tuple[CellResult, CellResult, CellResult], seeds: SeedVariance
 
 @dataclass(frozen=True)
 class Cut:
-    """An encoder that began without so many `layers` of a trained one, minus the one that began with all of them.
+    """An encoder that started without `layers` of a trained one, minus the one that started with all, after equal budgets.
 
-    Both had the same budget since. The interval in `difference` is for this pair alone.
+    The interval in `difference` is for this pair alone.
     """
 
     whole: str
@@ -247,9 +245,9 @@ class Cut:
 
 def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...]:
     """Every cell that begins without layers of its donor, beside the cell that begins with all of them; the least cut first."""
-    told = measured(cells)
-    whole = {_lineage(cell): cell for cell in told if cell.layers_cut == 0}
-    cuts = [_cut(whole[_lineage(cell)], cell, seeds) for cell in told if cell.layers_cut and _lineage(cell) in whole]
+    usable = measured(cells)
+    whole = {_lineage(cell): cell for cell in usable if cell.layers_cut == 0}
+    cuts = [_cut(whole[_lineage(cell)], cell, seeds) for cell in usable if cell.layers_cut and _lineage(cell) in whole]
     return tuple(sorted(cuts, key=lambda cut: cut.layers))
 
 

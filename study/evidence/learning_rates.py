@@ -46,7 +46,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TriedRate:
-    """One rate and the runs that tell of it, one at least, at the seeds that choose."""
+    """One rate and its informative runs, at least one, at the seeds that choose."""
 
     learning_rate: float
     trials: tuple[Trial, ...]
@@ -72,10 +72,9 @@ class TriedRate:
 class RateSearch:
     """The rates tried in one cell and the one chosen.
 
-    `chosen` is the rate that ranks first at the `seeds` that choose. `optimum` and `gain_left_nats` are the vertex of the
-    parabola in log(rate) through the losses of the chosen rate and its two neighbours at the seeds at which all three learned,
-    and how far below the chosen loss it lies; None where there is no such seed or neighbour, or some of the runs read word
-    order and others do not, between which the loss falls off a cliff.
+    `chosen` ranks first at the `seeds` that choose. `optimum` and `gain_left_nats` are the vertex of the parabola in log(rate)
+    through the chosen rate and its two neighbours, at the seeds at which all three learned, and how far below the chosen loss
+    it lies; None without such seeds or neighbours, or where only some runs read word order, which makes the loss jump.
     """
 
     tried: tuple[TriedRate, ...]
@@ -110,9 +109,9 @@ class TunedKnob:
 class CellSearch:
     """What the runs of one cell tried and what it chose.
 
-    `rows` are their places in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at the
-    cell's best, empty where all are. The best values are those that rank first at the seeds that choose; without a usable run
-    there no knob is off and `knobs` is empty. `rates` is the search among the runs `at_best`, of which none is.
+    `rows` are their positions in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at
+    the cell's best, which rank first at the seeds that choose; without a usable run there, no knob is off and `knobs` is empty.
+    `rates` is the search among the runs `at_best`.
     """
 
     rows: NDArray[np.int64]
@@ -122,17 +121,16 @@ class CellSearch:
 
     @property
     def at_best(self) -> NDArray[np.int64]:
-        """The places of the runs that have all tuned knobs but the learning rate at the cell's best."""
+        """The positions of the runs with all tuned knobs but the learning rate at the cell's best."""
         return self.rows[[not knobs for knobs in self.off]]
 
 
 def searches(ledger: pd.DataFrame, asked: Collection[int] = ()) -> dict[str, CellSearch]:
-    """The search of each cell of a ledger, whose sweep has `asked` some seeds for it; what is no sweep's says none.
+    """The search of each cell of a ledger; `asked` are the seeds that the sweep names for it, empty outside a sweep.
 
-    Runs of a cell differ in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking
-    that differ. Values are told apart at the seeds at which several were tried (`study.config.tuned_values`). A run that
-    diverged counts as worse than any that did not. One that failed for another reason (FAILED, OOM, HUNG), or that a person
-    excluded, says nothing about its knobs and does not count as tried.
+    Runs of a cell differ in tuned knobs and seeds only, so its knobs are the columns of architecture, recipe and masking that
+    differ. Values are compared at the seeds at which several were tried (`study.config.tuned_values`). A diverged run counts as
+    worse than any other. A run that failed otherwise (FAILED, OOM, HUNG) or that a person excluded does not count as tried.
     """
     if ledger.empty:
         return {}
@@ -151,7 +149,7 @@ class _Knob:
 
 
 class _Runs:
-    """The runs of a ledger by column; cells are looked at by the places of their rows, for there may be many thousands."""
+    """The runs of a ledger as arrays by column, indexed by row, for there may be many thousands."""
 
     def __init__(self, ledger: pd.DataFrame, asked: Collection[int]) -> None:
         self.asked = asked
@@ -164,8 +162,10 @@ class _Runs:
         apart = pd.DataFrame(np.vstack([self.codes, pd.factorize(self.rates)[0]]).T)
         self.points = apart.groupby(list(apart), sort=False).ngroup().to_numpy()
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
-        told = ledger["state"].isin(INFORMATIVE_STATES)
-        self.tell = (told & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else told).to_numpy()
+        informative = ledger["state"].isin(INFORMATIVE_STATES)
+        self.informative = (
+            informative & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else informative
+        ).to_numpy()
         self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
         losses = ledger["loss_nats"].astype(object)
         self.losses = losses.where(losses.notna(), None).tolist()
@@ -175,9 +175,9 @@ class _Runs:
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
         """The search of the cell that has these rows."""
         places = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
-        tried = [Tried(seed, point, self.usable[row], self.tell[row]) for row, seed, point in places]
-        telling, best = comparable_seeds(tried, self.asked), best_values(tried, self.asked)
-        trials = rows[[one.seed in telling for one in tried]]
+        tried = [Tried(seed, point, self.usable[row], self.informative[row]) for row, seed, point in places]
+        choosing, best = comparable_seeds(tried, self.asked), best_values(tried, self.asked)
+        trials = rows[[one.seed in choosing for one in tried]]
         if best is None:
             return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials, None), ())
         first = rows[self.points[rows] == best][0]
@@ -191,7 +191,7 @@ class _Runs:
         )
 
     def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64], point: int | None) -> RateSearch:
-        """The rate search in runs that differ in the rate and the seed only, of which the trials tell rates apart.
+        """The rate search among runs that differ in rate and seed only; the trials compare rates.
 
         The rate of the `point` stands first, None where no run is usable.
         """
@@ -199,7 +199,7 @@ class _Runs:
         if self.untrained[rows].all() and learned:
             return RateSearch((), "untrained", float(self.rates[learned[0]]))
         by_rate = grouped(trials[self.rates[trials].argsort(kind="stable")].tolist(), lambda row: self.rates[row])
-        of_rates = [runs for runs in by_rate.values() if self.tell[runs].any()]
+        of_rates = [runs for runs in by_rate.values() if self.informative[runs].any()]
         tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials].tolist()))
         best = next((place for place, runs in enumerate(of_rates) if self.points[runs[0]] == point), None)
         if best is None:
@@ -219,18 +219,18 @@ class _Runs:
         return alike and all(self.usable[row] is not None for row in runs)
 
     def _tried(self, rows: list[int]) -> TriedRate:
-        """A rate by its runs, of which one at least tells of it."""
-        told = (row for row in rows if self.tell[row])
-        return TriedRate(float(self.rates[rows[0]]), tuple(map(self._trial, told)))
+        """A rate with its runs, at least one of them informative."""
+        informative = (row for row in rows if self.informative[row])
+        return TriedRate(float(self.rates[rows[0]]), tuple(map(self._trial, informative)))
 
     def _trial(self, row: int) -> Trial:
         exclusion = self.exclusions[row]
         return Trial(self.names[row], self.losses[row], None if pd.isna(exclusion) else str(exclusion))
 
     def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:
-        """What the best run has of a knob; only numbers have ends, those of the runs that tell of their knobs."""
+        """What the best run has of a knob; only numbers have ends, those of the informative runs."""
         value, number = knob.values[best], knob.numbers[best]
-        numbers = knob.numbers[rows[self.tell[rows]]]
+        numbers = knob.numbers[rows[self.informative[rows]]]
         edge: Literal["lowest", "highest"] | None = None
         if not np.isnan(numbers).any():
             edge = "lowest" if number == numbers.min() else "highest" if number == numbers.max() else None
@@ -246,9 +246,9 @@ def _status(best: int, tried: int) -> RateStatus:
 
 
 def _vertex(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> tuple[float, float]:
-    """The rate at the lowest point of the parabola in log(rate) through three points, and how far it lies below the middle one.
+    """The rate at the lowest point of the parabola in log(rate) through three points, and its depth below the middle one.
 
-    The middle one is lowest. With x = log(rate/middle rate) the parabola is loss − middle loss = slope·x + bend·x².
+    The middle one is lowest. With x = log(rate/middle rate): loss − middle loss = slope·x + bend·x².
     """
     (before, _, after), (left, middle, right) = np.log(rates / rates[1]), losses
     rise_left, rise_right = (left - middle) / before, (right - middle) / after

@@ -73,7 +73,7 @@ def open_ledger(path: Path) -> RunTable:
 
 
 def selected(table: RunTable) -> RunTable:
-    """A table with what is known of it where it is a ledger, by the sweep beside it if there is one; any other as it is.
+    """A ledger with its selection for laws, from the sweep beside it if there is one; any other table unchanged.
 
     Raises InputError as check_ledger does.
     """
@@ -112,12 +112,12 @@ def check_ledger(ledger: pd.DataFrame, place: str) -> None:
     for name in NUMBERS:
         column = ledger.get(name, pd.Series())
         if len(text := column[column.notna() & pd.to_numeric(column, errors="coerce").isna()]):
-            told = f"{name} of row {text.index[0] + 1} is {shown(text.iloc[0])}, no number"
-            raise InputError.at(place, f"{told}; take the row out, or {remedy}")
+            problem = f"{name} of row {text.index[0] + 1} is {shown(text.iloc[0])}, no number"
+            raise InputError.at(place, f"{problem}; take the row out, or {remedy}")
 
 
 def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
-    """The run that each row's training began with: its trunk's, or its own; branches of one trunk are no independent runs."""
+    """The run that each row started in: its trunk, or itself; branches of one trunk are not independent."""
     runs = ledger["run_id"].astype(str)
     if "trunk" not in ledger:
         return runs
@@ -135,21 +135,20 @@ def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
 
 
 def shapes_of(ledger: pd.DataFrame) -> pd.Series[Any]:
-    """What each row's architecture is, its cell where none is told: what runs of one shape miss a law by, seeds do not tell.
+    """Each row's architecture as a number, by its cell where the ledger has none: runs of one shape miss a law together.
 
-    A law in parameters, or in some sizes, leaves out what else a shape has of its own, and the best rate lies between those
-    tried, so that the runs of a shape miss the law together. Of 15 shapes that scatter 0.5% about a law, seeds 0.2%, intervals
-    of 95% cover the exponent in 0.67 of sweeps where runs are drawn, in 0.96 where shapes are.
+    A law in some sizes leaves out the rest of a shape, and the best rate lies between those tried. Of 15 shapes that scatter
+    0.5% about a law, and seeds 0.2%, 95% intervals cover the exponent in 0.67 of sweeps if runs are drawn, in 0.96 if shapes
+    are.
     """
-    told = [name for name in ledger if str(name).startswith("architecture.") and ledger[name].notna().all()]
-    return ledger.groupby(told or ["cell"], sort=False).ngroup()
+    columns = [name for name in ledger if str(name).startswith("architecture.") and ledger[name].notna().all()]
+    return ledger.groupby(columns or ["cell"], sort=False).ngroup()
 
 
 def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: bool = False) -> dict[int, str]:
-    """The rows that a law leaves out: excluded runs, and those that are not at the best tuned knobs of their cell.
+    """The rows that a law leaves out: excluded runs, and runs that are not at the best tuned knobs of their cell.
 
-    `cells` are the searches of the ledger's cells. With `bracketed_only` also those of cells whose best rate has no worse one
-    tried on both sides.
+    `cells` are the searches of the ledger's cells. With `bracketed_only` also cells whose best rate is not bracketed.
     """
     gone = {row: str(reason) for row, reason in enumerate(ledger["exclusion"]) if pd.notna(reason)}
     rates = ledger[RATE].to_numpy()
@@ -164,9 +163,9 @@ def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: 
 
 
 def validation_names(ledger: pd.DataFrame) -> list[str]:
-    """The columns that say what losses were validated on: such as differ in one are not comparable.
+    """The columns that say what losses were validated on; losses that differ in one are not comparable.
 
-    None in a ledger of other people's runs, whose columns may mean anything.
+    None in a foreign ledger, whose columns may mean anything.
     """
     if "data_fingerprint" not in ledger:
         return []
@@ -181,21 +180,21 @@ def validation_columns(runs: pd.DataFrame) -> list[str]:
 def summarise_exclusions(exclusions: pd.Series[str]) -> str:
     """How many runs are left out for which reason, without its particulars, the commonest first.
 
-    Runs of one state, of which each may have a reason of its own, are told together, with the first of them.
+    Runs of one state are counted together, with the first of their reasons.
     """
     parts = exclusions.str.partition(" (")[0].str.partition(": ")
-    told = []
+    summaries = []
     for state, count in parts[0].value_counts().items():
         reasons = parts[2][(parts[0] == state) & (parts[2] != "")].unique()
         why = f"{': ' if len(reasons) == 1 else ', the first: '}{reasons[0]}" if len(reasons) else ""
-        told.append(f"{count} {state}{why}")
-    return ", ".join(told)
+        summaries.append(f"{count} {state}{why}")
+    return ", ".join(summaries)
 
 
 def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
-    """The columns of architecture and recipe that tell laws apart, as far as a ledger without its sweep says.
+    """The columns of architecture and recipe that need separate laws, as far as a ledger without its sweep shows.
 
-    All but sizes, rate and budget, the warmup that follows it, and the knobs that are tuned: those that differ within a cell.
+    All but sizes, rate, budget and its warmup, and the tuned knobs, which differ within a cell.
     """
     named = [name for name in ledger.columns if name.startswith(("architecture.", "recipe.")) and name not in _NO_SETTINGS]
     columns = [name for name in named if not name.startswith("recipe.budget.")]
@@ -204,5 +203,5 @@ def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
 
 
 def usable(ledger: pd.DataFrame, asked: Collection[int] = ()) -> pd.DataFrame:
-    """The rows that a law does not leave out, of a ledger whose sweep has `asked` some seeds for its tuned values."""
+    """The rows that a law uses, of a ledger whose sweep has `asked` some seeds for its tuned values."""
     return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger, asked).values())))]

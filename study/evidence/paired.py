@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.base.quantities import plural, signed
+from study.base.quantities import signed
 from study.base.statistics import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite, variance_of_mean
 from study.evidence.seed_scatter import SeedVariance
 
@@ -29,9 +29,9 @@ class Difference:
     """Loss of one cell minus that of another, in nats per masked token, with its uncertainty.
 
     The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
-    s²(sequences)/n, clustered by document where the documents of the sequences are known, + s²(seeds)·(1/k₁ + 1/k₂), the two as
-    study.base.statistics adds them; `degrees_of_freedom` are those of the seeds, None where losses do not hang on them. Without
-    seed replicates there is no seed variance, and so no interval.
+    s²(sequences)/n, clustered by document where known, + s²(seeds)·(1/k₁ + 1/k₂), added as study.base.statistics does.
+    `degrees_of_freedom` are those of the seeds, None where losses do not depend on them. Without seed replicates there is no
+    interval.
     """
 
     estimate_nats: float
@@ -59,13 +59,9 @@ class Difference:
         return f"{signed(self.low_nats)} to {signed(self.high_nats)}"
 
     def to_text(self) -> str:
-        """The difference with its interval and n."""
-        first, second = self.n_seeds
-        seeds = f"{plural(first, 'seed')} each" if first == second else f"{first} and {second} seeds"
+        """The difference with its interval."""
         interval = "no interval" if self.bounds is None else f"95% interval {self.bounds}"
-        documents = "" if self.n_documents is None else f" of {plural(self.n_documents, 'document')}"
-        n = f"{plural(self.n_sequences, 'sequence')}{documents}"
-        return f"{signed(self.estimate_nats)} nats ({interval}; n = {n}, {seeds})"
+        return f"{signed(self.estimate_nats)} nats ({interval})"
 
     @property
     def reversed(self) -> Difference:
@@ -79,8 +75,8 @@ class Difference:
 class TestedDifference:
     """A difference among others of its kind: `decided` where Holm's p-value, adjusted for all of them, is below 5%.
 
-    So a single interval that leaves out zero may still be undecided. Without seed replicates there is no p-value, nor where
-    encoders do not read word order as a verdict needs it, so that there is none; `reads_order` is None where that is not known.
+    A single interval that excludes zero may still be undecided. There is no p-value without seed replicates, nor where encoders
+    do not read word order as a verdict needs; `reads_order` is None where that is not known.
     """
 
     difference: Difference
@@ -104,10 +100,10 @@ class TestedDifference:
 _J = TypeVar("_J", bound=TestedDifference)
 
 
-def adjust_by_holm(found: Sequence[_J]) -> tuple[_J, ...]:
+def adjust_by_holm(differences: Sequence[_J]) -> tuple[_J, ...]:
     """These, which are all of their kind, the p-values of those on which there may be a verdict adjusted for each other."""
-    adjusted = holm([None if one.reads_order is False else one.difference.p_value for one in found])
-    return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(found, adjusted, strict=True))
+    adjusted = holm([None if one.reads_order is False else one.difference.p_value for one in differences])
+    return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(differences, adjusted, strict=True))
 
 
 def paired_difference(
@@ -116,11 +112,11 @@ def paired_difference(
     seeds: Sequence[SeedVariance] | None,
     documents: NDArray[np.int64] | None = None,
 ) -> Difference:
-    """The first cell's loss minus the second's; both are seeds × sequences, over the same two or more sequences.
+    """The first cell's loss minus the second's; both are seeds × sequences over the same two or more sequences.
 
-    The sequences are paired and cluster by their `documents`, two or more, where these are known; the seeds are taken as
-    independent. `seeds` are their variances in the two cells, None where either is unknown. The variance over sequences holds a
-    little of the seeds' interaction with them, so the interval errs on the wide side.
+    Sequences are paired and cluster by `documents`, two or more, where known; seeds are independent. `seeds` are their
+    variances in the two cells, None where either is unknown. The variance over sequences holds some of the seeds' interaction
+    with them, so the interval errs on the wide side.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
     n, n_seeds = len(differences), (len(first), len(second))
@@ -129,7 +125,7 @@ def paired_difference(
     if seeds is None:
         return Difference(estimate, variance_of_mean(differences, documents) ** 0.5, n, n_seeds, n_documents)
     variances, freedoms = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds, documents)
-    low, high, p_value = told(estimate, variances, freedoms)
+    low, high, p_value = interval_and_p_value(estimate, variances, freedoms)
     return Difference(
         estimate_nats=estimate,
         standard_error_sequences_nats=variances[0] ** 0.5,
@@ -157,10 +153,10 @@ def variances_of_sum(
     seeds: Sequence[SeedVariance],
     documents: NDArray[np.int64] | None = None,
 ) -> tuple[Both, Both]:
-    """The variances of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and the degrees of freedom of each.
+    """The variances of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and their degrees of freedom.
 
-    `summed` holds the sum for each sequence, which clusters by `documents` where these are known; over seeds the variance is Σ
-    s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom, and those of several have Satterthwaite's.
+    `summed` holds the sum for each sequence, clustered by `documents` where known. Over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ:
+    cells of one s² share its freedom, several have Satterthwaite's.
     """
     over_seeds = _over_seeds(weights.tolist(), n_seeds, seeds)
     freedom = satterthwaite(list(over_seeds.values()), [of_cells.degrees_of_freedom for of_cells in over_seeds])
@@ -191,18 +187,17 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def told(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
+def interval_and_p_value(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
     """The ends of the interval of CONFIDENCE around an estimate with two sources of noise, and its p-value against zero."""
     half = half_interval(CONFIDENCE, variances, freedoms)
     return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
 
 
 def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
-    """The fewest seeds a cell, more than now, whose interval would leave out zero if the estimate is the truth.
+    """The fewest seeds a cell, more than now, whose interval would exclude zero if the estimate were true.
 
-    `seeds` are the variances of the two cells. At the error 1/`comparisons` of the family's, the first and hardest step of
-    Holm's; at this many seeds the chance of a verdict is about one half. None where even MOST_SEEDS would not do, since the
-    sequences are the limit.
+    `seeds` are the variances of the two cells. The level is 5%/`comparisons`, the hardest step of Holm's procedure; at this
+    many seeds a verdict has a chance of about one half. None where MOST_SEEDS would not do, since sequences are the limit.
     """
     for count in range(max(difference.n_seeds) + 1, MOST_SEEDS + 1):
         over_seeds = _over_seeds((1.0, -1.0), (count, count), seeds)
@@ -237,7 +232,7 @@ def would_be_significant(
 def _decides(
     difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
 ) -> bool:
-    """Whether the estimate would be told from zero with `times` the documents and these seed variances of the difference."""
+    """Whether the estimate would differ significantly from zero with `times` the documents and these seed variances."""
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
     freedoms = (difference.n_independent * times - 1, satterthwaite(over_seeds, seed_freedoms))
     return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons
@@ -260,16 +255,15 @@ def contrast(
 ) -> Contrast:
     """Σ wᵢ·mean(lossᵢ) of cells that are seeds × sequences each, over the same two or more sequences.
 
-    Its variance is s²(sequences)/n of the weighted sums, clustered by the sequences' `documents` where these are known, plus Σ
-    s²ᵢ·wᵢ²/kᵢ, where `seeds` are the s²ᵢ of the cells. With the weights 1 and −1 this is
-    study.evidence.paired.paired_difference.
+    Its variance is s²(sequences)/n of the weighted sums, clustered by `documents` where known, plus Σ s²ᵢ·wᵢ²/kᵢ, where `seeds`
+    are the s²ᵢ. With weights 1 and −1 it equals paired_difference.
     """
     summed = weights @ np.stack([losses.mean(axis=0) for losses in cells])
     estimate = float(summed.mean())
     if seeds is None:
         return Contrast(estimate)
     n_seeds = [len(losses) for losses in cells]
-    low, high, p_value = told(estimate, *variances_of_sum(summed, weights, n_seeds, seeds, documents))
+    low, high, p_value = interval_and_p_value(estimate, *variances_of_sum(summed, weights, n_seeds, seeds, documents))
     return Contrast(estimate, (low, high), p_value)
 
 

@@ -38,16 +38,16 @@ _SPLITS = ["train_examples", "dev_examples", "test_examples"]
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
 
-    Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, and their `run_scores`, the
-    `knobs` that were not as usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many
-    `examples`, and its facts, of which `name` is the shape with its setting and its budget where these differ; `origins`, the
-    runs that its own began as: the donor of their weights, or their trunk, or themselves; `loss_nats`, their mean; `score`, the
-    mean over the runs of each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is
-    the standard error and `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights
-    that were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
-    The noise (see study.base.statistics) is that over examples and, where any cell has two runs, between them, else
-    where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
-    encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
+    Columns: `task` (see `series`), `metric`, `cell`; its `runs`, one per pre-training seed, and their `run_scores`; `knobs`,
+    the unusual untuned ones in words; `truncated_examples`, the most of any score, of how many `examples`; its facts, of which
+    `name` is the shape, with variant and budget where these differ; `origins`, the runs that its own began as (their InitFrom,
+    their trunk, or themselves); `loss_nats`, their mean; `score`, the mean over runs of each one's mean over `seeds`, its
+    `noise`, standard `error` and `half` of the 95% interval; `random` and `random_half`, the same for untrained weights; and
+    the baselines `majority` and `bag_of_words`, NaN where there is none.
+
+    The noise (study.base.statistics) is over examples and, where any cell has two runs, between runs, else where any run has
+    two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All encoders share the
+    examples, so for a difference between two of them it is too large, if anything.
     """
     if not is_there(folder.scores_file) or ledger.empty:
         return pd.DataFrame()
@@ -80,9 +80,9 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def series(scores: pd.DataFrame) -> pd.Series[str]:
-    """What each row of a table of scores (study.store.score_records.scores) is one of: only within a series do they compare.
+    """The series of each row of a table of scores (study.store.score_records.scores); only scores of one series compare.
 
-    The task, whether features were frozen, and where scores of the same name had other knobs or other examples, which.
+    It names the task, frozen features, and other knobs or examples where scores of one name differ in them.
     """
     names = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
     for column, words in (("knobs", scores["knobs"]), ("task_fingerprint", scores["task_fingerprint"].str[:6])):
@@ -122,12 +122,12 @@ def noise_columns(noise: ScoreNoise) -> dict[str, object]:
 
 
 def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
-    """The shape of each run with its setting."""
+    """The shape of each run with its variant."""
     return list(map(shape_and_variant, ledger["shape"], settings))
 
 
 def _origins(ledger: pd.DataFrame) -> list[str]:
-    """The id of the run that each run began as: of the one whose weights it began with, else of its trunk, or its own."""
+    """The id of the run that each run started from: its InitFrom, else its trunk, else itself."""
     donors = map(parse_start, ledger[START].astype(str)) if START in ledger else [None] * len(ledger)
     return [run if donor is None else donor.folder.name for run, donor in zip(runs_of(ledger), donors, strict=True)]
 
@@ -135,7 +135,7 @@ def _origins(ledger: pd.DataFrame) -> list[str]:
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
     """The mean over encoders in each group, with its noise: between encoders where a group has two, else between seeds.
 
-    A run is an encoder; the seeds of untrained weights are of one for each architecture and data.
+    A run is an encoder; untrained weights of one architecture and data are one.
     """
     of_encoders = scores.groupby([by, "encoder"], as_index=False).agg(test=("test", "mean"))
     units = of_encoders if len(of_encoders) > of_encoders[by].nunique() else scores
@@ -165,7 +165,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """One published number: of which model, how large it is by each count, on which task by which metric, 0 to 1."""
+    """One published number: the model, its sizes by each count, the task and the metric (0 to 1)."""
 
     model: str
     sizes: Mapping[str, int]
@@ -175,7 +175,7 @@ class PublishedScore:
 
 
 def published_scores(task: str, metric: str) -> tuple[PublishedScore, ...]:
-    """The published scores of a task by a metric, smallest model first; none where nobody has published any."""
+    """The published scores of a task by a metric, smallest model first."""
     column, places = _COLUMNS.get(task, ("", {}))
     if metric not in places:
         return ()

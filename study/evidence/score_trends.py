@@ -33,10 +33,10 @@ SAME = 1e-12
 class Trend:
     """Spearman's correlation of a score with the falling loss, over n encoders.
 
-    The interval is that of `rank_interval`, None where two encoders are of one shape. `p_value` is the chance of so high a
-    correlation in either direction if all `orders` were alike. `reversals` are pairs of rows, the first with the lower loss
-    and, beyond noise (Bonferroni's 5% over all pairs), with the lower score. `p_value_holm` is adjusted for the other tasks,
-    None where there are none. Interval and p are None where the encoders are not drawn apart.
+    The interval is `rank_interval`'s, None where two encoders share a shape. `p_value` is the two-sided chance of so high a
+    correlation if all `orders` were equally likely. `reversals` are pairs of rows of which the first has the lower loss and,
+    beyond noise (Bonferroni's 5% over all pairs), the lower score. `p_value_holm` is adjusted for other tasks, if any. Interval
+    and p are None where encoders are not independent draws.
     """
 
     n: int
@@ -62,7 +62,7 @@ class Trend:
 
     @property
     def untested(self) -> Trend:
-        """The trend among encoders that are not drawn apart, as those cut from one: what its chance would be is not known."""
+        """The trend among encoders that are not independent draws, such as those cut from one: without a p-value."""
         return replace(self, low=None, high=None, p_value=None)
 
 
@@ -80,9 +80,9 @@ def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise], shapes: Sha
 def rank_interval(correlation: float, n: int) -> tuple[float, float]:
     """The 95% interval of Spearman's correlation in the population, from the one found among n.
 
-    It holds the correlations of a bivariate normal, ρ = 6/π · arcsin(r/2) for Pearson's r, under which one as high and one as
-    low as was found both come with a chance of 2.5% or more, by simulation with draws that are always the same. A resampling
-    of few points would say nothing: five in perfect order are in perfect order in every resample.
+    It holds the correlations of a bivariate normal, ρ = 6/π · arcsin(r/2) for Pearson's r, under which values as high and as
+    low as the one found each have a chance of 2.5% or more, by simulation with fixed draws. Resampling few points would say
+    nothing: five in perfect order stay so in every resample.
 
     Source: intervals that invert a test, Cox and Hinkley 1974, chapter 7; the ρ of a normal, Pearson 1907.
     """
@@ -120,20 +120,21 @@ def _correlation(a: Floats, b: Floats) -> Floats:
 
 
 def p_value_of(loss: Floats, score: Floats, shapes: Shapes) -> float:
-    """The chance of so high a correlation in either direction if all of `orders` were alike; least where scores are −loss."""
+    """The two-sided chance of so high a correlation if all `orders` were equally likely; least where scores are −loss."""
     chosen = orders(shapes)
     found = np.abs(_spearman(np.tile(-loss, (len(chosen), 1)), score[chosen]))
     return float(np.mean(found >= abs(_spearman(-loss[None], score[None])[0]) - 1e-12))
 
 
 def orders(shapes: Shapes) -> NDArray[np.int64]:
-    """The orders of encoders that keep those of one shape together: all of up to 8, else random ones, always the same.
+    """The orders of encoders that keep those of one shape together: all of up to 8, else fixed random ones.
 
-    Encoders of one shape, of several budgets say, share its luck: shapes of as many encoders change places as wholes, and
-    encoders within their shape. Of scores that do not hang on the loss, and whose luck between shapes is as wide as within,
-    all orders find p < 0.05 in 13% to 19% of draws where losses differ between shapes (three to six of three or four
-    budgets), in up to 28% where it is twice as wide; these orders in 3% to 6%. Source: Winkler et al. 2015, Multi-level block
-    permutation, NeuroImage 123, 253-268.
+    Encoders of one shape, at several budgets say, share its luck: shapes of as many encoders swap as wholes, and encoders swap
+    within their shape. Where scores do not depend on the loss and luck between shapes is as wide as within, all orders find p <
+    0.05 in 13% to 19% of draws (three to six shapes at three or four budgets), in up to 28% where it is twice as wide; these
+    orders in 3% to 6%.
+
+    Source: Winkler et al. 2015, Multi-level block permutation, NeuroImage 123, 253-268.
     """
     count = len(shapes)
     if count <= _EXACT:

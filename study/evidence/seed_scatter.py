@@ -21,9 +21,9 @@ significance, Biometrics 20, 427-442)."""
 
 @dataclass(frozen=True, eq=False)
 class SeedVariance:
-    """Variance of a run's loss over seeds (nats²), pooled over `cells` cells of two seeds or more; one where it is its own.
+    """Variance of a run's loss over seeds (nats²), pooled over `cells` cells of two seeds or more, or one cell's own.
 
-    Cells share it where they have the same object: equal ones of two cells are two estimates.
+    Cells share it by identity: equal variances of two objects are two estimates.
     """
 
     variance: float
@@ -39,8 +39,8 @@ SeedVariances = Mapping[str, SeedVariance]
 class Pool:
     """The cells whose runs may scatter alike over seeds: of one budget, and of 2^`doublings` tokens when rounded.
 
-    Runs scatter more while they leave the plateau of the unigrams than before, and one budget of FLOPs or of tokens per
-    parameter is many tokens to one shape and few to another.
+    Runs scatter more while they leave the unigram plateau, and one budget of FLOPs or of tokens per parameter is many tokens to
+    one shape and few to another.
     """
 
     budget: Budget
@@ -62,13 +62,13 @@ class SeedScatter:
 
     @property
     def beside_other_budgets(self) -> SeedVariances:
-        """The variances for differences from cells of another budget: where cells scatter unevenly, none below the middle one.
+        """The variances for differences between budgets: where cells scatter unevenly, none below the middle one.
 
-        Seeds of one budget may scatter ten times as widely as those of the other. The noise of a difference is then that of one
-        cell; and where chance makes Bartlett's test find cells unlike that are alike, some of their own variances are far too
-        small. Of two to eight such differences of nothing one is told from zero by the cells' own variances in 7% to 13% of
-        draws of three seeds, by these in 3% to 5%; of two seeds in 12% to 24%, by these in 3% to 12%. The middle one is the
-        median of s²ᵢ over the median of χ²ᵢ/νᵢ.
+        Seeds of one budget may scatter ten times as widely as those of the other, so that one cell's noise dominates; and where
+        Bartlett's test wrongly separates equal cells, some of their own variances are far too small. Of two to eight
+        differences of nothing, one is significant by the cells' own variances in 7% to 13% of draws of three seeds, by these in
+        3% to 5%; of two seeds in 12% to 24%, by these in 3% to 12%. The middle one is the median of s²ᵢ over the median of
+        χ²ᵢ/νᵢ.
         """
         if self.alike:
             return self.variances
@@ -85,14 +85,13 @@ def seed_scatter(pool: Pool, cells: Mapping[str, NDArray[np.float64]]) -> SeedSc
     """The seed variances of a pool's cells, each an array of seeds × sequences in nats per masked token, by name.
 
     Cells that scatter alike by Bartlett's test share the pooled variance Σ(kᵢ − 1)s²ᵢ ÷ Σ(kᵢ − 1), those of one seed too;
-    otherwise each of two seeds or more has its own s²ᵢ. Without the test a few cells that scatter widely make the intervals of
-    all others wide and their own narrow. Of eight equal cells, one of which or all in steps scatter up to ten times as
-    widely as others, two are told apart at 5% in 4% to 8% of draws of three seeds (pooled: 8% to 22%), and in 5% to 17% of two
-    seeds, which say little of a deviation (pooled: 10% to 25%). Each budget may mislead the test: of six cells at each of
-    three, one of which scatters three or ten times as widely as others, two are told apart in 8% to 14% of draws of three seeds
-    and in 7% to 26% of two. Each cell's own variance would do so in 2% to 4% of three seeds, and leave half of the verdicts on
-    cells that do scatter alike, 87% to 46% of pairs six deviations apart. Cells of a budget of nothing are known not to
-    scatter: their weights are those of a trained run, and every seed gives the same loss.
+    otherwise each of two seeds or more has its own s²ᵢ. Without the test a few wide cells would widen all intervals and narrow
+    their own. Of eight equal cells, one or all of which scatter up to ten times as widely, two differ significantly in 4% to 8%
+    of draws of three seeds (pooled: 8% to 22%) and 5% to 17% of two (pooled: 10% to 25%). Each budget may mislead the test: of
+    six cells at each of three budgets, one of which scatters three or ten times as widely, two differ significantly in 8% to
+    14% of draws of three seeds and 7% to 26% of two. Each cell's own variance alone would do so in 2% to 4% of three seeds, but
+    lose half of the verdicts on cells that do scatter alike. Cells without training do not scatter: every seed has the same
+    loss.
 
     Source: Bartlett 1937, Properties of sufficiency and statistical tests, Proc. R. Soc. Lond. A 160, 268-282.
     """
@@ -122,9 +121,9 @@ def _bartlett(cells: Iterable[NDArray[np.float64]]) -> float:
 
 
 def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance | None:
-    """The variance over seeds of the mean loss, pooled over cells; None where no cell has two seeds.
+    """The variance over seeds of the mean loss, pooled over cells, as one for all; None where no cell has two seeds.
 
-    Each cell is an array of seeds × sequences in nats per masked token. Pooling takes the variance as one for all cells.
+    Each cell is an array of seeds × sequences in nats per masked token.
     """
     means = [losses.mean(axis=1) for losses in cells if losses.shape[0] > 1]
     return SeedVariance(*pooled_variance(means), len(means)) if means else None

@@ -62,19 +62,19 @@ def asks_about_shape(folder: Path) -> bool:
 
 
 def why_not_shape(folder: Path) -> list[Problem]:
-    """Why a sweep's folder cannot be asked for shape; nothing of what is no sweep's folder, or can be."""
+    """Why a sweep's folder cannot be asked about shape; empty where it can, or is no sweep's folder."""
     if not is_there(SweepFolder(folder).sweep_file) or asks_about_shape(folder):
         return []
     why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
-    settings = "; settings that the sweep varies are compared in its answer" if SweepFolder(folder).varied() else ""
+    settings = "; variants are compared in its answer" if SweepFolder(folder).varied() else ""
     return [Problem("shape", f"{why}{settings}")]
 
 
 def explore_shapes(folder: Path) -> Multiverse:
     """Ask a sweep's ledger in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
 
-    Cells of equal size are compared on each validation set and masks apart. Rates, seeds and budgets that use the same runs as
-    others are no universe of their own. Raises InputError where it is no sweep's folder, or has no ledger, or one without rows.
+    Cells of equal size are compared within one validation set. Choices that use the same runs as others are no universe of
+    their own. Raises InputError for a folder that is no sweep's, or has no ledger, or an empty one.
     """
     if not is_there(SweepFolder(folder).sweep_file):
         raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
@@ -101,7 +101,7 @@ def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[CellRe
 def _compared(
     cells: Sequence[CellResult], about: Mapping[str, str], sizes: Mapping[str, float], budgets: Sequence[str]
 ) -> Iterator[Universe]:
-    """The universes that compare cells of equal size, all of one validation set and masks; each set of runs is asked once."""
+    """The universes that compare cells of equal size on one validation set; each set of runs is asked once."""
     asked: set[tuple[str, ...]] = set()
     for rates, seeds, budget in product(_RATES, _SEEDS, budgets):
         kept = (cell if seeds == _SEEDS[0] else cell.at(_that_did_not_choose(cell)) for cell in cells)
@@ -119,16 +119,16 @@ def _compared(
 
 
 def _that_did_not_choose(cell: CellResult) -> list[int]:
-    """The seeds of a cell that tell of the rate that others chose; all where one rate was tried."""
+    """The seeds of a cell that did not choose its rate; all where one rate was tried."""
     tried = cell.rates.tried
     chose = {trial.run_id for rate in tried for trial in rate.trials} if len(tried) > 1 else set()
     return [seed for seed, run in zip(cell.seeds, cell.runs, strict=True) if run not in chose]
 
 
 def _slope(families: Sequence[Sequence[CellResult]], space: Space, choices: Mapping[str, str]) -> Universe:
-    """The slope of the loss over log₂ depth within families, the mean of all.
+    """The mean over families of the slope of the loss over log₂ depth.
 
-    A seed is one draw, at however many budgets: the cells of a shape and setting are summed over them first.
+    A seed is one draw at any number of budgets, so the cells of a shape and variant are summed over budgets first.
     """
     if not families:
         return Universe(choices, f"no two depths that may be compared are within {EQUAL_WITHIN:.0%} of one size", None)
@@ -146,7 +146,7 @@ def _slope(families: Sequence[Sequence[CellResult]], space: Space, choices: Mapp
 
 
 def _with_common_seeds(cells: Sequence[CellResult]) -> list[CellResult] | None:
-    """The cells with those seeds alone that all cells of their shape and setting have, None where some have none."""
+    """The cells with only the seeds that all cells of their shape and variant share, None where some share none."""
     common = {shape: common_seeds(members) for shape, members in grouped(cells, _shape_and_setting).items()}
     return [cell.at(common[_shape_and_setting(cell)]) for cell in cells] if all(common.values()) else None
 
@@ -156,7 +156,7 @@ def _shape_and_setting(cell: CellResult) -> tuple[Architecture, str]:
 
 
 def _contrast_of_shapes(cells: Sequence[CellResult], factors: NDArray[np.float64]) -> Contrast:
-    """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and setting have the same seeds."""
+    """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and variant have the same seeds."""
     places = grouped(range(len(cells)), lambda place: _shape_and_setting(cells[place]))
     shapes: dict[str, NDArray[np.float64]] = {}
     weights: list[float] = []
@@ -177,7 +177,7 @@ def _serves(cell: CellResult, rates: str) -> bool:
 
 
 def _families(cells: Sequence[CellResult], size: Callable[[CellResult], float]) -> Iterator[list[CellResult]]:
-    """Cells that weigh depth, equal in size, budget and setting."""
+    """Cells that weigh depth, equal in size, budget and variant."""
     for members in by_variant_and_budget(cells).values():
         yield from filter(_weigh_depth, of_equal_size(members, size))
 
@@ -221,7 +221,7 @@ def _laws(points: Observations, about: Mapping[str, str], tokens: bool) -> Itera
 def _law(floor: bool, tokens: bool) -> SumOfTerms:
     """A·N^−alpha·L^−delta·D^−beta, with a floor E or without, without D where tokens do not vary; exponents may be negative.
 
-    One product, for two budgets are too few to tell a term of tokens of its own.
+    One product, since two budgets are too few for a separate term of tokens.
     """
     falls = (("alpha", "parameters"), ("delta", "depth"), *((("beta", "tokens"),) if tokens else ()))
     terms = (*((Term("E"),) if floor else ()), Term("A", falls))
@@ -230,11 +230,11 @@ def _law(floor: bool, tokens: bool) -> SumOfTerms:
     return SumOfTerms("size and depth", formula, conventions, "ours", "loss", terms, signed=True)
 
 
-def _doubling(found: Fit) -> tuple[float, tuple[float, float] | None]:
+def _doubling(fit: Fit) -> tuple[float, tuple[float, float] | None]:
     """What doubling the depth adds at the middle of all sizes, with its interval over the resamples."""
-    middle = {name: np.full(2, np.exp(np.log(values).mean())) for name, values in found.observations.columns.items()}
+    middle = {name: np.full(2, np.exp(np.log(values).mean())) for name, values in fit.observations.columns.items()}
     middle["depth"] = middle["depth"] * np.sqrt([2.0, 0.5])
-    deeper, shallower = found.predict(middle)
-    resampled = found.predictions(middle)
-    low, high = found.interval(resampled[:, 0] - resampled[:, 1])
+    deeper, shallower = fit.predict(middle)
+    resampled = fit.predictions(middle)
+    low, high = fit.interval(resampled[:, 0] - resampled[:, 1])
     return float(deeper - shallower), (float(low), float(high)) if len(resampled) else None

@@ -1,4 +1,4 @@
-"""The laws that a sweep's own ledger can tell: which ones its cells suffice for, each fitted with its forecast."""
+"""The laws that a sweep's cells suffice for, each fitted with its forecast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from study.store.sweep_folder import SweepFolder
 _SETTINGS = Settings(bootstrap=400)
 
 MOST_VARIANTS = 6
-"""Of more settings the laws would drown the answer; `study fit` fits those that are asked for."""
+"""Laws of more variants would drown the answer; `study fit` fits any of them."""
 
 LEDGER_LAWS = {
     f"{law.name}: {law.formula}": law.name
@@ -36,20 +36,20 @@ LEDGER_LAWS = {
 
 @dataclass(frozen=True)
 class SweepLaws:
-    """The laws fitted to a sweep, of each setting the most telling first; `reasons` say why others were not fitted."""
+    """The laws fitted to a sweep, the richest of each variant first; `reasons` say why others were not fitted."""
 
     fits: tuple[LawFit, ...]
     reasons: tuple[str, ...]
 
     @property
     def shown(self) -> LawFit | None:
-        """The one that figures show: the first that converged, else the first whose constants say something."""
+        """The law that figures show: the first that converged, else the first with known constants."""
         fits = [found for found in self.fits if found.fit.usable]
         return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
 
 
 def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
-    """Fit a law to a ledger whose N and C are these of its columns; C orders the runs for the forecast whatever the law reads.
+    """Fit a law to a ledger with these columns as N and C; C orders the runs for the forecast whatever the law reads.
 
     Raises InputError as study.laws.law_fits.fit_table does.
     """
@@ -61,12 +61,12 @@ def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, whe
 def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], searched: bool) -> SweepLaws:
     """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
 
-    Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
-    at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
-    parameters are of one size, and tell what shape does, not size; where no shape has two budgets, tokens that follow from the
-    shape tell nothing of tokens. Runs that differ in columns of `settings` have laws of their own, up to MOST_VARIANTS of them.
-    None is fitted to runs whose losses are of different validation sets or masks, nor to those of a search, which gives few
-    shapes a good rate and prunes others; one that other constants fit as well is no law.
+    Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, also the law in
+    both; at one budget the law in the sizes of the shape, where these are free of each other. Shapes of equal non-embedding
+    parameters are of one size and show what shape does; where no shape has two budgets, tokens follow from the shape and show
+    nothing. Runs that differ in columns of `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to losses of
+    different validation sets or masks, nor to a search, which gives few shapes a good rate and prunes others; a law whose
+    constants are not determined is left out.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
@@ -86,16 +86,18 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
         return SweepLaws((), (f"No law is fitted: {explain_separate_laws(used, settings, remedy)}",))
     table = open_ledger(folder)
     found = {where: _laws(TableQuery(table, where=where), runs) for where, runs in by_variant(used, apart)}
-    told: dict[str, list[str]] = {}
+    variants_of: dict[str, list[str]] = {}
     for where, laws in found.items():
         for reason in laws.reasons:
-            told.setdefault(reason, []).append(where)
-    reasons = (text if len(named) == len(found) else f"{text} (where {'; '.join(named)})" for text, named in told.items())
+            variants_of.setdefault(reason, []).append(where)
+    reasons = (
+        text if len(named) == len(found) else f"{text} (where {'; '.join(named)})" for text, named in variants_of.items()
+    )
     return SweepLaws(tuple(fit for laws in found.values() for fit in laws.fits), tuple(reasons))
 
 
 def by_variant(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The runs of each setting, by columns in which they differ, and the condition that keeps them, as --where takes it."""
+    """The runs of each variant, by the columns in which they differ, with the filter that selects them for --where."""
     for values, runs in used.groupby(apart, sort=False):
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)
         yield " and ".join(f"{column} == {value!r}" for column, value in zip(apart, plain, strict=True)), runs
@@ -125,7 +127,7 @@ def _laws(source: TableQuery, used: pd.DataFrame) -> SweepLaws:
 
 
 def _candidates(used: pd.DataFrame) -> list[str]:
-    """The names of the laws whose variables vary, the most telling first."""
+    """The names of the laws whose variables vary, the richest first."""
     varies = {role: used[column].nunique() > 1 for role, column in LEDGER_COLUMNS.items() if column in used}
     varies["parameters"] = len(list(of_equal_size(used["parameters_non_embedding"], float))) > 1
     if varies["parameters"] and varies["tokens"]:

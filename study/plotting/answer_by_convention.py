@@ -15,15 +15,15 @@ from study.laws.multiverse import Multiverse
 from study.plotting.style import drawable, legend_below, panels, save_in, series_styles, theme
 
 
-def frame(found: Multiverse) -> pd.DataFrame:
+def frame(multiverse: Multiverse) -> pd.DataFrame:
     """One row a universe that has an answer, from the lowest value on, with the question that it is about."""
-    rows, threshold = [], found.question.threshold
-    for universe, answer in zip(found.answered, found.answers, strict=True):
+    rows, threshold = [], multiverse.question.threshold
+    for universe, answer in zip(multiverse.answered, multiverse.answers, strict=True):
         low, high = universe.interval or (None, None)
-        asked = {"quantity": found.question.quantity, "threshold": threshold, "question": found.question.text}
-        told = {"answer": answer, "decided": universe.decided(threshold), "verdict": found.verdict}
+        asked = {"quantity": multiverse.question.quantity, "threshold": threshold, "question": multiverse.question.text}
+        verdict = {"answer": answer, "decided": universe.decided(threshold), "verdict": multiverse.verdict}
         rows.append(
-            {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **told, **asked}
+            {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **verdict, **asked}
         )
     return pd.DataFrame(rows).sort_values("value", kind="stable", ignore_index=True) if rows else pd.DataFrame()
 
@@ -43,16 +43,16 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend_below(figure, axes.get_legend_handles_labels()[0])
         shares = data["answer"].value_counts(normalize=True)
-        told = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
+        verdict = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
         decided = f"decided in {data['decided'].sum()} by the 95% interval"
         usual = f"{data['verdict'].iloc[0]} by the usual conventions"
-        figure.suptitle(f"{data['question'].iloc[0]}\n{usual}\n{told} of {len(data)} universes, {decided}")
+        figure.suptitle(f"{data['question'].iloc[0]}\n{usual}\n{verdict} of {len(data)} universes, {decided}")
     return figure
 
 
-def save_multiverse(found: Multiverse, into: Path, png: bool = False) -> None:
+def save_multiverse(multiverse: Multiverse, into: Path, png: bool = False) -> None:
     """Write the figure, where any universe has an answer, and `multiverse.json` into a folder."""
-    text = json.dumps(rounded_all(found.to_dict()), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(rounded_all(multiverse.to_dict()), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "multiverse.json", text.encode() + b"\n")
-    if not (data := frame(found)).empty:
+    if not (data := frame(multiverse)).empty:
         save_in(draw(drawable(data)), into, "answer_by_convention", png)

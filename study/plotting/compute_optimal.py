@@ -14,28 +14,28 @@ from study.laws.frontiers import Frontier
 from study.plotting.style import legend_below, log_ticks, panels, series_styles, theme, title_above
 
 
-def frame(found: Frontiers) -> pd.DataFrame:
+def frame(frontiers: Frontiers) -> pd.DataFrame:
     """One row a best model of an approach (`kind` best), and two its line (`line`), at the least and the largest budget.
 
     `inside` says of a best model whether smaller and larger ones were tried at its budget: a line goes through those alone.
-    `told` says of each approach its exponent, the 95% interval, what it counts as C, and whether it is weakly identified.
+    `caption` says of each approach its exponent, the 95% interval, what it counts as C, and whether it is weakly identified.
     """
     rows: list[dict[str, object]] = []
-    for name, one in found.approaches.items():
+    for name, one in frontiers.approaches.items():
         if isinstance(one, str):
             continue
-        about = {"approach": name, "told": _told(name, one), "axis": found.parameters}
+        about = {"approach": name, "caption": _caption(name, one), "axis": frontiers.parameters}
         for best in one.best:
             rows.append({**about, "kind": "best", "flops": best.flops, "parameters": best.parameters, "inside": best.inside})
-        for flops in found.budgets:
+        for flops in frontiers.budgets:
             rows.append({**about, "kind": "line", "flops": flops, "parameters": one.parameters(flops), "inside": None})
     return pd.DataFrame(rows)
 
 
-def _told(name: str, found: Frontier) -> str:
-    interval = "" if found.interval is None else f" ({found.interval[0]:.2f} to {found.interval[1]:.2f})"
-    weak = "" if found.status in ("found", "converged") else f", {status_words(found.status)}"
-    return f"{name}: N* ∝ C^{found.exponent:.2f}{interval}, C = {found.compute}{weak}"
+def _caption(name: str, frontier: Frontier) -> str:
+    interval = "" if frontier.interval is None else f" ({frontier.interval[0]:.2f} to {frontier.interval[1]:.2f})"
+    weak = "" if frontier.status in ("found", "converged") else f", {status_words(frontier.status)}"
+    return f"{name}: N* ∝ C^{frontier.exponent:.2f}{interval}, C = {frontier.compute}{weak}"
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -43,13 +43,13 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         figure, (axes,) = panels([""], "training FLOPs C, as each approach counts them", "", size=(8.5, 5.0))
         axes.set_ylabel(f"best parameters N* ({data['axis'].iloc[0]})")
-        styles = series_styles(data["told"])
-        for told, (colour, marker) in styles.items():
-            rows = data[data["told"] == told]
+        styles = series_styles(data["caption"])
+        for caption, (colour, marker) in styles.items():
+            rows = data[data["caption"] == caption]
             best, line = (rows[rows["kind"] == kind] for kind in ("best", "line"))
             faces = np.where(best["inside"].astype(bool), colour, "white") if len(best) else colour
             axes.scatter(best["flops"], best["parameters"], c=faces, edgecolors=colour, marker=marker, s=40, zorder=3)
-            axes.plot(line["flops"], line["parameters"], color=colour, linewidth=1.4, label=told)
+            axes.plot(line["flops"], line["parameters"], color=colour, linewidth=1.4, label=caption)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: in_billions(tick(value, axes.get_ylim()[1]))))

@@ -23,7 +23,7 @@ SHOWN = {
     "left_out": "left out",
     "run_id": "run",
 }
-"""What a point tells of its run, in order, and what that is called."""
+"""The columns of a point's tooltip in order, with their labels."""
 
 MANY_OF = 1e4
 """From here on an axis is `counted`."""
@@ -35,9 +35,9 @@ def frame(runs: pd.DataFrame, x: str, y: str, colour: str) -> pd.DataFrame:
     `runs` is of study.report.exploring.runs_in; `used` says whether laws use the run.
     """
     there = runs[runs[x].notna() & runs[y].notna()]
-    told = there.reindex(columns=[*SHOWN, "validation"]).rename(columns=SHOWN)
+    shown = there.reindex(columns=[*SHOWN, "validation"]).rename(columns=SHOWN)
     axes = {"x": there[x].astype(float), "y": there[y].astype(float), "colour": there[colour], "used": there["left_out"].isna()}
-    return told.assign(**axes).reset_index(drop=True)
+    return shown.assign(**axes).reset_index(drop=True)
 
 
 def why_none_used(points: pd.DataFrame) -> str:
@@ -74,7 +74,7 @@ def draw(data: pd.DataFrame, x: str, y: str, colour: str, log_x: bool = True, lo
     palette = (
         {"scheme": "viridis"} if numeric else {"range": sns.color_palette("colorblind", data["colour"].nunique()).as_hex()}
     )
-    told = [
+    columns = [
         alt.Tooltip(name, format=",.4~g") if pd.api.types.is_float_dtype(data[name]) else alt.Tooltip(name)
         for name in SHOWN.values()
         if data[name].dropna().astype(str).ne("").any()
@@ -89,7 +89,7 @@ def draw(data: pd.DataFrame, x: str, y: str, colour: str, log_x: bool = True, lo
             y=_axis(data, "y", y, log_y),
             stroke=colours,
             fill=hollow,
-            tooltip=told,
+            tooltip=columns,
         )
     )
     return chart
@@ -113,9 +113,9 @@ def _axis(data: pd.DataFrame, name: str, title: str, is_log: bool) -> alt.X | al
 
 
 def log_ticks(values: pd.Series[float]) -> list[float] | UndefinedType:
-    """Where a logarithmic axis of these values has ticks; within a factor 2 Vega's own.
+    """Ticks of a logarithmic axis of these values; within a factor 2 Vega's own.
 
-    Those are so many over a wider range that Vega drops the labels of decades, too.
+    Over a wider range Vega draws so many that it drops the labels of decades.
     """
     low, high = values.min(), values.max()
     if not high >= 2 * low:

@@ -16,23 +16,23 @@ from study.plotting.style import MANY, panels, theme, title_above
 COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
 
 
-def frame(found: LawFit) -> pd.DataFrame:
+def frame(fitted: LawFit) -> pd.DataFrame:
     """One row a row held out, at most MANY, with the law and its status; empty where there is no forecast."""
-    told = found.forecast
-    if not isinstance(told, Forecast):
+    forecast = fitted.forecast
+    if not isinstance(forecast, Forecast):
         return pd.DataFrame()
     missed = ", missed" if told.missed else ""
     data = pd.DataFrame(
         {
-            "row": told.labels,
-            "measured": told.measured,
-            "predicted": told.predicted,
-            "low": told.low,
-            "high": told.high,
-            "interval": np.where(np.isnan(told.low), NO_INTERVAL, np.where(told.covered, COVERS, MISSES)),
-            "predicts": axis_of(found.fit.law.predicts, found.fit.observations.roles),
-            "law": found.name,
-            "told": f"{status_words(told.status)}{missed}; mean |error| {told.mean_error}, n = {len(told.labels)}",
+            "row": forecast.labels,
+            "measured": forecast.measured,
+            "predicted": forecast.predicted,
+            "low": forecast.low,
+            "high": forecast.high,
+            "interval": np.where(np.isnan(forecast.low), NO_INTERVAL, np.where(forecast.covered, COVERS, MISSES)),
+            "predicts": axis_of(fitted.fit.law.predicts, fitted.fit.observations.roles),
+            "law": fitted.name,
+            "caption": f"{status_words(forecast.status)}{missed}; mean |error| {forecast.mean_error}, n = {len(forecast.labels)}",
         }
     )
     return data.iloc[np.unique(np.linspace(0, len(data) - 1, MANY).astype(int))].reset_index(drop=True)
@@ -40,7 +40,7 @@ def frame(found: LawFit) -> pd.DataFrame:
 
 def draw(data: pd.DataFrame) -> Figure:
     """Predictions with their 95% intervals over measured values, on axes of one scale: on a line that says so they agree."""
-    kind, law, told = data.loc[0, ["predicts", "law", "told"]]
+    kind, law, caption = data.loc[0, ["predicts", "law", "caption"]]
     with theme():
         figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(6.5, 6.5))
         drawn = data[["measured", "predicted", "low", "high"]].to_numpy(dtype=float)
@@ -54,5 +54,5 @@ def draw(data: pd.DataFrame) -> Figure:
             away = [(rows["predicted"] - rows["low"]).clip(lower=0), (rows["high"] - rows["predicted"]).clip(lower=0)]
             axes.errorbar(rows["measured"], rows["predicted"], away, fmt="o", color=colour, markersize=5, capsize=3, label=part)
         axes.legend()
-        title_above(figure, f"{law}: forecast beyond the budgets fitted\n({told})")
+        title_above(figure, f"{law}: forecast beyond the budgets fitted\n({caption})")
     return figure

@@ -19,10 +19,10 @@ from study.laws.observations import Observations
 from study.plotting.style import MANY, legend_below, log_ticks, panels, theme
 
 
-def frame(found: LawFit) -> pd.DataFrame:
+def frame(fitted: LawFit) -> pd.DataFrame:
     """The valleys of the rows that a law of loss in parameters and tokens was fitted to; empty where it is another law."""
-    wanted = {"parameters", "tokens"} <= set(found.fit.law.variables) and found.fit.law.predicts == "loss"
-    return valleys(found.fit.observations, found.query.where or "") if wanted else pd.DataFrame()
+    wanted = {"parameters", "tokens"} <= set(fitted.fit.law.variables) and fitted.fit.law.predicts == "loss"
+    return valleys(fitted.fit.observations, fitted.query.where or "") if wanted else pd.DataFrame()
 
 
 def valleys(points: Observations, where: str = "") -> pd.DataFrame:
@@ -80,7 +80,7 @@ def draw(data: pd.DataFrame) -> Figure:
             key.append(Line2D([], [], color=colour, label=f"{compact_flops(float(str(budget)))} FLOPs{why}", **look))
         axes.plot(minima["parameters"], minima["loss"], zorder=4, **star)
         log_ticks(axes)
-        told = f"{len(budgets)} budgets of {compact_flops(budgets[0])} to {compact_flops(budgets[-1])} FLOPs"
+        title = f"{len(budgets)} budgets of {compact_flops(budgets[0])} to {compact_flops(budgets[-1])} FLOPs"
         legend_below(figure, key, columns=3)
-        figure.suptitle("\n".join(filter(None, (told, data["where"].iloc[0]))))
+        figure.suptitle("\n".join(filter(None, (title, data["where"].iloc[0]))))
     return figure

@@ -41,13 +41,13 @@ def draw_all(
     return [file for name, figure in figures.items() for file in save_in(figure, into, name, png)]
 
 
-def _exponents(found: LawFit) -> pd.DataFrame:
-    """The multiverse of the same table; empty where the law is not one of loss in N and D, or the question cannot be asked."""
-    if not {"parameters", "tokens"} <= set(found.fit.law.variables) or found.fit.law.predicts != "loss":
+def _exponents(fitted: LawFit) -> pd.DataFrame:
+    """The multiverse of the same table; empty unless the law is one of loss in N and D and the question can be asked."""
+    if not {"parameters", "tokens"} <= set(fitted.fit.law.variables) or fitted.fit.law.predicts != "loss":
         return pd.DataFrame()
-    given = found.query.roles
+    given = fitted.query.roles
     sizes, budgets = ([given[role]] if role in given else [] for role in ("parameters", "flops"))
     try:
-        return answer_by_convention.frame(explore(found.query, sizes, budgets))
+        return answer_by_convention.frame(explore(fitted.query, sizes, budgets))
     except InputError:
         return pd.DataFrame()

@@ -1,15 +1,22 @@
-"""Loss against every variable of a law, and its residuals: measured rows, those that are forecast, and what the law says."""
+"""The law of a table: its curves through the measured rows, against every variable, and its residuals below."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
+from study.base.quantities import compact
 from study.base.text import status_words
+from study.laws.estimation import Fit
 from study.laws.forecasting import Forecast, forecast_rows
 from study.laws.law_fits import LawFit
 from study.laws.observations import budget_name
@@ -17,38 +24,92 @@ from study.plotting.style import MANY, legend_below, log_ticks, theme, title_abo
 
 BUDGET = "budget"
 
+CURVES = 5
+"""Up to so many curves a panel, one for each level of the other variable or for levels spread over its range."""
 
-def frame(found: LawFit) -> pd.DataFrame:
-    """One row a row of the table (at most MANY) and a variable: the size, the measured value, the law's and its 95% interval.
+_POINTS = 60
+_RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 9, "mfc": "none", "mec": "black", "mew": 1.1}
+_PLAIN = "0.35"
 
-    `forecast` marks the rows that the forecast is of; the law drawn here was fitted to all. `residual` is in the fit's
-    space. `title` and the names of the axes stand in every row.
+
+def frame(fitted: LawFit) -> pd.DataFrame:
+    """Rows of kind `measured`, one a row of the table (at most MANY) and variable, and rows of kind `curve`.
+
+    A measured row holds the size, the measured value, the law's value and its 95% interval, which for new runs holds their
+    scatter too. `forecast` marks the rows that the forecast is of; the law drawn here was fitted to all. `residual` is in the
+    fit's space. A curve is the law against one variable at a `level` of the variable `by`, with its own 95% interval. `title`
+    and the names of the axes stand in every row.
     """
-    forecast = found.forecast.labels if isinstance(found.forecast, Forecast) else ()
-    title = f"{found.name}: {found.fit.law.formula} ({status_words(found.fit.status)}, n = {found.fit.n})"
-    roles = found.fit.observations.roles
-    points = found.fit.observations.thinned(MANY)
-    told = forecast_rows(found.fit, points)
-    axes = {name: points.columns[name] for name in found.fit.law.variables} | {BUDGET: points.budget}
-    return pd.concat(
+    forecast = fitted.forecast.labels if isinstance(fitted.forecast, Forecast) else ()
+    law, roles = fitted.fit.law, fitted.fit.observations.roles
+    points = fitted.fit.observations.thinned(MANY)
+    predictions = forecast_rows(fitted.fit, points)
+    axes = {name: points.columns[name] for name in law.variables} | {BUDGET: points.budget}
+    measured = [
         pd.DataFrame(
             {
                 "variable": name,
-                "axis": _axis(name, roles, found.fit.law.variables),
+                "kind": "measured",
+                "axis": _axis(name, roles, law.variables),
                 "size": values,
                 "measured": points.response,
-                "law": told.predicted,
-                "low": told.low,
-                "high": told.high,
-                "residual": found.fit.residual(told.predicted, points.response),
+                "law": predictions.predicted,
+                "low": predictions.low,
+                "high": predictions.high,
+                "residual": fitted.fit.residual(predictions.predicted, points.response),
                 "forecast": np.isin(points.labels, forecast),
-                "predicts": axis_of(found.fit.law.predicts, roles),
-                "space": found.fit.settings.space,
-                "title": title,
+                "by": (by := _other(fitted.fit, name)),
+                "level": points.columns[by] if by else np.nan,
             }
         )
         for name, values in axes.items()
-    ).reset_index(drop=True)
+    ]
+    curves = [curve for name in law.variables for curve in _curves(fitted.fit, name)]
+    both = pd.concat([*measured, *curves], ignore_index=True)
+    return both.assign(predicts=axis_of(law.predicts, roles), space=fitted.fit.settings.space, title=_title(fitted))
+
+
+def _title(fitted: LawFit) -> str:
+    """The law, its status and, where they are known, its exponents with their intervals."""
+    law = f"{fitted.name}: {fitted.fit.law.formula} ({status_words(fitted.fit.status)}, n = {fitted.fit.n})"
+    intervals = fitted.fit.intervals if fitted.fit.usable else {}
+    exponents = [
+        f"{name} {fitted.fit.estimates[name]:.3g} ({low:.3g} to {high:.3g})"
+        for name, (low, high) in intervals.items()
+        if name in fitted.fit.law.exponents
+    ]
+    return "\n".join(filter(None, (law, ", ".join(exponents))))
+
+
+def _other(fit: Fit, name: str) -> str:
+    """The variable beside `name` that varies most, empty where there is none, and for the budget, which no law reads."""
+    columns = {other: fit.observations.columns[other] for other in fit.law.variables if other != name}
+    ratios = {other: values.max() / values.min() for other, values in columns.items() if values.min() > 0}
+    return max(ratios, key=ratios.__getitem__, default="") if name != BUDGET else ""
+
+
+def _curves(fit: Fit, name: str) -> list[pd.DataFrame]:
+    """The law against a variable over its measured range at each level of another; further ones at their geometric means."""
+    columns, by = fit.observations.columns, _other(fit, name)
+    if columns[name].min() <= 0:
+        return []
+    middle = {other: np.exp(np.log(columns[other]).mean()) for other in fit.law.variables if other not in (name, by)}
+    grid = np.geomspace(columns[name].min(), columns[name].max(), _POINTS)
+    curves = []
+    for level in _levels(columns[by]) if by else [np.nan]:
+        at = {other: np.full(_POINTS, value) for other, value in middle.items()} | {name: grid}
+        at |= {by: np.full(_POINTS, level)} if by else {}
+        known = fit.usable and len(fit.resampled) > 0
+        low, high = fit.interval(fit.predictions(at)) if known else (np.nan, np.nan)
+        law = {"size": grid, "law": fit.predict(at), "low": low, "high": high}
+        curves.append(pd.DataFrame({"variable": name, "kind": "curve", "by": by, "level": level, "forecast": False} | law))
+    return curves
+
+
+def _levels(values: np.ndarray) -> np.ndarray:
+    """The values themselves where they are few, else CURVES of them, evenly spread in the logarithm."""
+    distinct = np.unique(values)
+    return distinct if len(distinct) <= CURVES else np.geomspace(distinct[0], distinct[-1], CURVES)
 
 
 def _axis(name: str, roles: Mapping[str, str], variables: Sequence[str]) -> str:
@@ -65,40 +126,79 @@ def axis_of(name: str, roles: Mapping[str, str]) -> str:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A column a variable: measured values and the law above, residuals below.
+    """A column a variable: measured values with the law's curves above, residuals below.
 
-    The axis follows these values; an interval beyond it is cut there, as the legend then says.
+    The vertical axis follows these values; an interval beyond it is cut there, as the legend then says.
     """
-    names = list(dict.fromkeys(data["variable"]))
-    fitted, held, law = sns.color_palette("colorblind", 3).as_hex()
-    parts = {False: (fitted, "measured"), True: (held, "measured, forecast from smaller runs")}
-    bottom, top = _limits(data)
-    is_cut = (data["low"] < bottom).any() or (data["high"] > top).any()
-    interval = ", and where 95% of runs lie by it" if data["low"].notna().any() else ""
-    told = f"law{interval}{' (cut at the axis)' if is_cut else ''}"
+    measured = data[data["kind"] == "measured"]
+    names = list(dict.fromkeys(measured["variable"]))
+    bottom, top = _limits(measured)
     with theme():
         figure = Figure(figsize=(3.9 * max(2, len(names)), 7.0), layout="constrained")
         axes = figure.subplots(2, len(names), sharex="col", sharey="row", squeeze=False)
         for (above, below), name in zip(axes.T, names, strict=True):
-            rows = data[data["variable"] == name]
-            low, high = rows["low"].clip(lower=bottom), rows["high"].clip(upper=top)
-            above.vlines(rows["size"], low, high, color=law, linewidth=3, alpha=0.3)
-            above.scatter(rows["size"], rows["law"], marker="_", s=50, color=law, label=told)
+            rows = measured[measured["variable"] == name]
+            colours = _colours(rows["level"])
+            _draw_curves(above, data[(data["kind"] == "curve") & (data["variable"] == name)], colours)
+            if name == BUDGET:
+                bars = rows.drop_duplicates(["size", "law"])
+                low, high = bars["low"].clip(lower=bottom), bars["high"].clip(upper=top)
+                above.vlines(bars["size"], low, high, color=_PLAIN, linewidth=3, alpha=0.25)
+            shades = [colours(level) for level in rows["level"]]
+            above.scatter(rows["size"], rows["measured"], s=16, c=shades, zorder=3)
+            below.scatter(rows["size"], rows["residual"], s=16, c=shades)
+            held = rows[rows["forecast"].astype(bool)]
+            above.plot(held["size"], held["measured"], zorder=4, **_RING)
+            below.plot(held["size"], held["residual"], **_RING)
             below.axhline(0, color="black", linewidth=1)
-            for part, (colour, label) in parts.items():
-                some = rows[rows["forecast"] == part]
-                if some.empty:
-                    continue
-                above.scatter(some["size"], some["measured"], s=14, color=colour, zorder=3, label=label)
-                below.scatter(some["size"], some["residual"], s=14, color=colour)
             below.set_xlabel(rows["axis"].iloc[0])
             log_ticks(below)
-        axes[0, 0].set_ylabel(data["predicts"].iloc[0])
+        axes[0, 0].set_ylabel(f"{data['predicts'].iloc[0]}{' (lower is better)' if _is_loss(data) else ''}")
         axes[1, 0].set_ylabel(f"residual (law − measured, {data['space'].iloc[0]})")
         axes[0, 0].set_ylim(bottom, top)
-        legend_below(figure, axes[0, 0].get_legend_handles_labels()[0], columns=3)
+        legend_below(figure, _key(data, measured, (bottom, top)), columns=2)
         title_above(figure, str(data["title"].iloc[0]))
     return figure
+
+
+def _is_loss(data: pd.DataFrame) -> bool:
+    return str(data["predicts"].iloc[0]).startswith("loss")
+
+
+def _colours(levels: pd.Series[float]) -> Callable[[float], str]:
+    """The colour of each level, from dark (small) to light (large), plain where there is no other variable."""
+    if levels.isna().all():
+        return lambda _: _PLAIN
+    ramp, scale = sns.color_palette("viridis", as_cmap=True), LogNorm(levels.min(), levels.max())
+    return lambda level: to_hex(ramp(0.9 * float(scale(level))))
+
+
+def _draw_curves(panel: Axes, curves: pd.DataFrame, colours: Callable[[float], str]) -> None:
+    """The curves of a panel with their bands, and a legend of their levels."""
+    for _, curve in curves.groupby("level", dropna=False):
+        level = float(curve["level"].iloc[0])
+        colour, label = colours(level), None if np.isnan(level) else compact(level)
+        panel.plot(curve["size"], curve["law"], color=colour, linewidth=1.4, label=label)
+        if curve["low"].notna().any():
+            panel.fill_between(curve["size"], curve["low"], curve["high"], color=colour, alpha=0.13, linewidth=0)
+    if curves["level"].notna().any():
+        panel.legend(title=curves["by"].iloc[0], fontsize="x-small", title_fontsize="x-small", loc="best")
+
+
+def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]) -> list[Line2D | Patch]:
+    """The legend: what lines, bands, points and bars are, as far as they are there."""
+    banded = data.loc[data["kind"] == "curve", "low"].notna().any()
+    key: list[Line2D | Patch] = [
+        Line2D([], [], linestyle="none", marker="o", markersize=4, color=_PLAIN, label="measured"),
+        Line2D([], [], color=_PLAIN, label="law" + (", with its 95% interval" if banded else "")),
+    ]
+    if measured["forecast"].astype(bool).any():
+        key.append(Line2D([], [], label="held out: forecast from smaller runs", **_RING))
+    if measured["low"].notna().any():
+        is_cut = (measured["low"] < limits[0]).any() or (measured["high"] > limits[1]).any()
+        label = f"where 95% of new runs lie by the law{' (cut at the axis)' if is_cut else ''}"
+        key.append(Patch(color=_PLAIN, alpha=0.25, label=label))
+    return key
 
 
 def _limits(data: pd.DataFrame) -> tuple[float, float]:

@@ -28,11 +28,10 @@ _EDGE = "#d55e00"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a rate tried, with the mean loss of those of its `runs` that learned; `chosen` marks its cell's best.
+    """One row per rate tried, with the mean loss of those of its `runs` that learned; `chosen` marks its cell's best.
 
-    `unlearned` counts the runs that did not learn, and `seeds` those at which its cell's rates are told apart.
-
-    `line` names the cell's line (study.plotting.lines), and `of_one_rate` counts the cells that tried no other.
+    `unlearned` counts the runs that did not learn, `seeds` those at which the cell's rates are compared, and `of_one_rate` the
+    cells that tried no other. `line` names the cell's line (study.plotting.lines).
     """
     panels = evidence.panels()
     rows = [
@@ -61,9 +60,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 def draw(data: pd.DataFrame) -> Figure:
     """A panel a family, a line a cell; a ring is a bracketed choice, a square one at the edge.
 
-    A cross is a rate at which runs are left out, all or some, so that it ranks below those at which none is: it stands in a
-    band above all losses, at a height that says nothing. The crosses of a line are labelled by what of its name not all lines
-    share.
+    A cross marks a rate at which runs are left out, so that it ranks below the others: it stands in a band above all losses, at
+    no particular height. Crosses are labelled by the part of the line's name that not all lines share.
     """
     with theme():
         names = data["panel"].unique()
@@ -85,7 +83,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def _where(data: pd.DataFrame) -> str:
-    """The seeds at which rates are told apart, in words."""
+    """The seeds at which rates are compared, in words."""
     few, many = data["seeds"].min(), data["seeds"].max()
     return "at the first seed" if many == 1 else f"averaged over {few if few == many else f'{few} to {many}'} seeds"
 
@@ -138,7 +136,7 @@ def _telling(names: list[str]) -> dict[str, str]:
 
 
 def _widest_room(crosses: list[float], rates: pd.Series[float]) -> tuple[float, Literal["left", "right"]]:
-    """The cross beside which a label has the widest room up to the next or to the edge, and the side of it that is there."""
+    """The cross with the widest space to the next one or to the edge, and the side of that space."""
     edges = np.log([rates.min(), *crosses, rates.max()])
     widest = int(np.diff(edges).argmax())
     return (crosses[0], "right") if widest == 0 else (crosses[widest - 1], "left")
@@ -158,10 +156,10 @@ def _key(data: pd.DataFrame) -> list[Line2D]:
 
 def _tick_rates(axes: Axes, rates: pd.Series) -> None:
     tried = sorted(rates.unique())
-    told = tried[:1]
+    ticks = tried[:1]
     for rate in tried[1:]:  # with room for its label beside the one before
-        if rate / told[-1] >= (tried[-1] / tried[0]) ** (1 / 6):
-            told.append(rate)
-    axes.xaxis.set_major_locator(FixedLocator(told))
+        if rate / ticks[-1] >= (tried[-1] / tried[0]) ** (1 / 6):
+            ticks.append(rate)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))

@@ -1,4 +1,4 @@
-"""How cells are told apart in every figure: by the first size in which they differ, then by the others and the setting."""
+"""The names and colours of cells in every figure: by the first size in which they differ, then the others and the variant."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from study.counting.architecture import SIZES
-from study.evidence.cells import CellResult
+from study.evidence.cells import CellResult, run_ids_in, shorten_run_ids
 from study.plotting.style import MARKERS, series_styles, size_styles
 
 STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
-"""Of the lines of one colour, in order of width, heads and FFN, settings as they come."""
+"""The strokes of lines of one colour, in order of width, heads, FFN and variant."""
 
 
 def of_cell(cell: CellResult) -> dict[str, object]:
-    """What tells a cell's line from others: its sizes and its setting, as columns of a figure's data."""
+    """The sizes and the variant of a cell, as columns of a figure's data."""
     return dict(zip(SIZES, cell.architecture.sizes, strict=True)) | {"setting": cell.setting}
 
 
 def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.Series[str]:
-    """The name of each row's line: its depth, of other sizes what differs between rows that are alike in columns `among`.
+    """The name of each row's line: its depth, and the sizes that differ between rows that agree in the columns `among`.
 
-    Its setting, too, where there are several: in its panel, if that is of `among`.
+    The variant follows where there are several: in the panel, if that is in `among`. Run ids are shortened.
     """
     names, shared = "depth " + data["depth"].astype(str), ["every", *among]
     data = data.assign(every="")
@@ -33,14 +33,15 @@ def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.S
         several = (data.groupby(alike)[column].transform("nunique") > 1).groupby(names).transform("any")
         names = names.where(~several, names + f", {word}" + data[column].astype(str))
         shared.append(column)
-    return names
+    ids = run_ids_in(names)
+    return names.map(lambda name: shorten_run_ids(name, ids))
 
 
 def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """How each `line` looks: its colour by the first size in which lines differ, or by the setting where they have one shape.
+    """How each `line` looks: coloured by the first size in which lines differ, or by the variant where they share a shape.
 
-    Of the lines of one colour the first has that colour's marker, the second the same with a white face, the third the next
-    marker, and so on; their strokes go round, too.
+    Within a colour the first line has its marker, the second the same with a white face, the third the next marker, and so on;
+    strokes rotate too.
     """
     shown = data.drop_duplicates("line").sort_values([*SIZES], kind="stable")
     size = next((size for size in SIZES if data[size].nunique() > 1), None)
@@ -56,5 +57,5 @@ def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def line_key(styles: dict[str, dict[str, Any]], **other: Any) -> list[Line2D]:
-    """The entries of a legend that tells the lines apart; `other` goes over how they look, as where points are not joined."""
+    """The entries of a legend of the lines; `other` overrides their style, such as points that are not joined."""
     return [Line2D([], [], label=line, **(style | other)) for line, style in styles.items()]

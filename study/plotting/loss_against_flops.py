@@ -24,11 +24,10 @@ _SIZE = (9.2, 5.0)
 
 
 def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
-    """One row a cell that trained, with a usable run: its loss, mean over seeds, and its FLOPs by this `count` of COUNTS.
+    """One row per trained cell with a usable run: its mean loss over seeds, and its FLOPs by this `count` of COUNTS.
 
-    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing where that of seeds is unknown.
-    `line` names the cell's line (study.plotting.lines), and `place` is where it stands: at its FLOPs, or beside them where
-    others have as many or nearly so.
+    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing where unknown. `line` names the
+    cell's line (study.plotting.lines), and `place` is its x, moved aside where others have nearly as many FLOPs.
     """
     counted = evidence.counted(count)
     rows = [
@@ -44,7 +43,7 @@ def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A line a shape and setting over its budgets."""
+    """A line a shape and variant over its budgets."""
     with theme():
         count = data["count"].iloc[0]
         axis = axis_name(COUNTS[count], data["place"], data[count])

@@ -28,11 +28,11 @@ _SIZE = (5.0, 4.2)
 
 
 def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
-    """One row a cell with a usable run: its loss, mean over seeds, its size by this `count`, and whether it is on the front.
+    """One row per cell with a usable run: its mean loss over seeds, its size by this `count`, and whether it is on the front.
 
-    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing where that of seeds is unknown.
-    The cells of a `series` compete for a front, `line` names the cell's line (study.plotting.lines), and `place` is where it
-    stands: at its size, or beside them where others have as many or nearly so.
+    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing where unknown. Cells of a `series`
+    compete for a front, `line` names the cell's line (study.plotting.lines), and `place` is its x, moved aside where others are
+    nearly as large.
     """
     counted = evidence.counted(count)
     front = {cell.name for cell in pareto_front(evidence.cells, lambda cell: counted[cell.name])}
@@ -57,7 +57,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a budget, a point a cell; one stepped line joins the front. Cells of near parameters stand side by side."""
+    """A panel a budget, a point a cell; one stepped line joins the Pareto front. Cells of near sizes stand side by side."""
     with theme():
         every = list(data.groupby("series", sort=False))
         count = data["count"].iloc[0]
@@ -73,6 +73,6 @@ def draw(data: pd.DataFrame) -> Figure:
                 draw_intervals(panel, cell["place"], cell["loss_nats"], cell["half_nats"], style["color"])
         finish_cells(figure, axes, data, f"Final loss against {'all parameters' if count == 'parameters' else count}")
         stepped = data[data["on_front"]].groupby("series")[count].nunique().gt(1).any()
-        joined = [Line2D([], [], color="grey", label="front at equal budget: none smaller is better")] if stepped else []
+        joined = [Line2D([], [], color="grey", label="Pareto front at equal budget")] if stepped else []
         legend_below(figure, [*line_key(styles, linestyle="none"), *joined])
     return figure

@@ -30,11 +30,11 @@ _WIDTHS = 48
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a usable cell (`kind` cell: depth, width, mean loss over seeds), and the points of each contour.
+    """One row per usable cell (`kind` cell: depth, width, mean loss over seeds), and the points of each contour.
 
-    Of cells of one depth and width it is the one of the lowest loss, and the label says over what.
-    Contours are of equal non-embedding parameters, counted, with the FFN as wide beside the width as in the median cell; empty
-    for fewer than two depths or widths. Each panel is a budget, the smallest first.
+    Among cells of one depth and width the lowest loss is shown, and the label says among what. Contours are of equal
+    non-embedding parameters at the FFN ratio of the median cell; there are none for fewer than two depths or widths. Each panel
+    is a budget, the smallest first.
     """
     usable = [cell for cell in evidence.cells if cell.usable]
     budgets = list(dict.fromkeys(cell.budget for cell in sorted(usable, key=lambda cell: cell.tokens)))[-MOST_PANELS:]
@@ -52,19 +52,19 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         return pd.DataFrame()
     cells = pd.DataFrame(rows)
     lowest = _lowest(cells)
-    others = "settings, heads and FFN" if any(cell.setting for cell in usable) else "heads and FFN"
+    others = "variants, heads and FFN" if any(cell.setting for cell in usable) else "heads and FFN"
     label = LOSS if len(lowest) == len(cells) else f"{LOSS}, lowest over {others}"
     example = usable[0].architecture
     ratio = float(np.median([cell.architecture.ffn / cell.architecture.width for cell in usable]))
     return _with_contours(lowest, lambda depth, width: _non_embedding(example, ratio, depth, width), label)
 
 
-def frame_of_law(found: LawFit) -> pd.DataFrame:
+def frame_of_law(fitted: LawFit) -> pd.DataFrame:
     """The same of a table with depth and width, contours of 12·depth·width²; empty where the law has no depth and width."""
-    columns = found.fit.observations.columns
-    if not {"depth", "width"} <= columns.keys() or found.fit.law.predicts != "loss":
+    columns = fitted.fit.observations.columns
+    if not {"depth", "width"} <= columns.keys() or fitted.fit.law.predicts != "loss":
         return pd.DataFrame()
-    loss = found.fit.observations.response
+    loss = fitted.fit.observations.response
     rows = pd.DataFrame({"panel": "", "depth": columns["depth"], "width": columns["width"], "loss": loss})
     return _with_contours(_lowest(rows), lambda depth, width: 12.0 * depth * width**2, "lowest loss of a shape")
 
@@ -139,7 +139,7 @@ def _tick_widths(axes: Axes, widths: pd.Series) -> None:
 
 
 def _draw_contours(axes: Axes, lines: pd.DataFrame) -> None:
-    """Each with its parameters at an end that is in sight: by turns the lower and the upper one."""
+    """Contours, labelled with their parameters at a visible end, alternately the lower and the upper one."""
     low, high = axes.get_xlim()
     for number, (level, line) in enumerate(lines.groupby("parameters")):
         axes.plot(line["width"], line["depth"], color="grey", linewidth=1, linestyle="--", zorder=1)
@@ -163,7 +163,7 @@ def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
 
 
 def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str, aside: int = 0) -> None:
-    """Text so many points above a place and aside of it: centred, or with its near end there."""
+    """Text above a point and aside of it: centred, or with its near end there."""
     align = "center" if aside == 0 else "left" if aside > 0 else "right"
     style: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "path_effects": halo()}
     axes.annotate(text, at, (aside, above), textcoords="offset points", **style)

@@ -91,7 +91,7 @@ class LossBySize:
         return [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
 
     def _on_lines(self, table: pd.DataFrame, traded: bool) -> pd.DataFrame:
-        """The rows with their `line` and the `label` at their point, but for those on lines of a single place.
+        """The rows with their `line` and `label`, without lines of a single place.
 
         `traded` lets the width vary along a line of equal parameters.
         """
@@ -133,7 +133,7 @@ class LossBySize:
 
 
 def _placed(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows with the `x` at which their place on their line is shown, beside those of other lines at the same place."""
+    """The rows with `x`, their position on the line, moved beside other lines at the same place."""
     place = ["panel", "line", "place"]
     shown = table.drop_duplicates(place)[place]
     return table.merge(shown.assign(x=side_by_side(shown["place"].astype(float), shown["panel"], _WIDTH)), on=place)
@@ -142,7 +142,7 @@ def _placed(table: pd.DataFrame) -> pd.DataFrame:
 def _apart(table: pd.DataFrame, size: str, traded: bool) -> pd.Series[str]:
     """Heads or FFN of each row in words, where its line has several at one place.
 
-    Where the width is traded both follow it along a line: the FFN by its ratio, and the heads go by their rank.
+    Where the width varies along a line, the FFN follows by its ratio and the heads by their rank.
     """
     values = _ratio(table, digits=2) if traded and size == "ffn" else table[size]
     at_place = values.groupby([table["panel"], table["line"], table["place"]])
@@ -168,7 +168,7 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
 
 
 def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
-    """The label of each mean above its bar, or above its runs where the bar ends beyond the axis.
+    """The label of each mean above its bar, or above its runs where the bar leaves the axis.
 
     Of several at one place the first reaches to the left and the last to the right.
     """

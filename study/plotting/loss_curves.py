@@ -52,7 +52,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a family, a line a run; see study.plotting.lines for how they are told apart.
+    """A panel a family, a line a run; see study.plotting.lines for their names and colours.
 
     The range is that of the validation losses and, where there are training losses, of these from the plateau on.
     """

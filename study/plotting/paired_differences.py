@@ -1,4 +1,4 @@
-"""A forest plot of the paired differences between shapes of equal parameters, and between settings of one shape."""
+"""A forest plot of the paired differences between shapes of equal parameters, and between variants of one shape."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from matplotlib.ticker import MaxNLocator
 
 from study.base.quantities import plural
 from study.evidence.averages import Average
+from study.evidence.cells import run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
 from study.plotting.style import legend_below, theme, title_above
 
-AVERAGES = "averages over places"
+AVERAGES = "averages over conditions"
 """The heading of what is averaged over families."""
 
 _SIDES = {
@@ -28,6 +29,13 @@ _SIDES = {
 }
 _LETTER = 0.085
 """Inches of a letter of a row's name, about; the figure is as wide as the names and six inches for the differences."""
+
+_ROOMY, _TIGHT = 0.33, 0.17
+"""Inches of a row where there are few, and the least where there are many."""
+
+_FEW = 24
+_PAGE = 8.5
+"""Inches of the rows of a page."""
 
 _ONE_LINE = 60
 """Letters of the two sides below which they stand beside each other under the axis."""
@@ -41,27 +49,30 @@ _LOOK = {
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` are what they are.
+    """One row a pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` names both.
 
-    Above them those that are averaged over several places.
+    The averages over several conditions come first. Run ids are shortened.
     """
     averages = [
-        _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} places"}
+        _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} conditions"}
         for average in evidence.averages
     ]
     pairs = [_row(pair) | {"family": pair.family, "pair": pair.sides} for pair in evidence.comparisons.pairs]
+    ids = run_ids_in(row["pair"] for row in pairs)
+    for row in (*averages, *pairs):
+        row |= {"pair": shorten_run_ids(row["pair"], ids), "sides": tuple(shorten_run_ids(side, ids) for side in row["sides"])}
     return pd.DataFrame([*averages, *pairs])
 
 
 def _row(pair: Comparison | Average) -> dict[str, Any]:
     """What is drawn of a difference."""
-    found = pair.difference
+    difference = pair.difference
     return {
-        "estimate_nats": found.estimate_nats,
-        "low_nats": found.low_nats,
-        "high_nats": found.high_nats,
-        "n_sequences": found.n_sequences,
-        "n_seeds": "+".join(map(str, found.n_seeds)),
+        "estimate_nats": difference.estimate_nats,
+        "low_nats": difference.low_nats,
+        "high_nats": difference.high_nats,
+        "n_sequences": difference.n_sequences,
+        "n_seeds": "+".join(map(str, difference.n_seeds)),
         "status": pair.status,
         "sides": _SIDES.get(pair.weighs, (pair.first, pair.second)),
         "equal": "shape" if pair.equal == "shape" else "parameters",
@@ -69,49 +80,67 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A row a pair under its family's name; left of zero the first is better, of shapes that with more of what is weighed."""
+    """A row a pair under its family's name; left of zero the first side is better.
+
+    Where every family compares the same two, its name stands for the pair. Thirty pairs fit a page.
+    """
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
     pairs = int((data["family"] != AVERAGES).sum())
+    counts = data["n_sequences"].astype(str) + " sequences, " + data["n_seeds"] + " seeds"
     with theme():
-        names = data["family"].unique()
-        longest = max(map(len, [*names, *data["pair"]]))
-        figure = Figure(
-            figsize=(max(10.0, 6.0 + _LETTER * longest), 1.7 + 0.33 * (len(data) + len(names))), layout="constrained"
-        )
+        rows = _rows(data)
+        height, size = (_ROOMY, "medium") if len(rows) <= _FEW else (max(_TIGHT, _PAGE / len(rows)), "x-small")
+        longest = max(len(label) for label, _ in rows)
+        figure = Figure(figsize=(max(10.0, 6.0 + _LETTER * longest), 1.7 + height * len(rows)), layout="constrained")
         axes = figure.subplots()
         axes.axvline(0, color="black", linewidth=1.2)
-        labels, line = [], 0
-        for name in names:
-            labels.append((line, str(name)))
-            for row in data[data["family"] == name].to_dict("records"):
-                line += 1
-                labels.append((line, str(row["pair"])))
-                _draw_row(axes, line, row)
-            line += 1
-        axes.set_yticks([at for at, _ in labels], [label for _, label in labels])
-        for (_, label), tick in zip(labels, axes.get_yticklabels(), strict=True):
-            tick.set_fontweight("bold" if label in names else "normal")
-        axes.set_ylim(line - 0.3, -0.7)
+        for line, (_, row) in enumerate(rows):
+            if row is not None:
+                _draw_row(axes, line, row, None if counts.nunique() == 1 else counts[row["index"]])
+        axes.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=size)
+        for (_, row), tick in zip(rows, axes.get_yticklabels(), strict=True):
+            tick.set_fontweight("bold" if row is None else "normal")
+        axes.set_ylim(len(rows) - 0.3, -0.7)
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(6))
         sides = f"← {first} better", f"{second} better →"
-        beside = "        " if len("".join(sides)) < _ONE_LINE else "\n"
-        axes.set_xlabel(f"difference of validation loss (nats per masked token)\n{beside.join(sides)}")
+        short = len("".join(sides)) < _ONE_LINE
+        below = ("        " if short else "\n").join(sides)
+        axes.set_xlabel(f"difference of validation loss (nats per masked token)\n{below}", loc="center" if short else "right")
         equal = " or ".join(data["equal"].unique())
         title = f"{first if '=' in first else first.capitalize()} minus {second} at equal {equal}"
-        title_above(figure, f"{title} ({plural(pairs, 'pair')}, 95% intervals)")
+        alike = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
+        title_above(figure, f"{title} ({plural(pairs, 'pair')}, 95% intervals{alike})")
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])
     return figure
 
 
-def _draw_row(axes: Axes, line: int, row: dict[Hashable, Any]) -> None:
+def _rows(data: pd.DataFrame) -> list[tuple[str, dict[Hashable, Any] | None]]:
+    """The lines of the figure from the top: a label with its pair, or the heading of a family without one."""
+    of_families = data[data["family"] != AVERAGES]
+    one_each = of_families["pair"].nunique() == 1 and of_families["family"].is_unique
+    lines: list[tuple[str, dict[Hashable, Any] | None]] = []
+    for name, family in data.reset_index().groupby("family", sort=False):
+        named_by_family = one_each and name != AVERAGES
+        lines += [] if named_by_family else [(str(name), None)]
+        lines += [(str(name if named_by_family else row["pair"]), row) for row in family.to_dict("records")]
+    return lines
+
+
+def _draw_row(axes: Axes, line: int, row: dict[Hashable, Any], note: str | None) -> None:
     colour, marker = _LOOK[str(row["status"])]
     if pd.notna(row["low_nats"]):
         axes.hlines(line, row["low_nats"], row["high_nats"], color=colour, linewidth=2.2)
     axes.plot([row["estimate_nats"]], [line], marker=marker, color=colour, markersize=7)
-    note = f" {row['n_sequences']} seq., {row['n_seeds']} seeds"
-    axes.annotate(note, (1.0, line), xycoords=axes.get_yaxis_transform(), va="center", fontsize="small", annotation_clip=False)
+    if note is not None:
+        where: dict[str, Any] = {
+            "xycoords": axes.get_yaxis_transform(),
+            "va": "center",
+            "fontsize": "x-small",
+            "annotation_clip": False,
+        }
+        axes.annotate(f" {note}", (1.0, line), **where)
 
 
 def _key(status: str) -> Line2D:

@@ -72,7 +72,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def _label(model: str, depth: int, width: int) -> tuple[str, str]:
-    """What stands at a point and which end of it: a named model's name to the right, an unnamed shape's sizes to the left."""
+    """A point's label and its alignment: a named model's name to the right, an unnamed shape's sizes to the left."""
     return (f"{depth}x{width}", "right") if model.startswith(f"L{depth}-H{width}-") else (model, "left")
 
 

@@ -24,7 +24,7 @@ LOSSES = {
 }
 
 MOST_RUNS = 20
-"""More lines than these, of as many colours, tell nothing."""
+"""More lines, of as many colours, cannot be read."""
 
 MOST_POINTS = 300
 """A line has at most so many points, spread evenly, its last among them."""
@@ -33,12 +33,11 @@ MOST_POINTS = 300
 def frame(
     runs: pd.DataFrame, folders: Mapping[str, SweepFolder], loss: str = "val/loss"
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Up to MOST_POINTS rows a run, each a logged `loss`: the `run` in words, `tokens`, `train_flops`, `loss_nats`.
+    """Up to MOST_POINTS rows a run, each a logged `loss`: the `run` in words, `tokens`, `train_flops`, `loss_nats`; and why
+    curves are missing.
 
-    Beside them, of runs whose curves cannot be read, why not.
-
-    `runs` tells of each its `sweep`, which `folders` has, `run`, `shape`, `setting`, `learning rate` and `seed`. A step logged
-    twice counts as logged last.
+    `runs` has the `sweep` (a name in `folders`), `run`, `shape`, `setting`, `learning rate` and `seed` of each. Of a step
+    logged twice the last row counts.
     """
     curves, damaged = [], {}
     for run in runs.to_dict("records"):

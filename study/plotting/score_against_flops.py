@@ -11,9 +11,9 @@ from study.plotting.style import COUNTS, axis_name, log_ticks, side_by_side
 
 
 def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
-    """The scores of encoders that were trained against their FLOPs by this `count` of COUNTS, see study.plotting.score_panels.
+    """The scores of trained encoders against their FLOPs by this `count` of COUNTS (study.plotting.score_panels).
 
-    `x` is where a score stands: at its FLOPs, or beside them where others have as many or nearly so.
+    `x` is the FLOPs, moved aside where others have nearly as many.
     """
     data = measured(evidence, count)
     data = data if data.empty else data[data["x"] > 0]

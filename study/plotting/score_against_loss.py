@@ -40,7 +40,7 @@ def draw(data: pd.DataFrame) -> Figure:
     laws = data[data["kind"] == "law"]
     label = "law of the loss, with the law's 95% interval" if "low" in laws and laws["low"].notna().any() else "law of the loss"
     entries = [] if laws.empty else [Line2D([], [], color=_LAW, label=label)]
-    figure = drawn(data, "validation loss", LOSS, _finish, entries)
+    figure = drawn(data, "validation loss (falls to the right)", LOSS, _finish, entries)
     for panel in figure.axes[:1]:
         panel.invert_xaxis()
     return figure

@@ -16,9 +16,9 @@ _PUBLISHED = "tab:red"
 
 
 def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
-    """The scores (see study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets.
+    """The scores (study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets.
 
-    `x` is where a score stands: at its size by this `count` of COUNTS, or beside it where others are as large or nearly so.
+    `x` is the size by this `count` of COUNTS, moved aside where others are nearly as large.
     """
     data = measured(evidence, count)
     if data.empty or evidence.downstream is None:

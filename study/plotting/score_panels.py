@@ -18,8 +18,8 @@ from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import legend_below, panels, theme, title_above
 
 _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
-    "majority": (":", "black", "commonest answer"),
-    "bag_of_words": ("--", "tab:brown", "words without their order"),
+    "majority": (":", "black", "majority class"),
+    "bag_of_words": ("--", "tab:brown", "bag of words"),
 }
 _UNTRAINED = "tab:gray"
 _BUDGET = "dimgray"
@@ -33,11 +33,11 @@ SIZE = (4.0, 3.0)
 
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
-    """One row an encoder and task, the average last: the score against the loss or a count of the ledger, and what it is worth.
+    """One row per encoder and task, the average last: the score against the loss or a count of the ledger.
 
-    `half` is half the 95% interval of the score `over` seeds, of pre-training or fine-tuning, and examples, over examples
-    alone where no encoder has two; `forecast` marks encoders that were forecast from the others, `line` names what an encoder
-    is (study.plotting.lines), and `budget` what it was trained on, whose least number of tokens puts budgets in order.
+    `half` is half the 95% interval of the score `over` seeds (of pre-training or fine-tuning) and examples, or over examples
+    where no encoder has two seeds. `forecast` marks encoders that were forecast from the others, `line` names the encoder's
+    line (study.plotting.lines), and `budget` its training, in order of tokens.
     """
     if evidence.downstream is None:
         return pd.DataFrame()
@@ -77,16 +77,18 @@ def _has_seeds(task: TaskScores) -> bool:
 def drawn(
     data: pd.DataFrame, x: str, convention: str, finish: Callable[[Axes, pd.DataFrame], None], entries: list[Line2D]
 ) -> Figure:
-    """A panel a task: points with their intervals, a ring around what a forecast holds out, untrained weights, and baselines.
+    """A panel a task: points with intervals, a ring around held-out encoders, untrained weights, and baselines.
 
-    The larger the budget, the larger the point. `x` names the axis and `convention` says in full what it counts; `finish` draws
-    what is particular to a figure into each panel, from all its rows.
+    Larger budgets have larger points. `x` names the axis and `convention` says in full what it counts; `finish` adds what is
+    particular to a figure to each panel, from all its rows.
     """
     points = data[data["kind"] == "measured"]
     styles, sizes = line_styles(points), _sizes(points)
     tasks = list(dict.fromkeys(points["task"]))
     with theme():
-        figure, axes = panels([_name(points, task) for task in tasks], x, "score", columns=3, size=SIZE, one_y=False)
+        figure, axes = panels(
+            [_name(points, task) for task in tasks], x, "score (higher is better)", columns=3, size=SIZE, one_y=False
+        )
         for panel, task in zip(axes, tasks, strict=True):
             rows = points[points["task"] == task]
             for name, (line, colour, _) in _LINES.items():

@@ -124,7 +124,7 @@ def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
 
 
 def style_key(styles: Mapping[Any, tuple[str, str]], of: str = "") -> list[Line2D]:
-    """The entries of a legend that tells sizes or named lines apart, each with the word `of` before it."""
+    """The legend entries of sizes or named lines, each with the word `of` before it."""
     return [Line2D([], [], color=colour, marker=mark, label=f"{of}{name}") for name, (colour, mark) in styles.items()]
 
 
@@ -148,10 +148,9 @@ def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
 
 
 def side_by_side(sizes: pd.Series[float], among: pd.Series[str], inches: float) -> pd.Series[float]:
-    """Where sizes stand on a logarithmic axis of so many inches so that those of a group of `among` are apart.
+    """Positions on a logarithmic axis of so many inches that keep the members of each group of `among` apart.
 
-    Each is moved as little as can be, by least squares in the logarithm: an isotonic regression of what is left beside even
-    steps.
+    Each moves as little as possible, by least squares in the logarithm: an isotonic regression of the sizes less even steps.
     """
     span = np.log(max(2.0, sizes.max() / sizes.min()))
     aside = pd.Series(0.0, sizes.index)
@@ -164,7 +163,7 @@ def side_by_side(sizes: pd.Series[float], among: pd.Series[str], inches: float) 
 
 
 def axis_name(name: str, places: pd.Series[float], sizes: pd.Series[float]) -> str:
-    """The name of an axis of sizes, which says so where places on it are beside theirs."""
+    """The name of an axis of sizes, which says where points are moved aside."""
     return name + (SIDE_BY_SIDE if (places != sizes).any() else "")
 
 
@@ -187,7 +186,7 @@ def cut_long_bars(axes: Axes, losses: pd.Series, low: pd.Series, high: pd.Series
 
 
 def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) -> None:
-    """One legend for all panels, under them, of at most so many columns as fit; the figure grows by what is high of it."""
+    """One legend under all panels, in as many columns as fit, at most `columns`; the figure grows with it."""
     for count in range(min(columns, len(entries)), 0, -1):
         legend = figure.legend(handles=entries, loc="outside lower center", ncols=count)
         if count == 1 or _fits(figure, legend):
@@ -207,7 +206,7 @@ def title_above(figure: Figure, title: str) -> None:
 
 
 def _in_lines(text: str, room: int) -> str:
-    """Text in as few lines as so many letters leave room for, each about as long, so that no word stands alone."""
+    """Text in as few lines of that many letters as possible, each about as long, so that no word is alone."""
     fewest = textwrap.wrap(text, room)
     lengths = range(1 + len(text) // max(1, len(fewest)), room)
     tried = (textwrap.wrap(text, length, break_long_words=False) for length in lengths)
@@ -239,7 +238,7 @@ def log_ticks(axes: Axes) -> None:
 
 
 def log_locator(low: float, high: float) -> LogLocator:
-    """The places of ticks between two values on a logarithmic axis, so few that each has room for its label."""
+    """Ticks between two values on a logarithmic axis, few enough that labels fit."""
     decades = np.log10(high / low)
     narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 1.5, 2, 3, 4, 6, 8)
     return LogLocator(subs=narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,))
@@ -281,7 +280,7 @@ def halo(linewidth: float = 3) -> list[withStroke]:
 
 
 def drawable(data: pd.DataFrame) -> pd.DataFrame:
-    """The data of a figure to the digits that mean something, of which every processor draws the same."""
+    """The data of a figure, rounded so that every processor draws the same."""
     floats = data.select_dtypes("float")
     return data.assign(**{name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)})
 

@@ -77,7 +77,7 @@ def draw_file(results: Path) -> list[Path]:
 
 
 def read_section(results: Path, name: str) -> tuple[list[dict[str, Any]], str]:
-    """The rows of a section, none where the file has no such section, and the hardware that they were measured on."""
+    """The rows of a section, empty if the file has none, and the hardware they were measured on."""
     section = json.loads(results.read_bytes())["sections"].get(name)
     if section is None:
         return [], ""

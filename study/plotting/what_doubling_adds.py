@@ -35,8 +35,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 def shapes_shown(evidence: Evidence) -> dict[str, Architecture]:
     """BERT-Base and the sweep's smallest and largest shapes, by what they are called; one that is both comes once.
 
-    The name tells what is unlike BERT, as layers that share their weights, of which twice as many have no more. Of shapes of
-    one size, as those that differ in heads alone, it is the first, so that where all are of one size it is both.
+    The name says what differs from BERT, such as shared layers, of which twice as many cost nothing. Of shapes of one size,
+    such as those that differ in heads alone, the first is shown.
     """
     shown = {"BERT-Base": named("BERT-Base")}
     if evidence.cells:

@@ -57,7 +57,7 @@ def group_of(component: Component) -> str:
 
 
 def draw(data: pd.DataFrame, columns: int = 2) -> Figure:
-    """A bar a model in the order of the table, families apart and never split between columns; totals behind the names."""
+    """A bar a model in the order of the table, families kept together; totals behind the names."""
     sizes = data.groupby("family", sort=False)["model"].nunique() + GAP
     start = sizes.cumsum() - sizes
     column_of = (start * columns / sizes.sum()).astype(int)
@@ -75,7 +75,7 @@ def draw(data: pd.DataFrame, columns: int = 2) -> Figure:
 
 
 def _bars(panel: Axes, data: pd.DataFrame, colours: dict[str, str], room: float) -> None:
-    """Bars from the top down, half a bar of room between families; all columns get the same `room`."""
+    """Bars from the top down, half a bar of space between families; all columns have height `room`."""
     models = data.drop_duplicates("model").reset_index(drop=True)
     y = models.index + GAP * ((models["family"] != models["family"].shift()).cumsum() - 1)
     left = pd.Series(0.0, index=models.index)

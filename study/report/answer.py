@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,9 +16,10 @@ from study.plotting.style import drawable, save_in
 from study.report import answer_tables as tables
 from study.report.figures import FIGURES
 from study.report.findings import loss_findings, parameter_findings, run_count
-from study.report.law_sentences import law_findings
+from study.report.law_sentences import law_findings, law_sentence
 from study.report.open_questions import undecided
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table
+from study.report.verdicts import Verdict, asks_about, short_ids, verdict_of
 from study.store.records import READS_ORDER_NATS
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder
@@ -38,7 +40,7 @@ CONVENTIONS = (
     "attention; the head on masked positions only; a teacher's forward passes too.",
     "Chosen rate: the lowest mean loss at the seeds of the sweep's first third that several rates were tried at, fewest that "
     "diverged first. Bracketed: worse rates were tried on both sides; a run that diverged counts as worse, one that failed "
-    "otherwise does not count. "
+    "otherwise does not count. Transferred: the bracketed rate of the smallest cell, which the largest cell confirms. "
     "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
     "Order gain: the loss with the visible ordinary tokens of each sequence permuted, masked and special tokens staying, minus "
     f"the loss. A run whose gain is not above {READS_ORDER_NATS:g} nats by two standard errors reads no word order: it "
@@ -57,12 +59,15 @@ class Answer:
     evidence: Evidence
     figures: tuple[str, ...]
 
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The answer to the sweep's question."""
+        return verdict_of(self.evidence)
+
     @property
     def headline(self) -> str:
-        """The answer in three lines of plain text, for a terminal."""
-        name, evidence = self.evidence.folder.name, self.evidence
-        loss, parameters = self.findings["loss"][0], self.findings["parameters"][-1]
-        return f"{name}: {run_count(evidence)}\nLoss: {loss}\nParameters: {parameters}"
+        """The verdict's sentence."""
+        return self.verdict.sentence
 
     @cached_property
     def findings(self) -> dict[str, list[str]]:
@@ -84,6 +89,8 @@ class Answer:
             "question": evidence.sweep.question,
             "expect": evidence.sweep.expect,
             "headline": self.headline,
+            "certainty": self.verdict.certainty,
+            "would_change_it": self.verdict.change,
             "runs": {"started": evidence.runs_started, "ended": ended, "excluded": len(excluded)},
             "findings": self.findings,
             "doubling": what_doubling_adds.frame(evidence).to_dict("records"),
@@ -96,19 +103,19 @@ class Answer:
         }
 
     def to_markdown(self) -> str:
-        """The text of answer.md."""
+        """The text of answer.md: the verdict and its figure, what else was found, and all the rest in folds."""
         evidence = self.evidence
-        sections = {
-            "Answer": "\n\n".join(
+        folds = {
+            "All findings": "\n\n".join(
                 f"**{title}** ({how})\n\n{bullets(self.findings[name])}"
                 for name, (title, how) in FINDINGS.items()
-                if self.findings[name]
+                if self.findings[name] and (name != "parameters" or self._counts)
             ),
             "What the evidence does not decide": bullets(self.findings["undecided"]),
-            "Figures": "\n\n".join(_figure(name) for name in self.figures),
+            "All figures": "\n\n".join(_figure(name) for name in self.figures if name != self._first_figure),
             "Differences at equal parameters": tables.differences(evidence, of_shapes=True),
-            "Differences between settings": tables.differences(evidence, of_shapes=False),
-            "Averages over places": tables.averages(evidence),
+            "Differences between variants": tables.differences(evidence, of_shapes=False),
+            "Averages over conditions": tables.averages(evidence),
             "What layers cut off cost": tables.cuts(evidence),
             "What a larger size buys": tables.gains(evidence),
             "What more tokens buy": tables.token_gains(evidence),
@@ -119,10 +126,40 @@ class Answer:
             "Cells": tables.cells(evidence),
             "Excluded runs": tables.excluded_runs(evidence),
             "Conventions": "\n".join(f"- {line}" for line in CONVENTIONS),
-            "How to regenerate": _regenerate(evidence.folder),
         }
-        body = (f"## {title}\n\n{text}" for title, text in sections.items() if text)
-        return "\n\n".join([f"# {escape(evidence.folder.name)}", _question(evidence), *body]) + "\n"
+        parts = [
+            f"# {escape(evidence.folder.name)}",
+            f"> **Question.** {escape(evidence.sweep.question)}",
+            f"**{escape(self.verdict.sentence)}**",
+            f"**How sure:** {escape(self.verdict.certainty)}",
+            _figure(self._first_figure) if self._first_figure else "",
+            f"**What would change this:** {escape(self.verdict.change)}.",
+            *self._in_view(),
+            *(_fold(title, text) for title, text in folds.items() if text),
+            _regenerate(evidence.folder),
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    @property
+    def _first_figure(self) -> str | None:
+        """The figure that shows the verdict, None where none is drawn."""
+        return next((name for name in (*self.verdict.figures, *self.figures) if name in self.figures), None)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether the question asks about parameters, so that what doubling a size adds belongs into the answer."""
+        return asks_about(self.evidence, "parameter")
+
+    def _in_view(self) -> Iterator[str]:
+        """What was expected, how many runs there are, and the first finding of each kind that the verdict does not sum up."""
+        if expected := self.evidence.sweep.expect:
+            yield f"**Expected:** {escape(expected)}"
+        yield f"**Runs:** {run_count(self.evidence)}."
+        law, about = self.evidence.laws.shown, self.verdict.about
+        also = [sentence for kind in ("loss", "downstream") if kind != about for sentence in self.findings[kind][:1]]
+        also += [] if law is None else [law_sentence(law)]
+        also += self.findings["parameters"] if self._counts else []
+        yield f"**Also found**\n\n{bullets(short_ids(self.evidence, line) for line in also)}" if also else ""
 
 
 def report(folder: SweepFolder, include_unbracketed: bool = False, png: bool = False) -> Answer:
@@ -154,16 +191,14 @@ def _drawn(evidence: Evidence, name: str, png: bool) -> bool:
     return True
 
 
-def _question(evidence: Evidence) -> str:
-    lines = [f"> **Question.** {escape(evidence.sweep.question)}"]
-    if expected := evidence.sweep.expect:
-        lines.append(f"> **Expected.** {escape(expected)}")
-    return "\n>\n".join([*lines, f"> **Runs.** {run_count(evidence)}."])
-
-
 def _figure(name: str) -> str:
     _, caption = FIGURES[name]
     return f"![{caption}](figures/{name}.svg)\n\n*{caption}*"
+
+
+def _fold(title: str, text: str) -> str:
+    """A part of the page that opens at a click; within it Markdown goes on."""
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
 def _regenerate(folder: SweepFolder) -> str:

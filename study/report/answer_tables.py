@@ -16,7 +16,7 @@ from study.laws.law_fits import LawFit, fit_every_count
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
-    """Every pair of shapes of equal parameters, or of settings of one shape, with its interval and status; empty if none."""
+    """Every pair of shapes of equal parameters, or of variants of one shape, with its interval and status; empty if none."""
     return table_of(
         [
             {
@@ -33,26 +33,26 @@ def differences(evidence: Evidence, of_shapes: bool) -> str:
     )
 
 
-def _test_columns(found: TestedDifference) -> dict[str, object]:
+def _test_columns(tested: TestedDifference) -> dict[str, object]:
     """A difference, its interval and Holm's adjusted p."""
-    p_value = None if found.p_value_holm is None else f"{found.p_value_holm:.2g}"
-    return {"nats": signed(found.difference.estimate_nats), "95% interval": found.difference.bounds, "Holm p": p_value}
+    p_value = None if tested.p_value_holm is None else f"{tested.p_value_holm:.2g}"
+    return {"nats": signed(tested.difference.estimate_nats), "95% interval": tested.difference.bounds, "Holm p": p_value}
 
 
-def _seeds(found: Difference) -> dict[str, object]:
+def _seeds(difference: Difference) -> dict[str, object]:
     """The seeds of both sides, and the degrees of freedom of their variance."""
-    first, second = found.n_seeds
-    freedom = None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}"
+    first, second = difference.n_seeds
+    freedom = None if difference.degrees_of_freedom is None else f"{difference.degrees_of_freedom:.1f}"
     return {"seeds": f"{first} and {second}", "dof of seeds": freedom}
 
 
 def averages(evidence: Evidence) -> str:
-    """Every pair that was compared in several places, averaged over them; empty if none."""
+    """Every pair compared under several conditions, averaged over them; empty if none."""
     return table_of(
         [
             {
                 "first − second": average.sides,
-                "places": len(average.places),
+                "conditions": len(average.places),
                 **_test_columns(average),
                 "status": status_words(average.status),
                 "least": signed(average.least_nats),
@@ -78,7 +78,7 @@ def gains(evidence: Evidence) -> str:
             "from": gain.smaller,
             "to": gain.larger,
             "budget": gain.budget,
-            "setting": gain.setting or None,
+            "variant": gain.setting or None,
             **_test_columns(gain),
             "parameters_encoder added": f"{gain.parameters_added:,}",
             "nats lowered per million": f"{gain.nats_lowered_per_million:+.3f}",
@@ -89,7 +89,7 @@ def gains(evidence: Evidence) -> str:
 
 
 def cuts(evidence: Evidence) -> str:
-    """Every encoder that began without layers of a trained one, beside the whole; empty where there is none."""
+    """Every encoder that started without layers of a trained one, beside the whole; empty if none."""
     if not evidence.cuts:
         return ""
     intro = (
@@ -124,7 +124,7 @@ def token_gains(evidence: Evidence) -> str:
     rows = [
         {
             "shape": gain.shape,
-            "setting": gain.setting or None,
+            "variant": gain.setting or None,
             "from tokens": f"{gain.fewer_tokens:,}",
             "to tokens": f"{gain.more_tokens:,}",
             **_test_columns(gain),
@@ -146,37 +146,39 @@ def laws(evidence: Evidence) -> str:
 
 
 def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
-    """A row a parameter; one without any where the runs do not tell them."""
-    found = law.fit
-    told = [(name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in found.intervals.items()]
-    of_law = {"law": law.name, "status": status_words(found.status)}
-    for name, estimate, interval in told if found.usable else [(None, None, None)]:
-        yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": found.n}
+    """One row per parameter; one without a value where the runs do not determine them."""
+    fit = law.fit
+    constants = [
+        (name, f"{fit.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in fit.intervals.items()
+    ]
+    of_law = {"law": law.name, "status": status_words(fit.status)}
+    for name, estimate, interval in constants if fit.usable else [(None, None, None)]:
+        yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": fit.n}
 
 
-def law_by_count(found: LawFit) -> str:
-    """A ledger's law in every count of what it reads: constants, so far as rows tell them, and forecast; empty for no count."""
-    parameters = found.fit.law.parameters
-    return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(found).items()])
+def law_by_count(fitted: LawFit) -> str:
+    """A ledger's law in every count of its variables: constants where they are determined, and forecast; empty for no count."""
+    parameters = fitted.fit.law.parameters
+    return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(fitted).items()])
 
 
-def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
+def _counted_row(count: str, fitted: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
     """Status, constants and forecast of a law in one count."""
-    if isinstance(found, str):
-        return {"counted as": count, "status": f"none: {found}"} | dict.fromkeys(
+    if isinstance(fitted, str):
+        return {"counted as": count, "status": f"none: {fitted}"} | dict.fromkeys(
             [*parameters, "held-out error", "its intervals"]
         )
-    forecast = found.forecast
+    forecast = fitted.forecast
     error, covered = (None, forecast) if isinstance(forecast, str) else (forecast.mean_error, forecast.coverage)
-    constants = {name: _constant(found.fit, name) if found.fit.usable else None for name in parameters}
-    status = status_words(found.fit.status)
+    constants = {name: _constant(fitted.fit, name) if fitted.fit.usable else None for name in parameters}
+    status = status_words(fitted.fit.status)
     return {"counted as": count, "status": status, **constants, "held-out error": error, "its intervals": covered}
 
 
-def _constant(found: Fit, name: str) -> str:
+def _constant(fit: Fit, name: str) -> str:
     """A constant with its interval, where it has one."""
-    interval = found.intervals.get(name)
-    return f"{found.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
+    interval = fit.intervals.get(name)
+    return f"{fit.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
 
 
 def cells(evidence: Evidence) -> str:
@@ -191,7 +193,7 @@ def _cell_row(cell: CellResult) -> dict[str, object]:
     rates = cell.rates
     return {
         "shape": cell.architecture.shape_name,
-        "setting": cell.setting or None,
+        "variant": cell.setting or None,
         "parameters_non_embedding": f"{cell.parameters_non_embedding:,}",
         "parameters": f"{cell.parameters:,}",
         "tokens": f"{cell.tokens:,}",
@@ -245,9 +247,10 @@ def excluded(evidence: Evidence) -> list[dict[str, Any]]:
 
 def excluded_runs(evidence: Evidence) -> str:
     """Every excluded run with its reason; empty where there is none."""
-    told = [row | {"setting": row["setting"] or None, "tokens": f"{row['tokens']:,}"} for row in excluded(evidence)]
-    if not told:
+    runs = [row | {"setting": row["setting"] or None, "tokens": f"{row['tokens']:,}"} for row in excluded(evidence)]
+    if not runs:
         return ""
-    summary = f"{plural(len(told), 'run')} {'stays' if len(told) == 1 else 'stay'} in the ledger and out of every comparison."
-    rows = [{"rate" if name == "learning_rate" else name: value for name, value in row.items()} for row in told]
+    summary = f"{plural(len(runs), 'run')} {'stays' if len(runs) == 1 else 'stay'} in the ledger and out of every comparison."
+    words = {"learning_rate": "rate", "setting": "variant"}
+    rows = [{words.get(str(name), str(name)): value for name, value in row.items()} for row in runs]
     return f"{summary}\n\n{table_of(rows)}"

@@ -45,19 +45,19 @@ QUANTITIES = {
 """The columns of a ledger that an axis may show, with their conventions and units."""
 
 MOST_KINDS = 10
-"""Runs are told apart by a column of words that has at most so many; numbers have a scale, and may be any number."""
+"""A column of words groups runs if it has at most so many values; a column of numbers always does, by a scale."""
 
 _CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
 
 
 def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str, str]]:
-    """One row a run that ended and a sweep that has it, and of sweeps that cannot be read why not.
+    """One row per ended run and sweep that has it, and why sweeps that cannot be read were left out.
 
-    A row is that of the ledger as the records are now, and `sweep`, the name that `folders` gives; `setting`, what the sweep
-    varies, in words; `left_out`, why laws do not use the run (see study.evidence.ledgers.unusable), missing where they do;
-    `validation`, the validation set and masks in words, empty where all runs share them: losses compare only under one name;
-    `downstream/<series>/<metric>`, the score of trained weights on the split reported on, a mean over seeds of fine-tuning
-    (see study.evidence.score_points.series).
+    A row is the ledger's as the records are now, with `sweep`, the name in `folders`; `setting`, the variant in words;
+    `left_out`, why laws do not use the run (study.evidence.ledgers.unusable), missing where they do; `validation`, the
+    validation set and masks in words, empty where all runs share them, since losses compare only under one name; and
+    `downstream/<series>/<metric>`, the mean score of trained weights over seeds of fine-tuning
+    (study.evidence.score_points.series).
     """
     tables, scores, problems = [], [], {}
     for name, folder in folders.items():
@@ -108,14 +108,14 @@ def quantities(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def kinds(runs: pd.DataFrame) -> list[str]:
-    """The columns that tell these runs apart: sizes first, then what else differs and is a number or one of few words."""
+    """The columns in which these runs differ: sizes first, then other numbers and words of few values."""
     named = [*SHAPE, "sweep", "setting", "shape", "state", "seed", *_columns(runs, *_CONFIGURED)]
     differing = [name for name in dict.fromkeys(named) if name in runs and runs[name].nunique() > 1]
     return [name for name in differing if is_numeric_dtype(runs[name]) or runs[name].nunique() <= MOST_KINDS]
 
 
 def validations(runs: pd.DataFrame) -> list[str]:
-    """The validation sets of these runs: first the one of the most runs that laws use, of as many that of the most runs."""
+    """The validation sets of these runs, the one with most usable runs first."""
     counts = runs["left_out"].isna().groupby(runs["validation"]).agg(["sum", "size"])
     return counts.sort_values(["sum", "size"], ascending=False, kind="stable").index.tolist()
 

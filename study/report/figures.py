@@ -21,6 +21,7 @@ from study.plotting import (
     loss_by_shape,
     loss_curves,
     paired_differences,
+    parameters_loss_score,
     score_against_flops,
     score_against_loss,
     score_against_parameters,
@@ -48,13 +49,13 @@ FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
     "loss_by_ffn": (LossBySize("ffn"), "Final validation loss against the FFN ratio, one line a size"),
     "paired_differences": (
         paired_differences,
-        "Paired differences between shapes of equal parameters, or settings of one shape",
+        "Paired differences between shapes of equal parameters, or variants of one shape",
     ),
     "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
     "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
     "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
     "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
-    "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the front"),
+    "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the Pareto front"),
     "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
     "law_fit": (LawFigure(law_fit.frame, law_fit.draw), "The law of the loss, its interval, what was forecast, and residuals"),
     "forecast_against_truth": (
@@ -65,6 +66,7 @@ FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
         LawFigure(iso_flop_valleys.frame, iso_flop_valleys.draw),
         "Loss against parameters at each training budget, with the minima",
     ),
+    "parameters_loss_score": (parameters_loss_score, "From parameters to loss to score, averaged over tasks"),
     "score_against_loss": (score_against_loss, "Downstream score against loss, with the law from one to the other"),
     "score_against_parameters": (
         score_against_parameters,

@@ -8,7 +8,7 @@ from study.base.grouping import grouped
 from study.base.quantities import budget_words, compact, plural
 from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.cells import CellResult, difference_between, measured
-from study.evidence.comparisons import Pair, why_left_out
+from study.evidence.comparisons import why_left_out
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, TokenGain, flops_fronts
 from study.evidence.ledgers import summarise_exclusions
@@ -18,13 +18,15 @@ from study.report.pair_sentences import (
     average_sentences,
     chance_words,
     family_sentences,
+    kind_of,
+    pair_kinds,
     verdict,
     why_unknown,
 )
 from study.store.records import RETRIED
 
 MOST_STEPS = 3
-"""How many of the best steps are told in words; the table has all."""
+"""How many of the best steps the findings name; the table has all."""
 
 
 def parameter_findings(evidence: Evidence) -> list[str]:
@@ -43,32 +45,40 @@ def parameter_findings(evidence: Evidence) -> list[str]:
 def loss_findings(evidence: Evidence) -> list[str]:
     """What the ledger says about loss: the verdict over all pairs and each family, the best cells and steps; then tokens.
 
-    Settings come before shapes: a sweep that varies one asks about it, at whatever shapes. Best cells and steps are told where
-    no pairs weigh depth or width.
+    Variants come before shapes: a sweep that varies a knob asks about it. Best cells and steps follow where no pairs weigh
+    depth or width.
     """
     if not any(cell.usable for cell in evidence.cells):
-        return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
-    pairs = evidence.comparisons.pairs
-    kinds = sorted(grouped(pairs, _kind).items(), key=lambda kind: kind[1][0].of_shapes)
-    told: list[str] = []
-    for kind, among in kinds:
-        told += [verdict(among), *average_sentences([average for average in evidence.averages if _kind(average) == kind])]
-    if all(pair.of_shapes for pair in pairs) and evidence.sweep.varied:
-        why = f"no two cells can be used that differ in one of them, at one shape and budget{_unbracketed(evidence)}"
-        told.append(f"Settings are not compared: {why}.")
-    for _, among in kinds:
-        told += family_sentences(among)
-    told += _cut_sentences(evidence)
+        return [f"No run that comparisons can use: {run_count(evidence)}{why_excluded(evidence)}."]
+    kinds = pair_kinds(evidence)
+    sentences: list[str] = []
+    for kind, among in kinds.items():
+        sentences += [
+            verdict(among),
+            *average_sentences([average for average in evidence.averages if kind_of(average) == kind]),
+        ]
+    missing = missing_comparison(evidence)
+    if missing and evidence.sweep.varied:
+        sentences.append(f"{missing[0].upper()}{missing[1:]}.")
+    for among in kinds.values():
+        sentences += family_sentences(among)
+    sentences += _cut_sentences(evidence)
     best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
-    if told:
-        return [*told, *best, *_longest(evidence)]
+    if sentences:
+        return [*sentences, *best, *_longest(evidence)]
     none = f"No comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}."
     return [*([none, *best] if evidence.sweep.iso_parameters else [*best, none]), *_longest(evidence)]
 
 
-def _kind(pair: Pair) -> tuple[bool, str]:
-    """What is compared, shapes or settings, and at what that is equal."""
-    return pair.of_shapes, pair.equal
+def missing_comparison(evidence: Evidence) -> str:
+    """Why the comparison that a sweep was made for is missing: of variants, or at equal parameters; empty where it is there."""
+    pairs = evidence.comparisons.pairs
+    if evidence.sweep.varied and all(pair.of_shapes for pair in pairs):
+        why = f"no two cells can be used that differ in one of them, at one shape and budget{_unbracketed(evidence)}"
+        return f"variants are not compared: {why}"
+    if evidence.sweep.iso_parameters and not pairs:
+        return f"no comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}"
+    return ""
 
 
 def _unbracketed(evidence: Evidence) -> str:
@@ -83,7 +93,7 @@ def _unbracketed(evidence: Evidence) -> str:
     return f"; {which}: {remedy}, or give study report --include-unbracketed"
 
 
-def _why_excluded(evidence: Evidence) -> str:
+def why_excluded(evidence: Evidence) -> str:
     """Why runs are left out, the commonest reason first, and what may help."""
     if evidence.excluded.empty:
         return "; the ledger says nothing about loss yet"
@@ -118,31 +128,31 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
 
 
 def _best(evidence: Evidence) -> Iterator[str]:
-    """The front of each budget and validation set, and what steps to a larger size bought."""
+    """The Pareto front of each budget and validation set, and what steps to a larger size bought."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
         size = f"({compact(best.parameters)} parameters)"
         unread = ", which reads no word order" if best.reads_order is False else ""
         words = f"{best.words}, {best.loss_nats:.4f} nats {size}{unread}{_like(best, evidence)}{_next(best, evidence)}"
         shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
-        cheaper = f"; the front below that size: {shown}" if smaller else ""
+        cheaper = f"; the Pareto front below that size: {shown}" if smaller else ""
         yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
     for front in flops_fronts(evidence.cells):
         shown = "; ".join(
             f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front
         )
         name = front[0].architecture.shape_name
-        yield f"Front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
+        yield f"Pareto front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
     if evidence.gains:
         yield from _steps(evidence.gains)
 
 
 def _like(cell: CellResult, evidence: Evidence) -> str:
-    """How many of the cells that one was compared with, in pairs or steps, are not told apart from it; empty where all are."""
+    """How many of the cells compared with one, in pairs or steps, do not differ significantly from it; empty where all do."""
     beside = _beside(cell, evidence)
     others, alike = {other for other, _ in beside}, {other for other, status in beside if status != "decided"}
     which = "any cell" if alike == others else f"{len(alike)} of the {len(others)} cells"
-    return f", not told apart from {which} that it was compared with" if alike else ""
+    return f", not significantly different from {which} that it was compared with" if alike else ""
 
 
 def _beside(cell: CellResult, evidence: Evidence) -> list[tuple[str, str]]:
@@ -173,8 +183,8 @@ def _steps(gains: Sequence[Gain]) -> Iterator[str]:
     raising = [gain for gain in decided if gain.difference.estimate_nats >= 0]
     if raising:
         raising.sort(key=lambda gain: -gain.difference.estimate_nats)
-        told = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in raising[:MOST_STEPS])
-        yield f"{'Those that raise it most' if len(raising) > MOST_STEPS else 'Raising it'}: {told}."
+        worst = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in raising[:MOST_STEPS])
+        yield f"{'Those that raise it most' if len(raising) > MOST_STEPS else 'Raising it'}: {worst}."
 
 
 def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
@@ -203,7 +213,7 @@ def _gain_sentence(gain: Gain) -> str:
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
-    """What the step to the largest budget bought each shape and setting; of many how many gained, and the largest gains."""
+    """What the step to the largest budget bought each encoder; of many, how many gained and the largest gains."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     if len(last) > MOST_STEPS:
         counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")

@@ -13,9 +13,9 @@ from study.laws.law_fits import LawFit
 
 
 def law_findings(evidence: Evidence) -> list[str]:
-    """Each law that the ledger can tell, with its status, intervals and forecast; or why there is none, or can be none yet."""
+    """Each law of the ledger with its status, intervals and forecast; or why there is none yet."""
     laws = evidence.laws
-    return [*map(_law_sentence, laws.fits), *(f"{reason}." for reason in laws.reasons), *_rises(evidence.rises)]
+    return [*map(law_sentence, laws.fits), *(f"{reason}." for reason in laws.reasons), *_rises(evidence.rises)]
 
 
 def _rises(rises: Sequence[Rise]) -> Iterator[str]:
@@ -23,45 +23,47 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
     decided = [rise for rise in rises if rise.decided]
     if not decided:
         return
-    told = max(decided, key=lambda rise: rise.nats_per_doubling.estimate)
-    first, second = (f"{gain.nats_lowered_per_doubling:+.3f} nats" for gain in (told.earlier, told.later))
-    shape = shape_and_variant(told.earlier.shape, told.earlier.setting)
-    steps = f"{shape} {first} from {told.earlier.shorter} to {told.later.shorter}, {second} on to {told.later.longer}"
-    where = f"In {len(decided)} of {plural(sum(rise.p_value_holm is not None for rise in rises), 'place')}"
+    steepest = max(decided, key=lambda rise: rise.nats_per_doubling.estimate)
+    first, second = (f"{gain.nats_lowered_per_doubling:+.3f} nats" for gain in (steepest.earlier, steepest.later))
+    shape = shape_and_variant(steepest.earlier.shape, steepest.earlier.setting)
+    steps = (
+        f"{shape} {first} from {steepest.earlier.shorter} to {steepest.later.shorter}, {second} on to {steepest.later.longer}"
+    )
+    where = f"In {len(decided)} of {plural(sum(rise.p_value_holm is not None for rise in rises), 'condition')}"
     yield (
         f"{where} a doubling of the tokens buys more than the one before (Holm, 5%): {steps}. No power law in the tokens does "
         "so; runs that are just leaving the plateau of bags of words do, and larger budgets may follow one."
     )
 
 
-def _law_sentence(found: LawFit) -> str:
+def law_sentence(fitted: LawFit) -> str:
     """A law's fit in one sentence: status, n, exponents with intervals, and what it said of the runs held out."""
-    law = found.fit.law
-    status = status_words(found.fit.status, found.fit.reasons)
-    columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
-    points = found.fit.observations
-    n = f"n = {found.fit.n}" if points.n_clusters == found.fit.n else f"n = {points.counted}"
-    if not found.fit.usable:
-        return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
-    told = filter(None, (_exponents(found), _forecast_words(found.forecast)))
-    return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {'; '.join(told)}."
+    law = fitted.fit.law
+    status = status_words(fitted.fit.status, fitted.fit.reasons)
+    columns = ", ".join(fitted.fit.observations.roles.get(name, name) for name in law.variables)
+    points = fitted.fit.observations
+    n = f"n = {fitted.fit.n}" if points.n_clusters == fitted.fit.n else f"n = {points.counted}"
+    if not fitted.fit.usable:
+        return f"{fitted.name}, {law.formula}, over {columns}: {status}, {n}."
+    parts = filter(None, (exponents_in_words(fitted), _forecast_words(fitted.forecast)))
+    return f"{fitted.name}, {law.formula}, over {columns}: {status}, {n}; {'; '.join(parts)}."
 
 
-def _exponents(found: LawFit) -> str:
+def exponents_in_words(fitted: LawFit) -> str:
     """The exponents with their intervals."""
-    intervals = ((name, *found.fit.intervals[name]) for name in found.fit.law.exponents)
+    intervals = ((name, *fitted.fit.intervals[name]) for name in fitted.fit.law.exponents)
     return ", ".join(
-        f"{name} {found.fit.estimates[name]:.3g} (95% interval {low:.3g} to {high:.3g})" for name, low, high in intervals
+        f"{name} {fitted.fit.estimates[name]:.3g} (95% interval {low:.3g} to {high:.3g})" for name, low, high in intervals
     )
 
 
-def _forecast_words(told: Forecast | str) -> str:
+def _forecast_words(forecast: Forecast | str) -> str:
     """What a forecast of the largest runs came to, in words."""
-    if isinstance(told, str):
-        return f"forecast {told}"
-    if told.status == "failed":
+    if isinstance(forecast, str):
+        return f"forecast {forecast}"
+    if forecast.status == "failed":
         return "forecast none: the fit to the smaller runs failed"
     return (
-        f"forecast of {plural(len(told.labels), 'row')} beyond the budgets fitted, up to {told.extrapolation:.3g} times the "
-        f"largest ({status_words(told.status)}): held-out error {told.mean_error}, {told.coverage}"
+        f"forecast of {plural(len(forecast.labels), 'row')} beyond the budgets fitted, up to {forecast.extrapolation:.3g} "
+        f"times the largest ({status_words(forecast.status)}): held-out error {forecast.mean_error}, {forecast.coverage}"
     )

@@ -25,9 +25,9 @@ MOST_UNBROKEN = 40
 
 
 def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Evidence] = gather) -> Evidence:
-    """The evidence of the sweep that a notebook is given: by `--folder`, else by $STUDY_RESULTS, else see `folder_of`.
+    """The evidence of a notebook's sweep: from `--folder`, else $STUDY_RESULTS, else `folder_of`.
 
-    Where it cannot be read, a script ends with 2 and the problems, and a browser shows these in place of what needs it.
+    Where it cannot be read, a script ends with 2 and the problems; a browser shows these instead of what needs it.
     """
     import marimo as mo
 
@@ -57,7 +57,7 @@ def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
 
 
 def gather_ended(folder: SweepFolder) -> Evidence:
-    """The evidence of a sweep of which some run has ended; raises InputError for another."""
+    """The evidence of a sweep with ended runs; raises InputError without any."""
     evidence = gather(folder)
     if evidence.ledger.empty:
         raise InputError.at(str(folder.path), "no run has ended yet; `study status` says where they are")
@@ -114,12 +114,12 @@ def _markdown() -> MarkdownIt:
 
 
 def plain(text: str) -> Html:
-    """Text as it stands, its tables among it, which scroll sideways where they are wider than the page."""
+    """Preformatted text, whose tables scroll sideways where they are wider than the page."""
     return _as_it_stands(text, "pre")
 
 
 def prose(text: str) -> Html:
-    """Text as it stands but for lines wider than the page, which go on below: for sentences and narrow tables."""
+    """Preformatted text whose long lines wrap: for sentences and narrow tables."""
     return _as_it_stands(text, "pre-wrap")
 
 

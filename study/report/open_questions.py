@@ -25,7 +25,7 @@ from study.report.findings import MOST_STEPS
 from study.report.pair_sentences import READING_REMEDIES
 
 MOST_UNREAD = 8
-"""So many cells that read no word order are told by name; the table of cells has all."""
+"""Up to so many cells that read no word order are named; the table of cells has all."""
 
 
 def undecided(evidence: Evidence) -> list[str]:
@@ -49,7 +49,7 @@ def _open_cells(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_order(evidence: Evidence) -> Iterator[str]:
-    """The cells that read no word order, and how many of which that is not known."""
+    """The cells that read no word order, and how many did not measure it."""
     usable = [cell for cell in evidence.cells if cell.usable]
     unread = [cell for cell in usable if cell.reads_order is False]
     if unread:
@@ -64,7 +64,7 @@ def _open_order(evidence: Evidence) -> Iterator[str]:
     if unknown:
         yield (
             f"Whether {unknown} of {plural(len(usable), 'cell')} read word order, or are bags of words, whose losses say "
-            "nothing of shapes: it was not measured when they were trained; runs that are trained anew tell it."
+            "nothing of shapes: it was not measured when they were trained; new runs measure it."
         )
 
 
@@ -74,7 +74,7 @@ def _gain_words(cell: CellResult) -> str:
 
 
 def _open_sizes(evidence: Evidence) -> Iterator[str]:
-    """The shapes that were asked for at one number of parameters and are too far apart in it to be compared."""
+    """The shapes of one number of parameters in the sweep file that differ too much in it to be compared."""
     shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
     if not isinstance(sweep := evidence.sweep, CellSweep):
         return
@@ -82,11 +82,11 @@ def _open_sizes(evidence: Evidence) -> Iterator[str]:
         of_target = [name for name, size in shapes.items() if abs(size / target - 1) <= sweep.shapes.tolerance]
         sizes = list(of_equal_size(of_target, lambda name: shapes[name]))
         if len(sizes) > 1:
-            told = "; ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
+            groups = "; ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
             apart = (
                 f"shapes asked for at {compact(target)} non-embedding parameters are not within {EQUAL_WITHIN:.0%} of one size"
             )
-            yield f"How {told} compare: {apart}, so none is compared across a semicolon; other depths or targets would meet."
+            yield f"How {groups} compare: {apart}, so none is compared across a semicolon; other depths or targets would meet."
 
 
 def _open_seeds(evidence: Evidence) -> Iterator[str]:
@@ -102,8 +102,8 @@ def _open_spikes(evidence: Evidence) -> Iterator[str]:
     spikes = evidence.ledger.get("loss_spikes", pd.Series(dtype=float))
     spiked = {*evidence.ledger.loc[spikes.index[spikes > 0], "run_id"]} if len(spikes) else set()
     runs = [(cell, len(spiked.intersection(cell.runs))) for cell in evidence.cells]
-    if told := ", ".join(f"{cell.at_budget} ({count} of {plural(len(cell.runs), 'run')})" for cell, count in runs if count):
-        yield f"What these would reach had their training loss not spiked, which a lower learning rate may spare: {told}."
+    if cells := ", ".join(f"{cell.at_budget} ({count} of {plural(len(cell.runs), 'run')})" for cell, count in runs if count):
+        yield f"What these would reach had their training loss not spiked, which a lower learning rate may spare: {cells}."
 
 
 def _open_scatter(evidence: Evidence) -> Iterator[str]:
@@ -119,23 +119,23 @@ def _open_scatter(evidence: Evidence) -> Iterator[str]:
             near = f" ({count_text(2**scatter.pool.doublings)} tokens or so)" if several else ""
             uneven.append(f"at {budget_words(budget)}{near} {ends} (Bartlett's p = {scatter.p_alike:.2g})")
     if uneven:
-        told = "How widely each cell scatters over seeds: unevenly, so that intervals take each cell's own deviation"
-        yield f"{told}, of which a few seeds say little: {'; '.join(uneven)}."
+        unevenly = "How widely each cell scatters over seeds: unevenly, so that intervals take each cell's own deviation"
+        yield f"{unevenly}, of which a few seeds say little: {'; '.join(uneven)}."
 
 
 def _open_two_seeds(evidence: Evidence) -> Iterator[str]:
-    """What verdicts on cells of two seeds are worth: where these agree by chance, one that scatters widely looks like others.
+    """What verdicts on cells of two seeds are worth: where two agree by chance, a widely scattering cell looks like others.
 
-    Bartlett's test at a level of 50% would halve the wrong verdicts, and take a fifth of the right ones of cells that do
-    scatter alike, pairs apart by 20 deviations over seeds among them; each cell's own variance alone would leave none.
+    Bartlett's test at a level of 50% would halve the wrong verdicts, but lose a fifth of the right ones, even of pairs 20
+    deviations over seeds apart; each cell's own variance alone would leave none.
     """
     cells = {cell.name: cell for cell in evidence.cells}
     decided = (pair for pair in evidence.comparisons.pairs if pair.status == "decided")
     if any(len(cells[name].runs) == 2 for pair in decided for name in (pair.first_cell, pair.second_cell)):
         yield (
-            "Whether cells of two seeds scatter alike, which so few seldom show: where one scatters ten times as widely as the "
-            "others, two equal cells are told apart in up to 17% of sweeps, not 5%, and where one does so at each of three "
-            "budgets in up to 26%; with three seeds in 2% to 7%, and in 8% to 10%."
+            "Whether cells of two seeds scatter alike, which so few seldom show: where one scatters ten times as widely as "
+            "others, two equal cells differ significantly in up to 17% of sweeps, not 5%, and in up to 26% where one does so "
+            "at each of three budgets; with three seeds in 2% to 7%, and in 8% to 10%."
         )
 
 
@@ -156,11 +156,11 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
             "difference after one addition, in 12% to 15% after three."
         )
     for family, among in families.items():
-        told = (
+        clauses = (
             f"{', '.join(f'{pair.first} minus {pair.second}' for pair in alike)} ({remedy})"
             for remedy, alike in grouped(among, _remedy).items()
         )
-        yield f"{family}: {'; '.join(told)}."
+        yield f"{family}: {'; '.join(clauses)}."
 
 
 def _open_steps(evidence: Evidence) -> Iterator[str]:
@@ -170,8 +170,8 @@ def _open_steps(evidence: Evidence) -> Iterator[str]:
     if names := [gain.step for gain in steps if gain.status == "undecided"]:
         which = "these" if len(names) <= MOST_STEPS else f"{len(names)} of {len(steps)}"
         more = f"; and {len(names) - MOST_STEPS} more, see their tables" if len(names) > MOST_STEPS else ""
-        told = f"{'; '.join(names[:MOST_STEPS])}{more}"
-        yield f"Whether {which} steps change the loss at all, since chance may do as much (Holm, 5%): {told}."
+        listed = f"{'; '.join(names[:MOST_STEPS])}{more}"
+        yield f"Whether {which} steps change the loss at all, since chance may do as much (Holm, 5%): {listed}."
 
 
 def _remedy(pair: Comparison) -> str:
@@ -189,7 +189,7 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
         yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
     if not evidence.comparisons.weigh_depth_or_width:
         yield from _open_rates_of_fronts(evidence)
-    usable = {cell.name for cell in evidence.cells if cell.usable}  # of the others nothing is known, which is told by itself
+    usable = {cell.name for cell in evidence.cells if cell.usable}  # the others are reported elsewhere
     left_out = (left for left in evidence.comparisons.left_out if left.cell in usable)
     for reason, cells in grouped(left_out, lambda left: left.reason).items():
         names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
@@ -210,13 +210,15 @@ def _open_vertices(evidence: Evidence) -> Iterator[str]:
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
     for pair in decided:
         first, second = (cells[name].rates.gain_left_nats for name in (pair.first_cell, pair.second_cell))
-        found = pair.difference
-        if first is None or second is None or found.low_nats is None or found.high_nats is None:
+        difference = pair.difference
+        if first is None or second is None or difference.low_nats is None or difference.high_nats is None:
             continue
-        at_vertices = found.estimate_nats - first + second
-        if not found.low_nats <= at_vertices <= found.high_nats:
-            told = f"{pair.first} minus {pair.second} {signed(at_vertices)} in place of {signed(found.estimate_nats)} nats"
-            moved.append((abs(at_vertices - found.estimate_nats), f"{told} at {pair.family}"))
+        at_vertices = difference.estimate_nats - first + second
+        if not difference.low_nats <= at_vertices <= difference.high_nats:
+            change = (
+                f"{pair.first} minus {pair.second} {signed(at_vertices)} in place of {signed(difference.estimate_nats)} nats"
+            )
+            moved.append((abs(at_vertices - difference.estimate_nats), f"{change} at {pair.family}"))
     if moved:
         most = "; ".join(words for _, words in sorted(moved, reverse=True)[:MOST_STEPS])
         count = f"{len(moved)} of {plural(len(decided), 'decided pair')} out of the interval"
@@ -224,12 +226,12 @@ def _open_vertices(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_choices(evidence: Evidence) -> Iterator[str]:
-    """The decided pairs whose higher side would not be told from the lower at the rate ranked next by the seeds that chose.
+    """The decided pairs whose sides would not differ significantly at the rate ranked next for the higher side.
 
-    No interval holds a choice that missed the best of those tried, which tells two of five equal cells apart in more than 5%
-    of draws (`study.config.tuned_values.trial_seeds`): but for the pairs told here, in 3% to 7% where a third of the seeds
-    chose and in 3% to 10% where one of five to twelve did. Of pairs that differ by two deviations or more at their best
-    rates 0% to 14% are told here.
+    No interval covers a choice that missed the best rate tried, which makes two of five equal cells differ in more than 5% of
+    draws (`study.config.tuned_values.trial_seeds`): without the pairs listed here, in 3% to 7% where a third of the seeds chose
+    and in 3% to 10% where one of five to twelve did. Of pairs two deviations or more apart at their best rates, 0% to 14% are
+    listed.
     """
     cells, seeds = {cell.name: cell for cell in evidence.cells}, evidence.comparisons.seed_variances
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
@@ -256,9 +258,9 @@ def _open_choices(evidence: Evidence) -> Iterator[str]:
 
 def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
     """The cells of fronts and steps, which need no bracket, whose rate may be far from its best; no pair names them."""
-    told = evidence.comparisons.compared | {left.cell for left in evidence.comparisons.left_out}
+    named = evidence.comparisons.compared | {left.cell for left in evidence.comparisons.left_out}
     usable = [cell for cell in evidence.cells if cell.usable]
-    loose = [cell for cell in usable if not cell.rates.bracketed and cell.name not in told]
+    loose = [cell for cell in usable if not cell.rates.bracketed and cell.name not in named]
     if loose:
         names = "any cell" if 1 < len(loose) == len(usable) else ", ".join(cell.at_budget for cell in loose)
         yield f"How much is the learning rate's doing: the best one tried does not lie between worse ones in {names}."
@@ -286,8 +288,8 @@ def _why_unscored(missing: int, runs: int) -> str:
 
 def _scored(evidence: Evidence, task: str) -> set[str]:
     """The runs that were scored on a task in any way."""
-    found = evidence.downstream.tasks if evidence.downstream else ()
-    ways = (of_task.points for of_task in found if of_task.task == task or of_task.task.startswith(f"{task} ("))
+    tasks = evidence.downstream.tasks if evidence.downstream else ()
+    ways = (of_task.points for of_task in tasks if of_task.task == task or of_task.task.startswith(f"{task} ("))
     return {run for points in ways for runs in points["runs"] for run in runs}
 
 
@@ -305,7 +307,7 @@ def _mixed_precision(evidence: Evidence) -> Iterator[str]:
 
 
 def _unread_text(evidence: Evidence) -> Iterator[str]:
-    """How much of the text is [UNK], by the run that tells the most of it."""
+    """How much of the text is [UNK], in the run that has most."""
     if evidence.ledger.empty or "unknown_share" not in evidence.ledger:
         return
     row = evidence.ledger.sort_values("unknown_share", ascending=False).iloc[0]
@@ -315,7 +317,7 @@ def _unread_text(evidence: Evidence) -> Iterator[str]:
 
 
 def _overlapping_text(evidence: Evidence) -> Iterator[str]:
-    """How much of the validation text trains, where that is much, by the run of which it is most."""
+    """How much of the validation text is also trained on, where that is much, in the run with most of it."""
     if evidence.ledger.empty or "validation_overlap_share" not in evidence.ledger:
         return
     row = evidence.ledger.sort_values("validation_overlap_share", ascending=False).iloc[0]
@@ -331,7 +333,7 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
     unique = evaluate(LEDGER_COLUMNS["unique_tokens"], used.__getitem__, "the ledger", used.columns)
     passes = (used["tokens"] / unique).to_numpy(dtype=float)
     most = int(passes.argmax())
-    if passes[most] >= 1.05:  # as it is told, more than once
+    if passes[most] >= 1.05:  # more than once, as it is printed
         yield (
             f"What new text would do in place of repeated: runs passed up to {passes[most]:.1f} times over the "
             f"{compact(float(unique.iloc[most]))} tokens that they were trained on; a larger corpus would."
@@ -339,13 +341,13 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
 
 
 def _trained_runs(evidence: Evidence) -> Iterator[str]:
-    """What runs that began with the weights of another, or learned from it, do not say."""
+    """What is open for runs that start from another's weights or learn from it."""
     used = evidence.used
-    told = {
+    roles = {
         "start": ("donor", "donors cost", "began with weights of", "whose tokens and FLOPs are not counted"),
         "teacher": ("teacher", "training teachers cost", "learned from", "of whose FLOPs the forward passes alone are counted"),
     }
-    for knob, (role, cost, did, counted) in told.items():
+    for knob, (role, cost, did, counted) in roles.items():
         if (column := f"recipe.{knob}") not in used:
             continue
         named = used.loc[used[column] != NO_RUN[knob], column]

@@ -1,19 +1,23 @@
-"""Sentences about the pairs of a sweep: over all of them, family by family, and averaged over places."""
+"""Sentences about the pairs of a sweep: over all of them, family by family, and averaged over conditions."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from study.base.grouping import grouped
 from study.base.quantities import plural, signed
 from study.base.text import status_words
 from study.evidence.averages import Average
-from study.evidence.comparisons import WEIGHED, Comparison
+from study.evidence.comparisons import WEIGHED, Comparison, Pair
+from study.evidence.evidence import Evidence
 from study.evidence.paired import TestedDifference
 
+PairT = TypeVar("PairT", bound=Pair)
+
 MOST_FAMILIES = 8
-"""So many families are told in words each; of more, two, and the tables have all."""
+"""Up to so many families have a sentence each; of more, two have, and the tables have all."""
 
 _SIDES = {
     "depth": ("the deeper shape", "the shallower"),
@@ -37,16 +41,17 @@ _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower 
 
 
 READING_REMEDIES = (
-    "more tokens (budgets), rotary positions (base.architecture.position_encoding: rotary) or a learned bias by distance "
-    "(base.architecture.distance_bias: learned) may let them read it"
+    "more tokens (budgets), rotary positions (base.architecture.position_encoding: rotary), a learned bias by distance "
+    "(base.architecture.distance_bias: learned), more masks (base.recipe.masking.rate: 0.3) or Muon (base.recipe.optimizer: "
+    "muon) may let them read it"
 )
 """What helps encoders that read no word order: the plateau on which they lie lasts longest with learned positions."""
 
 
 def verdict(pairs: Sequence[Comparison]) -> str:
-    """How many pairs, all of shapes or all of settings, are decided, and for which side; of which there is no verdict, and why.
+    """How many pairs, all of shapes or all of variants, are decided and for which side; for the others why not.
 
-    It is told under a condition where it is not known whether the encoders read word order.
+    The verdict is conditional where it is unknown whether the encoders read word order.
     """
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     unread = [pair for pair in pairs if pair.status == "reads_no_order"]
@@ -63,8 +68,8 @@ def verdict(pairs: Sequence[Comparison]) -> str:
 
 
 def _unread(pairs: Sequence[Comparison]) -> str:
-    """That encoders of these pairs, all of shapes or all of settings, read no word order."""
-    who, of = ("an encoder reads no", "shapes") if pairs[0].of_shapes else ("neither encoder reads", "settings")
+    """That encoders of these pairs read no word order."""
+    who, of = ("an encoder reads no", "shapes") if pairs[0].of_shapes else ("neither encoder reads", "variants")
     return f"in {plural(len(pairs), 'pair')} {who} word order, so that the losses say nothing of the {of}"
 
 
@@ -84,11 +89,11 @@ def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
     return f"{winner}{' in every pair' if len(pairs) > 1 else ''}: {words}"
 
 
-def why_unknown(found: Sequence[TestedDifference]) -> str:
+def why_unknown(differences: Sequence[TestedDifference]) -> str:
     """Why chance between seeds is known of none of these differences; empty where it is of any."""
-    if any(one.status != "no_seed_replicates" for one in found):
+    if any(one.status != "no_seed_replicates" for one in differences):
         return ""
-    alone = all(max(one.difference.n_seeds) < 2 for one in found)
+    alone = all(max(one.difference.n_seeds) < 2 for one in differences)
     why = "no cell has two usable seeds" if alone else "each has a cell of one seed, beside others that scatter unevenly"
     return f"{why}, so chance between seeds is unknown"
 
@@ -104,14 +109,14 @@ def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _counts_of_settings(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """Of the pairs that differ in each setting, in how many either of two values is better, or each of several than which."""
+    """For each knob, in how many pairs either of two values is lower, or which of several is lower than which."""
     for among in grouped(pairs, lambda pair: pair.weighs).values():
         first, second, *more = dict.fromkeys(value for pair in among for value in (pair.first, pair.second))
         yield _lower_ones(among) if more else _counts(among, "", first, second)
 
 
 def _lower_ones(pairs: Sequence[Comparison]) -> str:
-    """Which of several settings are lower than which, in how many of the places where the two were compared."""
+    """Which of several variants are lower than which, in how many of the conditions where they were compared."""
     places = Counter(frozenset((pair.first, pair.second)) for pair in pairs)
     decided = [pair for pair in pairs if pair.status == "decided"]
     below = Counter((pair.lower, pair.second if pair.first_is_lower else pair.first) for pair in decided)
@@ -119,12 +124,12 @@ def _lower_ones(pairs: Sequence[Comparison]) -> str:
     for lower, than in grouped(below, lambda sides: sides[0]).items():
         higher = (f"{other}{_in_places(below[lower, other], places[frozenset((lower, other))])}" for _, other in than)
         clauses.append(f"{lower} is lower than {' and '.join(higher)}")
-    told = f": {', '.join(clauses)}" if clauses else ""
-    return f"of {plural(len(pairs), 'pair')} {len(decided)} {'is' if len(decided) == 1 else 'are'} decided{told}"
+    wins = f": {', '.join(clauses)}" if clauses else ""
+    return f"of {plural(len(pairs), 'pair')} {len(decided)} {'is' if len(decided) == 1 else 'are'} decided{wins}"
 
 
 def _in_places(decided: int, places: int) -> str:
-    """In how many of the places of a pair it is decided for one side; empty where it has one alone."""
+    """In how many conditions a pair is decided for one side; empty where there is only one."""
     return f" in {decided} of {places}" if places > 1 else ""
 
 
@@ -137,57 +142,68 @@ def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> 
 
 
 def _winner(pairs: Sequence[Comparison]) -> str | None:
-    """What lowers the loss more, where every pair is decided and says the same of the same sizes or settings."""
+    """What lowers the loss more, where every pair is decided and says the same of the same sizes or variants."""
     pair = pairs[0]
-    if any(other.status != "decided" for other in pairs):
-        return None
-    if not pair.of_shapes:
-        alike = len({(other.first, other.second, other.lower) for other in pairs}) == 1
-        return f"{pair.lower} is lower" if alike else None
-    if len({(other.weighs, other.against, other.first_is_lower) for other in pairs}) > 1:
-        return None
-    what = _what_lowers(pair)
-    return f"{what} more" if what else None
+    if pair.of_shapes:
+        what = what_lowers(pairs)
+        return f"{what} more" if what else None
+    alike = {(other.first, other.second, other.lower) for other in pairs}
+    return f"{pair.lower} is lower" if len(alike) == 1 and all(other.status == "decided" for other in pairs) else None
 
 
-def _what_lowers(pair: Comparison) -> str | None:
-    """What lowers the loss in a pair of shapes; None where that has no name."""
+def what_lowers(pairs: Sequence[Comparison]) -> str | None:
+    """What lowers the loss in pairs of shapes, where all are decided for the same side of the same sizes; else None."""
+    pair = pairs[0]
+    alike = {(other.weighs, other.against, other.first_is_lower) for other in pairs}
+    if len(alike) > 1 or any(other.status != "decided" for other in pairs):
+        return None
     if pair.first_is_lower:
         return _LOWERS[pair.weighs]
     return _LESS_LOWERS.get(pair.weighs) if pair.against is None else _LOWERS[pair.against]
 
 
+def pair_kinds(evidence: Evidence) -> dict[tuple[bool, str], list[Comparison]]:
+    """The pairs by whether they are of shapes and by what is equal, variants first: a sweep that varies one asks about it."""
+    kinds = grouped(evidence.comparisons.pairs, kind_of)
+    return dict(sorted(kinds.items(), key=lambda kind: kind[1][0].of_shapes))
+
+
+def kind_of(pair: Pair) -> tuple[bool, str]:
+    """What is compared, shapes or variants, and at what that is equal."""
+    return pair.of_shapes, pair.equal
+
+
 def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
     """A sentence a family; of more than MOST_FAMILIES those whose largest decided differences are the largest and the least."""
     families = grouped(pairs, lambda pair: pair.family)
-    told = {name: _told(among) for name, among in families.items()}
+    shown = {name: _largest(among) for name, among in families.items()}
     if len(families) <= MOST_FAMILIES:
-        yield from (_family_sentence(name, pair, families[name]) for name, pair in told.items())
+        yield from (_family_sentence(name, pair, families[name]) for name, pair in shown.items())
         return
-    decided = [name for name, pair in told.items() if pair.status == "decided"]
-    ordered = sorted(decided or told, key=lambda name: -abs(told[name].difference.estimate_nats))
+    decided = [name for name, pair in shown.items() if pair.status == "decided"]
+    ordered = sorted(decided or shown, key=lambda name: -abs(shown[name].difference.estimate_nats))
     which = "Largest decided" if decided else "Largest"
-    yield f"{which} of {len(families)} families: {_family_sentence(ordered[0], told[ordered[0]], families[ordered[0]])}"
+    yield f"{which} of {len(families)} families: {_family_sentence(ordered[0], shown[ordered[0]], families[ordered[0]])}"
     if len(decided) > 1:
-        yield f"Smallest decided: {_family_sentence(ordered[-1], told[ordered[-1]], families[ordered[-1]])}"
+        yield f"Smallest decided: {_family_sentence(ordered[-1], shown[ordered[-1]], families[ordered[-1]])}"
 
 
-def _told(pairs: Sequence[Comparison]) -> Comparison:
+def _largest(pairs: Sequence[Comparison]) -> Comparison:
     """The largest difference of a family, of those that are decided if any is, else of those on which a verdict may be."""
     decided = [pair for pair in pairs if pair.status == "decided"]
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     return max(decided or compared or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
 
 
-def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -> str:
+def _family_sentence(name: str, shown: Comparison, pairs: Sequence[Comparison]) -> str:
     """One difference of a family in full, and how many of its pairs are decided."""
     decided = sum(pair.status == "decided" for pair in pairs)
-    words = f"{told.first} minus {told.second}: {told.difference.to_text()}"
+    words = f"{shown.first} minus {shown.second}: {shown.difference.to_text()}"
     if decided:
-        return f"{name}: {told.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
+        return f"{name}: {shown.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
     largest = "the largest difference is " if len(pairs) > 1 else ""
-    none = "no verdict, for want of word order" if told.status == "reads_no_order" else "nothing decided"
-    return f"{name}: {none}; {largest}{words}{chance_words(told)}."
+    none = "no verdict, for want of word order" if shown.status == "reads_no_order" else "nothing decided"
+    return f"{name}: {none}; {largest}{words}{chance_words(shown)}."
 
 
 def chance_words(undecided: TestedDifference) -> str:
@@ -196,15 +212,14 @@ def chance_words(undecided: TestedDifference) -> str:
 
 
 def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
-    """The averages over places of two shapes or two settings, all of one kind.
+    """The averages over conditions of shapes or variants, all of one kind.
 
-    Of several it is told what each is above the one that is below all others. There may be none, where not all were compared
-    with each other, or not at the same places; then each average is told.
+    Of several, it says by how much each exceeds the lowest; without a lowest, it lists each average.
     """
-    groups = _connected(averages)
+    groups = connected(averages)
     for alike in groups[:MOST_FAMILIES]:
         counts = {len(average.places) for average in alike}
-        over = f"over {counts.pop()} places" if len(counts) == 1 else "over places"
+        over = f"over {counts.pop()} conditions" if len(counts) == 1 else "over conditions"
         names = dict.fromkeys(name for average in alike for name in (average.second, average.first))
         wins = Counter(average.lower for average in alike)
         lowest = next((name for name in names if wins[name] == len(names) - 1), None)
@@ -216,12 +231,12 @@ def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
         yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_test_columns(above)} (Holm, 5%)."
     if more := groups[MOST_FAMILIES:]:
         rest = plural(len(more), "more group")
-        kind = "shapes" if averages[0].of_shapes else "settings"
-        yield f"The averages of {rest} of {kind} are in the table of averages over places."
+        kind = "shapes" if averages[0].of_shapes else "variants"
+        yield f"The averages of {rest} of {kind} are in the table of averages over conditions."
 
 
 def _test_columns(averages: Sequence[Average]) -> str:
-    """Averages over places with their intervals, those of one status together and the decided ones first."""
+    """Averages over conditions with their intervals, those of one status together and the decided ones first."""
     by_status = grouped(sorted(averages, key=lambda average: average.status), lambda average: average.status)
     return "; ".join(
         f"{status_words(status)}: {', '.join(f'{one.first} {one.difference.to_text()}{_opposed(one)}' for one in alike)}"
@@ -229,20 +244,20 @@ def _test_columns(averages: Sequence[Average]) -> str:
     )
 
 
-def _connected(averages: Sequence[Average]) -> list[list[Average]]:
-    """The averages in groups of shapes or settings that were compared with one another."""
-    groups: list[list[Average]] = []
-    for average in averages:
-        sides = {average.first, average.second}
+def connected(pairs: Sequence[PairT]) -> list[list[PairT]]:
+    """The pairs in groups of shapes or variants that were compared with one another."""
+    groups: list[list[PairT]] = []
+    for pair in pairs:
+        sides = {pair.first, pair.second}
         touched = [group for group in groups if any({one.first, one.second} & sides for one in group)]
         groups = [group for group in groups if group not in touched]
-        groups.append([*(one for group in touched for one in group), average])
+        groups.append([*(one for group in touched for one in group), pair])
     return groups
 
 
 def _average_clause(average: Average) -> str:
-    """An average over places with its interval, verdict and range."""
-    span_of_places = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} places"
+    """An average over conditions with its interval, verdict and range."""
+    span_of_places = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} conditions"
     return f"{average.difference.to_text()}, {status_words(average.status)}, {span_of_places}{_opposed(average)}"
 
 

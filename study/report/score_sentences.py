@@ -40,35 +40,35 @@ SCORES = f"Each encoder's mean over its runs and the seeds of fine-tuning, besid
 
 
 def score_findings(evidence: Evidence) -> list[str]:
-    """Which tasks follow the loss, what needs no pre-training, and the best on average; none where nothing was scored."""
-    found = evidence.downstream
-    if found is None:
+    """Which tasks follow the loss, how scores compare with baselines, and the best on average; empty without scores."""
+    scores = evidence.downstream
+    if scores is None:
         return []
-    return [*_verdicts(found), *_beside_baselines(found), *_average(found), *_unusual(found), *_truncated(found)]
+    return [*_verdicts(scores), *_beside_baselines(scores), *_average(scores), *_unusual(scores), *_truncated(scores)]
 
 
-def _verdicts(found: DownstreamEvidence) -> Iterator[str]:
-    verdicts = {task.task: None if task.trend is None else task.trend.verdict for task in found.tasks}
+def _verdicts(scores: DownstreamEvidence) -> Iterator[str]:
+    verdicts = {task.task: None if task.trend is None else task.trend.verdict for task in scores.tasks}
     by_verdict = grouped(verdicts, verdicts.__getitem__)
     for verdict, words in _WORDS.items():
         if names := by_verdict.get(verdict):
-            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found, names) if verdict == 'undecided' else ''}."
+            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(scores, names) if verdict == 'undecided' else ''}."
     if "untested" in by_verdict:
-        told = ", ".join(
+        correlations = ", ".join(
             f"{task.task} {task.trend.correlation:+.2f}"
-            for task in found.tasks
+            for task in scores.tasks
             if task.trend is not None and task.trend.verdict == "untested"
         )
         began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
-        why = f"no interval or p is told, since {began}"
-        yield f"Rank correlation with the falling loss: {told}; {why}."
+        why = f"no interval or p, since {began}"
+        yield f"Rank correlation with the falling loss: {correlations}; {why}."
     if too_few := by_verdict.get(None):
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
 
 
-def _hopeless(found: DownstreamEvidence, undecided: Sequence[str]) -> str:
-    """Of which undecided tasks no order of so few encoders has a p that so many tasks leave below 5%, in words."""
-    tested = {task.task: task for task in found.tasks if task.trend and task.trend.p_value is not None}
+def _hopeless(scores: DownstreamEvidence, undecided: Sequence[str]) -> str:
+    """Which undecided tasks cannot be decided by so few encoders in any order, given so many tasks."""
+    tested = {task.task: task for task in scores.tasks if task.trend and task.trend.p_value is not None}
     few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
     if not few:
         return ""
@@ -78,16 +78,16 @@ def _hopeless(found: DownstreamEvidence, undecided: Sequence[str]) -> str:
     return f"; {most} at most{which} cannot decide {one} in whatever order, more of them might"
 
 
-def _beside_baselines(found: DownstreamEvidence) -> Iterator[str]:
+def _beside_baselines(scores: DownstreamEvidence) -> Iterator[str]:
     """Where pre-training shows, where it hurts, and where a bag of words does better than an encoder."""
-    if compared := {task.task: task.above_untrained for task in found.tasks if task.beside_untrained.of}:
+    if compared := {task.task: task.above_untrained for task in scores.tasks if task.beside_untrained.of}:
         none = ", ".join(name for name, (encoders, _) in compared.items() if not encoders)
         rest = f"; none on {none}" if none and any(encoders for encoders, _ in compared.values()) else ""
-        baselines = "the same encoders untrained and above the commonest answer"
-        yield f"Encoders above {baselines}, beyond noise, each at 5% by itself: {_where(compared)}{rest}."
-        below = _where({task.task: (task.beside_untrained.below, task.beside_untrained.of) for task in found.tasks})
+        baselines = "the same encoders untrained and above the majority class"
+        yield f"Encoders above {baselines}, beyond noise, each tested at 5%: {_where(compared)}{rest}."
+        below = _where({task.task: (task.beside_untrained.below, task.beside_untrained.of) for task in scores.tasks})
         yield f"Encoders below the same encoders untrained, beyond noise likewise: {below}."
-    if words := {task.task: task.beside_words for task in found.tasks if task.beside_words.of}:
+    if words := {task.task: task.beside_words for task in scores.tasks if task.beside_words.of}:
         above = _where({name: (beside.above, beside.of) for name, beside in words.items()})
         below = _where({name: (beside.below, beside.of) for name, beside in words.items()})
         yield f"Beside a bag of words, beyond noise likewise, encoders above: {above}; below: {below}."
@@ -99,34 +99,34 @@ def _where(counts: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _of(count: tuple[int, int]) -> str | None:
-    """How many encoders of how many, None where none was compared."""
+    """`k of n`, None where none was compared."""
     return f"{count[0]} of {count[1]}" if count[1] else None
 
 
-def _unusual(found: DownstreamEvidence) -> Iterator[str]:
-    """The tasks that were scored with other than the usual knobs, such as a limit of the examples."""
-    knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in found.tasks}
+def _unusual(scores: DownstreamEvidence) -> Iterator[str]:
+    """The tasks that were scored with unusual knobs, such as a limit of examples."""
+    knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in scores.tasks}
     for words, tasks in grouped(knobs, knobs.__getitem__).items():
         if words and not all(words in task for task in tasks):
             yield f"Scored with {words}: {', '.join(tasks)}."
 
 
-def _truncated(found: DownstreamEvidence) -> Iterator[str]:
+def _truncated(scores: DownstreamEvidence) -> Iterator[str]:
     """How many examples of each task some encoder did not read whole."""
-    most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in found.tasks}
-    if told := ", ".join(
+    most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in scores.tasks}
+    if truncated := ", ".join(
         f"{task} {row['truncated_examples']:,.0f} of {row['examples']:,.0f}"
         for task, row in most.items()
         if row["truncated_examples"] > 0
     ):
-        yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {told}."
+        yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {truncated}."
 
 
-def _average(found: DownstreamEvidence) -> Iterator[str]:
-    if found.average is not None:
-        yield from _best_on_average(found.average, max(len(task.points) for task in found.tasks))
-        yield from _trend_of_average(found.average)
-    for reason, tasks in grouped(found.left_out, found.left_out.__getitem__).items():
+def _average(scores: DownstreamEvidence) -> Iterator[str]:
+    if scores.average is not None:
+        yield from _best_on_average(scores.average, max(len(task.points) for task in scores.tasks))
+        yield from _trend_of_average(scores.average)
+    for reason, tasks in grouped(scores.left_out, scores.left_out.__getitem__).items():
         yield f"Left out of the average ({reason}): {', '.join(tasks)}."
 
 
@@ -137,24 +137,24 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
         return
     best, second = ranked.iloc[0], ranked.iloc[1]
     chance = best["noise"].of_difference(second["noise"]).chance_beyond(best["score"] - second["score"])
-    told = f"{'' if chance < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
+    beyond = f"{'' if chance < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
     of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
     highest = f"{best['name']} scores highest{of}, {best['score']:.3f} ± {best['half']:.3f}"
-    yield f"On average ({average.metric}) {highest}, {told}, {second['score']:.3f}."
+    yield f"On average ({average.metric}) {highest}, {beyond}, {second['score']:.3f}."
 
 
 def _trend_of_average(average: TaskScores) -> Iterator[str]:
-    """Whether the average follows the loss, one test by itself beside those of the tasks."""
+    """Whether the average follows the loss, one test alone beside those of the tasks."""
     if (trend := average.trend) is None:
         return
-    told = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
+    words = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
     shapes = average.points["shape"].nunique()
     encoders = plural(trend.n, "encoder") + (f" of {plural(shapes, 'shape')}" if shapes < trend.n else "")
     if trend.p_value is None:
-        yield f"{told} ({encoders}, not drawn apart)."
+        yield f"{words} ({encoders}, not drawn apart)."
     else:
         interval = "" if trend.low is None else f"95% interval {_interval(trend)}, "
-        yield f"{told} ({interval}p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
+        yield f"{words} ({interval}p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
 
 
 def _interval(trend: Trend) -> str | None:
@@ -163,24 +163,24 @@ def _interval(trend: Trend) -> str | None:
 
 def trend_table(evidence: Evidence) -> str:
     """Each task's best score beside what needs no pre-training, and its rank correlation with the falling loss."""
-    found = evidence.downstream
-    if found is None:
+    scores = evidence.downstream
+    if scores is None:
         return ""
     intro = (
         "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
-        "the commonest answer, beyond noise, each at 5% by itself; and Spearman's correlation of score and falling loss over "
-        "the encoders, with the interval of a normal population and its permutation p, by itself and adjusted by Holm over the "
+        "the majority class, beyond noise, each tested at 5%; and Spearman's correlation of score and falling loss over "
+        "the encoders, with the interval of a normal population and its permutation p, alone and adjusted by Holm over the "
         "tasks. Encoders of one shape share its luck: where there are any, there is no interval, and permutations keep them "
         "together. Pairs against: of lower loss, yet lower score beyond noise (Bonferroni, 5%). The average is over tasks of "
-        "(score − chance)/(1 − chance), where chance is the score of the commonest answer; a run of "
+        "(score − chance)/(1 − chance), where chance is the score of the majority class; a run of "
         f"pre-training is averaged over its tasks first, since luck may go through all of them. {NOISE}"
     )
-    return f"{intro}\n\n{table_of([_trend_row(task) for task in found.all])}"
+    return f"{intro}\n\n{table_of([_trend_row(task) for task in scores.all])}"
 
 
 def _trend_row(task: TaskScores) -> dict[str, object]:
-    best, told = task.best, task.trend
-    baselines = {"untrained": "random", "commonest answer": "majority", "words without order": "bag_of_words"}
+    best, trend = task.best, task.trend
+    baselines = {"untrained": "random", "majority class": "majority", "bag of words": "bag_of_words"}
     return {
         "task": task.task,
         "metric": task.metric,
@@ -189,12 +189,12 @@ def _trend_row(task: TaskScores) -> dict[str, object]:
         "of": best["name"],
         **{words: None if task.task == AVERAGE else _number(best[name]) for words, name in baselines.items()},
         "above both": _of(task.above_untrained),
-        "rank correlation": told and f"{told.correlation:+.2f}",
-        "95% interval": told and _interval(told),
-        "p": told and _chance(told.p_value),
-        "Holm p": told and _chance(told.p_value_holm),
-        "encoders": told and told.n,
-        "pairs against": told and len(told.reversals),
+        "rank correlation": trend and f"{trend.correlation:+.2f}",
+        "95% interval": trend and _interval(trend),
+        "p": trend and _chance(trend.p_value),
+        "Holm p": trend and _chance(trend.p_value_holm),
+        "encoders": trend and trend.n,
+        "pairs against": trend and len(trend.reversals),
     }
 
 
@@ -204,8 +204,8 @@ def _chance(p_value: float | None) -> str | None:
 
 def law_table(evidence: Evidence) -> str:
     """The law from loss to score of each task, and what it forecast of the largest encoders from the others."""
-    found = evidence.downstream
-    if found is None:
+    scores = evidence.downstream
+    if scores is None:
         return ""
     intro = (
         "Forecasts are of the largest shapes at budgets beyond those of the others, by the law fitted to these: at their "
@@ -214,7 +214,7 @@ def law_table(evidence: Evidence) -> str:
         f"{FREE_FROM} shapes chance is taken as measured and the ceiling as 1; where scores level off below that, the law and "
         "its intervals are wrong, whatever its status."
     )
-    return f"{intro}\n\n{table_of([_law_row(task) for task in found.all])}"
+    return f"{intro}\n\n{table_of([_law_row(task) for task in scores.all])}"
 
 
 def _law_row(task: TaskScores) -> dict[str, object]:
@@ -230,13 +230,13 @@ def _law_row(task: TaskScores) -> dict[str, object]:
     }
 
 
-def _forecast(told: Forecast | str) -> str:
+def _forecast(forecast: Forecast | str) -> str:
     """The error of a forecast, how many of its intervals covered the truth, and the status of the law it was made by."""
-    if isinstance(told, str):
-        return told
-    if told.status == "failed":
+    if isinstance(forecast, str):
+        return forecast
+    if forecast.status == "failed":
         return "none: the law's fit to the others failed"
-    return f"{told.mean_error}, {told.coverage} ({status_words(told.status)})"
+    return f"{forecast.mean_error}, {forecast.coverage} ({status_words(forecast.status)})"
 
 
 def scores_frame(evidence: Evidence) -> pd.DataFrame:
@@ -255,8 +255,8 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
             "runs": len(row["runs"]),
             "seeds": row["seeds"],
             "untrained": row["random"],
-            "commonest answer": row["majority"],
-            "words without order": row["bag_of_words"],
+            "majority class": row["majority"],
+            "bag of words": row["bag_of_words"],
         }
         for task in evidence.downstream.tasks
         for _, row in task.points.iterrows()
@@ -266,10 +266,10 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
 
 def score_table(evidence: Evidence) -> str:
     """What `scores_frame` has, as Markdown."""
-    told = scores_frame(evidence)
-    if told.empty:
+    scores = scores_frame(evidence)
+    if scores.empty:
         return ""
-    rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in told.to_dict("records")]
+    rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in scores.to_dict("records")]
     return f"{SCORES}\n\n{table_of(rows)}"
 
 
@@ -282,8 +282,8 @@ def _written(name: str, value: Any) -> object:
 
 def published_table(evidence: Evidence) -> str:
     """The published scores of the tasks, each beside an encoder of its size; empty where nobody has published any."""
-    found = evidence.downstream
-    rows = [] if found is None else [row for task in found.tasks for row in _published_rows(task)]
+    scores = evidence.downstream
+    rows = [] if scores is None else [row for task in scores.tasks for row in _published_rows(task)]
     if not rows:
         return ""
     intro = (

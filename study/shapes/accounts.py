@@ -22,7 +22,7 @@ LECTURE_VOCABULARY = 30_000
 
 @dataclass(frozen=True)
 class Conditions:
-    """What models are counted at: FLOPs at a sequence length, memory at a batch of so many sequences in a precision."""
+    """The conditions of counting: sequence length for FLOPs; batch, length and precision for memory."""
 
     sequence_length: int
     batch: int
@@ -138,8 +138,8 @@ def account(
 ) -> Account:
     """The account of an architecture under some conditions, with BERT's 15% of positions masked.
 
-    Memory is that of training with AdamW and of the encoder's forward pass alone; it is known for encoders that study.model
-    builds, and left out for others. Raises InputError where the architecture has fewer positions than a sequence has tokens.
+    Memory is that of training with AdamW and of the encoder's forward pass, for encoders that study.model builds. Raises
+    InputError where the architecture has fewer positions than a sequence has tokens.
     """
     predictions, flops = training_flops(architecture, conditions.sequence_length)
     return Account(
@@ -155,7 +155,7 @@ def account(
 
 
 def default_length(asked: int | None, architectures: Sequence[Architecture]) -> int:
-    """The sequence length that models are counted at: what is asked for, else USUAL_LENGTH, or as many as all have."""
+    """The sequence length of counts: the one given, else USUAL_LENGTH, or fewer where positions are fewer."""
     return asked if asked is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
 
 
@@ -175,8 +175,8 @@ def training_flops(architecture: Architecture, sequence_length: int) -> tuple[in
 def explanations(architecture: Architecture, published: tuple[str, str] | None = None) -> tuple[Explanation, ...]:
     """Why other people's numbers for this architecture differ from ours, each with its figure.
 
-    `published` is the size as the authors or the model card state it, and how that is known. The sums of
-    lectures and tutorials are given where they are made: for encoders of BERT's plain kind.
+    `published` is the size as authors or model card state it, and how that is known. Sums of lectures and tutorials are given
+    for BERT's plain kind.
     """
     count = parameters(architecture)
     found = []

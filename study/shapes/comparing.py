@@ -53,8 +53,8 @@ def measures(conditions: Conditions, latency: LatencyModel | None = None) -> dic
 class Effect:
     """What one change does to one measure: the value before and after, and the elasticity over the change.
 
-    The elasticity is ln(after/before) ÷ ln(new size/old size), exact for the step that is made (an arc, not the slope at a
-    point); None for a change of several sizes at once or of something that is no size.
+    The elasticity is ln(after/before) ÷ ln(new size/old size) over the whole step (an arc, not a slope); None for a change of
+    several sizes or of something that is no size.
     """
 
     before: float
@@ -74,7 +74,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a base: its sizes as asked for, what had to follow, the architecture, and the effect on each measure."""
+    """One change of a base: its label, what followed from it, the architecture, and the effect on each measure."""
 
     label: str
     note: str
@@ -83,11 +83,11 @@ class Change:
 
 
 def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChange]:
-    """The changes of a base that texts ask for, in their order.
+    """The changes of a base that texts describe, in their order.
 
-    Each text is `field=value`, or several joined by commas for one change. What is not named stays: a wider model keeps its
-    ffn. It keeps its heads where they divide the new width; else it gets the number that divides it and comes nearest to the
-    base's head width. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
+    Each text is `field=value`, or several joined by commas for one change. Other fields stay: a wider model keeps its ffn, and
+    its heads where they divide the new width; else it gets the divisor nearest to the base's head width. Raises InputError with
+    every text that cannot be read or gives an impossible architecture.
     """
     return map_all(partial(_step, base), texts)
 
@@ -97,8 +97,8 @@ def rank_changes(
 ) -> list[Change]:
     """The effects of changes of a base, those that add most to the measure `by` first.
 
-    Memory is known for encoders that study.model builds, latency for those of BERT's kind, and left out where the base or a
-    change is of another. Raises InputError where `by` is.
+    Memory is known for encoders that study.model builds, latency for those of BERT's kind; a measure unknown for the base or a
+    change is left out. Raises InputError where `by` is.
     """
     architectures = (base, *(step.architecture for step in steps))
     unknown: Set[str] = set()
@@ -169,7 +169,7 @@ def _effect(before: float, after: float, ratio: float | None) -> Effect:
 
 
 def _ratio(pairs: list[tuple[object, object]]) -> float | None:
-    """New over old of the one size that changed; None where there is more than one, or none."""
+    """New over old of the single size that changed, else None."""
     if len(pairs) != 1:
         return None
     old, new = pairs[0]

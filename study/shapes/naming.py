@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedArchitecture:
-    """An architecture that was asked for by name, what to call it, and of a named model its published size and its status."""
+    """An architecture with its title and, for a named model, its published size and how that is known."""
 
     title: str
     architecture: Architecture
@@ -75,7 +75,7 @@ def _in_folder(path: Path) -> Architecture:
 
 
 def _of_run(run: RunFolder) -> Architecture:
-    """The architecture in a run's config.yaml, whatever else that holds; of its record where it is gone."""
+    """The architecture in a run's config.yaml, or in its record where that is gone."""
     return _in_file(run.config_file) if is_there(run.config_file) else run.config().architecture
 
 

@@ -79,9 +79,9 @@ class Solved:
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeQuery:
-    """What `study shapes` is asked, in its options: amounts, which shapes are considered, and what predicts latency and loss.
+    """The options of `study shapes`: amounts, the shapes to consider, and what predicts latency and loss.
 
-    One amount is met within `tolerance`; `under` it, or under several, a shape stays.
+    One amount is met within `tolerance`; with `under`, shapes stay below one or several.
     """
 
     parameters: str | None = None
@@ -110,9 +110,9 @@ class ShapeQuery:
     positions: int = 512
 
     def answer(self) -> Solved:
-        """The shapes that have the amounts asked for.
+        """The shapes that have the amounts.
 
-        Raises InputError for amounts that cannot be read or reached, and where latency is asked for and no table is there.
+        Raises InputError for amounts that cannot be read or reached, and for latency without a table.
         """
         self._check()
         space, quantities = self._space, self._quantities
@@ -160,7 +160,7 @@ class ShapeQuery:
 
     @cached_property
     def _latency_model(self) -> LatencyModel | None:
-        """What predicts latency, where that is asked for."""
+        """The model that predicts latency, if it is needed."""
         if self.latency is None:
             return None
         setting = (self.batch, self.sequence_length)
@@ -198,7 +198,7 @@ class ShapeQuery:
 
     @property
     def _goals(self) -> tuple[Goal, ...]:
-        """The amounts that are asked for."""
+        """The amounts as goals."""
         read = (
             ("--parameters", self.convention, self.parameters, read_count),
             ("--train-flops", "train_flops_per_token", self.train_flops, read_count),

@@ -162,10 +162,10 @@ def test_report_prints_the_headline_and_where_the_answer_is(
     folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
     status, out, _ = study("report", folder.path)
     assert status == 0
-    assert "made_up: 10 of 10 runs ended" in out
+    assert "Width lowers loss more at equal parameters: L1-H128" in out
     assert str(folder.answer_file) in out
     _, out, _ = study("report", folder.path, "--json")
-    assert json.loads(out)["headline"].startswith("made_up")
+    assert json.loads(out)["headline"].startswith("Width lowers loss more at equal parameters: ")
 
 
 def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_
     assert study("multiverse", folder.path, "--ask", "compute")[2] == f"{compute}\n"
     folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}}))
     told = study("multiverse", folder.path)[2].splitlines()[0]
-    assert told == f"error: shape: {why}; settings that the sweep varies are compared in its answer"
+    assert told == f"error: shape: {why}; variants are compared in its answer"
 
 
 def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path) -> None:

@@ -140,9 +140,9 @@ def test_an_average_of_places_that_are_decided_either_way_says_so() -> None:
     (average,) = averaged(cells)[1]
     assert average.opposed
     (told,) = sentences([average])
-    assert told.startswith("Averaged over 2 places, norm=pre minus norm=post: -0.1000 nats (95% interval ")
+    assert told.startswith("Averaged over 2 conditions, norm=pre minus norm=post: -0.1000 nats (95% interval ")
     assert told.endswith(
-        "-0.5000 to +0.3000 at its 2 places, decided either way, so the average hides what it depends on (Holm, 5%)."
+        "-0.5000 to +0.3000 at its 2 conditions, decided either way, so the average hides what it depends on (Holm, 5%)."
     )
     assert average.reversed.reversed == average
 
@@ -157,7 +157,7 @@ def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it
     ]
     (told,) = sentences(averaged(cells)[1])
     assert told.startswith(
-        "Averaged over 2 places, norm=pre has the lowest mean. The others minus it, decided: norm=post +0.2000 nats (95% "
+        "Averaged over 2 conditions, norm=pre has the lowest mean. The others minus it, decided: norm=post +0.2000 nats (95% "
     )
     assert ", norm=sandwich +0.3000 nats (95% interval +0.2" in told
     unsure = [
@@ -179,7 +179,7 @@ def test_none_of_several_settings_is_told_as_the_lowest_that_was_not_compared_wi
     ]
     (told,) = sentences(averaged(cells)[1])
     assert "lowest" not in told
-    assert told.startswith("Averaged over 2 places, norm=pre minus norm=post: -0.1000 nats (95% interval ")
+    assert told.startswith("Averaged over 2 conditions, norm=pre minus norm=post: -0.1000 nats (95% interval ")
     assert "; norm=sandwich minus norm=pre: -0.1000 nats (95% interval " in told
 
 
@@ -191,8 +191,8 @@ def test_shapes_of_other_sizes_are_told_apart() -> None:
     small, large = (replace(average, weighs="depth", first=f"L2-{size}", second=f"L1-{size}") for size in ("small", "large"))
     told = list(sentences([small, large]))
     assert [sentence.split(":")[0] for sentence in told] == [
-        "Averaged over 2 places, L2-small minus L1-small",
-        "Averaged over 2 places, L2-large minus L1-large",
+        "Averaged over 2 conditions, L2-small minus L1-small",
+        "Averaged over 2 conditions, L2-large minus L1-large",
     ]
 
 
@@ -202,7 +202,7 @@ def test_of_many_groups_of_averages_the_answer_says_how_many_it_leaves_to_the_ta
     sizes = [replace(average, weighs="depth", first=f"L2-{size}", second=f"L1-{size}") for size in range(10)]
     assert len(list(sentences(sizes[:8]))) == 8
     *_, last = sentences(sizes)
-    assert last == "The averages of 2 more groups of shapes are in the table of averages over places."
+    assert last == "The averages of 2 more groups of shapes are in the table of averages over conditions."
 
 
 def test_the_verdicts_of_all_averages_are_adjusted_together() -> None:

@@ -112,7 +112,7 @@ def test_errors_cluster_by_the_documents_that_any_run_keeps(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\x93NUMPY", "is damaged"), (None, "names the documents of 3 sequences where the run has the losses of 200")],
+    [(b"\x93NUMPY", "is damaged"), (None, "names the documents of 3 sequences, but the run has the losses of 200")],
 )
 def test_documents_that_are_not_of_the_sequences_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     folder = depth_or_width(tmp_path / "sweep", seeds=1, shapes=[(1, 64)], rates=[1e-3], budgets=[1e6])
@@ -132,6 +132,6 @@ def test_losses_of_sequences_that_are_not_those_of_the_record_are_refused(tmp_pa
     (run,) = folder.runs()
     record = json.loads(run.record_file.read_text())
     run.record_file.write_text(json.dumps(record | changes))
-    with pytest.raises(InputError, match=r"validation_losses\.npy: sums to .* nats where its record tells .*; fetch both"):
+    with pytest.raises(InputError, match=r"validation_losses\.npy: sums to .* nats where its record .*; fetch both"):
         cells_of(folder, folder.ledger())
     assert folder.write_ledger()["exclusion"].tolist() == ["validation_losses.npy is gone or damaged"]

@@ -267,7 +267,7 @@ def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: 
         assert pair.difference.estimate_nats == pytest.approx(gap, abs=0.03)
     sentence, *rest = loss_findings(found)
     assert sentence == ("At equal shape and tokens, of 3 pairs norm=post is lower in 0, norm=pre in 2, undecided 1 (Holm, 5%).")
-    assert rest[0].startswith("Averaged over 3 places, norm=post minus norm=pre: +0.1")
+    assert rest[0].startswith("Averaged over 3 conditions, norm=post minus norm=pre: +0.1")
     assert rest[2].startswith("L2-H64-A2-F256, 1M tokens: norm=pre is lower, norm=post minus norm=pre: +0.")
     assert "norm=post minus norm=pre" in " ".join(undecided(found))
     assert verdict(pairs[1:]).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
@@ -439,7 +439,7 @@ def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> N
     for batch in (1024, 32768):
         add_run(folder, run_config(1, 64, batch_tokens=batch))
     found = evidence_of(folder, include_unbracketed=True)
-    assert loss_findings(found)[0].startswith("Settings are not compared: no two cells")
+    assert loss_findings(found)[0].startswith("Variants are not compared: no two cells")
     told = {cell.shape: cell.reason for cell in found.comparisons.left_out}
     assert told.keys() == {"batch_tokens=1024", "batch_tokens=32768"}
     spent = "its whole steps spend 983,040 tokens, 98.3% of the budget, and those of no other cell as much within 1%"
@@ -518,7 +518,7 @@ def test_of_many_families_those_of_the_largest_and_the_smallest_difference_are_t
     found = evidence_of(folder, include_unbracketed=True)
     assert len({pair.family for pair in found.comparisons.pairs}) == 9
     told = [line for line in loss_findings(found) if "norm=pre minus norm=post" in line]
-    assert told[0].startswith("Averaged over 9 places, norm=pre minus norm=post: +0.3")
+    assert told[0].startswith("Averaged over 9 conditions, norm=pre minus norm=post: +0.3")
     assert [line.partition(": norm=")[0] for line in told[1:]] == [
         "Largest decided of 9 families: L2-H128-A2-F512, 4M tokens",
         "Smallest decided: L2-H64-A2-F256, 2M tokens",
@@ -549,7 +549,7 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
     sentence, *rest = loss_findings(found)
     assert sentence.startswith("Width lowers loss more in every pair: at equal parameters and FLOPs, of 6 pairs")
     assert rest[0].startswith(
-        "Averaged over 2 places, L1-H128-A2-F512 has the lowest mean. The others minus it, decided: L2-H92-A2-F368 +0.19"
+        "Averaged over 2 conditions, L1-H128-A2-F512 has the lowest mean. The others minus it, decided: L2-H92-A2-F368 +0.19"
     )
     assert rest[1].startswith("200.1k non-embedding parameters, 300G FLOPs: L1-H128-A2-F512 is lower")
     assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [3, 3]
@@ -599,8 +599,8 @@ def test_settings_and_shapes_have_verdicts_of_their_own_and_settings_come_first(
     found = evidence_of(folder, include_unbracketed=True)
     settings, of_variants, shapes, of_shapes = loss_findings(found)[:4]
     assert shapes.startswith("Width lowers loss more in every pair: at equal parameters and tokens, of 2 pairs")
-    assert of_shapes.startswith("Averaged over 2 places, L2-H92-A2-F368 minus L1-H128-A2-F512: +0.4")
-    assert of_variants.startswith("Averaged over 2 places, norm=p")
+    assert of_shapes.startswith("Averaged over 2 conditions, L2-H92-A2-F368 minus L1-H128-A2-F512: +0.4")
+    assert of_variants.startswith("Averaged over 2 conditions, norm=p")
     assert settings.startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
 
 
@@ -683,7 +683,7 @@ def test_the_lowest_loss_is_not_told_as_if_a_step_to_it_were_decided(tmp_path: P
         found = evidence_of(folder)
         assert (len(found.comparisons.pairs), [gain.status == "decided" for gain in found.gains]) == (0, [not alike])
         (lowest,) = [line for line in loss_findings(found) if line.startswith("Lowest loss")]
-        assert ("parameters), not told apart from any cell that it was compared with" in lowest) == alike
+        assert ("parameters), not significantly different from any cell that it was compared with" in lowest) == alike
 
 
 @pytest.mark.parametrize(("seeds", "interval"), [(3, "95% interval -"), (1, "no interval")])
@@ -950,7 +950,7 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
     add_run(folder, other.model_copy(update={"masking": other.masking.model_copy(update={"rate": 0.4})}))
     found = evidence_of(folder)
     assert [cell.budget.tokens for cell in found.front] == [2.5e5] * 2 + [1e6] * 3
-    fronts = [line for line in loss_findings(found) if "; the front below that size: L1-H64-A2-F256 " in line]
+    fronts = [line for line in loss_findings(found) if "; the Pareto front below that size: L1-H64-A2-F256 " in line]
     assert [line.split(":")[0].split(" at ")[1] for line in fronts] == ["250k tokens", "1M tokens"]
     assert all(line.count("L1-") == 2 for line in fronts)
     lowest = [line for line in loss_findings(found) if line.startswith("Lowest")]

@@ -217,7 +217,7 @@ def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
     )
     changed = with_found(evidence, downstream=replace(found, tasks=tasks))
     (sentence,) = [line for line in score_findings(changed) if line.startswith("Encoders above")]
-    assert sentence.endswith(f"beyond noise, each at 5% by itself: {told}.")
+    assert sentence.endswith(f"beyond noise, each tested at 5%: {told}.")
     assert "0 of 0" not in trend_table(changed)
 
 
@@ -320,7 +320,7 @@ def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they
     assert set(points.index) == {f"L1-H64-A2-F256 (norm={n}, dropout={d})" for n, d in product(("post", "pre"), ("0", "0.1"))}
     found = gather(folder).downstream
     assert found is not None
-    assert "settings, each of which has a law" in str(found.tasks[0].forecast_from_sizes)
+    assert "variants, each of which has a law" in str(found.tasks[0].forecast_from_sizes)
     assert {name for name, row in points.iterrows() if row["random"] > 0} == {
         f"L1-H64-A2-F256 (norm={first}, dropout={dropout})" for dropout in ("0", "0.1")
     }
@@ -348,7 +348,7 @@ def test_encoders_that_begin_with_layers_of_one_are_not_drawn_apart(tmp_path: Pa
         told = " ".join(score_findings(evidence))
         blimp, sst2, average = (f"{trend.correlation:+.2f}" for trend in trends)
         began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
-        why = f"no interval or p is told, since {began}."
+        why = f"no interval or p, since {began}."
         assert (f"Rank correlation with the falling loss: blimp {blimp}, sst2 {sst2}; {why}" in told) != tested
         assert (
             f"The average's rank correlation with the falling loss is {average} (3 encoders, not drawn apart)." in told
@@ -525,7 +525,7 @@ def test_the_average_of_tasks_that_follow_a_law_is_forecast_as_they_are(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("chance", "why"), [(np.nan, "its chance was not measured"), (1.0, "the commonest answer is always right"), (-0.1, None)]
+    ("chance", "why"), [(np.nan, "its chance was not measured"), (1.0, "the majority class is always right"), (-0.1, None)]
 )
 def test_a_task_without_two_ends_is_left_out_of_the_average(
     monkeypatch: pytest.MonkeyPatch, scored: SweepFolder, chance: float, why: str | None
@@ -753,11 +753,16 @@ def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolde
     monkeypatch.setattr("study.report.answer.FIGURES", drawn)
     scored.scores_file.unlink()
     answer = report(scored)
-    assert answer.figures == ("score_against_loss", "score_against_parameters", "score_against_flops")
+    assert answer.figures == (
+        "parameters_loss_score",
+        "score_against_loss",
+        "score_against_parameters",
+        "score_against_flops",
+    )
     text = scored.answer_file.read_text()
-    assert "## Scores against the loss" in text
-    assert "## Laws from loss to score" in text
-    assert "## Downstream scores" in text
+    assert "<summary>Scores against the loss</summary>" in text
+    assert "<summary>Laws from loss to score</summary>" in text
+    assert "<summary>Downstream scores</summary>" in text
     assert "scores follow the loss, monotone" in text
     kept = json.loads((scored.fits / "downstream.json").read_text())
     assert {task["task"] for task in kept["tasks"]} == set(TASKS)

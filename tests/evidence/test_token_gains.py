@@ -51,7 +51,7 @@ def test_doublings_that_buy_more_and_more_are_told(tmp_path: Path) -> None:
         low, high = rise.nats_per_doubling.interval or (np.inf, -np.inf)
         assert low < expected < high
     (line,) = told(found)
-    assert line.startswith("In 2 of 4 places a doubling of the tokens buys more than the one before (Holm, 5%): L1-H")
+    assert line.startswith("In 2 of 4 conditions a doubling of the tokens buys more than the one before (Holm, 5%): L1-H")
     assert "nats from 500k tokens to 1M tokens, +0." in line
     assert "No power law in the tokens does so" in line
 

@@ -28,7 +28,7 @@ from study.plotting import (
     paired_differences,
     what_doubling_adds,
 )
-from study.plotting.lines import line_styles, lines
+from study.plotting.lines import line_styles, lines, of_cell
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, log_locator, panels, save_in, theme, title_above
 from study.report.answer import report
@@ -463,6 +463,27 @@ def test_paired_differences_of_long_names_keep_room_for_the_differences(evidence
     assert axes.get_window_extent().width / drawn.dpi > 3.5
     label = axes.xaxis.label.get_window_extent()
     assert 0 <= label.x0 < label.x1 <= drawn.bbox.width
+
+
+def test_thirty_pairs_fit_a_page_and_a_family_of_one_pair_has_one_line(evidence: Evidence) -> None:
+    data = paired_differences.frame(evidence)
+    rows = data[data["family"] != paired_differences.AVERAGES].head(6)
+    families = [rows.assign(family=f"condition {number}") for number in range(5)]
+    figure = paired_differences.draw(pd.concat(families, ignore_index=True))
+    assert figure.get_figheight() < 11
+    assert len(figure.axes[0].get_yticks()) == 30 + 5
+    one_each = [rows.head(1).assign(family=f"condition {number}") for number in range(5)]
+    (axes,) = paired_differences.draw(pd.concat(one_each, ignore_index=True)).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [f"condition {number}" for number in range(5)]
+
+
+def test_names_of_lines_leave_out_the_ids_of_runs(evidence: Evidence) -> None:
+    donor, teacher = "97ca007d6d1784a0", "0123456789abcdef"
+    rows = pd.DataFrame([of_cell(evidence.cells[0]) | {"panel": "one"}] * 2)
+    alone = rows.assign(setting=[f"start={donor}:first", f"start={donor}:last"])
+    assert lines(alone).tolist() == ["depth 1, start=first", "depth 1, start=last"]
+    both = rows.assign(setting=[f"start={donor}:first", f"teacher={teacher}"])
+    assert lines(both).tolist() == ["depth 1, start=97ca00:first", "depth 1, teacher=012345"]
 
 
 def test_paired_differences_lie_within_their_intervals(evidence: Evidence) -> None:

@@ -50,6 +50,7 @@ def found(table: Path) -> LawFit:
 
 def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
     data = law_fit.frame(found)
+    data = data[data["kind"] == "measured"]
     assert data.groupby("variable").size().to_dict() == {"parameters": 63, "tokens": 63, "budget": 63}
     one = data[data["variable"] == "tokens"]
     assert one["forecast"].sum() == 9  # all of the largest budget
@@ -59,13 +60,37 @@ def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
     assert ((one["low"] <= one["law"]) & (one["law"] <= one["high"])).all()
 
 
+def test_curves_are_the_law_at_levels_of_the_other_variable_within_its_interval(found: LawFit) -> None:
+    data = law_fit.frame(found)
+    curves = data[data["kind"] == "curve"]
+    assert {(row.variable, row.by) for row in curves.itertuples()} == {("parameters", "tokens"), ("tokens", "parameters")}
+    for (name, level), curve in curves.groupby(["variable", "level"]):
+        by = curve["by"].iloc[0]
+        at = {str(name): curve["size"].to_numpy(), by: np.full(len(curve), level)}
+        np.testing.assert_allclose(curve["law"], found.fit.predict(at))
+        assert curve["law"].is_monotonic_decreasing, "more of either lowers the loss"
+        assert ((curve["low"] <= curve["law"]) & (curve["law"] <= curve["high"])).all()
+    assert curves.groupby("variable")["level"].nunique().to_dict() == {"parameters": law_fit.CURVES, "tokens": law_fit.CURVES}
+    panel = law_fit.draw(data).axes[0]
+    assert len([line for line in panel.get_lines() if len(np.asarray(line.get_xdata())) > 9]) == law_fit.CURVES
+    assert "alpha " in data["title"].iloc[0].splitlines()[1], "the exponents stand in the title"
+
+
+def test_a_law_of_one_variable_has_one_curve(table: Path) -> None:
+    data = law_fit.frame(fit_table(TableQuery(RunTable.read(table), {"parameters": "N"}), "power-floor", Settings(bootstrap=0)))
+    curve = data[data["kind"] == "curve"]
+    assert set(curve["variable"]) == {"parameters"}
+    assert curve["level"].isna().all()
+    assert curve["size"].is_monotonic_increasing
+
+
 def test_axes_name_the_columns_of_a_ledger_that_a_law_reads_and_predicts(tmp_path: Path) -> None:
     shapes = tuple((1, width) for width in (48, 64, 92, 128, 184))
     folder = depth_or_width(tmp_path / "s", shapes=shapes, budgets=(1e6, 2e6, 4e6), seeds=1)
     folder.write_ledger()
     law = fit_ledger(open_ledger(folder.path), "chinchilla", "parameters_non_embedding", "train_flops")
     data = law_fit.frame(law)
-    assert set(data["axis"]) == {"parameters (parameters_non_embedding)", "tokens", "budget (train_flops)"}
+    assert set(data["axis"].dropna()) == {"parameters (parameters_non_embedding)", "tokens", "budget (train_flops)"}
     assert set(data["predicts"]) == set(forecast_against_truth.frame(law)["predicts"]) == {"loss (loss_nats)"}
 
 
@@ -75,7 +100,7 @@ def test_wide_intervals_are_cut_and_do_not_scale_the_axis(found: LawFit) -> None
     for rows, cut in ((data, False), (wide, True)):
         figure = law_fit.draw(rows)
         bottom, top = figure.axes[0].get_ylim()
-        values = rows[["measured", "law"]].to_numpy(dtype=float)
+        values = rows.loc[rows["kind"] == "measured", ["measured", "law"]].to_numpy(dtype=float)
         least, most = values.min(), values.max()
         assert least - 1.1 * (most - least) < bottom < least
         assert most < top < most + 1.1 * (most - least)
@@ -87,8 +112,8 @@ def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
     assert len(data) == 9
     inside = (data["low"] <= data["measured"]) & (data["measured"] <= data["high"])
     assert (data["interval"] == np.where(inside, "interval covers", "interval misses")).all()
-    assert "mean |error| " in data["told"].iloc[0]
-    assert data["told"].iloc[0].endswith("%, n = 9")
+    assert "mean |error| " in data["caption"].iloc[0]
+    assert data["caption"].iloc[0].endswith("%, n = 9")
 
 
 def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Path) -> None:
@@ -112,7 +137,7 @@ def test_best_parameters_lie_on_the_lines_of_their_approaches(table: Path) -> No
         slope = np.diff(np.log(line["parameters"])) / np.diff(np.log(line["flops"]))
         assert slope == pytest.approx(one.exponent)
         assert rows.loc[rows["kind"] == "best", "inside"].tolist() == [best.inside for best in one.best]
-        assert f"C^{one.exponent:.2f} (" in rows["told"].iloc[0]
+        assert f"C^{one.exponent:.2f} (" in rows["caption"].iloc[0]
     assert (data["flops"].min(), data["flops"].max()) == pytest.approx(optimal.budgets, rel=0.1)
     figure = compute_optimal.draw(data)
     assert figure.axes[0].get_ylabel() == "best parameters N* (N)"
@@ -124,7 +149,7 @@ def test_a_line_that_hardly_anything_tells_says_so_and_what_is_refused_is_not_dr
     best = (Best(1e15, 1e6, 3.0, True), Best(2e15, 2e6, 2.9, False))
     weak = Frontier("envelope", 0.0, np.log(1e6), None, best, "6·N·D", "weakly_identified", ("few",))
     data = compute_optimal.frame(Frontiers({"envelope": weak, "hull": "refused"}, (1e15, 2e15), "N"))
-    assert set(data["told"]) == {"envelope: N* ∝ C^0.00, C = 6·N·D, weakly identified"}
+    assert set(data["caption"]) == {"envelope: N* ∝ C^0.00, C = 6·N·D, weakly identified"}
     assert "hollow" in compute_optimal.draw(data).get_suptitle()
     alone = compute_optimal.frame(Frontiers({"parametric": replace(weak, best=())}, (1e15, 2e15), "N"))
     assert set(alone["kind"]) == {"line"}

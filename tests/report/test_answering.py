@@ -32,14 +32,14 @@ def checked(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
     """The report, after the checks that hold in every state."""
     answer = report(folder, include_unbracketed)
     assert folder.answer_file.read_text() == answer.to_markdown()
-    assert 2 <= len(answer.headline.splitlines()) <= 4
+    assert len(answer.headline.splitlines()) == 1, "the headline is one sentence"
+    assert f"**{escape(answer.headline)}**" in answer.to_markdown()
     json.dumps(answer.to_dict(), allow_nan=False)
     assert "nan" not in answer.to_markdown().lower().replace("nano", "").replace("became nan", "")
     for name in answer.figures:
         assert (folder.figures / f"{name}.svg").stat().st_size > 1000
         assert f"figures/{name}.svg" in answer.to_markdown()
-    assert "doubling" in answer.headline
-    assert "85.1M" in answer.to_markdown()
+    assert "doubling depth +85.1M" in " ".join(answer.findings["parameters"])
     return answer
 
 
@@ -52,11 +52,23 @@ def undrawn(folder: SweepFolder) -> Answer:
 def test_decided(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "depth_or_width"))
     assert len(answer.figures) == 8
-    assert "Width lowers loss more in every pair" in answer.headline
+    assert answer.headline.startswith("Width lowers loss more at equal parameters: L1-H128-A2-F512 is ")
+    assert "Width lowers loss more in every pair" in answer.findings["loss"][0]
     assert answer.to_dict()["runs"] == {"started": 60, "ended": 60, "excluded": 0}
     text = answer.to_markdown()
-    assert text.index("## Answer") < text.index("## Cells") < text.index("## How to regenerate")
-    assert "width +278.8M (the FFN with it), ffn +56.7M" in text, "study compare --change width leaves the FFN as it is"
+    order = (
+        "Width lowers",
+        "How sure",
+        "](figures/paired_differences.svg)",
+        "change this",
+        "All findings",
+        "Cells",
+        "rebuilds",
+    )
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "width +278.8M (the FFN with it), ffn +56.7M" in " ".join(answer.findings["parameters"])
+    assert "278.8M" not in text, "the question does not ask about parameters"
 
 
 def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path) -> None:
@@ -123,12 +135,14 @@ def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path
 
 def test_depth_can_win(tmp_path: Path) -> None:
     answer = undrawn(depth_or_width(tmp_path / "s", Law(depth_effect=-0.08), budgets=(1e6,), shapes=SMALL))
-    assert "Depth lowers loss more: at equal parameters and tokens, of 1 pair" in answer.headline
+    assert answer.headline.startswith("Depth lowers loss more at equal parameters: L2-H92-A2-F368 is 0.")
+    assert answer.headline.endswith("1M tokens), a significant difference.")
 
 
 def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
     answer = undrawn(depth_or_width(tmp_path / "s", Law(depth_effect=0.0), budgets=(1e6,), shapes=SMALL))
-    assert "Not decided" in answer.headline
+    assert "no difference in 1 pair is significant" in answer.headline
+    assert "seeds" in answer.verdict.change
     assert any("L2-H92" in line for line in answer.to_dict()["findings"]["undecided"])
 
 
@@ -193,12 +207,12 @@ def with_gains(path: Path, gains: dict[int, float | None]) -> SweepFolder:
 
 def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_may_help(tmp_path: Path) -> None:
     answer = checked(with_gains(tmp_path / "s", {1: 1.0, 2: 0.0003}), include_unbracketed=True)
-    (line,) = (line for line in answer.headline.splitlines() if line.startswith("Loss: "))
-    assert line == (
-        "Loss: No verdict at equal parameters: in 1 pair an encoder reads no word order, so that the losses say nothing of the "
-        "shapes; more tokens (budgets), rotary positions (base.architecture.position_encoding: rotary) or a learned bias by "
-        "distance (base.architecture.distance_bias: learned) may let them read it."
+    assert answer.headline == (
+        "No verdict on shapes at equal parameters: one encoder of each pair reads no word order, so that losses follow the "
+        "token table; more tokens, rotary positions, a learned bias by distance, more masks or Muon may help."
     )
+    assert "more masks (base.recipe.masking.rate: 0.3) or Muon (base.recipe.optimizer: muon) may" in answer.verdict.change
+    assert answer.verdict.change in answer.findings["loss"][0]
     assert "lower" not in " ".join(answer.findings["loss"])
     (open_line,) = (line for line in answer.findings["undecided"] if "word order" in line)
     assert "read word order, 1 of 2 cells: L2-H92-A2-F368 at 1M tokens (+0.0003 ± 0.0100); until then" in open_line
@@ -215,7 +229,8 @@ def test_a_verdict_on_runs_whose_word_order_was_not_measured_is_told_under_that_
     folder = with_gains(tmp_path / "s", {1: None, 2: None})
     folder.write_ledger()
     answer = Answer(gather(folder, include_unbracketed=True), ())
-    assert "Loss: If these encoders read word order, which was not measured: width lowers loss more: at " in answer.headline
+    assert answer.verdict.certainty.startswith("It holds if these encoders read word order (not measured). ")
+    assert answer.findings["loss"][0].startswith("If these encoders read word order, which was not measured: width lowers ")
     assert any(line.startswith("Whether 2 of 2 cells read word order") for line in answer.findings["undecided"])
     assert "order gain (nats)" not in answer.to_markdown()
 
@@ -250,7 +265,7 @@ def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
     config = run_config(2, 92)
     folder.run(config.fingerprint("synthetic")).write_config(config)
     answer = checked(folder)
-    assert "1 of 2 runs ended" in answer.headline
+    assert "**Runs:** 1 of 2 runs ended." in answer.to_markdown()
     assert any("1 run begun but not ended" in line for line in answer.to_dict()["findings"]["undecided"])
     for launched, told in ((config, True), (run_config(1, 128), False)):
         folder.cells_file.write_text(json.dumps([cell_of(launched, folder.tuned(), "synthetic")]))
@@ -360,7 +375,7 @@ def test_all_diverged(tmp_path: Path) -> None:
     assert "says nothing about loss yet; other learning rates may" in answer.headline
     assert "4 excluded (4 DIVERGED)" in answer.headline
     assert answer.to_dict()["findings"]["laws"] == ["No law is fitted: no run can be used."]
-    assert answer.to_markdown().count("DIVERGED") == 5
+    assert answer.to_markdown().count("DIVERGED") == 6, "the verdict and the finding say it, and each run"
 
 
 def test_excluded_runs_of_settings_and_budgets_are_told_apart(tmp_path: Path) -> None:
@@ -400,7 +415,7 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
     assert "Lowest loss" in loss[0]
     assert any("No comparison at equal parameters" in sentence for sentence in loss)
     assert any(line.startswith("Lowest loss at 1M tokens: L2-H192") for line in loss)
-    assert any("; the front below that size: L1-H64" in line for line in loss)
+    assert any("; the Pareto front below that size: L1-H64" in line for line in loss)
     assert len(answer.to_dict()["comparisons"]["front"]) >= 2
     told = ["No law is fitted: a search gives few sizes their best rate, and may prune the others."]
     assert answer.to_dict()["findings"]["laws"] == told

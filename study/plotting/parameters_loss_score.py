@@ -1,0 +1,69 @@
+"""From parameters to loss to score: three panels side by side, of the average over tasks or of the only task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from study.evidence.evidence import Evidence
+from study.plotting.lines import line_key, line_styles
+from study.plotting.score_panels import measured
+from study.plotting.style import COUNTS, legend_below, log_ticks, theme, title_above
+
+_COUNT = "parameters"
+_POINT: dict[str, Any] = {"linestyle": "none", "markersize": 6}
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """One row per scored encoder: `parameters`, the mean loss and the score, with half the 95% interval of each.
+
+    The score is the average over tasks, or that of the only task; empty where there is neither.
+    """
+    data = measured(evidence, _COUNT)
+    if data.empty or evidence.downstream is None:
+        return data
+    shown = evidence.downstream.all[-1]
+    if evidence.downstream.average is None and len(evidence.downstream.tasks) > 1:
+        return pd.DataFrame()
+    cells = {cell.name: cell for cell in evidence.cells}
+    data = data[data["task"] == shown.task].rename(columns={"x": _COUNT})
+    trend = shown.trend
+    found = "" if trend is None else f"rank correlation of score and falling loss {trend.correlation:+.2f}"
+    interval = "" if trend is None or trend.low is None else f" (95% interval {trend.low:+.2f} to {trend.high:+.2f})"
+    losses = pd.DataFrame([evidence.losses(cells[str(cell)]) for cell in data["cell"]], index=data.index)
+    return data.assign(
+        loss_nats=losses["loss_nats"], half_nats=losses["half_nats"].astype(float), found=f"{found}{interval}"
+    ).reset_index(drop=True)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Loss against parameters, score against falling loss, and score against parameters; better is up in the last two."""
+    styles = line_styles(data)
+    with theme():
+        figure = Figure(figsize=(13.0, 4.6), layout="constrained")
+        left, middle, right = figure.subplots(1, 3)
+        for line, rows in data.groupby("line", sort=False):
+            style = styles[str(line)] | _POINT
+            _points(left, rows[_COUNT], rows["loss_nats"], rows["half_nats"], style)
+            _points(middle, rows["loss_nats"], rows["score"], rows["half"], style)
+            _points(right, rows[_COUNT], rows["score"], rows["half"], style)
+        for panel in (left, right):
+            panel.set_xlabel(_COUNT)
+            panel.margins(x=0.08)
+            log_ticks(panel)
+        left.set_ylabel("validation loss (lower is better)")
+        middle.set_xlabel("validation loss (falls to the right)")
+        middle.invert_xaxis()
+        for panel in (middle, right):
+            panel.set_ylabel("score (higher is better)")
+        legend_below(figure, line_key(styles, **_POINT))
+        score = f"score: {data['metric'].iloc[0]}; loss: nats per masked token; {COUNTS[_COUNT]}; bars: 95%"
+        title_above(figure, "; ".join(filter(None, ("From parameters to loss to score", data["found"].iloc[0], score))))
+    return figure
+
+
+def _points(panel: Axes, x: pd.Series[float], y: pd.Series[float], half: pd.Series[float], style: dict[str, Any]) -> None:
+    panel.errorbar(x, y, half.astype(float).fillna(0), capsize=3, **style)

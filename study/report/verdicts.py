@@ -1,0 +1,381 @@
+"""The verdict of a sweep: one sentence that answers its question, how sure it is, and what would change it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from scipy.stats import norm
+
+from study.base.grouping import grouped
+from study.base.quantities import budget_words, plural, span
+from study.base.statistics import CONFIDENCE
+from study.base.text import at_budget, printable
+from study.evidence.averages import Average
+from study.evidence.cells import run_ids_in, shorten_run_ids
+from study.evidence.comparisons import Comparison, Pair
+from study.evidence.downstream import DownstreamEvidence
+from study.evidence.evidence import Evidence
+from study.evidence.gains import Gain, TokenGain
+from study.evidence.paired import Difference
+from study.evidence.score_trends import Verdict as TrendVerdict
+from study.report.findings import missing_comparison, run_count, why_excluded
+from study.report.law_sentences import exponents_in_words
+from study.report.pair_sentences import READING_REMEDIES, connected, kind_of, pair_kinds, what_lowers, why_unknown
+
+MOST_NAMES = 4
+"""A verdict names up to so many tasks or conditions and counts more."""
+
+MOST_KINDS = 2
+"""A verdict answers for up to so many kinds of comparison; the findings have all."""
+
+
+_WHAT_HELPS = "more tokens, rotary positions, a learned bias by distance, more masks or Muon"
+"""READING_REMEDIES without the names of their keys."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to a sweep's question: a `sentence`, the `certainty` of it, and what would `change` it.
+
+    `figures` are the names of figures that show it, the best first; `about` is the kind of finding that it sums up.
+    """
+
+    sentence: str
+    certainty: str
+    change: str
+    figures: tuple[str, ...]
+    about: Literal["loss", "downstream"] = "loss"
+
+
+def verdict_of(evidence: Evidence) -> Verdict:
+    """The verdict on what the sweep's question asks about: scores, tokens, or the loss of shapes and variants."""
+    if not any(cell.usable for cell in evidence.cells):
+        sentence = printable(f"No answer yet: {run_count(evidence)}{why_excluded(evidence)}.")
+        return Verdict(sentence, "No run can be used.", "runs that end and learn", ("learning_rate", "loss_curves"))
+    answer = next((answer for asks, answer in _TOPICS if asks(evidence)), _lowest)
+    return answer(evidence)
+
+
+def asks_about(evidence: Evidence, *words: str) -> bool:
+    """Whether the question asks about any of some words, such as `parameter`; what is held equal does not count."""
+    question = re.sub(r"\bequal [\w-]+( parameters)?", "", evidence.sweep.question.lower())
+    return any(re.search(rf"\b{word}s?\b", question) for word in words)
+
+
+def _on_scores(evidence: Evidence) -> Verdict:
+    scores = evidence.downstream
+    assert scores is not None
+    clauses = [_trends(scores)]
+    if asks_about(evidence, "untrained") and (beside := _beside_untrained(scores)):
+        clauses.insert(0, beside)
+    if asks_about(evidence, "cut") and evidence.cuts:
+        clauses.insert(0, _cuts(evidence))
+    encoders, tasks = plural(max(len(task.points) for task in scores.tasks), "encoder"), plural(len(scores.tasks), "task")
+    certainty = f"Permutation tests at 5% over {encoders}, adjusted by Holm over {tasks}."
+    if _untested(scores):
+        certainty = f"Scores are not tested: the {encoders} share layers or a trunk, so that they are no independent draws."
+    change = "encoders of more sizes, and more seeds of pre-training and of fine-tuning"
+    figures = ("score_against_loss", "score_against_parameters")
+    return Verdict(_sentence(evidence, clauses), certainty, change, figures, "downstream")
+
+
+def _untested(scores: DownstreamEvidence) -> bool:
+    return any(task.trend is not None and task.trend.verdict == "untested" for task in scores.tasks)
+
+
+def _beside_untrained(scores: DownstreamEvidence) -> str:
+    """On which tasks pre-training beats the same encoders untrained."""
+    compared = [task for task in scores.tasks if task.beside_untrained.of]
+    if not compared:
+        return ""
+    above = [task.task for task in compared if task.above_untrained[0]]
+    best = max(compared, key=lambda task: float((task.points["score"] - task.points["random"]).max()))
+    row = best.points.iloc[int((best.points["score"] - best.points["random"]).argmax())]
+    most = f"most on {best.task} ({row['score']:.3f} ± {row['half']:.3f} against {row['random']:.3f})"
+    where = f"on {_tasks(above, len(compared))}, {most}" if above else f"on none of {plural(len(compared), 'task')}"
+    return f"trained encoders beat the same encoders untrained {where}"
+
+
+_TRENDS: dict[TrendVerdict, str] = {
+    "monotone": "follow the loss on",
+    "rises": "rise as the loss falls, with exceptions, on",
+    "falls": "fall as the loss falls on",
+    "undecided": "show no significant relation to the loss on",
+}
+
+
+def _trends(scores: DownstreamEvidence) -> str:
+    """How scores go with the loss, task by task, and on average."""
+    verdicts = {task.task: task.trend.verdict for task in scores.tasks if task.trend is not None}
+    by_verdict = grouped(verdicts, verdicts.__getitem__)
+    parts = [f"{words} {_tasks(by_verdict[name], len(scores.tasks))}" for name, words in _TRENDS.items() if name in by_verdict]
+    average = _average_trend(scores)
+    if parts:
+        return "; ".join(filter(None, (f"scores {joined(parts)}", average)))
+    return average or "too few encoders were scored to relate scores to the loss"
+
+
+def _average_trend(scores: DownstreamEvidence) -> str:
+    if scores.average is None or scores.average.trend is None:
+        return ""
+    trend = scores.average.trend
+    interval = "no interval" if trend.low is None else f"95% interval {trend.low:+.2f} to {trend.high:+.2f}"
+    return f"averaged over tasks, scores have a rank correlation of {trend.correlation:+.2f} with the falling loss ({interval})"
+
+
+def _on_cuts(evidence: Evidence) -> Verdict:
+    certainty = f"Each interval is for its pair alone. {_measured_over([cut.difference for cut in evidence.cuts])}"
+    figures = ("loss_by_depth", "loss_against_parameters")
+    return Verdict(_sentence(evidence, [_cuts(evidence)]), certainty, _larger_sweep(evidence), figures)
+
+
+def _cuts(evidence: Evidence) -> str:
+    """What the cheapest ways to cut off layers cost at the largest budget, by the number of layers."""
+    *_, cuts = grouped(evidence.cuts, lambda cut: (cut.whole, cut.budget)).values()
+    clauses = []
+    for layers, ways in islice(grouped(cuts, lambda cut: cut.layers).items(), MOST_KINDS):
+        least = min(ways, key=lambda cut: cut.difference.estimate_nats)
+        clauses.append(f"{_size(least.difference)} for {plural(layers, 'layer')} ({least.cut})")
+    return f"cutting off layers costs at least {joined(clauses)}"
+
+
+def _on_tokens(evidence: Evidence) -> Verdict:
+    """The law where its fit converged, else what the largest budget buys; then the best variant."""
+    law = evidence.laws.shown
+    if law is not None and law.fit.status == "converged":
+        clauses = [f"the loss follows {law.fit.law.formula} with {exponents_in_words(law)}"]
+        sure, figures = "The law's fit converged.", ("law_fit", "loss_against_flops")
+    else:
+        clauses = [_token_gain(evidence)]
+        sure, figures = "No law's constants are determined; tests at 5%, adjusted by Holm.", ("loss_against_flops", "law_fit")
+    if variants := [among for (of_shapes, _), among in pair_kinds(evidence).items() if not of_shapes]:
+        clauses += _pairs(evidence, variants[0])[:1]
+    certainty = f"{sure} {_measured_over([gain.difference for gain in evidence.token_gains])}"
+    return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence, "longer budgets"), figures)
+
+
+def _token_gain(evidence: Evidence) -> str:
+    """For how many encoders the largest budget lowers the loss, and the median of these."""
+    last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
+    lowering = [gain for gain in last if gain.status == "decided" and gain.difference.estimate_nats < 0]
+    ordered = sorted(lowering or last, key=lambda gain: gain.difference.estimate_nats)
+    median = ordered[len(ordered) // 2]
+    counts = f"the largest budget lowers the loss significantly for {len(lowering)} of {plural(len(last), 'encoder')}"
+    return f"{counts}, in the median {median.step} by {_size(median.difference)}"
+
+
+def _on_pairs(evidence: Evidence) -> Verdict:
+    kinds = list(pair_kinds(evidence).values())
+    clauses = list(islice((clause for among in kinds for clause in _pairs(evidence, among)), MOST_KINDS))
+    compared = [pair for among in kinds for pair in among if pair.status != "reads_no_order"]
+    figures = ("paired_differences", "loss_by_depth", "loss_by_shape", "loss_against_parameters")
+    if not compared:
+        certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
+        return Verdict(_sentence(evidence, clauses), certainty, READING_REMEDIES, figures)
+    return Verdict(_sentence(evidence, clauses), _certainty(compared), _change(evidence, compared), figures)
+
+
+def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> list[str]:
+    """What pairs of one kind say: one clause for shapes, and one for each knob that variants differ in."""
+    compared = [pair for pair in pairs if pair.status != "reads_no_order"]
+    if not compared:
+        who = "one encoder of each pair reads" if pairs[0].of_shapes else "the encoders read"
+        what = "shapes" if pairs[0].of_shapes else "variants"
+        return [
+            f"no verdict on {what} at equal {pairs[0].equal}: {who} no word order, so that losses follow the token table; "
+            f"{_WHAT_HELPS} may help"
+        ]
+    by_knob = grouped(compared, lambda pair: "" if pair.of_shapes else pair.weighs)
+    first, *more = (_compared(evidence, among) for among in by_knob.values())
+    return [first, *(clause.removeprefix(f"at equal {pairs[0].equal}, ") for clause in more)]
+
+
+def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
+    """What pairs say that may be judged: by their averages over conditions where there are any."""
+    of_shapes, equal, n = pairs[0].of_shapes, f"at equal {pairs[0].equal}", plural(len(pairs), "pair")
+    alike = [average for average in evidence.averages if kind_of(average) == kind_of(pairs[0])]
+    averages = [average for average in alike if of_shapes or average.weighs == pairs[0].weighs]
+    group = max(connected(averages or pairs), key=len)
+    decided = sum(pair.status == "decided" for pair in pairs)
+    if not decided and all(pair.status != "decided" for pair in group):
+        largest = max(group, key=lambda pair: abs(pair.difference.estimate_nats))
+        why = why_unknown(pairs) or f"no difference in {n} is significant"
+        shown = f"{largest.first} minus {largest.second}, {largest.difference.to_text()}{_where(largest)}"
+        return f"{equal}, {why}; the largest difference is {shown}"
+    winner = what_lowers(pairs) if of_shapes else None
+    lead = f"{winner} more {equal}: " if winner else f"{equal}, "
+    if len(pairs) == 1:
+        return f"{lead}{_best_of(group)}, a significant difference"
+    return f"{lead}{_best_of(group)}; {decided} of {n} {'differs' if decided == 1 else 'differ'} significantly"
+
+
+def _best_of(group: Sequence[Pair]) -> str:
+    """The side that is below all others, beside the nearest and the farthest of them; else the largest difference."""
+    sides = dict.fromkeys(name for pair in group for name in (pair.first, pair.second))
+    lowest = next((name for name in sides if sum(pair.lower == name for pair in group) == len(sides) - 1), None)
+    beside = [pair for pair in group if lowest in (pair.first, pair.second)] if lowest else list(group)
+    beside.sort(key=lambda pair: abs(pair.difference.estimate_nats))
+    decided = [pair for pair in beside if pair.status == "decided"]
+    farthest = (decided or beside)[-1]
+    unsure = "" if decided else ", which is not significant"
+    words = f"{farthest.lower} is {_size(farthest.difference)} below {_higher(farthest)}{_where(farthest)}{unsure}"
+    if lowest is None:
+        return words
+    if near := [_higher(pair) for pair in beside if pair.status != "decided" and pair is not farthest]:
+        return f"{words}, but not significantly below {listed(near)}"
+    return words if len(beside) == 1 else f"{words} and {_size(beside[0].difference)} below {_higher(beside[0])}"
+
+
+def _higher(pair: Pair) -> str:
+    return pair.second if pair.first_is_lower else pair.first
+
+
+def _where(pair: Pair) -> str:
+    """Where a difference was measured: on average over conditions, or in one family."""
+    if isinstance(pair, Average):
+        return f" on average over {len(pair.places)} conditions"
+    return f" ({pair.family})" if isinstance(pair, Comparison) else ""
+
+
+def _certainty(compared: Sequence[Comparison]) -> str:
+    """How sure the verdict over pairs is: its condition, the test, and what it was measured over."""
+    parts = []
+    if any(pair.reads_order is None for pair in compared):
+        parts.append("It holds if these encoders read word order (not measured).")
+    if not why_unknown(compared):
+        parts.append(f"Tests at 5%, adjusted by Holm over {plural(len(compared), 'pair')}.")
+    parts.append(_measured_over([pair.difference for pair in compared]))
+    return " ".join(parts)
+
+
+def _measured_over(differences: Sequence[Difference]) -> str:
+    """The seeds and validation sequences that differences rest on, said once."""
+    seeds = [count for difference in differences for count in difference.n_seeds]
+    if not seeds:
+        return ""
+    few, many = min(seeds), max(seeds)
+    each = f"{plural(few, 'seed')} a cell" if few == many else f"{few} to {many} seeds a cell"
+    documents = differences[0].n_documents
+    of = "" if documents is None else f" of {plural(documents, 'document')}"
+    return f"Measured with {each} on {plural(differences[0].n_sequences, 'validation sequence')}{of}."
+
+
+def _change(evidence: Evidence, compared: Sequence[Comparison]) -> str:
+    """What would change the verdict: what decides the open pairs, wider rates, or a larger sweep."""
+    undecided = [pair for pair in compared if pair.status == "undecided"]
+    if any(pair.status == "no_seed_replicates" for pair in compared):
+        return "two seeds a cell or more"
+    if len(undecided) == len(compared):
+        seeds = [pair.seeds_that_would_decide for pair in undecided if pair.seeds_that_would_decide is not None]
+        return (
+            f"more seeds: {min(seeds)} a cell would decide the clearest pair about half the time"
+            if seeds
+            else "a larger effect"
+        )
+    cells = {cell.name: cell for cell in evidence.cells}
+    if any(not cells[name].rates.bracketed for pair in compared for name in (pair.first_cell, pair.second_cell)):
+        return "learning rates tried on both sides of the best one"
+    return _larger_sweep(evidence)
+
+
+def _larger_sweep(evidence: Evidence, what: str = "larger encoders, longer budgets") -> str:
+    usable = [cell for cell in evidence.cells if cell.usable]
+    sizes = span(*(pick(cell.parameters_non_embedding for cell in usable) for pick in (min, max)))
+    tokens = span(*(pick(cell.tokens for cell in usable) for pick in (min, max)))
+    return f"{what} or other text; this sweep covers {sizes} non-embedding parameters and {tokens} tokens"
+
+
+def _not_compared(evidence: Evidence) -> Verdict:
+    sentence = f"No answer yet: {missing_comparison(evidence)}."
+    change = "runs that can be compared: rates tried on both sides of the best one, and shapes or variants that match"
+    return Verdict(sentence, "Nothing is compared.", change, ("learning_rate", "loss_against_parameters", "loss_curves"))
+
+
+def _on_steps(evidence: Evidence) -> Verdict:
+    steps: Sequence[Gain | TokenGain] = evidence.gains or evidence.token_gains
+    compared = [step for step in steps if step.status != "reads_no_order"]
+    figures = ("loss_against_parameters", "loss_by_depth", "loss_against_flops")
+    if not compared:
+        why = "an encoder of each step reads no word order, so that losses follow the token table"
+        sentence = f"No verdict on sizes: {why}; {_WHAT_HELPS} may help."
+        return Verdict(sentence, "Nothing is tested.", READING_REMEDIES, figures)
+    decided = [step for step in compared if step.status == "decided"]
+    largest = max(decided or compared, key=lambda step: abs(step.difference.estimate_nats))
+    lower = sum(step.difference.estimate_nats < 0 for step in decided)
+    kind = "size" if evidence.gains else "budget"
+    unknown = why_unknown(compared)
+    lowers = f"{'lowers' if lower == 1 else 'lower'} the loss significantly"
+    counts = unknown or f"{lower} of {plural(len(compared), 'step')} to a larger {kind} {lowers}"
+    sentence = _sentence(evidence, [f"{counts}; the largest is {largest.step}, {largest.difference.to_text()}"])
+    tested = "" if unknown else "Tests at 5%, adjusted by Holm. "
+    return Verdict(
+        sentence, f"{tested}{_measured_over([step.difference for step in compared])}", _larger_sweep(evidence), figures
+    )
+
+
+def _lowest(evidence: Evidence) -> Verdict:
+    """The cell of the lowest loss at the largest budget, where nothing is compared."""
+    best = evidence.front[-1]
+    half, over = evidence.half_width(best), "seeds"
+    if half is None and best.standard_error_nats is not None:
+        half, over = norm.isf((1 - CONFIDENCE) / 2) * best.standard_error_nats, "validation sequences"
+    loss = float(best.losses.mean())
+    interval = "" if half is None else f" (95% interval {loss - half:.3f} to {loss + half:.3f} over {over})"
+    unread = ", which reads no word order" if best.reads_order is False else ""
+    rate = "" if best.rates.chosen is None else f" with a learning rate of {best.rates.chosen:.3g}"
+    where = at_budget(best.words, budget_words(best.budget))
+    sentence = _sentence(evidence, [f"the lowest loss is {loss:.3f} nats{interval}, by {where}{rate}{unread}"])
+    certainty = f"Measured with {plural(len(best.runs), 'seed')}; nothing is compared with it."
+    return Verdict(sentence, certainty, _larger_sweep(evidence), ("loss_curves", "learning_rate", "loss_against_parameters"))
+
+
+_TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]], ...] = (
+    (lambda evidence: asks_about(evidence, "score", "task") and evidence.downstream is not None, _on_scores),
+    (lambda evidence: asks_about(evidence, "token") and bool(evidence.token_gains), _on_tokens),
+    (lambda evidence: bool(evidence.comparisons.pairs), _on_pairs),
+    (lambda evidence: bool(evidence.cuts), _on_cuts),
+    (lambda evidence: bool(missing_comparison(evidence)), _not_compared),
+    (lambda evidence: bool(evidence.gains or evidence.token_gains), _on_steps),
+)
+"""What a question may ask about, the most particular first, and what answers it."""
+
+
+def _size(difference: Difference) -> str:
+    """How large a difference is, without its sign, with its interval."""
+    positive = difference if difference.estimate_nats >= 0 else difference.reversed
+    size = f"{positive.estimate_nats:.3f} nats"
+    return size if positive.low_nats is None else f"{size} (95% interval {positive.low_nats:.3f} to {positive.high_nats:.3f})"
+
+
+def listed(names: Sequence[str], kind: str = "others") -> str:
+    """Up to MOST_NAMES names as a list in words, and how many more there are."""
+    shown = [*names[:MOST_NAMES], *([f"{len(names) - MOST_NAMES} {kind}"] if len(names) > MOST_NAMES else [])]
+    return joined(shown)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _tasks(names: Sequence[str], of: int) -> str:
+    if len(names) <= MOST_NAMES:
+        return joined(names)
+    return f"any of {of} tasks" if len(names) == of else f"{len(names)} of {of} tasks"
+
+
+def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
+    """Clauses as one sentence that says once what its intervals are."""
+    text, interval, rest = "; ".join(clauses).partition("95% interval ")
+    text = short_ids(evidence, text + interval + rest.replace("95% interval ", ""))
+    return printable(f"{text[0].upper()}{text[1:]}.")
+
+
+def short_ids(evidence: Evidence, text: str) -> str:
+    """Text with the ids of donors and teachers shortened, and left out before layers where the sweep has one donor."""
+    settings = (value for cell in evidence.cells for value in cell.settings.values())
+    return shorten_run_ids(text, run_ids_in(settings))

@@ -1,0 +1,137 @@
+"""An answer opens with one sentence that answers the sweep's question, and the whole of it is short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from study.evidence.evidence import Evidence, gather
+from study.plotting import parameters_loss_score
+from study.report.answer import CONVENTIONS, Answer
+from study.report.verdicts import asks_about, verdict_of
+from study.store.sweep_folder import SweepFolder
+from tests.synthetic import SWEEP, add_run, depth_or_width, in_setting, run_config, sweep_folder
+from tests.synthetic_scores import TASKS, add_scores
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
+ANSWERS = sorted(REFERENCE.glob("*/answer.md"))
+
+BEFORE_THE_FIGURE = 120
+IN_VIEW = 900
+
+
+def in_view(text: str) -> str:
+    """A page without what lies in folds."""
+    return re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
+
+
+def evidence_of(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
+    folder.write_ledger()
+    return gather(folder, include_unbracketed)
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.parent.name)
+def test_a_committed_answer_opens_with_its_verdict_and_is_short(answer: Path) -> None:
+    text = in_view(answer.read_text())
+    before, figure, _ = text.partition("![")
+    assert figure, "a figure shows the verdict"
+    assert len(before.split()) <= BEFORE_THE_FIGURE
+    assert len(text.split()) <= IN_VIEW
+    _, question, verdict, certainty, _ = before.split("\n\n")
+    assert question.startswith("> **Question.** ")
+    assert re.fullmatch(r"\*\*.+\.\*\*", verdict), "the first sentence answers"
+    assert certainty.startswith("**How sure:** ")
+    assert "95% interval" in verdict or "No verdict" in verdict or "no interval" in verdict
+    assert text.count("**What would change this:** ") == 1
+    assert " seeds each" not in answer.read_text(), "n and seeds are said once, not in each sentence"
+
+
+def test_every_reference_has_an_answer() -> None:
+    sweeps = {path.parent for path in REFERENCE.glob("*/sweep.yaml")}
+    assert {path.parent for path in ANSWERS} == sweeps
+    assert len(ANSWERS) >= 17
+
+
+def test_a_question_about_scores_is_answered_with_scores(tmp_path: Path) -> None:
+    question = "Does a lower loss mean higher scores, and on which tasks?"
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": question, "tune": {}, "downstream": ["sst2", "cola"]})
+    for width in (32, 64, 96, 128, 160):
+        for seed in (0, 1):
+            add_run(folder, run_config(1, width, seed=seed))
+    folder.write_ledger()
+    add_scores(folder, {name: TASKS[name] for name in ("sst2", "cola")})
+    answer = Answer(evidence_of(folder), ("loss_curves", "score_against_loss"))
+    assert answer.headline.startswith("Scores ")
+    assert "averaged over tasks, scores have a rank correlation of " in answer.headline
+    assert "encoders, adjusted by Holm over 2 tasks" in answer.verdict.certainty
+    data = parameters_loss_score.frame(answer.evidence)
+    assert len(data) == 5, "one point an encoder, of the average over tasks"
+    cells = {cell.name: cell for cell in answer.evidence.cells}
+    assert data["loss_nats"].tolist() == [cells[name].loss_nats for name in data["cell"]]
+    assert data["parameters"].tolist() == [cells[name].parameters for name in data["cell"]]
+    left, middle, right = parameters_loss_score.draw(data).axes
+    assert middle.xaxis_inverted(), "the loss falls to the right, so that better is up and right"
+    assert left.get_xlabel() == right.get_xlabel() == "parameters"
+    assert "](figures/score_against_loss.svg)" in answer.to_markdown().partition("What would change")[0]
+
+
+def test_a_question_about_tokens_is_answered_with_tokens(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6, 4e6), shapes=((1, 64), (1, 128)))
+    file = folder.sweep_file
+    file.write_text(file.read_text().replace(SWEEP["question"], "How does the loss fall with the tokens?"))
+    sentence = verdict_of(evidence_of(folder)).sentence
+    assert sentence.startswith("The largest budget lowers the loss significantly for 2 of 2 encoders, in the median L1-H")
+    assert "from 1M tokens to 4M tokens by " in sentence
+
+
+def test_each_knob_that_varies_has_a_clause_and_seeds_are_said_once(tmp_path: Path) -> None:
+    vary = {"architecture.norm": ["post", "pre"], "architecture.tied_decoder": [True, False]}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": "Which norm, and tied or not?", "tune": {}, "vary": vary})
+    for norm in ("post", "pre"):
+        for tied in (True, False):
+            for seed in (0, 1, 2):
+                add_run(folder, in_setting(run_config(1, 64, seed=seed), norm=norm, tied_decoder=tied))
+    verdict = verdict_of(evidence_of(folder, include_unbracketed=True))
+    assert verdict.sentence.count("norm=") >= 2
+    assert verdict.sentence.count("tied_decoder=") >= 2
+    assert verdict.sentence.count("95% interval") == 1
+    assert verdict.certainty.endswith("Measured with 3 seeds a cell on 200 validation sequences.")
+
+
+def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Path) -> None:
+    for question, asked in (
+        ("At equal parameters, does depth or width lower the loss more?", False),
+        ("At equal non-embedding parameters and depth, which width?", False),
+        ("Which size costs the fewest parameters at equal loss?", True),
+    ):
+        folder = sweep_folder(tmp_path / f"words-{len(question)}", SWEEP | {"question": question})
+        add_run(folder, run_config(1, 64))
+        evidence = evidence_of(folder)
+        assert asks_about(evidence, "parameter") == asked
+        assert ("doubling depth +85.1M" in Answer(evidence, ()).to_markdown()) == asked
+
+
+def test_the_conventions_explain_every_status_of_a_rate() -> None:
+    text = " ".join(CONVENTIONS)
+    assert all(f"{status}: " in text for status in ("Chosen rate", "Bracketed", "Transferred", "Vertex"))
+
+
+def test_a_comparison_that_is_missing_is_the_answer(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for width in (64, 128):
+        add_run(folder, run_config(1, width))
+    sentence = verdict_of(evidence_of(folder)).sentence
+    assert sentence.startswith("No answer yet: no comparison at equal parameters: ")
+
+
+def test_a_single_cell_is_told_with_the_noise_of_its_sequences(tmp_path: Path) -> None:
+    sweep = {key: value for key, value in SWEEP.items() if key != "shapes"} | {"shapes": {"list": [{"depth": 1, "width": 64}]}}
+    folder = sweep_folder(tmp_path / "s", sweep | {"question": "How low does it get?", "tune": {}})
+    add_run(folder, run_config(1, 64))
+    verdict = verdict_of(evidence_of(folder))
+    assert re.match(
+        r"The lowest loss is \d\.\d{3} nats \(95% interval .* over validation sequences\), by L1-H64", verdict.sentence
+    )
+    assert verdict.certainty == "Measured with 1 seed; nothing is compared with it."
