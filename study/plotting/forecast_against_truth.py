@@ -21,7 +21,7 @@ def frame(fitted: LawFit) -> pd.DataFrame:
     forecast = fitted.forecast
     if not isinstance(forecast, Forecast):
         return pd.DataFrame()
-    missed = ", missed" if told.missed else ""
+    missed = ", missed" if forecast.missed else ""
     data = pd.DataFrame(
         {
             "row": forecast.labels,
@@ -32,7 +32,8 @@ def frame(fitted: LawFit) -> pd.DataFrame:
             "interval": np.where(np.isnan(forecast.low), NO_INTERVAL, np.where(forecast.covered, COVERS, MISSES)),
             "predicts": axis_of(fitted.fit.law.predicts, fitted.fit.observations.roles),
             "law": fitted.name,
-            "caption": f"{status_words(forecast.status)}{missed}; mean |error| {forecast.mean_error}, n = {len(forecast.labels)}",
+            "caption": f"{status_words(forecast.status)}{missed}; "
+            f"mean |error| {forecast.mean_error}, n = {len(forecast.labels)}",
         }
     )
     return data.iloc[np.unique(np.linspace(0, len(data) - 1, MANY).astype(int))].reset_index(drop=True)
