@@ -280,7 +280,7 @@ class CellSweep(SweepBase):
 
     @property
     def iso_parameters(self) -> tuple[float, ...]:
-        """The numbers of non-embedding parameters at which shapes of equal size are asked for."""
+        """The targets of non-embedding parameters for shapes of equal size."""
         return self.shapes.iso_parameters or ()
 
 

@@ -78,20 +78,20 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
     Raises InputError, at `place`, if nothing that is built here computes the same.
     """
     family = class_in(config, place)
-    told = _told(config, family)
+    given = _with_defaults(config, family)
     activations = {theirs: ours for ours, theirs in family.activations.items()}
     values: dict[str, Any] = {} if family.has_segments else {"segments": 0}
-    values |= {ours: told[theirs] for theirs, ours in family.fields.items() if theirs in told}
-    values |= family.kind | {"activation": activations.get(str(told.get(family.activation)), next(iter(family.activations)))}
-    if _is_local(told, family):
-        values["attention_window"] = told.get("local_attention", 128)
+    values |= {ours: given[theirs] for theirs, ours in family.fields.items() if theirs in given}
+    values |= family.kind | {"activation": activations.get(str(given.get(family.activation)), next(iter(family.activations)))}
+    if _is_local(given, family):
+        values["attention_window"] = given.get("local_attention", 128)
     try:
         architecture = Architecture.parse(values, place=place)
     except InputError as error:
         there = {f"{place}.{ours}": f"{place}.{theirs}" for theirs, ours in family.fields.items()}
         raise InputError(Problem(there.get(each.place, each.place), each.message) for each in error.problems) from None
     unlike = {name: (getattr(architecture, name), has) for name, has in family.unlike(architecture).items()}
-    if differ := _unusual(told, family) | unlike:
+    if differ := _unusual(given, family) | unlike:
         raise InputError(
             Problem(place, f"has {name} {value}; what can be built here has {has}") for name, (value, has) in differ.items()
         )
@@ -100,30 +100,30 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
     return architecture
 
 
-def _told(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any]:
+def _with_defaults(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any]:
     """The values of a config.json with its class's defaults; ModernBERT's angles under the names of its first releases."""
-    told = family.left_out | {name: value for name, value in config.items() if value is not None}
-    angles = told.get("rope_parameters")
-    each = angles.get("full_attention") if isinstance(angles, dict) else told.get("rope_scaling")
+    given = family.left_out | {name: value for name, value in config.items() if value is not None}
+    angles = given.get("rope_parameters")
+    each = angles.get("full_attention") if isinstance(angles, dict) else given.get("rope_scaling")
     if isinstance(each, dict):
         plain = each.get("rope_type", each.get("type", "default")) == "default"
-        told["global_rope_theta"] = each.get("rope_theta", told.get("global_rope_theta")) if plain else each
-    return told
+        given["global_rope_theta"] = each.get("rope_theta", given.get("global_rope_theta")) if plain else each
+    return given
 
 
-def _is_local(told: Mapping[str, Any], family: TransformersClass) -> bool:
+def _is_local(given: Mapping[str, Any], family: TransformersClass) -> bool:
     """Whether tokens see only their neighbours in some layers, as in two of three layers of ModernBERT."""
-    if isinstance(layers := told.get("layer_types"), list):
+    if isinstance(layers := given.get("layer_types"), list):
         return any(layer != "full_attention" for layer in layers)
-    return family.model_type == "modernbert" and told.get("global_attn_every_n_layers", 3) != 1
+    return family.model_type == "modernbert" and given.get("global_attn_every_n_layers", 3) != 1
 
 
-def _unusual(told: Mapping[str, Any], family: TransformersClass) -> dict[str, tuple[Any, str]]:
+def _unusual(given: Mapping[str, Any], family: TransformersClass) -> dict[str, tuple[Any, str]]:
     """The values of a configuration that cannot be built here, with those that can."""
     usual = {name: (value,) for name, value in family.usual.items()} | {family.activation: tuple(family.activations.values())}
     if "embedding_size" not in family.fields:
-        usual["embedding_size"] = (told.get("hidden_size"),)
-    found = {name: (told.get(name, values[0]), values) for name, values in usual.items()}
+        usual["embedding_size"] = (given.get("hidden_size"),)
+    found = {name: (given.get(name, values[0]), values) for name, values in usual.items()}
     return {name: (value, " or ".join(map(str, values))) for name, (value, values) in found.items() if value not in values}
 
 

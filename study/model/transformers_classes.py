@@ -234,11 +234,13 @@ def class_for(architecture: Architecture) -> TransformersClass:
             "architecture", f"has {fields}, which none of {', '.join(family.name for family in TRANSFORMERS_CLASSES)} has"
         )
     if differs:
-        told = {
+        differences = {
             family.name: ", ".join(f"{name} {has} and not {getattr(architecture, name)}" for name, has in each.items())
             for family, each in unlike
         }
-        raise InputError(Problem("architecture", f"is not that of {name}, which has {each}") for name, each in told.items())
+        raise InputError(
+            Problem("architecture", f"is not that of {name}, which has {each}") for name, each in differences.items()
+        )
     return nearest
 
 

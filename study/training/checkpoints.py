@@ -105,10 +105,10 @@ def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
         raise
 
 
-def precision_of(asked: AskedPrecision, checkpoint: Path | None, device: Device) -> Precision:
-    """The precision to train in: what is asked for means on a device, but by `auto` that of the checkpoint to go on from."""
-    kept = precision_in(checkpoint) if asked == "auto" and checkpoint is not None else None
-    return kept or resolve_precision(asked, device)
+def precision_of(requested: AskedPrecision, checkpoint: Path | None, device: Device) -> Precision:
+    """The precision to train in: the requested one, where `auto` means that of the checkpoint, or the device's."""
+    kept = precision_in(checkpoint) if requested == "auto" and checkpoint is not None else None
+    return kept or resolve_precision(requested, device)
 
 
 def precision_in(checkpoint: Path) -> Precision | None:

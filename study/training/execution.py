@@ -74,7 +74,7 @@ class Execution:
 
 
 def check_compiler(kernels: str, device: Device, place: str = "kernels") -> None:
-    """Raise InputError, at `place`, where kernels are built by torch.compile and nothing to build them with is here."""
+    """Raise InputError, at `place`, if torch.compile must build kernels and lacks the tools here."""
     if kernels in ("compiled", "graphed") and not can_compile(device):
         missing = "a C compiler and Python's headers (Debian: gcc, python3-dev)"
         raise InputError.at(place, f"{kernels} needs {missing}; install them, or use eager")
@@ -113,11 +113,11 @@ def built_with(backend: Literal["mkl", "mkldnn"]) -> bool:
     return bool(getattr(torch.backends, backend).is_available())
 
 
-def resolve_precision(asked: AskedPrecision, device: Device) -> Precision:
+def resolve_precision(requested: AskedPrecision, device: Device) -> Precision:
     """The precision that `auto` means: bf16 where the device has instructions to multiply in it, else fp32."""
-    if asked == "auto":
+    if requested == "auto":
         return "bf16" if multiplies_in_bf16(device) else "fp32"
-    return asked
+    return requested
 
 
 LIGHTNING_PRECISION: dict[Precision, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}

@@ -65,7 +65,7 @@ class Filing:
                 weights_sha256 = self._write_results(outcome.trained)
             except OSError as error:
                 outcome = Outcome("FAILED", reason_of(error))
-        assert outcome.state != "PREEMPTED", "a run that was told to stop has not ended"
+        assert outcome.state != "PREEMPTED", "a preempted run has not ended"
         facts = _facts(outcome, self.training, self.teacher) | _surroundings(self.training)
         record = RunRecord(
             run_id=folder.run_id,

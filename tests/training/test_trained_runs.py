@@ -21,6 +21,7 @@ from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
 from study.base.schema import deep_merge
 from study.config.named_runs import kept_layers
+from study.config.presets import PRESETS
 from study.config.run_config import RunConfig
 from study.config.sweep import SearchSweep
 from study.counting.architecture import Architecture
@@ -439,6 +440,22 @@ def test_a_taught_run_that_was_stopped_goes_on_to_the_same_bits(
     assert resumed.attempts() == 2
     for name, tensor in trained_weights(straight).items():
         assert torch.equal(tensor, trained_weights(resumed)[name])
+
+
+def test_runs_of_preset_modern_start_from_each_other_learn_from_each_other_and_resume(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"width": 16, "vocabulary": 100, **PRESETS["modern"]["architecture"]}
+    data = {"tokenizer": {"vocabulary": 100}}
+    shared: dict[str, Any] = {**PRESETS["modern"]["recipe"], "batch_tokens": 256, "budget": {"steps": 20}}
+    deep = trained(tmp_path / "deep", config(corpus, architecture=sizes | {"depth": 3}, recipe=shared, data=data))
+    from_it = shared | {"start": f"{deep.path}:spread", "teacher": f"{deep.path}:weight=0.5"}
+    wanted = config(corpus, architecture=sizes | {"depth": 2}, recipe=from_it, data=data)
+    straight = trained(tmp_path / "straight", wanted)
+    with monkeypatch.context() as patch:
+        assert trained(tmp_path / "stopped", wanted, stop_after(7, patch)).record() is None
+    resumed = trained_weights(trained(tmp_path / "stopped", wanted))
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in trained_weights(straight).items())
 
 
 def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
