@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from study.base.errors import InputError
+from study.base.errors import InputError, near
 from study.base.text import echo, printable
 
 HOMES = {
@@ -110,6 +110,15 @@ class Commands(click.Group):
             commands = ((name, self.get_command(ctx, name)) for name in names)
             with formatter.section(TITLES[home]):
                 formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in commands if one is not None])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name; an unknown one is reported with the nearest name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            if (best := near(args[0], self.list_commands(ctx))) is None:
+                raise
+            raise click.UsageError(f"unknown command {args[0]!r}; did you mean {best!r}?", ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, None where there is none."""

@@ -168,7 +168,7 @@ def _configs(
 
 
 def _by_first_layers(config: RunConfig) -> RunConfig:
-    """The run under its usual name where it starts with the first layers of its donor, as far as known."""
+    """The run under its usual name where it starts with the first layers of another run, as far as known."""
     init_from, depth, kept = config.recipe.init_from, init_from_depth(config), config.architecture.depth
     if init_from is None or depth is None or kept > depth:
         return config

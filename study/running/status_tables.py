@@ -129,8 +129,8 @@ def _extension_line(cost: CostEstimate) -> Iterator[str]:
         return
     tuned = len(spec.tune)
     if tuned == 1:
-        runs = plural(len(spec.trial_seeds), "run")
-        yield f"Not counted: {runs} more for each cell whose best tuned value is at an end of its range."
+        runs = plural(len(spec.trial_seeds), "more run")
+        yield f"Not counted: {runs} for each cell whose best tuned value is at an end of its range."
     elif tuned:
         yield "Not counted: further runs of each cell until the values on both sides of its best are tried for each knob."
 

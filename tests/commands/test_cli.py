@@ -74,6 +74,16 @@ def test_shipped_sweeps_and_tasks_are_listed(study: Any) -> None:
     assert "cola: single, matthews, accuracy" in study("tasks")[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "message"), [("lanch", "unknown command 'lanch'; did you mean 'launch'?"), ("xyzzy", "'xyzzy'")]
+)
+def test_an_unknown_command_is_reported_with_the_nearest_name(study: Any, name: str, message: str) -> None:
+    status, _, err = study(name)
+    assert status == 2
+    assert message in err
+    assert ("did you mean" in err) == (name == "lanch")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(study: Any, name: str) -> None:
     for flag in ("-h", "--help"):

@@ -76,7 +76,7 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(address: str) -> None:
 def test_what_no_node_has_is_refused(cluster: Any, corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, cluster)
     said = made.study(*LAUNCH, "--device", "cuda", "--devices", 2, status=2).stderr
-    assert "error: --on ray: no node of the cluster has 2 CPU and 2 GPU, which a run takes" in said
+    assert "error: --on ray: no node of the cluster has 2 CPU and 2 GPU, which a run needs" in said
 
 
 @pytest.mark.parametrize(

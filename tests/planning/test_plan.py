@@ -486,8 +486,8 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
 
 def test_a_bill_says_which_runs_it_does_not_count() -> None:
     slots = [Slot("cpu", (0,), 1)]
-    told = "Not counted: {} more for each cell whose best tuned value is at an end of its range."
-    for seeds, runs in ((1, "1 run"), (3, "1 run"), (4, "2 runs"), (7, "3 runs")):
+    told = "Not counted: {} for each cell whose best tuned value is at an end of its range."
+    for seeds, runs in ((1, "1 more run"), (3, "1 more run"), (4, "2 more runs"), (7, "3 more runs")):
         assert told.format(runs) in cost_summary(estimate_cost(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()
     assert "Not counted" not in cost_summary(estimate_cost(Plan(sweep()), slots))
 
