@@ -87,8 +87,8 @@ class RunRecord(Strict):
     step had ended. `tokens_per_second` is of the steps after that (`seconds_per_step`).
 
     A run that branched from a `trunk`, a run of the same sweep, after `trunk_step` equals one trained alone but for its cost:
-    it trained on `spent_tokens` itself, in `wall_seconds`, at `tokens_per_second`. A run that began with another's weights lacks
-    `layers_cut` of its layers.
+    it trained on `spent_tokens` itself, in `wall_seconds`, at `tokens_per_second`. A run that began with another's weights
+    lacks `layers_cut` of its layers.
     """
 
     schema_version: Literal[1] = 1
