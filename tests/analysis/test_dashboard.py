@@ -206,9 +206,11 @@ def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(apart: Apart, res
     shutil.copytree(results, tmp_path / "results")
     broken = depth_or_width(tmp_path / "results" / "broken", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
     broken.runs()[0].record_file.write_text("{")
+    sweep_folder(tmp_path / "results" / "no_sweep").sweep_file.write_text("tune: 3")
     found = apart(looked_at, tmp_path / "results")
-    assert found["readable"] == ["made_up", "group/waiting"]
+    assert found["readable"] == ["broken", "made_up", "group/waiting"], "of which one lacks a run"
     assert "record.json" in found["sweeps_warning"]
+    assert "no_sweep" in found["sweeps_warning"]
     assert "record.json" in found["explorer_page"]
     assert set(found["sweeps of runs"]) == {"made_up"}
 
