@@ -26,7 +26,6 @@ from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, cells, search_example
-from study.running.display import run_line
 from study.running.launch import another_question, plan
 from study.running.liveness import Signs, seconds_per_row, signs_of
 from study.running.run_proposer import run_line
