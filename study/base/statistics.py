@@ -16,7 +16,7 @@ CONFIDENCE = 0.95
 """Coverage of every interval, and one less the family-wise error of every verdict."""
 
 _LEFT_OUT = 1e-12
-"""The share of each source at either end that is not summed: no chance is told to be less."""
+"""The share of each source at either end that is not summed: smaller chances are reported as this."""
 
 Both = tuple[float, float]
 """A value for each of the two sources."""
@@ -24,9 +24,9 @@ Both = tuple[float, float]
 
 def pooled_variance(groups: Iterable[Sequence[float] | NDArray[np.float64]]) -> tuple[float, int]:
     """Σ over groups of Σ(x − mean)² ÷ Σ(k − 1), and its degrees of freedom Σ(k − 1); 0 and 0 where no group has two."""
-    message = [np.asarray(values, dtype=float) for values in groups if len(values) > 1]
-    freedom = sum(len(values) - 1 for values in message)
-    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in message)
+    varied = [np.asarray(values, dtype=float) for values in groups if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in varied)
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in varied)
     return squares / max(1, freedom), freedom
 
 

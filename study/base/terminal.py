@@ -47,9 +47,9 @@ def narrow_table(
     def line(cells: Sequence[str]) -> Text:
         return Text("  ".join(way(cell, width) for way, cell, width in zip(ways, cells, widths, strict=True) if width))
 
-    message = Text(printable(title))
-    table = Table(title=message, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(line(names), no_wrap=True, min_width=min(message.cell_len, NARROW))
+    caption = Text(printable(title))
+    table = Table(title=caption, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(line(names), no_wrap=True, min_width=min(caption.cell_len, NARROW))
     for heading, group in groupby(rows, lambda row: row[0]):
         for part in textwrap.wrap(printable(heading), NARROW):
             table.add_row(Text(part, "bold"))

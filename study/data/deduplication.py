@@ -8,8 +8,8 @@ With `data.dedupe`,
 3. a paragraph of the remaining validation and test documents is dropped if half of its words stand in windows that training
    documents hold.
 
-Case and white space do not count, and punctuation marks are words. Windows are compared exactly rather than by MinHash: how
-much of a short document a long one holds is what matters, which Jaccard similarity does not measure, and no library is needed.
+Case and white space do not count; punctuation marks are words. Windows are compared exactly, not by MinHash: what matters is
+how much of a short document a long one holds, which Jaccard similarity does not measure.
 
 Sources: Broder 1997, On the resemblance and containment of documents; Lee et al. 2022, Deduplicating training data makes
 language models better.

@@ -88,11 +88,11 @@ def _is_hidden(name: str) -> bool:
 
 def _left_out_by(file: Path) -> Iterator[Path]:
     """What a file of `save_to_disk` leaves out: all splits but train, and Arrow files beside it that hold none of its data."""
-    message = _values(file) if file.name in _OF_A_DATASET else {}
-    splits = message.get("splits")
+    described = _values(file) if file.name in _OF_A_DATASET else {}
+    splits = described.get("splits")
     if file.name == "dataset_dict.json" and isinstance(splits, list) and "train" in splits:
         yield from (file.parent / str(split) for split in splits if split != "train")
-    shards = message.get("_data_files")
+    shards = described.get("_data_files")
     if file.name == "state.json" and isinstance(shards, list):
         names = {shard.get("filename") for shard in shards if isinstance(shard, dict)}
         yield from (other for other in file.parent.glob("*.arrow") if other.name not in names)

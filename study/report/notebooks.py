@@ -91,8 +91,14 @@ def scrolling_tables(text: str) -> Html:
         style = "white-space: nowrap" if len(html.unescape(cell["text"])) <= MOST_UNBROKEN else "min-width: 16em"
         return f'<td style="{style}">{cell["text"]}</td>'
 
-    content = re.sub("<td>(?P<text>.*?)</td>", roomy, _markdown().render(text))
+    content = re.sub("<td>(?P<text>.*?)</td>", roomy, _with_folds(_markdown().render(text)))
     return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{content}</span>')
+
+
+def _with_folds(content: str) -> str:
+    """The folds of an answer, which stand in it as HTML, made elements again, without attributes."""
+    opened = r"<p>&lt;details[^<]*?&gt;\s*&lt;summary&gt;(.*?)&lt;/summary&gt;</p>"
+    return re.sub(opened, r"<details><summary>\1</summary>", content).replace("<p>&lt;/details&gt;</p>", "</details>")
 
 
 _FIGURE = "data:image/svg+xml;base64,"

@@ -144,6 +144,17 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     yield from filter(None, notes)
 
 
+def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
+    """That a sweep of another question was launched into the folder before, in words; None otherwise."""
+    try:
+        before = folder.launched()
+    except InputError:  # the launch replaces it
+        return None
+    if before is None or before.question == spec.question:
+        return None
+    return f"{folder.path} held another question, {before.question!r}; to keep both, give this sweep a name of its own"
+
+
 def _passes(planned: Plan, data: PreparedData) -> str | None:
     longest = max(run.tokens for run in planned.first_runs)
     passes = longest / data.unique_tokens
@@ -211,7 +222,7 @@ def launched(
     folder = folder_of(spec, results)
     planned, slots = _planned(spec, folder), make_slots(resources)
     estimate = _estimate(planned, folder, resources, slots, *checks)
-    for note in (*cost_lines(estimate), *filter(None, [sharing_note(slots)])):
+    for note in (*cost_lines(estimate), *filter(None, [sharing_note(slots), another_question(folder, spec)])):
         say(console, note)
     with held(folder.launching):
         with preparing(folder.launching.stop_file):

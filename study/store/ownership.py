@@ -1,10 +1,10 @@
-"""Who works on a run or a score: a lock on one machine, a lease across machines, and a fence before whoever has lost it.
+"""Who owns a run or a score: a lock on one machine, a lease across machines, and a fence against former owners.
 
-An attempt owns its work until a later attempt exists. On one machine the kernel's lock decides who may begin the next one: it
-is let go when its process dies. A process that is stopped keeps its lock, and not every network file system has locks, so every
-owner also renews a lease: it writes a number that grows. Whoever waits watches that number by a clock of its own (clocks of
-two machines are never compared); once it has stood still for LEASE_SECONDS the owner counts as gone, and the next attempt
-begins. If it wakes after all, it finds that attempt before its next write, and writes nothing more.
+An attempt owns its work until a later attempt exists. On one machine the kernel's lock, released when its process dies,
+decides who may begin the next attempt. A stopped process keeps its lock, and some network file systems have none, so every
+owner also renews a lease by writing a growing number. A waiting process watches that number by its own clock; clocks of two
+machines are never compared. After LEASE_SECONDS without change the owner counts as gone, and the next attempt begins. If the
+old owner wakes, it finds that attempt before its next write, and writes nothing more.
 """
 
 from __future__ import annotations

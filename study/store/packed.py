@@ -9,9 +9,9 @@ results/<sweep>/packed/<number>/    the highest number counts; there are two onl
     validation_losses.parquet       a vector a run
     files.parquet                   every other file, as it stands: configurations, orders, trunks, past attempts
 
-A table is read when it is first asked for, and refused where it has another SHA-256 than the manifest says. What lies in a run
-folder goes before what a pack has under the same name: so a run whose folder is half removed is whole, an exclusion can be
-written beside a packed run, and runs that were trained later lie beside the pack.
+A table is read at its first use, and refused if its SHA-256 is not that of the manifest. Files of a run folder take precedence
+over a pack: a half-removed folder is still whole, an exclusion can be written beside a packed run, and later runs lie beside
+the pack.
 """
 
 from __future__ import annotations

@@ -46,10 +46,9 @@ Runs of a few million tokens that read none gain −0.001 to 0.001, those that h
 
 
 class Environment(Strict):
-    """What a run ran on; it can change the last bits of its numbers and all of its timings.
+    """The environment of a run, which can change the last bits of its numbers and all of its timings.
 
-    `devices` are those of all `nodes`. Where `sharing` is above 1, so many runs had each device at a time, and throughput is
-    that of a share.
+    `devices` counts those of all `nodes`. With `sharing` above 1, so many runs shared each device, and throughput is a share's.
     """
 
     hostname: str
@@ -75,25 +74,21 @@ def _measured(speed: object) -> object:
 class RunRecord(Strict):
     """The one row that a finished or failed run leaves; what was not reached is None, never zero.
 
-    `tokens` were trained on, with the [CLS] of each sequence; `train_tokens` are those of the corpus, without. Losses are nats
-    per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the standard error over its
-    sequences, clustered by the document that each is of; `validation_documents` counts these, where records are not of earlier
-    versions. `validation_overlap_share` is that of the validation split in windows of the training text (study.data.overlap);
-    records of earlier versions do not tell it. `order_gain_nats` is by how much that loss rises, paired by sequence, with the
-    visible ordinary tokens of each sequence permuted, and masked and special tokens where they are; records of earlier versions
-    do not tell it, and say `stuck_at_unigram` where the loss was above 97% of the unigram entropy. `train_flops` and its
-    namesakes are totals over the steps done, by the conventions of study.counting.parameters, the forward passes of a teacher
-    among them. `train_loss_nats` is the mean of what the last steps minimised, where a teacher has its share. `loss_spikes`
-    counts the logged training losses that lie far above those before (study.training.filing); records of earlier versions
-    do not tell it. `weights_sha256` is that of the file of weights, by which damage is known. `unknown_share` is that of [UNK]
-    among the tokens of the train split; records of earlier versions do not tell it. `wall_seconds` sums the attempts' training
-    time, validation included, of which `start_seconds` went by until each attempt's first step had ended, kernels being built;
-    records of earlier versions do not tell it. `tokens_per_second` is of the steps after that (`seconds_per_step`); a run that
-    took none has no such speed.
+    Fields that earlier versions lack are None in their records. `tokens` were trained on, with the [CLS] of each sequence;
+    `train_tokens` counts the corpus without them. Losses are nats per masked token on the fixed validation set with its fixed
+    masks; `loss_standard_error_nats` is over its sequences, clustered by document, of which there are `validation_documents`.
+    `validation_overlap_share` is the share of validation text in windows of the training text (study.data.overlap).
+    `order_gain_nats` is the rise of the loss, paired by sequence, if visible ordinary tokens are permuted; earlier versions say
+    `stuck_at_unigram` for a loss above 97% of the unigram entropy. `train_flops` and its namesakes are totals over the steps,
+    by the conventions of study.counting.parameters, with a teacher's forward passes. `train_loss_nats` is the mean of what
+    the last steps minimised. `loss_spikes` counts logged training losses far above those before (study.training.filing).
+    `weights_sha256` is of the file of weights. `unknown_share` is the share of [UNK] among the tokens of the train split.
+    `wall_seconds` sums the attempts' training time with validation; `start_seconds` of it passed until each attempt's first
+    step had ended. `tokens_per_second` is of the steps after that (`seconds_per_step`).
 
-    A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
-    what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
-    `tokens_per_second`. One that began with the weights of another has all but `layers_cut` of its layers.
+    A run that branched from a `trunk`, a run of the same sweep, after `trunk_step` equals one trained alone but for its cost:
+    it trained on `spent_tokens` itself, in `wall_seconds`, at `tokens_per_second`. A run that began with another's weights
+    lacks `layers_cut` of its layers.
     """
 
     schema_version: Literal[1] = 1
@@ -241,11 +236,10 @@ FOREIGN = "not part of the sweep as last launched"
 def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
     """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.
 
-    `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row out
-    and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is FOREIGN whatever became of it.
-    `reads_order` says whether a run reads word order, missing where that is not known (RunRecord.reads_order). What not every
-    record tells has a column where any does, and what the runs spent themselves where any has a trunk.
-    Rows are ordered by size, budget, learning rate and seed, so that the same records give the same bytes.
+    `cell` is shared by runs that differ only in the `tuned` knobs and the seed. `exclusion` says why fits leave a row out; a
+    run of none of the sweep's `cells`, if it has any, is FOREIGN. `reads_order` says whether a run reads word order, missing if
+    unknown (RunRecord.reads_order). Optional fields have a column if any record has them, and spent tokens if any run has a
+    trunk. Rows are ordered by size, budget, rate and seed, so that equal records give equal bytes.
     """
     import pandas as pd
 

@@ -104,10 +104,10 @@ class ScoreRecord(Strict):
 
 
 class BaselineRecord(Strict):
-    """What a task's split gives without an encoder: by name of the baseline, every metric on the split reported on.
+    """Scores of a task's split without an encoder: every metric of each baseline.
 
-    `metric` was the task's main one when they were made. `data_fingerprint` is of the text that words of minimal pairs were
-    counted in, None for the other kinds, which learn from their own examples, and in records of before it was kept.
+    `metric` was the task's main one then. `data_fingerprint` is of the text in which words of minimal pairs were counted; it is
+    None for other kinds, which learn from their own examples, and in older records.
     """
 
     task: str
@@ -207,14 +207,13 @@ def write_scores(folder: SweepFolder) -> pd.DataFrame:
 
 
 def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
-    """One row a completed score at the knobs that were chosen for it; the others served to choose and are left out.
+    """One row for each completed score at its chosen knobs; scores that only served the choice are left out.
 
-    Scores that differ in learning rate, batch, epochs and seed compete: those knobs stay that `chosen` takes. Columns:
-    `run_id`, `encoder`, `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (others that are not
-    as usual, in words), the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric of
-    the task, `chosen_on`, `reported_on`, examples and how many of them were cut, `tokens_per_second`.
-    A row of random weights has the id of the run that it lies under; join it to others by `architecture` through that run's
-    record. Scores of one `score_id` are one score, under however many runs they lie.
+    Scores that differ in learning rate, batch, epochs and seed compete, and `chosen` decides. Columns: `run_id`, `encoder`,
+    `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (other unusual ones, in words), the
+    `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric, `chosen_on`, `reported_on`,
+    examples and how many were cut, and `tokens_per_second`. A row of random weights has the id of the run that it lies under;
+    join it to others by `architecture`. Scores with one `score_id` are one score, under however many runs they lie.
     """
     import pandas as pd
 

@@ -206,9 +206,11 @@ def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(apart: Apart, res
     shutil.copytree(results, tmp_path / "results")
     broken = depth_or_width(tmp_path / "results" / "broken", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
     broken.runs()[0].record_file.write_text("{")
+    sweep_folder(tmp_path / "results" / "no_sweep").sweep_file.write_text("tune: 3")
     found = apart(looked_at, tmp_path / "results")
-    assert found["readable"] == ["made_up", "group/waiting"]
+    assert found["readable"] == ["broken", "made_up", "group/waiting"], "of which one lacks a run"
     assert "record.json" in found["sweeps_warning"]
+    assert "no_sweep" in found["sweeps_warning"]
     assert "record.json" in found["explorer_page"]
     assert set(found["sweeps of runs"]) == {"made_up"}
 
@@ -237,6 +239,8 @@ def test_an_answer_of_a_stranger_runs_nothing_and_loads_nothing(apart: Apart) ->
     assert {name for _, attributes in elements for name in attributes} == {"class", "style"}
     figure = "![own](data:image/svg+xml;base64,PHN2Zy8+) [page](https://example.org)"
     kept = _Elements(apart(rendered, figure)).found
+    fold = '<details markdown="1" onclick="x">\n<summary>All <b>pairs</b></summary>\n\ntext\n\n</details>'
+    assert _Elements(apart(rendered, fold)).found[1:] == [("details", {}), ("summary", {}), ("p", {})]
     assert ("a", {"href": "https://example.org"}) in kept
     assert ("img", {"src": "data:image/svg+xml;base64,PHN2Zy8+", "alt": "own"}) in kept
 

@@ -26,7 +26,7 @@ from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, cells, search_example
-from study.running.launch import plan
+from study.running.launch import another_question, plan
 from study.running.liveness import Signs, seconds_per_row, signs_of
 from study.running.run_proposer import run_line
 from study.running.status import ANY_SLOT, RunStatus, SweepStatus, status
@@ -682,3 +682,16 @@ def test_points_of_a_search_on_text_that_has_changed_since_are_left_to_do(tmp_pa
     now = record(tried, run_id=tried.fingerprint("data"))
     assert estimate_cost(Plan(search, [now], "data"), [ANY_SLOT]).runs_left == 3
     assert estimate_cost(Plan(search, [now], data_fingerprint(spec.data)), [ANY_SLOT]).runs_left == 4
+
+
+def test_another_question_in_the_same_folder_is_named(tmp_path: Path) -> None:
+    folder = sweep_at(tmp_path)
+    folder.path.mkdir(parents=True)
+    assert another_question(folder, sweep()) is None, "nothing was launched before"
+    folder.sweep_file.write_text(yaml.safe_dump(sweep_values(CORPUS)))
+    assert another_question(folder, sweep(seeds=3)) is None
+    told = another_question(folder, sweep(question="Does a third layer help?"))
+    assert told is not None
+    assert "held another question, 'Does a second layer help?'" in told
+    folder.sweep_file.write_text("{")
+    assert another_question(folder, sweep()) is None
