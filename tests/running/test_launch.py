@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
+from study.base.text import escape
 from study.config.sweep_files import read_sweep
 from study.data.cache import cache_root
 from study.data.prepared import prepare, stream_fingerprint
