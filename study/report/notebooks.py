@@ -85,8 +85,8 @@ def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html
 def scrolling_tables(text: str) -> Html:
     """Markdown in whose tables no short cell breaks, as of a shape or an interval: they scroll sideways where they are wide.
 
-    The text may be a stranger's: HTML in it but folds is shown as text, links lead to pages alone, and of images only figures are drawn
-    that are part of the text, as `data:image/svg+xml`, whose scripts no browser runs.
+    The text may be a stranger's: HTML but for folds is shown as text, links lead to pages alone, and only those images are
+    drawn that are figures within the text, as `data:image/svg+xml`, whose scripts no browser runs.
     """
     import marimo as mo
 
