@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 
+_FOLD = re.compile(r'<details markdown="1">\n<summary>(?P<title>.*?)</summary>\n\n(?P<text>.*?)\n\n</details>', re.DOTALL)
+"""A fold of an answer, the only HTML that is let through."""
+
 MOST_UNBROKEN = 40
 """Letters of a cell of a table that are kept on one line."""
 
@@ -82,8 +85,8 @@ def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html
 def scrolling_tables(text: str) -> Html:
     """Markdown in whose tables no short cell breaks, as of a shape or an interval: they scroll sideways where they are wide.
 
-    The text may be a stranger's: HTML in it is shown as text, links lead to pages alone, and of images only figures are drawn
-    that are part of the text, as `data:image/svg+xml`, whose scripts no browser runs.
+    The text may be a stranger's: HTML but for folds is shown as text, links lead to pages alone, and only those images are
+    drawn that are figures within the text, as `data:image/svg+xml`, whose scripts no browser runs.
     """
     import marimo as mo
 
@@ -91,14 +94,18 @@ def scrolling_tables(text: str) -> Html:
         style = "white-space: nowrap" if len(html.unescape(cell["text"])) <= MOST_UNBROKEN else "min-width: 16em"
         return f'<td style="{style}">{cell["text"]}</td>'
 
-    content = re.sub("<td>(?P<text>.*?)</td>", roomy, _with_folds(_markdown().render(text)))
+    content = re.sub("<td>(?P<text>.*?)</td>", roomy, _with_folds(text))
     return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{content}</span>')
 
 
-def _with_folds(content: str) -> str:
-    """The folds of an answer, which stand in it as HTML, made elements again, without attributes."""
-    opened = r"<p>&lt;details[^<]*?&gt;\s*&lt;summary&gt;(.*?)&lt;/summary&gt;</p>"
-    return re.sub(opened, r"<details><summary>\1</summary>", content).replace("<p>&lt;/details&gt;</p>", "</details>")
+def _with_folds(text: str) -> str:
+    """Markdown as HTML, in which the folds of an answer open at a click."""
+    parser, done, parts = _markdown(), 0, []
+    for fold in _FOLD.finditer(text):
+        summary = f"<summary>{html.escape(fold['title'])}</summary>"
+        parts += [parser.render(text[done : fold.start()]), f"<details>{summary}{parser.render(fold['text'])}</details>"]
+        done = fold.end()
+    return "".join([*parts, parser.render(text[done:])])
 
 
 _FIGURE = "data:image/svg+xml;base64,"

@@ -318,6 +318,8 @@ def test_a_browser_shows_the_answer_the_curves_of_points_in_a_box_and_tables_as_
         assert "Scaling study" not in page.execute_script(WORDS), "nothing is shown without the token"
         page.get(address)
         until(lambda: "What the evidence does not decide" in page.execute_script(WORDS), 90)
+        for fold in page.execute_script(ELEMENTS, "details"):
+            page.execute_script("arguments[0].open = true", fold)
         page.set_window_size(700, 1200)
         of_shapes = [lines for text, lines in page.execute_script(LINES, "td") if text.startswith("L1-H")]
         assert 0 < max(of_shapes) < 2, "the name of a shape is broken"

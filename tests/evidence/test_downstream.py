@@ -749,7 +749,7 @@ def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> 
 
 
 def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = {name: figure for name, figure in FIGURES.items() if name.startswith("score_")}
+    drawn = {name: figure for name, figure in FIGURES.items() if "score" in name}
     monkeypatch.setattr("study.report.answer.FIGURES", drawn)
     scored.scores_file.unlink()
     answer = report(scored)

@@ -582,7 +582,7 @@ def test_the_front_is_that_of_the_count_on_the_axis(tmp_path: Path) -> None:
 
 
 OF_OTHER_LEDGERS = {
-    *("score_against_flops", "score_against_parameters", "score_against_loss"),
+    *("score_against_flops", "score_against_parameters", "score_against_loss", "parameters_loss_score"),
     *("forecast_against_truth", "iso_flop_valleys"),
     *("loss_by_heads", "loss_by_ffn"),
 }

@@ -10,6 +10,7 @@ import pytest
 from study.evidence.evidence import Evidence, gather
 from study.plotting import parameters_loss_score
 from study.report.answer import CONVENTIONS, Answer
+from study.report.notebooks import scrolling_tables
 from study.report.verdicts import asks_about, verdict_of
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, add_run, depth_or_width, in_setting, run_config, sweep_folder
@@ -116,6 +117,18 @@ def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Pa
 def test_the_conventions_explain_every_status_of_a_rate() -> None:
     text = " ".join(CONVENTIONS)
     assert all(f"{status}: " in text for status in ("Chosen rate", "Bracketed", "Transferred", "Vertex"))
+
+
+def test_folds_open_in_the_dashboard_with_their_tables(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    add_run(folder, run_config(1, 64))
+    text = Answer(evidence_of(folder), ()).to_markdown()
+    shown = scrolling_tables(text).text
+    assert shown.count("<details") == text.count("<details markdown") > 2
+    assert "<summary>Cells</summary>" in shown
+    assert "<table>" in shown
+    assert "markdown=" not in shown
+    assert "///" not in shown
 
 
 def test_a_comparison_that_is_missing_is_the_answer(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
+from study.base.text import escape
 from study.config.sweep_files import read_sweep
 from study.data.cache import cache_root
 from study.data.prepared import prepare, stream_fingerprint
@@ -92,7 +93,9 @@ def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
     assert "Does a second layer help?" in answer
     assert all(f"figures/{name}.svg" in answer for name in drawn)
     assert printed.count("COMPLETED L") == len(records)
-    assert f"toy: {len(records)} of {len(records)} runs ended" in printed
+    assert f"**Runs:** {len(records)} of {len(records)} runs ended." in answer
+    headline = printed.partition("\n\nThe answer: ")[0].splitlines()[-1]
+    assert f"**{escape(headline)}**" in answer, "the terminal shows the sentence that opens the answer"
     assert "The answer: results/toy/answer.md" in printed
     assert not folder.wandb.exists()
     assert not list(folder.path.rglob("*.ckpt"))
