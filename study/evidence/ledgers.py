@@ -16,7 +16,8 @@ from study.counting.architecture import SHAPE
 from study.counting.parameters import TOTALS
 from study.evidence.learning_rates import RATE, CellSearch, searches
 from study.laws.reading import differing_columns
-from study.laws.tables import RunTable, Selection, numbered, tidy_table
+from study.laws.table_files import tidy_table
+from study.laws.tables import RunTable, Selection, number_runs
 from study.store.named_files import read_parquet
 from study.store.sweep_folder import SweepFolder
 
@@ -58,7 +59,7 @@ NUMBERS = (RATE, "seed", "tokens", "loss_nats", "unigram_entropy_nats", *LEDGER_
 def open_ledger(path: Path) -> RunTable:
     """The table of a results folder or of a file, selected for laws; see selected.
 
-    Raises InputError where the folder has no ledger, or none of its runs has ended, and as study.laws.tables.read_table does.
+    Raises InputError where the folder has no ledger or none of its runs has ended, and as study.laws.table_files.read_table.
     """
     if not path.is_dir():
         return selected(RunTable.read(path))
@@ -87,8 +88,8 @@ def selected(table: RunTable) -> RunTable:
         counts={"parameters": LEDGER_PARAMETERS, "flops": LEDGER_FLOPS},
         excluded=unusable(ledger, cells),
         unbracketed=unusable(ledger, cells, bracketed_only=True),
-        runs=numbered(runs_of(ledger)),
-        clusters=numbered(shapes_of(ledger)),
+        runs=number_runs(runs_of(ledger)),
+        clusters=number_runs(shapes_of(ledger)),
         cluster="shape",
         validation=validation_names(ledger),
         settings=sweep.varied() if is_there(sweep.sweep_file) else variant_columns_of(ledger),

@@ -12,7 +12,7 @@ from study.base.quantities import plural
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.observations import Observations
-from study.laws.tables import read_table
+from study.laws.table_files import read_table
 from study.laws.uncertainty import percentile_interval
 from study.replicating.comparison import Number, Study
 
@@ -39,8 +39,8 @@ def observations(path: Path) -> Observations:
     numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
     points = numbers[np.isfinite(numbers).all(axis=1) & (numbers > 0).all(axis=1)]
     if (len(table), len(points)) != (POINTS, POINTS):
-        told = f"holds {len(points)} points of numbers above zero in {plural(len(table), 'row')}, not {POINTS}"
-        raise InputError.at(str(path), f"{told}; give Epoch's svg_extracted_data.csv")
+        message = f"holds {len(points)} points of numbers above zero in {plural(len(table), 'row')}, not {POINTS}"
+        raise InputError.at(str(path), f"{message}; give Epoch's svg_extracted_data.csv")
     points = points.sort_values("loss", kind="stable").iloc[:-5].sort_index()
     parameters, flops, loss = (points[name].to_numpy(dtype=float) for name in COLUMNS)
     return Observations.of({"parameters": parameters, "tokens": flops / (6 * parameters)}, loss)
@@ -55,11 +55,11 @@ def study(path: Path | None) -> Study:
     """The published numbers beside ours; skipped where the points are not at hand."""
     if path is None:
         return Study(TITLE, SOURCE, METHOD, skipped="its points have no stated licence and are not here; give --chinchilla")
-    found = estimate(path)
-    numbers = [Number(name, value, found.estimates[name], 0.005) for name, value in ESTIMATES.items()]
+    fitted = estimate(path)
+    numbers = [Number(name, value, fitted.estimates[name], 0.005) for name, value in ESTIMATES.items()]
     for name, published in INTERVALS.items():
-        percentiles = percentile_interval(found.resampled[:, found.law.parameters.index(name)])
+        percentiles = percentile_interval(fitted.resampled[:, fitted.law.parameters.index(name)])
         ends = zip(("2.5%", "97.5%"), published, percentiles, strict=True)
         numbers += [Number(f"{name}, {end}", value, float(ours), 0.05) for end, value, ours in ends]
-    numbers.append(Number("objective", OBJECTIVE, found.objective, 1e-6))
-    return Study(TITLE, SOURCE, METHOD, found.status, tuple(numbers))
+    numbers.append(Number("objective", OBJECTIVE, fitted.objective, 1e-6))
+    return Study(TITLE, SOURCE, METHOD, fitted.status, tuple(numbers))
