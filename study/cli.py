@@ -17,7 +17,7 @@ from study.base.errors import InputError
 HOMES = {
     "models": ("params", "compare", "figures", "shapes", "latency"),
     "sweeps": ("plan", "launch", "report", "status", "stop", "retry", "exclude"),
-    "laws": ("fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
+    "laws": ("laws", "fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "scores": ("score", "features", "export", "import-encoder"),
     "bench": ("bench",),
     "trackers": ("sync", "import-wandb"),

@@ -49,13 +49,14 @@ def role_options(*roles: str) -> Callable[[Any], Any]:
 
 
 def selection_options(command: Any) -> Any:
-    """The options that say which rows count, which of them are of one run, and whether odd sizes are meant."""
+    """Add the options that select rows, name the run of each, and accept odd units."""
     for option in (
         click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are."),
+        click.option("--best-of", metavar="COLUMNS", help="Keep the best row of each combination of these, as in N,D."),
         click.option(
             "--cluster",
             metavar="COLUMN",
-            help="The run of a row: its checkpoints are resampled and held out together. Of a ledger, shapes are resampled.",
+            help="The run of a row: its checkpoints are resampled and held out together.  [default: what the rows show]",
         ),
         click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'."),
     ):
@@ -66,7 +67,7 @@ def selection_options(command: Any) -> Any:
 def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """Which columns mean what and which rows count, as far as options say it: the roles and the rest of a Source."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
-    selects = ("where", "cluster", "budget", "any_units")
+    selects = ("where", "cluster", "budget", "any_units", "best_of")
     selection: dict[str, Any] = {name: given.pop(name) for name in selects if name in given}
     return given, selection
 
@@ -129,8 +130,17 @@ huber_delta_option = click.option(
 
 
 @click.command()
+@as_json
+def laws(as_json: bool) -> None:
+    """List the scaling laws: formulas, conventions and sources."""
+    from study.laws.catalogue import laws_as_text, laws_to_dict
+
+    click.echo(json.dumps(laws_to_dict(), indent=1, ensure_ascii=False) if as_json else laws_as_text())
+
+
+@click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", help="chinchilla, power-floor, …; without it all are listed.")
+@click.option("--law", help="chinchilla, power-floor, …; study laws lists them.")
 @role_options(*_ROLES)
 @selection_options
 @click.option(
@@ -145,19 +155,19 @@ huber_delta_option = click.option(
 def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     """Fit a scaling law to a TABLE, and forecast large runs.
 
-    TABLE is any csv, jsonl or parquet, or a results folder; its largest runs are forecast from the others. COLUMN is a name or
-    arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
+    TABLE is a csv, jsonl, parquet or xlsx, or a results folder; its largest runs are forecast from the others. COLUMN is a name
+    or arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
     """
     from study.laws.catalogue import find_law
     from study.laws.estimation import Settings
     from study.laws.law_fits import fit_table
     from study.laws.reading import TableQuery
 
-    name = find_law(law).name
+    opened, name = _opened(table), find_law(law).name
     choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
     held_out = options.pop("held_out")
     roles, selection = _given(options)
-    _show(fit_table(TableQuery(_opened(table), roles, **selection), name, Settings(**choices), held_out), as_json)
+    _show(fit_table(TableQuery(opened, roles, **selection), name, Settings(**choices), held_out), as_json)
 
 
 @click.command("score-law")

@@ -1,1 +1,3 @@
-"""Scaling laws for anybody's table: reading it, fitting, intervals, forecasts, compute-optimal frontiers. Knows no sweep."""
+"""Scaling laws for any table: reading it, fitting, intervals, forecasts and compute-optimal frontiers. Nothing here knows
+sweeps.
+"""

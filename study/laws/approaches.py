@@ -1,4 +1,4 @@
-"""Every approach to the compute-optimal frontier on one table, side by side."""
+"""Every approach to the compute-optimal frontier of one table, side by side."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from study.base.grouping import grouped
 from study.base.text import status_words
 from study.laws.catalogue import LAWS
 from study.laws.columns import find_columns
-from study.laws.estimation import Fit, fit
+from study.laws.estimation import DEFAULT_SETTINGS, Fit, fit
 from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
 from study.laws.law import Floats
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
+from study.laws.residual_tests import merge_by_size
 from study.laws.uncertainty import FEWEST_CLUSTERS, draw_counts, percentile_interval
 
 Approaches = dict[str, Frontier | str]
@@ -27,9 +28,9 @@ Approaches = dict[str, Frontier | str]
 
 @dataclass(frozen=True)
 class Frontiers:
-    """The frontier by every approach, or in words why there is none, and what to know of how the table was read.
+    """The frontier by every approach, or why there is none, with notes on how the table was read.
 
-    `budgets` are the least and the largest FLOPs of the rows, `parameters` the column or expression that counts N.
+    `budgets` are the least and the largest FLOPs, `parameters` the column or expression that counts N.
     """
 
     approaches: Approaches
@@ -43,7 +44,7 @@ class Frontiers:
         return {"approaches": approaches, "notes": list(self.notes)}
 
     def to_text(self) -> str:
-        """The frontiers for readers, each reason why there is none once; under them why rows hardly tell one, and the notes."""
+        """The frontiers for readers, each reason against one once, then doubts and notes."""
         lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
         for name, one in self.approaches.items():
             if isinstance(one, str):
@@ -58,7 +59,7 @@ class Frontiers:
 
 
 RESAMPLES = 200
-"""Resamples of the clusters for an approach that goes through best runs, where rows share clusters."""
+"""Resamples of the clusters for an approach through best runs."""
 
 _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
     "envelope": envelope,
@@ -70,12 +71,11 @@ _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
 
 
 def frontiers(query: TableQuery) -> Frontiers:
-    """The frontier by every approach, or in words why there is none.
+    """Find the frontier by every approach, or say why there is none.
 
-    Where rows share runs, as checkpoints do, or other clusters, every interval is of resamples of these. Tokens are C/(6·N)
-    where the source or its table has FLOPs but no tokens. C is what orders the runs, but for the parametric approach, whose
-    minimum has a closed form at 6·N·D alone. Raises InputError where the table cannot be read, and with every reason where no
-    approach finds one.
+    Intervals resample clusters where rows share them. Tokens are C/(6·N) where only FLOPs are given. C is what orders the runs,
+    but for the parametric approach, whose minimum is closed at 6·N·D alone. Raises InputError where the table cannot be read,
+    and where no approach finds a frontier.
     """
     if _only_flops(query):
         query = replace(query, roles={**query.roles, "tokens": "C/(6*N)"})
@@ -83,26 +83,28 @@ def frontiers(query: TableQuery) -> Frontiers:
     if not len(points):
         raise InputError.at(str(query.table.path), "no row is left that has a number in all of parameters, tokens and loss")
     check_split(points.columns["parameters"], points.columns["tokens"])
+    with suppress(InputError):
+        points = merge_by_size(LAWS["chinchilla"], points, DEFAULT_SETTINGS)
     ways: dict[str, Callable[[], Frontier]] = {
         name: partial(resample_frontier, points, each) for name, each in _APPROACHES.items()
     }
     ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
-    found = {name: _attempt(way) for name, way in ways.items()}
-    if all(isinstance(one, str) for one in found.values()):
-        raise InputError(Problem(who, reason) for who, reason in _refused(found))
+    result = {name: _attempt(way) for name, way in ways.items()}
+    if all(isinstance(one, str) for one in result.values()):
+        raise InputError(Problem(who, reason) for who, reason in _refused(result))
     budgets = float(points.budget.min()), float(points.budget.max())
-    return Frontiers(found, budgets, points.roles["parameters"], points.notes())
+    return Frontiers(result, budgets, points.roles["parameters"], points.notes())
 
 
-def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
-    """Each reason why there is no frontier once, after the approaches that it is of."""
-    refused = {name: one for name, one in found.items() if isinstance(one, str)}
+def _refused(result: Approaches) -> Iterator[tuple[str, str]]:
+    """Each reason against a frontier once, with its approaches."""
+    refused = {name: one for name, one in result.items() if isinstance(one, str)}
     for reason, names in grouped(refused, refused.__getitem__).items():
         yield ", ".join(names), reason
 
 
 def _only_flops(query: TableQuery) -> bool:
-    """Whether FLOPs are given or found, and tokens neither."""
+    """Whether FLOPs are known, and tokens are not."""
     names = [str(name) for name in query.table.frame.columns]
     flops, tokens = (role in query.roles or bool(find_columns(role, names)) for role in ("flops", "tokens"))
     return flops and not tokens
@@ -111,37 +113,36 @@ def _only_flops(query: TableQuery) -> bool:
 def resample_frontier(
     points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier], resamples: int = RESAMPLES
 ) -> Frontier:
-    """The frontier by an approach through best runs; where rows share clusters, with a 95% interval that takes these as drawn.
+    """The frontier by an approach through best runs, with a 95% interval over clusters where rows share them.
 
-    They are drawn with replacement, all rows of one together (Efron 1979): a run's checkpoints lie off the law together, and a
-    shape's runs. The interval holds that of the line, too: on a grid of sizes and tokens the best models of every resample may
-    lie on one line of the grid, by which resamples alone are certain of its slope. Fewer than three give no interval, nor does
-    a line that has none. Where over 5% of the resamples have no frontier it is weakly identified.
+    Clusters are drawn with replacement, all rows of one together (Efron 1979). The interval also holds that of the line: on a
+    grid the best models of every resample may lie on one line of the grid. Fewer than three clusters give no interval, nor does
+    a line without one. Where over 5% of the resamples have no frontier it is weakly identified.
     """
     rows = np.array([points.columns["parameters"], points.budget, points.response])
     compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
-    found, clusters = replace(approach(*rows), compute=compute), points.n_clusters
-    if clusters == len(points) or found.interval is None:
-        return found
+    result, clusters = replace(approach(*rows), compute=compute), points.n_clusters
+    if clusters == len(points) or result.interval is None:
+        return result
     if clusters < FEWEST_CLUSTERS:
-        return replace(found, interval=None)
+        return replace(result, interval=None)
     exponents = []
     for draw in draw_counts(clusters, resamples, seed=0):
         with suppress(InputError):
             exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
     low, high = percentile_interval(np.array(exponents))
-    of_line = found.interval
-    found = replace(found, interval=(min(of_line[0], float(low)), max(of_line[1], float(high))) if exponents else None)
+    of_line = result.interval
+    result = replace(result, interval=(min(of_line[0], float(low)), max(of_line[1], float(high))) if exponents else None)
     if (lost := resamples - len(exponents)) <= 0.05 * resamples:
-        return found
-    return replace(found, status="weakly_identified", reasons=(f"{lost} of {resamples} resamples have no frontier",))
+        return result
+    return replace(result, status="weakly_identified", reasons=(f"{lost} of {resamples} resamples have no frontier",))
 
 
-def _of_law(found: Fit) -> Frontier:
-    """The frontier of a law whose fit says what it is; raises InputError for one that ended on a bound or failed."""
-    if not found.usable:
-        raise InputError.at(found.law.name, f"its fit is {status_words(found.status, found.reasons)}")
-    return parametric(found)
+def _of_law(result: Fit) -> Frontier:
+    """The frontier of a law; raises InputError for a fit that failed or ended on a bound."""
+    if not result.usable:
+        raise InputError.at(result.law.name, f"its fit is {status_words(result.status, result.reasons)}")
+    return parametric(result)
 
 
 def _attempt(way: Callable[[], Frontier]) -> Frontier | str:

@@ -168,9 +168,23 @@ LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
 
 
 def find_law(name: str | None, place: str = "--law") -> Law:
-    """The law of this name, in any case; raises InputError with the nearest, or all where none is near or given."""
+    """Find a law by name, in any case; raises InputError with the nearest name, or all names."""
     if name is None:
         raise InputError.at(place, f"is missing; known: {', '.join(LAWS)}")
     if (law := LAWS.get(name.lower())) is None:
         raise InputError.at(place, f"{name!r} is no known law; {nearest(name.lower(), [*LAWS])}")
     return law
+
+
+def laws_to_dict() -> list[dict[str, object]]:
+    """Every law as plain values."""
+    fields = ("name", "formula", "predicts", "variables", "parameters", "conventions", "source")
+    return [{field: getattr(law, field) for field in fields} for law in LAWS.values()]
+
+
+def laws_as_text() -> str:
+    """Every law for readers: its formula, what it reads and predicts, its conventions and its source."""
+    return "\n\n".join(
+        f"{law.name}: {law.formula}\n  {law.predicts} from {', '.join(law.variables)}\n  {law.conventions}\n  {law.source}"
+        for law in LAWS.values()
+    )

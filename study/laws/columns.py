@@ -1,9 +1,9 @@
-"""The columns of a stranger's table: which one means what, by its name, and which values look to be in other units."""
+"""The columns of a table: which one means what by its name, and which values appear to be in other units."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ SYMBOLS = {
     "C": "flops",
     "L": "loss",
 }
-"""What an expression may call a column of this study where the table has none of that name: C/(6*N)."""
+"""By symbol: the role that it stands for in an expression such as C/(6*N), where no column has that name."""
 
 SYNONYMS = {
     "parameters": "parameters params nparams nparameters numparams numparameters paramcount modelsize totalparams n",
@@ -35,30 +35,33 @@ SYNONYMS = {
     "score": "score accuracy acc",
     "run": "run runid runname",
 }
-"""By role: the names, plain, that a column may have."""
+"""By role: normalised column names that mean it."""
 
 _UNITS = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "b": 1e9, "g": 1e9, "billion": 1e9, "t": 1e12, "trillion": 1e12}
 
 SHOWN = 5
-"""So many rows are named."""
+"""The number of rows that a message names."""
 
 _SMALLEST = {"parameters": 5e4, "tokens": 5e5, "flops": 1e12, "unique_tokens": 5e5}
 _LARGEST = 1e100
 _SHARES = ("score", "error")
 _PERCENT = 100.0
 _LARGEST_LOSS = 13.0
+_SIZES = ("parameters", "tokens", "flops")
+_FEWEST_TOKENS_A_PARAMETER = 0.1
+_SURELY = 5.0
 _BITS_PER_BYTE = 1.3
 _ALIKE = 1e-3
 _LN2 = float(np.log(2))
 
 
 def plain(name: str) -> str:
-    """A name without case, spaces, signs, and what stands in brackets at its end."""
+    """Normalise a name: lower case, letters and digits only, without a bracket at its end."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[(\[].*$", "", name).lower())
 
 
 def find_columns(role: str, names: Iterable[str]) -> list[str]:
-    """The columns that a role may be: those of its very name or symbol, or else those called like it."""
+    """Find the columns that may have a role: the one of that very name or symbol, else all with a synonym."""
     symbols = [symbol for symbol, meant in SYMBOLS.items() if meant == role]
     known = list(names)
     exact = [name for name in (role, *symbols) if name in known]
@@ -66,7 +69,7 @@ def find_columns(role: str, names: Iterable[str]) -> list[str]:
 
 
 def unit_in(name: str) -> float | None:
-    """The factor that a name says its values are in, as in `Model Size (B)` or `tokens_millions`; None where it says none."""
+    """The factor that a column name states, as in `Model Size (B)` or `tokens_millions`; None where it states none."""
     words = re.findall(r"[a-z]+", name.lower())
     bracket = re.search(r"[(\[]\s*([A-Za-z]+)[^)\]]*[)\]]\s*$", name)
     last = bracket[1].lower() if bracket else (words[-1] if len(words) > 1 else "")
@@ -75,7 +78,7 @@ def unit_in(name: str) -> float | None:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one role at the rows in use: where they were read from, and the numbers of the rows from 1 on."""
+    """The values of one role in the rows in use, with the column they came from and the row numbers, from 1."""
 
     role: str
     name: str
@@ -83,97 +86,156 @@ class Values:
     rows: NDArray[np.int64]
 
     def shown(self, which: NDArray[np.bool_]) -> str:
-        """The first rows of a kind with their values."""
+        """The first of the selected rows with their values, as text."""
         rows = [f"row {row} ({value:.6g})" for row, value in zip(self.rows[which], self.values[which], strict=True)]
         return ", ".join(rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
 
 
-def not_positive(found: Values) -> list[Problem]:
-    """Sizes and losses that no logarithm has; a score or an error rate may be zero, where it is fitted as it is."""
-    bad = found.values <= 0
-    if found.role in _SHARES or not bad.any():
+def not_positive(column: Values) -> list[Problem]:
+    """Sizes and losses without a logarithm; scores and error rates may be zero."""
+    bad = column.values <= 0
+    if column.role in _SHARES or not bad.any():
         return []
-    message = f"must be positive, but is not in {found.shown(bad)}; mend these rows or leave them out with --where"
-    return [Problem(_place(found), message)]
+    message = f"must be positive, but is not in {column.shown(bad)}; mend these rows or leave them out with --where"
+    return [Problem(_place(column), message)]
 
 
-def beyond_arithmetic(found: Values) -> list[Problem]:
-    """Numbers so large or small that a product of two has no logarithm any more, in whatever units."""
-    size = np.abs(found.values)
+def beyond_arithmetic(column: Values) -> list[Problem]:
+    """Numbers so large or small that the product of two has no logarithm."""
+    size = np.abs(column.values)
     beyond = (size > _LARGEST) | ((size > 0) & (size < 1 / _LARGEST))
     if not beyond.any():
         return []
     range_ = f"between {1 / _LARGEST:g} and {_LARGEST:g}"
-    message = f"must be {range_}, but is not in {found.shown(beyond)}; mend these rows or leave them out with --where"
-    return [Problem(_place(found), message)]
+    message = f"must be {range_}, but is not in {column.shown(beyond)}; mend these rows or leave them out with --where"
+    return [Problem(_place(column), message)]
 
 
-def odd_counts(found: Values) -> list[Problem]:
-    """Counts too small to be counts, all of them or some rows."""
-    small = found.values < _SMALLEST.get(found.role, 0.0)
+def odd_counts(column: Values) -> list[Problem]:
+    """Values too small to be counts, in all rows or in some."""
+    small = column.values < _SMALLEST.get(column.role, 0.0)
     if not small.any():
         return []
-    median = float(np.median(found.values))
-    if median >= _SMALLEST[found.role]:
-        message = f"is too small to be a count in {found.shown(small)}, while the median is {median:.6g}: in other units?"
-        return [Problem(_place(found), f"{message} Mend these rows, leave them out with --where, or give --any-units")]
-    factors = [unit] if (unit := unit_in(found.name)) else [1e6, 1e9]
-    name = found.name if "`" in found.name else f"`{found.name}`"
-    option = option_name(found.role)
+    median = float(np.median(column.values))
+    if median >= _SMALLEST[column.role]:
+        message = f"is too small to be a count in {column.shown(small)}, while the median is {median:.6g}: in other units?"
+        return [Problem(_place(column), f"{message} Mend these rows, leave them out with --where, or give --any-units")]
+    factors = [unit] if (unit := unit_in(column.name)) else [1e6, 1e9]
+    name = column.name if "`" in column.name else f"`{column.name}`"
+    option = option_name(column.role)
     ways = " or ".join(f"{option} '1e{np.log10(factor):.0f}*{name}'" for factor in factors)
     first = np.arange(len(small)) == np.argmax(small)
-    message = f"is too small to be a count, as in {found.shown(first)}, with a median of {median:.6g}: in millions or billions?"
-    return [Problem(_place(found), f"{message} Then give {ways}; if it is right, --any-units")]
+    message = (
+        f"is too small to be a count, as in {column.shown(first)}, with a median of {median:.6g}: in millions or billions?"
+    )
+    return [Problem(_place(column), f"{message} Then give {ways}; if it is right, --any-units")]
 
 
-def odd_losses(found: Values, table: pd.DataFrame) -> list[Problem]:
-    """Losses that are perplexities or bits, where their size or another column shows it; `table` holds the same rows."""
-    if found.role != "loss":
+def odd_losses(column: Values, table: pd.DataFrame) -> list[Problem]:
+    """Losses that are perplexities or bits by their size or by another column; `table` holds the same rows."""
+    if column.role != "loss":
         return []
-    large = found.values > _LARGEST_LOSS
+    large = column.values > _LARGEST_LOSS
     if large.any():
         advice = "a perplexity, not nats? Mend these rows, leave them out with --where, or give --any-units"
-        return [Problem(_place(found), f"is too large in {found.shown(large)}: {advice}")]
+        return [Problem(_place(column), f"is too large in {column.shown(large)}: {advice}")]
     for name, other in _numeric(table):
-        if _same(other, 2.0**found.values):
-            said = f"is in bits: {name} is 2 to its power, as in row {found.rows[0]}"
-            return [Problem(_place(found), f"{said}; for nats give --loss '0.693147*`{found.name}`', for bits --any-units")]
-        if _same(other, found.values * _LN2):
-            said = f"is in bits: {name} is 0.6931 times it, as in row {found.rows[0]}"
-            return [Problem(_place(found), f"{said}; for nats give --loss '{name}', for bits --any-units")]
+        if _same(other, np.log(column.values)):
+            said = f"is a perplexity: {name} is its logarithm, as in row {column.rows[0]}"
+            return [Problem(_place(column), f"{said}; give --loss '{_quoted(name)}'")]
+        if _same(other, 2.0**column.values):
+            said = f"is in bits: {name} is 2 to its power, as in row {column.rows[0]}"
+            return [Problem(_place(column), f"{said}; for nats give --loss '0.693147*`{column.name}`', for bits --any-units")]
+        if _same(other, column.values * _LN2):
+            said = f"is in bits: {name} is 0.6931 times it, as in row {column.rows[0]}"
+            return [Problem(_place(column), f"{said}; for nats give --loss '{name}', for bits --any-units")]
     return []
 
 
-def odd_shares(found: Values, table: pd.DataFrame) -> list[Problem]:
-    """Scores and errors outside 0 to 1, which percentages are; `table` holds the columns that the values came from."""
-    if found.role not in _SHARES:
+def perplexities(column: Values) -> list[Problem]:
+    """A loss whose column is named perplexity, however low its values are."""
+    if column.role != "loss" or not re.search(r"ppl|perplex", column.name.lower()) or "log" in column.name.lower():
         return []
-    outside = (found.values < 0) | (found.values > 1)
+    return [
+        Problem(_place(column), f"is a perplexity by its name: give --loss 'log({_quoted(column.name)})'; if not, --any-units")
+    ]
+
+
+def swapped_names(column: Mapping[str, str]) -> list[Problem]:
+    """Parameters read from a column named like tokens, or tokens from one named like parameters."""
+    pairs = [(role, other) for role, other in (("parameters", "tokens"), ("tokens", "parameters")) if role in column]
+    return [
+        Problem(option_name(role), f"{column[role]!r} is called like {other}: are the two swapped? If not, --any-units")
+        for role, other in pairs
+        if find_columns(other, [column[role]]) and not find_columns(role, [column[role]])
+    ]
+
+
+def swapped_sizes(variables: Mapping[str, NDArray[np.float64]]) -> list[str]:
+    """Why parameters and tokens appear swapped: every model has seen far fewer tokens than it has parameters."""
+    if not {"parameters", "tokens"} <= set(variables):
+        return []
+    shares = variables["tokens"] / variables["parameters"]
+    if not len(shares) or shares.max() >= 1 or np.median(shares) >= _FEWEST_TOKENS_A_PARAMETER:
+        return []
+    return [f"every model has fewer tokens than parameters ({np.median(shares):.2g} a parameter): are the two swapped?"]
+
+
+def rising_response(
+    role: str, name: str, response: NDArray[np.float64], variables: Mapping[str, NDArray[np.float64]]
+) -> list[Problem]:
+    """A loss that rises with every size, or a score that falls with all, by least squares in logarithms."""
+    if len(response) < len(variables) + 4:
+        return []
+    sizes = {each: np.log(values) for each, values in variables.items() if each in _SIZES and np.ptp(values) > 0}
+    if not sizes or len(sizes) < len(variables) or np.ptp(response) == 0:
+        return []
+    design = np.column_stack([np.ones_like(response), *((each - each.mean()) / each.std() for each in sizes.values())])
+    slopes, *_ = np.linalg.lstsq(design, response, rcond=None)
+    left = response - design @ slopes
+    spread = np.linalg.pinv(design.T @ design).diagonal() * (left @ left) / (len(response) - design.shape[1])
+    worse = -slopes if role == "score" else slopes
+    if not (worse[1:] > _SURELY * np.sqrt(spread[1:]) + 1e-9 * np.abs(response).max()).all():
+        return []
+    way, other = ("falls", "a loss") if role == "score" else ("rises", "a score, or is its sign turned")
+    place = role if name == role else f"{role} ({name})"
+    return [Problem(place, f"{way} with {' and with '.join(sizes)}: is it {other}? If it is right, --any-units")]
+
+
+def odd_shares(column: Values, table: pd.DataFrame) -> list[Problem]:
+    """Scores and errors outside 0 to 1, such as percentages; `table` holds the source columns."""
+    if column.role not in _SHARES:
+        return []
+    outside = (column.values < 0) | (column.values > 1)
     if not outside.any():
         return []
-    message = f"must be from 0 to 1, but is not in {found.shown(outside)}"
-    if np.median(found.values) <= 1 or found.values.min() < 0 or found.values.max() > _PERCENT:
-        return [Problem(_place(found), f"{message}; mend these rows, leave them out with --where, or give --any-units")]
-    named = found.name if found.name.isidentifier() else f"`{found.name}`"
-    part = named if found.name in table.columns else f"({found.name})"
-    return [Problem(_place(found), f"{message}: in percent? Then give --{found.role} '{part}/100'; if not, --any-units")]
+    message = f"must be from 0 to 1, but is not in {column.shown(outside)}"
+    if np.median(column.values) <= 1 or column.values.min() < 0 or column.values.max() > _PERCENT:
+        return [Problem(_place(column), f"{message}; mend these rows, leave them out with --where, or give --any-units")]
+    named = column.name if column.name.isidentifier() else f"`{column.name}`"
+    part = named if column.name in table.columns else f"({column.name})"
+    return [Problem(_place(column), f"{message}: in percent? Then give --{column.role} '{part}/100'; if not, --any-units")]
 
 
-def loss_warnings(found: Values) -> list[str]:
-    """What a reader must know of a loss that is taken as it is."""
-    if found.role != "loss":
+def loss_warnings(column: Values) -> list[str]:
+    """Warnings about the unit of a loss that is accepted as it is."""
+    if column.role != "loss":
         return []
-    words = [word for word in ("bit", "bpb", "bpc") if word in found.name.lower()]
+    words = [word for word in ("bit", "bpb", "bpc") if word in column.name.lower()]
     if words:
-        return [f"{found.name} looks like bits: E, A and B are then in bits too (nats are bits · 0.6931)"]
-    if np.median(found.values) < _BITS_PER_BYTE:
-        median = f"{found.name} has a median of {np.median(found.values):.3g}"
+        return [f"{column.name} looks like bits: E, A and B are then in bits too (nats are bits · 0.6931)"]
+    if np.median(column.values) < _BITS_PER_BYTE:
+        median = f"{column.name} has a median of {np.median(column.values):.3g}"
         return [f"{median}, as low as bits per byte: E, A and B are in its unit, whichever it is"]
     return []
 
 
-def _place(found: Values) -> str:
-    return found.role if found.name == found.role else f"{found.role} ({found.name})"
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() or "`" in name else f"`{name}`"
+
+
+def _place(column: Values) -> str:
+    return column.role if column.name == column.role else f"{column.role} ({column.name})"
 
 
 def _numeric(table: pd.DataFrame) -> Sequence[tuple[str, NDArray[np.float64]]]:
@@ -182,5 +244,5 @@ def _numeric(table: pd.DataFrame) -> Sequence[tuple[str, NDArray[np.float64]]]:
 
 
 def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
-    """Whether two columns are one, up to rounding, and not constant."""
+    """Whether two columns are equal up to rounding, and not constant."""
     return len(one) > 2 and bool(np.ptp(other) > 0) and bool(np.allclose(one, other, rtol=_ALIKE, atol=0))

@@ -9,7 +9,7 @@ import numpy as np
 from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs
 
 LOG_WORTHS = (-3.0, 7.0)
-"""The range of log R, how many repeats are in the limit worth as much as new."""
+"""The range of log R, the number of repeats worth as much as new text in the limit."""
 
 _FLATTEST = 1e-3
 _LOG_COEFFICIENTS = (-30.0, 30.0)
@@ -18,7 +18,7 @@ _MOST_EXCESS = 50.0
 
 @dataclass(frozen=True)
 class Saturation:
-    """G = log(1 + R·(1 − exp(−r/R))), what r repeats are worth in logarithm, and its derivatives in r and in w = log R."""
+    """G = log(1 + R·(1 − exp(−r/R))), the log worth of r repeats, with derivatives in r and in w = log R."""
 
     value: Floats
     by_repeats: Floats
@@ -48,10 +48,10 @@ class Saturation:
 
 @dataclass(frozen=True)
 class RepeatedTokens(Law):
-    """E + A·N^−alpha + B·D′^−beta with D′ = U·(1 + R_D·(1 − exp(−(D/U − 1)/R_D))): U unique tokens, D seen in all.
+    """E + A·N^−alpha + B·D′^−beta with D′ = U·(1 + R_D·(1 − exp(−(D/U − 1)/R_D))) for U unique of D tokens.
 
-    A token's worth decays as it is repeated, R_D times being worth as much as new text in the limit. For tables whose models
-    are not too large for their unique tokens; data-constrained is for the others.
+    Repeats decay to the worth of R_D times the text. For models that are not too large for their unique tokens;
+    data-constrained is for the others.
     """
 
     variables = ("parameters", "tokens", "unique_tokens")
@@ -108,11 +108,11 @@ class _RepeatedSurface(CurvedSurface):
 
     def natural(self, theta: Floats) -> Floats:
         """The parameters of the literature, B × p."""
-        found = theta.copy()
-        found[:, 1] *= np.exp(theta[:, 3] * self.centres[0])
-        found[:, 2] *= np.exp(theta[:, 4] * self.centres[1])
-        found[:, 5] = np.exp(theta[:, 5])
-        return found
+        result = theta.copy()
+        result[:, 1] *= np.exp(theta[:, 3] * self.centres[0])
+        result[:, 2] *= np.exp(theta[:, 4] * self.centres[1])
+        result[:, 5] = np.exp(theta[:, 5])
+        return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""
@@ -122,7 +122,7 @@ class _RepeatedSurface(CurvedSurface):
         return slopes
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """A grid of floors, exponents and worths, its other two terms sharing the rest of the median."""
+        """A grid of floors, exponents and worths; the other terms share the rest of the median."""
         middle, least = float(np.median(response)), float(response.min())
         grid = np.meshgrid([0.3, 0.6, 0.9], [0.1, 0.3, 0.6], [0.1, 0.3, 0.6], [0.0, 1.5, 3.0])
         share, alpha, beta, worth = (axis.ravel() for axis in grid)
@@ -131,7 +131,7 @@ class _RepeatedSurface(CurvedSurface):
 
 
 def unique_and_repeats(columns: Columns) -> tuple[Floats, Floats]:
-    """The unique tokens seen, no more than were trained on, and how often they were seen again."""
+    """The unique tokens, no more than were trained on, and how often they were repeated."""
     unique = np.minimum(columns["tokens"], columns["unique_tokens"])
     return unique, columns["tokens"] / unique - 1
 
@@ -239,10 +239,7 @@ class _ConstrainedSurface(CurvedSurface):
         return term, slopes, bends
 
     def _optimum(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The logarithm of U_N less the mean of log N, with its derivatives.
-
-        It is (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, all centred likewise.
-        """
+        """The logarithm of U_N less the mean of log N, (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, with derivatives."""
         log_a, log_b, alpha, beta = (theta[:, place, None] for place in (1, 2, 3, 4))
         sum_ = np.log(alpha) - np.log(beta) + log_a - log_b + beta * self.tokens
         flat = np.ones_like(sum_)
@@ -259,10 +256,10 @@ class _ConstrainedSurface(CurvedSurface):
 
     def natural(self, theta: Floats) -> Floats:
         """The parameters of the literature, B × p."""
-        found = np.exp(theta)
-        found[:, [0, 3, 4]] = theta[:, [0, 3, 4]]
-        found[:, 1:3] *= np.exp(theta[:, 3:5] * self.centres)
-        return found
+        result = np.exp(theta)
+        result[:, [0, 3, 4]] = theta[:, [0, 3, 4]]
+        result[:, 1:3] *= np.exp(theta[:, 3:5] * self.centres)
+        return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""
@@ -272,7 +269,7 @@ class _ConstrainedSurface(CurvedSurface):
         return slopes
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """A grid of floors, exponents and worths, its other two terms sharing the rest of the median."""
+        """A grid of floors, exponents and worths; the other terms share the rest of the median."""
         middle, least = float(np.median(response)), float(response.min())
         grid = np.meshgrid([0.3, 0.6, 0.9], [0.15, 0.4], [0.15, 0.4], [0.5, 2.5], [0.5, 2.5])
         share, alpha, beta, worth_data, worth_size = (axis.ravel() for axis in grid)

@@ -1,9 +1,9 @@
-"""Arithmetic over the columns of a table, from text that a stranger may have written: parsed, never evaluated as Python.
+"""Arithmetic over the columns of a table, parsed from untrusted text and never evaluated as Python.
 
-The grammar is numbers, strings, columns, + − * / ** %, comparisons (also chained, and `in` a tuple), `and`, `or`, `not` (or
-& | ~) and brackets. What is compared with a missing value is neither true nor false, and `and`, `or` and `not` know three
-values, as in SQL. A column stands by its name, dotted names included (recipe.learning_rate). Names with spaces may stand as
-they are (Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
+The grammar has numbers, strings, columns, + − * / ** %, log, log2, log10, exp and sqrt, comparisons (also chained, and `in` a
+tuple), `and`, `or`, `not` (or & | ~) and brackets. Comparing a missing value gives neither true nor false; `and`, `or` and
+`not` have three values, as in SQL. Names may hold dots (recipe.learning_rate) and blanks (Model Size/1e6); any other name goes
+in backticks (`loss-c4`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pandas as pd
 from study.base.errors import InputError
 
 Columns = Callable[[str], "pd.Series[Any]"]
-"""Finds a column by its name; raises InputError where there is none."""
+"""Looks up a column by name; raises InputError where there is none."""
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -41,14 +41,21 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.In: lambda left, right: left.isin(right),
     ast.NotIn: lambda left, right: ~left.isin(right),
 }
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "exp": np.exp,
+    "sqrt": np.sqrt,
+}
 _LONGEST = 1000
 
 
 def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ()) -> Any:
-    """The value of an expression: a series, or a number where it names no column.
+    """Evaluate an expression to a series, or to a number where it names no column.
 
-    `names` are the known columns, of which those with spaces need no backticks. Raises InputError, at `place`, where the
-    text is outside the grammar, names no column, or mixes text with numbers.
+    `names` are the known columns; those with blanks need no backticks. Raises InputError at `place` where the text is outside
+    the grammar, names no column, or mixes text with numbers.
     """
     known, quoted = list(names), dict[str, str]()
 
@@ -59,7 +66,7 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
         quoted[name] = match[0].strip("`")
         return name
 
-    def found(name: str) -> pd.Series[Any]:
+    def result(name: str) -> pd.Series[Any]:
         try:
             return columns(quoted.get(name, name))
         except InputError as error:
@@ -75,7 +82,7 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
             raise ValueError(f"it is longer than {_LONGEST} characters")
         tree = ast.parse(re.sub(pattern, stand_in, text.strip()), mode="eval")
         with np.errstate(all="ignore"):
-            return _value(tree.body, found)
+            return _value(tree.body, result)
     except (SyntaxError, ValueError, TypeError, RecursionError, OverflowError, ZeroDivisionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         if isinstance(error, SyntaxError) and re.search(r"(?<![<>=!])=(?!=)", text):
@@ -103,6 +110,8 @@ def _value(node: ast.expr, columns: Columns) -> Any:
             return _joined(isinstance(node.op, ast.And), node.values, columns)
         case ast.Compare():
             return _compare(node, columns)
+        case ast.Call(func=ast.Name(id=name), args=[part], keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_number(_value(part, columns)))
     raise ValueError(f"{ast.unparse(node)!r} is not arithmetic or a comparison of columns")
 
 
@@ -127,7 +136,7 @@ def _number(value: Any) -> Any:
 
 
 def _joined(all_of: bool, conditions: list[ast.expr], columns: Columns) -> Any:
-    """Where all of these conditions hold, or any."""
+    """Where all of the conditions hold, or any."""
     return reduce(operator.and_ if all_of else operator.or_, [_truth(_value(each, columns)) for each in conditions])
 
 
@@ -146,7 +155,7 @@ def _compare(node: ast.Compare, columns: Columns) -> Any:
             raise ValueError("`is` compares no columns")
         if isinstance(kind, (ast.In, ast.NotIn)) and not (isinstance(left, pd.Series) and isinstance(right, list)):
             raise ValueError("`in` needs a column and a list of values")
-        found = _COMPARISONS[type(kind)](left, right)
+        result = _COMPARISONS[type(kind)](left, right)
         known = [one.notna() for one in (left, right) if isinstance(one, pd.Series)]
-        parts.append(found.astype("boolean").where(reduce(operator.and_, known)) if known else found)
+        parts.append(result.astype("boolean").where(reduce(operator.and_, known)) if known else result)
     return reduce(operator.and_, parts)

@@ -1,4 +1,4 @@
-"""Forecast or it did not happen: hold out the largest runs, predict them from the others, and compare."""
+"""Forecasts as tests: hold out the largest runs, predict them from the others, and compare."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
+from scipy.stats import binom
 
 from study.base.errors import InputError
 from study.base.quantities import plural, rounded
+from study.base.statistics import CONFIDENCE
 from study.base.text import status_words
 from study.laws.estimation import DEFAULT_SETTINGS, LEAST, Fit, Settings, fit
 from study.laws.law import Floats, Law
@@ -18,13 +21,13 @@ from study.laws.observations import Observations
 from study.laws.uncertainty import Status, degrees_of_freedom, percentile_interval
 
 HELD_OUT = 0.1
-"""The share of runs that are held out by default, the largest ones; at least one."""
+"""The default share of runs held out, the largest ones, at least one."""
 
 SAME_BUDGET = 0.1
-"""Runs share a budget where it is within so much of the largest of them, relatively."""
+"""The relative distance from the largest budget up to which runs share it."""
 
 FORECAST_RESAMPLES = 1000
-"""A forecast's interval needs no more resamples than these."""
+"""The most resamples for the interval of a forecast."""
 
 _ROUNDING = 1e-12
 _LISTED = 20
@@ -34,13 +37,12 @@ _CELLS = 5_000_000
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a law fitted to the smaller runs says about rows of larger budgets than any of theirs.
+    """What a law fitted to the smaller runs says of rows with larger budgets than theirs.
 
-    Errors of a loss are relative, (predicted − measured)/measured; those of a score or an error rate, which may be zero, are
-    differences, predicted − measured. The interval of a prediction holds the estimates of the resamples and the residuals of
-    the fit: 95% of rows should fall within it; `covered` says which did. Rows of one setting, or of one cluster, miss it
-    together: `independent` says how many of these there are, and what they are. `extrapolation` is the largest budget over the
-    largest one fitted.
+    Errors of a loss are relative, (predicted − measured)/measured; those of a score or an error rate are differences. An
+    interval combines resampled estimates with residuals, and should hold 95% of rows. Rows of one setting or cluster miss it
+    together: `independent` counts these and names them. `extrapolation` is the largest budget over the largest one fitted,
+    `widening` the factor by which intervals exceed those of the resamples.
     """
 
     status: Status
@@ -53,46 +55,66 @@ class Forecast:
     extrapolation: float
     relative: bool
     independent: tuple[int, str]
+    space: Space = "log"
+    widening: float = 1.0
 
     @property
     def errors(self) -> Floats:
-        """One a row held out: (predicted − measured)/measured of a loss, predicted − measured of a score."""
+        """By row held out: (predicted − measured)/measured of a loss, predicted − measured of a score."""
         differences = self.predicted - self.measured
         return differences / self.measured if self.relative else differences
 
     @property
     def mean_error(self) -> str:
-        """The mean of |error|, in percent of a loss, or of a score as it is."""
+        """The mean |error| as text, in percent for a loss."""
         mean = float(np.mean(np.abs(self.errors)))
         return f"{mean:.2%}" if self.relative else f"{mean:.4f}"
 
     @property
     def bias(self) -> str:
-        """The mean error, in percent of a loss, or of a score as it is."""
+        """The mean error as text, in percent for a loss."""
         mean = float(np.mean(self.errors))
         return f"{mean:+.2%}" if self.relative else f"{mean:+.4f}"
 
     @property
     def covered(self) -> NDArray[np.bool_]:
-        """Whether the interval holds the measured value; False where there is no interval."""
+        """Whether the interval holds the measured value; False without an interval."""
         rounding = _ROUNDING * np.abs(self.measured)
         return np.asarray((self.low - rounding <= self.measured) & (self.measured <= self.high + rounding))
 
     @property
+    def missed(self) -> bool:
+        """Whether intervals of 95% would cover so few rows in less than 5% of draws; rows of one cluster count as one."""
+        units = min(self.independent[0], len(self.labels))
+        hits = round(float(np.mean(self.covered)) * units)
+        return self.has_interval and bool(binom.cdf(hits, units, CONFIDENCE) <= 1 - CONFIDENCE + _ROUNDING)
+
+    @property
+    def missed_by(self) -> float:
+        """The root mean square of errors in standard errors of the prediction; 1 unless the forecast missed."""
+        if not self.missed:
+            return 1.0
+        ends = np.array([self.low, self.predicted, self.high, self.measured])
+        low, predicted, high, measured = np.log(ends) if self.space == "log" else ends
+        half = np.where(measured < predicted, predicted - low, high - predicted)
+        sizes = np.abs(measured - predicted) / np.maximum(half, 1e-300) * float(ndtri((1 + CONFIDENCE) / 2))
+        return max(1.0, float(np.sqrt(np.mean(sizes**2))))
+
+    @property
     def has_interval(self) -> bool:
-        """Whether there were resamples to make one of."""
+        """Whether there were resamples."""
         return bool(np.isfinite(self.low).all())
 
     @property
     def coverage(self) -> str:
-        """How many of the rows held out lie within their interval, and of how few settings or clusters they are, in words."""
+        """How many rows the interval covered, and of how few settings or clusters they are, as text."""
         if not self.has_interval:
             return "no interval"
         together = f" rows of {plural(*self.independent)}" if self.independent[0] < len(self.labels) else ""
         return f"interval covered {self.covered.sum()} of {len(self.labels)}{together}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The forecast as plain values; rows beyond the twenty of the largest error are left out."""
+        """The forecast as plain values, with the twenty rows of the largest errors."""
         errors, widths = self.errors, self._widths
         worst = np.argsort(-np.abs(errors), kind="stable")[:_LISTED]
         return {
@@ -104,17 +126,19 @@ class Forecast:
             self._error: rounded(float(np.mean(np.abs(errors))), max(LEAST, float(np.mean(widths)))),
             "bias": rounded(float(np.mean(errors)), max(LEAST, float(np.mean(widths)))),
             "covered": float(np.mean(self.covered)) if self.has_interval else None,
+            "missed_by": rounded(self.missed_by) if self.missed else None,
+            "widening": rounded(self.widening),
             "rows": [self._row(row) for row in sorted(worst.tolist())],
         }
 
     @property
     def _error(self) -> str:
-        """What `errors` are."""
+        """The name of the errors."""
         return "relative_error" if self.relative else "difference"
 
     @property
     def _widths(self) -> Floats:
-        """How wide the intervals of the errors are; not a number without resamples."""
+        """The widths of the intervals of the errors; not a number without resamples."""
         return np.asarray((self.high - self.low) / (self.measured if self.relative else 1.0))
 
     def _row(self, row: int) -> dict[str, Any]:
@@ -133,31 +157,50 @@ class Forecast:
 def forecast(
     law: Law, observations: Observations, settings: Settings = DEFAULT_SETTINGS, share: float = HELD_OUT
 ) -> Forecast | str:
-    """Hold out the runs of the largest budgets and predict what lies beyond the others; in words, why not, if these are few."""
+    """Hold out the runs of the largest budgets and predict what lies beyond the others; a text says why where it cannot.
+
+    Intervals widen by what the same forecast showed one step earlier, among the smaller runs.
+    """
     known, unseen = split_largest(observations, share)
     try:
         fitted = fit(law, known, limit_resamples(settings))
     except InputError as error:
         why = f"the law cannot be fitted ({'; '.join(map(str, error.problems))})"
         return explain_no_forecast(known, why)
-    return forecast_rows(fitted, unseen)
+    return forecast_rows(fitted, unseen, _widening(law, known, settings, share))
+
+
+def _widening(law: Law, known: Observations, settings: Settings, share: float) -> float:
+    """By how much intervals were too narrow when the largest of the known runs were forecast from the rest."""
+    smaller, larger = split_largest(known, share)
+    try:
+        return forecast_rows(fit(law, smaller, limit_resamples(settings)), larger).missed_by
+    except InputError:
+        return 1.0
+
+
+def describe_miss(outcome: Forecast | str) -> list[str]:
+    """Say that the largest runs lie outside the intervals of a forecast; nothing where they do not."""
+    if isinstance(outcome, str) or not outcome.missed:
+        return []
+    return [f"the forecast of the largest runs missed them: its {outcome.coverage}, mean |error| {outcome.mean_error}"]
 
 
 def explain_no_forecast(known: Observations, why: str) -> str:
-    """That nothing is forecast, in words: all runs are as large as those held out, or `why` the others do not serve."""
+    """Why there is no forecast: all runs are as large as those held out, or `why` the others do not suffice."""
     if not len(known):
         return "none: every run reaches the largest budget, so no smaller one is left to forecast from"
     return f"none: without the runs of the largest budgets {why}"
 
 
 def limit_resamples(settings: Settings) -> Settings:
-    """Settings with no more resamples than the interval of a forecast needs."""
+    """Settings with at most the resamples that a forecast needs."""
     return replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES))
 
 
-def forecast_rows(fitted: Fit, unseen: Observations) -> Forecast:
-    """What a fit says about rows that it has not seen."""
-    low, high = prediction_interval(fitted, unseen)
+def forecast_rows(fitted: Fit, unseen: Observations, widening: float = 1.0) -> Forecast:
+    """Predict rows that the fit has not seen, with intervals `widening` times as wide."""
+    low, high = prediction_interval(fitted, unseen, widening)
     return Forecast(
         status=fitted.status,
         n_fitted=fitted.n,
@@ -169,20 +212,25 @@ def forecast_rows(fitted: Fit, unseen: Observations) -> Forecast:
         extrapolation=float(np.max(unseen.budget) / np.max(fitted.observations.budget)),
         relative=fitted.law.predicts == "loss",
         independent=unseen.independent,
+        space=fitted.settings.space,
+        widening=widening,
     )
 
 
-def prediction_interval(fitted: Fit, unseen: Observations) -> tuple[Floats, Floats]:
-    """The 95% interval of each unseen value: every resample's prediction with a residual of the fit drawn for it."""
+def prediction_interval(fitted: Fit, unseen: Observations, widening: float = 1.0) -> tuple[Floats, Floats]:
+    """The 95% interval of each unseen value: each resample's prediction with a residual drawn for it."""
     most = max(_FEWEST_RESAMPLES, _CELLS // len(unseen))
     predicted, centres = fitted.predict(unseen.columns), fitted.predictions(unseen.columns, most=most)
     noise = Noise(fitted.residuals, len(fitted.law.parameters), fitted.observations.n_clusters)
-    return interval_of(predicted, centres, noise, fitted.settings.space, fitted.settings.seed)
+    low, high = interval_of(predicted, centres, noise, fitted.settings.space, fitted.settings.seed)
+    if fitted.settings.space == "log":
+        return predicted * (low / predicted) ** widening, predicted * (high / predicted) ** widening
+    return predicted + (low - predicted) * widening, predicted + (high - predicted) * widening
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The residuals of a fit of so many parameters to rows of so many clusters."""
+    """The residuals of a fit, with its numbers of parameters and clusters."""
 
     residuals: Floats
     parameters: int
@@ -190,52 +238,53 @@ class Noise:
 
     @property
     def widened(self) -> Floats:
-        """The residuals times √(n/(n − p)), for the parameters took part of them."""
+        """The residuals times √(n/(n − p)), for what the parameters absorbed."""
         n = len(self.residuals)
         return np.asarray(self.residuals * np.sqrt(n / max(1, n - self.parameters)))
 
     @property
     def freedom(self) -> int:
-        """The degrees of freedom by which they tell how widely rows scatter."""
+        """The degrees of freedom of the scatter of rows."""
         return degrees_of_freedom(len(self.residuals), self.parameters, self.clusters)
 
 
 def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, seed: int) -> tuple[Floats, Floats]:
-    """The 95% interval of each of the predictions, by those of the resamples (resamples × rows), a residual drawn for each.
+    """The 95% interval of each prediction from those of the resamples (resamples × rows) with a residual drawn for each.
 
-    What a resample and its residual are off by is times √(ν/χ²) of ν degrees of freedom, drawn for each, as a normal variable
-    becomes Student's by the scatter that few rows tell. Rows that are predicted alike have one interval. Not a number without
-    resamples. Of five to twenty sizes of a power, with a floor or without, the largest is within its interval in 92% to 98% of
-    draws, and would be by residuals and resamples alone in 87% to 94%. Sources: Stine 1985, Bootstrap prediction intervals for
-    regression, J. Am. Statist. Assoc. 80, 1026-1031; of few clusters Cameron and Miller 2015, sec. VI.
+    The deviation of a resample and its residual is multiplied by √(ν/χ²), drawn for each, as a normal variable becomes
+    Student's. Rows predicted alike have one interval. Not a number without resamples. For five to twenty sizes of a power, with
+    or without a floor, the largest lies within its interval in 92% to 98% of draws; by residuals and resamples alone in 87% to
+    94%. Sources: Stine 1985, Bootstrap prediction intervals for regression, J. Am. Statist. Assoc. 80, 1026-1031; for few
+    clusters Cameron and Miller 2015, sec. VI.
     """
     random = np.random.default_rng(seed)
-    drawn = random.choice(noise.widened, size=(len(centres), 1))
+    drawn = random.choice(np.sort(noise.widened), size=(len(centres), 1))
     scale = np.sqrt(noise.freedom / random.chisquare(noise.freedom, size=(len(centres), 1)))
     if space == "log":
         return percentile_interval(predicted * np.exp(scale * (np.log(centres / predicted) - drawn)))
     return percentile_interval(predicted + scale * (centres - predicted - drawn))
 
 
-def forecast_to_dict(told: Forecast | str) -> dict[str, Any]:
-    """A forecast as plain values; where there is none, its status is the words that say why."""
-    return {"status": told} if isinstance(told, str) else told.to_dict()
+def forecast_to_dict(outcome: Forecast | str) -> dict[str, Any]:
+    """A forecast as plain values; where there is none, its status says why."""
+    return {"status": outcome} if isinstance(outcome, str) else outcome.to_dict()
 
 
-def forecast_to_text(told: Forecast | str) -> str:
-    """A forecast in one line: its status, what was held out, the error, and whether the interval covered."""
-    if isinstance(told, str):
-        return f"forecast: {told}"
+def forecast_to_text(outcome: Forecast | str) -> str:
+    """A forecast on one line: status, rows held out, error, coverage."""
+    if isinstance(outcome, str):
+        return f"forecast: {outcome}"
     return (
-        f"forecast ({status_words(told.status)}): {plural(len(told.labels), 'row')} beyond the budgets fitted, up to "
-        f"{told.extrapolation:.3g} times the largest: mean |error| {told.mean_error}, bias {told.bias}, {told.coverage}"
+        f"forecast ({status_words(outcome.status)}): {plural(len(outcome.labels), 'row')} beyond the budgets fitted, up to "
+        f"{outcome.extrapolation:.3g} times the largest: mean |error| {outcome.mean_error}, bias {outcome.bias}, "
+        f"{outcome.coverage}"
     )
 
 
 def split_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
-    """The rows that a forecast is made from, which say nothing of what was left out before, and those that it is of.
+    """The rows to forecast from and the rows to forecast.
 
-    The largest runs are held out whole; a forecast is of their rows of larger budgets than any that is left.
+    The largest runs are held out whole; of their rows, those with larger budgets than any that is left are forecast.
     """
     held = select_largest_runs(observations, share)
     largest = observations.budget[~held].max(initial=0)
@@ -243,10 +292,10 @@ def split_largest(observations: Observations, share: float) -> tuple[Observation
 
 
 def select_largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
-    """The rows of the `share` of runs, at least one, whose largest budget is largest, and of all runs of as large a budget.
+    """The rows of the `share` of runs, at least one, with the largest budgets, and of all runs with as large a budget.
 
-    So neither seeds of one setting nor models of one budget stand on both sides; where that would hold out more than half of
-    the runs, only those of exactly the same budget are added.
+    Neither seeds of one setting nor models of one budget are then on both sides. Where that would hold out more than half of
+    the runs, only runs of exactly the same budget are added.
     """
     budgets = np.zeros(observations.n_runs)
     np.maximum.at(budgets, observations.runs, observations.budget)

@@ -1,13 +1,13 @@
-"""The compute-optimal model: how many parameters a budget should buy, by the three approaches of Hoffmann et al. 2022.
+"""The compute-optimal model: the parameters that a budget should buy, by the three approaches of Hoffmann et al. 2022.
 
-All give N* = scale·C^exponent (arXiv 2203.15556, sec. 3) over C training FLOPs; which parameters and which FLOPs are counted
-is up to the caller, and moves the exponent more than the approach does (arXiv 2406.12907).
+All give N* = scale·C^exponent (arXiv 2203.15556, sec. 3) over C training FLOPs. Which parameters and FLOPs are counted is up to
+the caller, and moves the exponent more than the approach does (arXiv 2406.12907).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -27,29 +27,29 @@ Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 Approach = Literal["envelope", "hull", "parabola", "akima", "parametric"]
 
 SAME_BUDGET = 0.1
-"""Runs share a budget where their FLOPs are within so much of the least of them, relatively."""
+"""The relative distance in FLOPs up to which runs share a budget."""
 
 ONE_LINE = 0.01
-"""Rows lie on a line in log N and log D where they spread by no more than so much across it, relatively."""
+"""The relative spread up to which rows lie on a line in log N and log D."""
 
 ONE_SPLIT = 2.0
-"""Runs of one budget are compared where their sizes, those of nine runs in ten, differ by more than so many times."""
+"""Runs of a budget are compared where the sizes of nine in ten differ by a larger factor."""
 
 APART = 1.25
-"""Models count as smaller or larger than another from so many times on."""
+"""The factor from which on a model is smaller or larger than another."""
 
 WINDOW = 1.0
-"""Runs count in a parabola by exp(−x²/2) of their distance in log N from the best run, in so many e-folds."""
+"""Runs count in a parabola by exp(−x²/2) of their distance in log N from the best run, in units of this."""
 
 FEWEST_BEST = 3
-"""Fewer best models leave a line through them no degree of freedom."""
+"""Fewer best models leave a line no degree of freedom."""
 
 _EDGE = 1e-6
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best number of parameters at one budget; `inside` tells whether smaller and larger models were tried there too."""
+    """The best number of parameters at a budget; `inside` says whether smaller and larger models were tried there."""
 
     flops: float
     parameters: float
@@ -59,11 +59,10 @@ class Best:
 
 @dataclass(frozen=True)
 class Frontier:
-    """N* = exp(log_scale)·C^exponent and the best models that it goes through; `compute` says how C was counted.
+    """N* = exp(log_scale)·C^exponent and the best models on it; `compute` says how C was counted.
 
-    The 95% interval of the exponent is Student's for a line through them, for which rows are independent runs, or from
-    resamples; None for fewer than three of them, for those of one size, and without resamples. `reasons` say why the rows
-    hardly tell it.
+    The 95% interval of the exponent is Student's for a line through independent runs, or from resamples; None for fewer than
+    three best models, for models of one size, and without resamples. `reasons` say why it is weakly identified.
     """
 
     approach: Approach
@@ -81,9 +80,9 @@ class Frontier:
 
 
 def check_split(parameters: Floats, tokens: Floats) -> None:
-    """Raise InputError where every budget was split in one way only, so that none says which way is best.
+    """Raise InputError where every budget was split in one way only, so that no split can be best.
 
-    That is where D is the same in all rows, or N, or where D grows as a power of N, as with so many tokens a parameter.
+    That is where D is the same in all rows, or N, or where D is a power of N, such as a fixed number of tokens a parameter.
     """
     if len(tokens) < 2:
         return
@@ -92,18 +91,18 @@ def check_split(parameters: Floats, tokens: Floats) -> None:
     same_parameters, same_tokens, one_line = np.ptp([*logs, across @ logs], axis=1) <= np.log1p(ONE_LINE)
     rows = plural(len(tokens), "row")
     if same_tokens:
-        told = f"all {rows} have the same tokens ({tokens[0]:.6g})"
+        message = f"all {rows} have the same tokens ({tokens[0]:.6g})"
     elif same_parameters:
-        told = f"all {rows} have the same parameters ({parameters[0]:.6g})"
+        message = f"all {rows} have the same parameters ({parameters[0]:.6g})"
     elif one_line and across[0] * across[1] < 0:
-        told = f"tokens go as parameters^{-across[0] / across[1]:.2f} in all {rows}, so each budget has one split"
+        message = f"tokens go as parameters^{-across[0] / across[1]:.2f} in all {rows}, so each budget has one split"
     else:
         return
-    raise InputError.at("compute", f"how to split it cannot be asked: {told}")
+    raise InputError.at("compute", f"how to split it cannot be asked: {message}")
 
 
 def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
-    """Approach 1: a line through the runs that no run of as few FLOPs beats, where smaller and larger ones were tried too."""
+    """Approach 1: a line through the runs that no run of as few FLOPs beats, where smaller and larger ones were tried."""
     _check_sizes(parameters, flops)
     order = np.lexsort((loss, flops))
     front = order[loss[order] < np.concatenate([[np.inf], np.minimum.accumulate(loss[order])[:-1]])]
@@ -111,7 +110,7 @@ def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
 
 
 def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
-    """Approach 1 on the lower convex hull of log loss over log FLOPs, which leaves out runs that only noise put in front.
+    """Approach 1 on the lower convex hull of log loss over log FLOPs, which omits runs on the front by noise.
 
     The hull is Andrew's monotone chain (1979), up to the run of the lowest loss.
     """
@@ -131,12 +130,12 @@ def iso_flop(
 ) -> Frontier:
     """Approach 2: at each budget the lowest point of a curve of loss over log N, and a line through these points.
 
-    `parabola` weighs runs by their distance from the best one (an infinite window gives the full-range parabola of the paper);
-    `akima` interpolates all runs (Akima 1970) and assumes no shape. Budgets of fewer than three sizes, of fewer than five for
-    `akima`, or whose best run has no smaller and larger one beside it, have no minimum and are left out.
+    `parabola` weighs runs by their distance from the best (an infinite window gives the full parabola of the paper); `akima`
+    interpolates all runs (Akima 1970). Budgets with fewer than three sizes (five for `akima`), or whose best run has no smaller
+    and larger one beside it, are left out.
     """
     _check_sizes(parameters, flops)
-    found = []
+    result = []
     for rows in iso_flop_groups(flops):
         sizes, losses = _by_size(np.log(parameters[rows]), loss[rows])
         if len(sizes) < (3 if valley == "parabola" else 5):
@@ -145,12 +144,12 @@ def iso_flop(
         lowest, level = _parabola(sizes, losses, window) if valley == "parabola" else _akima(sizes, losses)
         run, apart = sizes[np.argmin(losses)], np.log(APART) - _EDGE
         inside = sizes[0] + apart <= run <= sizes[-1] - apart and sizes[0] + _EDGE < lowest < sizes[-1] - _EDGE
-        found.append(Best(middle, float(np.exp(lowest)), level, bool(inside)))
-    return _line(valley, found)
+        result.append(Best(middle, float(np.exp(lowest)), level, bool(inside)))
+    return _line(valley, result)
 
 
 def iso_flop_groups(flops: Floats) -> Iterator[Rows]:
-    """The rows of each budget, from the smallest on."""
+    """The rows of each budget, smallest first."""
     rest = np.argsort(flops, kind="stable")
     while len(rest):
         together = flops[rest] <= flops[rest[0]] * (1 + SAME_BUDGET)
@@ -162,7 +161,7 @@ def parametric(fit: Fit) -> Frontier:
     """Approach 3: the minimum of a fitted Chinchilla law at C = 6·N·D.
 
     N* = (alpha·A/(beta·B))^(1/(alpha + beta))·(C/6)^(beta/(alpha + beta)). Raises InputError for any other law, and where a
-    term is not there, so that no split is best.
+    term is zero.
     """
     if not {"A", "B", "alpha", "beta"} <= set(fit.law.parameters) or set(fit.law.variables) != {"parameters", "tokens"}:
         raise InputError.at(fit.law.name, "has no closed frontier; fit chinchilla")
@@ -179,10 +178,9 @@ def parametric(fit: Fit) -> Frontier:
 
 
 def _check_sizes(parameters: Floats, flops: Floats) -> None:
-    """Raise InputError where nearly every budget was split in one way, so that a line through its best runs is the design's.
+    """Raise InputError where nearly every budget was split in one way, so that the line would be the design's.
 
-    That is where at equal C = N·D the sizes lie near to a line in log N and log D: less than ONE_SPLIT times between the 5th
-    and the 95th percentile of the rows.
+    That is where sizes at equal C = N·D differ by less than ONE_SPLIT between the 5th and the 95th percentile of the rows.
     """
     if len(flops) < 2:
         return
@@ -196,16 +194,16 @@ def _check_sizes(parameters: Floats, flops: Floats) -> None:
 
 
 def _across(logs: Floats) -> Floats:
-    """The direction in log N and log D, of length 1, in which rows spread least."""
+    """The direction in log N and log D, of length 1, of the least spread."""
     return np.asarray(np.linalg.eigh(np.cov(logs))[1][:, 0])
 
 
 def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[Best]:
-    """The runs of a front; inside are those between smaller and larger models, at budgets between the two ends of the sizes.
+    """The best runs of a front, inside where smaller and larger models were tried between the two ends of the sizes.
 
     At a run's budget a smaller model was tried where one has as many FLOPs or more, and a larger one where one has as few or
-    fewer. Up to the last budget at which the smallest size is in front, and from the first on at which the largest is, others
-    come to the front only between the FLOPs of its runs.
+    fewer. Up to the last budget at which the smallest size leads, and from the first at which the largest does, others lead
+    only between the FLOPs of its runs.
     """
     sizes, budgets, share = parameters[rows], flops[rows], 1 + SAME_BUDGET
     order, apart = np.argsort(parameters), APART * (1 - _EDGE)
@@ -215,40 +213,47 @@ def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[
     low = budgets[sizes < tried[0] * apart].max(initial=0.0)
     high = budgets[sizes > tried[-1] / apart].min(initial=np.inf)
     inside = (most * share >= budgets) & (fewest <= budgets * share) & (low < budgets) & (budgets < high)
-    found = zip(budgets.tolist(), sizes.tolist(), loss[rows].tolist(), inside.tolist(), strict=True)
-    return [Best(*one) for one in found]
+    result = zip(budgets.tolist(), sizes.tolist(), loss[rows].tolist(), inside.tolist(), strict=True)
+    return [Best(*one) for one in result]
 
 
 def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None) -> Frontier:
-    """Least squares of log N over log C through the best models that lie inside, picked of these `sizes`.
+    """Least squares of log N over log C through the best models inside, chosen from these `sizes`.
 
-    Student's interval is by the error HC3, which takes for each model its residual from the line through the others
-    (MacKinnon and White 1985): the lowest points of budgets of few sizes or flat valleys scatter more than others, and lie at
-    the ends. By one scatter for all intervals of the parabolas held the truth in 81% to 93% of draws, by this in 93% to 96%.
+    Student's interval uses the error HC3, each residual from the line through the others (MacKinnon and White 1985): lowest
+    points of few sizes or flat valleys scatter more and lie at the ends. With one scatter for all, intervals of the parabolas
+    held the truth in 81% to 93% of draws, with this in 93% to 96%.
 
-    A best model of a grid lies up to half a step beside the best one that could be, by residuals that do not show it where all
-    lie on one line of the grid: the variance then has that of a step between sizes added, step²/12.
+    A best model of a grid lies up to half a step beside the true one, which residuals do not show where all lie on one line of
+    the grid: the variance of a step between sizes, step²/12, is added.
     """
     used = [one for one in best if one.inside]
     x, y = np.log([[one.flops for one in used], [one.parameters for one in used]])
     if len(np.unique(x)) < 2:
         tried = f" of {len(best)}" if len(used) < len(best) else ""
-        told = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
-        raise InputError.at("", f"{told}, here are {len(np.unique(x))}{tried}")
+        message = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
+        raise InputError.at("", f"{message}, here are {len(np.unique(x))}{tried}")
     away = x - x.mean()
     spread = away @ away
     slope = away @ y / spread
     line = float(slope), float(y.mean() - slope * x.mean())
-    if reason := _why_no_interval(y):
+    reason = _why_no_interval(y)
+    buys = f"by its exponent of {slope:.2f} more compute buys {'smaller models' if slope < 0 else 'fewer tokens'}"
+    if reason and not 0 <= slope <= 1:
+        raise InputError.at("", f"{buys}: {reason}")
+    if reason:
         return Frontier(approach, *line, None, tuple(best), status="weakly_identified", reasons=(reason,))
     of_grid = 0.0 if sizes is None else np.mean(_steps(y, sizes) ** 2) / 12 / spread
     from_others = (y - y.mean() - slope * away) / (1 - 1 / len(x) - away**2 / spread)
     half = -stdtrit(len(x) - 2, (1 - CONFIDENCE) / 2) * (np.sum((away * from_others / spread) ** 2) + of_grid) ** 0.5
-    return Frontier(approach, *line, (float(slope - half), float(slope + half)), tuple(best))
+    frontier = Frontier(approach, *line, (float(slope - half), float(slope + half)), tuple(best))
+    if slope - half <= 1 and slope + half >= 0:
+        return frontier
+    return replace(frontier, status="weakly_identified", reasons=(buys,))
 
 
 def _why_no_interval(sizes: Floats) -> str:
-    """Why a line through best models of these log N says nothing of how sure its slope is; empty where it does."""
+    """Why a line through best models of these log N has no interval; empty where it has."""
     if len(sizes) < FEWEST_BEST:
         return f"its line goes through {len(sizes)} best models, and an interval needs {FEWEST_BEST} or more"
     if np.ptp(sizes) <= np.log1p(ONE_LINE):
@@ -257,7 +262,7 @@ def _why_no_interval(sizes: Floats) -> str:
 
 
 def _steps(logs: Floats, tried: Floats) -> Floats:
-    """From half way to the next smaller size to half way to the next larger one that was tried, in log N."""
+    """The width in log N from half way to the next smaller to half way to the next larger size tried."""
     grid = np.unique(np.log(tried))
     places = np.searchsorted(grid, logs)
     below, above = grid[np.maximum(places - 1, 0)], grid[np.minimum(places + 1, len(grid) - 1)]
@@ -265,13 +270,13 @@ def _steps(logs: Floats, tried: Floats) -> Floats:
 
 
 def _by_size(sizes: Floats, losses: Floats) -> tuple[Floats, Floats]:
-    """The sizes in order, each with the mean loss of its runs."""
+    """The sizes in order, with the mean loss of each."""
     unique, places = np.unique(sizes, return_inverse=True)
     return unique, np.bincount(places, losses) / np.bincount(places)
 
 
 def _parabola(sizes: Floats, losses: Floats, window: float) -> tuple[float, float]:
-    """The vertex of a weighted parabola in log N; the best run itself where it opens downwards."""
+    """The vertex of a weighted parabola in log N; the best run where it opens downwards."""
     best = sizes[np.argmin(losses)]
     weights = np.exp(-0.25 * ((sizes - best) / window) ** 2)
     square, slope, level = np.polyfit(sizes - best, losses, 2, w=weights)
@@ -286,10 +291,10 @@ def _akima(sizes: Floats, losses: Floats) -> tuple[float, float]:
     best = int(np.argmin(losses))
     between = sizes[max(0, best - 1)], sizes[min(len(sizes) - 1, best + 1)]
     curve = Akima1DInterpolator(sizes, losses)
-    found = minimize_scalar(lambda size: float(curve(size)), bounds=between, method="bounded", options={"xatol": 1e-8})
-    return float(found.x), float(found.fun)
+    result = minimize_scalar(lambda size: float(curve(size)), bounds=between, method="bounded", options={"xatol": 1e-8})
+    return float(result.x), float(result.fun)
 
 
 def _turns_right(x: Floats, y: Floats, one: int, two: int, three: int) -> bool:
-    """Whether the middle of three points lies on or above the line from the first to the third."""
+    """Whether the middle of three points lies on or above the line between the others."""
     return bool((x[two] - x[one]) * (y[three] - y[one]) - (y[two] - y[one]) * (x[three] - x[one]) <= 0)

@@ -1,4 +1,4 @@
-"""Laws as objects: a formula over the columns of a table, and its parameters by their names in the literature."""
+"""Laws as objects: a formula over the columns of a table, with parameters named as in the literature."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
 Pairs = Mapping[tuple[int, int], Floats]
-"""Second derivatives, each B × n, by pair of parameters, the first not later."""
+"""Second derivatives, each B × n, by pair of parameters in the law's order."""
 
 STEEPEST = 10.0
-"""The largest exponent that a fit may end on; the steepest in the literature are below 2."""
+"""The largest exponent that a fit may reach; the steepest in the literature are below 2."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Derivatives:
 
 
 class Surface(ABC):
-    """A law at the rows of one table, in coordinates θ that suit the fit: a function of many θ at a time (B × p).
+    """A law at the rows of one table, in coordinates θ that suit the fit, for many θ at a time (B × p).
 
-    θ has one entry a parameter, in the law's order; the entry of an exponent is the exponent itself.
+    θ has one entry for each parameter, in the law's order; an exponent is its own entry.
     """
 
     @property
@@ -49,7 +49,7 @@ class Surface(ABC):
         """Values, gradients and curvature."""
 
     def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature, B × p; θ itself unless a law says otherwise."""
+        """The parameters of the literature, B × p; by default θ itself."""
         return theta
 
     def natural_slopes(self, theta: Floats) -> Floats:
@@ -58,7 +58,7 @@ class Surface(ABC):
 
     @abstractmethod
     def starts(self, response: Floats, count: int) -> Floats:
-        """θ to start a fit from, one a row: `count` of them, or a grid of the law's own, however long."""
+        """Starting values of θ, one a row: `count` of them, or a fixed grid."""
 
 
 class CurvedSurface(Surface):
@@ -66,7 +66,7 @@ class CurvedSurface(Surface):
 
     @abstractmethod
     def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
-        """Values (B × n), gradients (B × n × p), and second derivatives, those that are not 0 everywhere."""
+        """Values (B × n), gradients (B × n × p), and the second derivatives that are not 0 everywhere."""
 
     def value(self, theta: Floats) -> Floats:
         """The law's values, B × n."""
@@ -89,7 +89,7 @@ class CurvedSurface(Surface):
 class Law(ABC):
     """A formula with its parameters.
 
-    `predicts` is the column that the formula gives, `conventions` say what its variables count, and `source` where it is from.
+    `predicts` is the column that the formula gives, `conventions` say what its variables count, and `source` cites the paper.
     """
 
     name: str
@@ -111,15 +111,15 @@ class Law(ABC):
     @property
     @abstractmethod
     def exponents(self) -> tuple[str, ...]:
-        """The parameters that say how fast the response changes: those whose profile is worth knowing."""
+        """The parameters that set how fast the response changes, which are profiled."""
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The parameters, above zero, of which rows tell little where their interval spans a large factor."""
+        """The positive parameters that are poorly determined where their interval spans a large factor."""
         return self.exponents
 
     def fewest_values(self, variable: str) -> int:
-        """How many values of a variable the law needs to tell its effect."""
+        """The number of values of a variable that its effect needs."""
         return 2
 
     @abstractmethod
@@ -131,5 +131,5 @@ class Law(ABC):
         """The formula at many sets of parameters (B × p) and all rows, B × n."""
 
     def predict(self, estimates: Mapping[str, float], columns: Columns) -> Floats:
-        """The formula at parameters given by name, one value a row; raises KeyError where one is missing."""
+        """The formula at named parameters, one value a row; raises KeyError where a name is missing."""
         return np.asarray(self.values(np.array([[estimates[name] for name in self.parameters]]), columns)[0])

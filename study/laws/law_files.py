@@ -1,4 +1,4 @@
-"""A fitted law as a file, the JSON that `study fit --json` prints, and the loss that it predicts for a shape."""
+"""A fitted law as a file, the JSON of `study fit --json`, and its loss for a shape."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ from study.laws.minimising import Space
 from study.laws.observations import VOCABULARY
 from study.laws.uncertainty import UNUSABLE
 
-_DOUBTS = {"weakly_identified": "is weakly identified", "reads_no_order": "is of encoders that read no word order"}
-"""What is told of a law by the status of its fit."""
+_DOUBTS = {
+    "weakly_identified": "is weakly identified",
+    "lack_of_fit": "leaves something out",
+    "missed_forecast": "missed the largest runs that it was fitted to",
+    "reads_no_order": "is of encoders that read no word order",
+}
+"""By status of a fit: what notes say of its law."""
 
 
 @dataclass(frozen=True)
 class FittedLaw:
     """A law of loss with its estimates; `convention` says which of the TOTALS its variable `parameters` counts.
 
-    `notes` say what is weak or odd about its fit, `ranges` over which values of its variables it was fitted, and `alike` what
-    else its runs had in common; all are empty where the file does not say.
+    `notes` describe doubts about its fit, `ranges` the values of its variables, and `alike` what else its runs had in common;
+    all are empty where the file does not say.
     """
 
     law: Law
@@ -44,20 +49,17 @@ class FittedLaw:
     alike: Mapping[str, int] = field(default_factory=dict)
 
     def loss_nats(self, architecture: Architecture, tokens: float | None) -> float:
-        """The loss that the law predicts for a shape after so many tokens; raises InputError where it needs tokens."""
+        """The loss of a shape after a number of tokens; raises InputError where tokens are missing."""
         columns = {name: np.array([value]) for name, value in self._values(architecture, tokens).items()}
         return float(self.law.predict(self.estimates, columns)[0])
 
     def beyond(self, architecture: Architecture, tokens: float | None) -> set[str]:
-        """The variables of the law whose values for a shape lie outside those it was fitted to."""
+        """The variables whose values for a shape lie outside the range of the fit."""
         values = self._values(architecture, tokens)
         return {name for name, (low, high) in self.ranges.items() if not low <= values[name] <= high}
 
     def notes_on(self, shapes: Sequence[Architecture], vocabulary: int, tokens: float | None) -> list[str]:
-        """What to know of the losses that it gives shapes of a vocabulary after so many tokens: its notes, and what is unlike.
-
-        That is the vocabulary of its runs, and for each of its variables how many shapes lie beyond what it was fitted to.
-        """
+        """Notes on the losses of shapes: those of the fit, another vocabulary, and shapes outside the ranges."""
         notes = [*self.notes]
         if (fitted := self.alike.get(VOCABULARY, vocabulary)) != vocabulary:
             notes.append(
@@ -73,7 +75,7 @@ class FittedLaw:
         ]
 
     def _values(self, architecture: Architecture, tokens: float | None) -> dict[str, float]:
-        """What the law's variables are for a shape."""
+        """The values of the law's variables for a shape."""
         if tokens is None and "tokens" in self.law.variables:
             raise InputError.at("--tokens", f"is missing; {self.law.name} gives the loss after a number of tokens, such as 1B")
         values: dict[str, float] = {size: getattr(architecture, size) for size in SIZES}
@@ -82,7 +84,7 @@ class FittedLaw:
 
 
 class _Rows(Strict):
-    """What `study fit --json` prints about the rows behind a fit."""
+    """What `study fit --json` prints about the rows of a fit."""
 
     warnings: tuple[str, ...] = ()
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
@@ -90,54 +92,81 @@ class _Rows(Strict):
 
 
 def read_law(path: Path, convention: str | None = None) -> FittedLaw:
-    """The law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts where the law has it.
+    """Read the law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts.
 
-    `convention`, one of TOTALS, is that total where the file names a column of somebody's table instead. Raises InputError,
-    with every problem, where the file holds no law of loss in the sizes of a shape and tokens, where it says that the fit
-    failed or ended on a bound, and where it names another total than `convention`.
+    `convention`, one of TOTALS, is that total where the file names a column of another table. Raises InputError, with every
+    problem, where the file holds no law of loss in the sizes of a shape and tokens, where its fit failed or ended on a bound,
+    and where it names another total than `convention`.
     """
     values = _read(path)
     name = values.get("law")
     if not isinstance(name, str):
         raise InputError.at(str(path), f"holds no law ({shown(name)} under 'law'); give what study fit --json prints")
     law = find_law(name, str(path))
-    problems = [
-        Problem(str(path), f"{name} needs {variable}, which a shape does not have")
-        for variable in law.variables
-        if variable not in (*SIZES, "parameters", "tokens")
-    ]
-    if law.predicts != "loss":
-        problems.append(Problem(str(path), f"{name} predicts the {law.predicts}, not the loss"))
-    estimates = values.get("estimates")
-    known: Mapping[str, Any] = estimates if isinstance(estimates, dict) else {}
-    for parameter in law.parameters:
-        if not isinstance(known.get(parameter), int | float) or isinstance(known[parameter], bool):
-            problems.append(Problem(f"{path}: estimates.{parameter}", f"is {shown(known.get(parameter))}, not a number"))
-    columns = values.get("columns") or {}
-    told: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
-    place = f"{path}: columns.parameters"
-    if "parameters" in law.variables and told not in TOTALS and convention is None:
-        message = f"{shown(told)} is none of {', '.join(TOTALS)}; say by --law-convention which of them your column counts"
-        problems.append(Problem(place, message))
-    if told in TOTALS and convention not in (None, told):
-        problems.append(Problem(place, f"is {told}, and --law-convention says {convention}; leave the option out"))
-    status, reasons = values.get("status"), "; ".join(map(str, values.get("reasons") or ()))
-    if status in UNUSABLE:
-        message = f"holds a fit of {name} that {'failed' if status == 'failed' else 'ended on a bound'} ({reasons}); "
-        problems.append(Problem(str(path), f"{message}fit another law, or more runs"))
-    if problems:
+    estimates, missing = _estimates(law, values, path)
+    counted, unclear = _count_of_parameters(law, values, path, convention)
+    if problems := [*_unsuitable(law, path), *missing, *unclear, *_unusable(law, values, path)]:
         raise InputError(problems)
-    notes = [f"{name} {_DOUBTS[status]} ({reasons})"] if status in _DOUBTS else []
     rows = _Rows.parse({key: values[key] for key in _Rows.model_fields if key in values}, str(path))
-    notes += [f"{name} was fitted with a warning: {warning}" for warning in rows.warnings]
+    notes = [*_doubts(law, values), *(f"{name} was fitted with a warning: {warning}" for warning in rows.warnings)]
     ranges = {variable: rows.ranges[variable] for variable in law.variables if variable in rows.ranges}
-    known_estimates = {name: float(known[name]) for name in law.parameters}
-    return FittedLaw(law, known_estimates, convention or told, tuple(notes), ranges, rows.alike)
+    return FittedLaw(law, estimates, counted, tuple(notes), ranges, rows.alike)
+
+
+def _unsuitable(law: Law, path: Path) -> list[Problem]:
+    """Why a law gives no loss for a shape."""
+    foreign = [variable for variable in law.variables if variable not in (*SIZES, "parameters", "tokens")]
+    problems = [Problem(str(path), f"{law.name} needs {variable}, which a shape does not have") for variable in foreign]
+    if law.predicts != "loss":
+        problems.append(Problem(str(path), f"{law.name} predicts the {law.predicts}, not the loss"))
+    return problems
+
+
+def _estimates(law: Law, values: Mapping[str, Any], path: Path) -> tuple[dict[str, float], list[Problem]]:
+    """The estimates of a file by parameter, and a problem for each that is missing or no number."""
+    given = values.get("estimates")
+    known: Mapping[str, Any] = given if isinstance(given, dict) else {}
+    numbers = {name: value for name, value in known.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+    missing = [name for name in law.parameters if name not in numbers]
+    problems = [Problem(f"{path}: estimates.{name}", f"is {shown(known.get(name))}, not a number") for name in missing]
+    return {name: float(numbers[name]) for name in law.parameters if name in numbers}, problems
+
+
+def _count_of_parameters(law: Law, values: Mapping[str, Any], path: Path, convention: str | None) -> tuple[str, list[Problem]]:
+    """Which total the variable `parameters` counts, and why that is unclear."""
+    columns = values.get("columns") or {}
+    counted: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
+    place = f"{path}: columns.parameters"
+    if counted in TOTALS and convention not in (None, counted):
+        return counted, [Problem(place, f"is {counted}, and --law-convention says {convention}; leave the option out")]
+    if counted not in TOTALS and convention is None and "parameters" in law.variables:
+        choices = ", ".join(TOTALS)
+        message = f"{shown(counted)} is none of {choices}; say by --law-convention which of them your column counts"
+        return "", [Problem(place, message)]
+    return convention or str(counted), []
+
+
+def _unusable(law: Law, values: Mapping[str, Any], path: Path) -> list[Problem]:
+    """That the fit of a file failed or ended on a bound."""
+    if (status := values.get("status")) not in UNUSABLE:
+        return []
+    ended = "failed" if status == "failed" else "ended on a bound"
+    return [Problem(str(path), f"holds a fit of {law.name} that {ended} ({_reasons(values)}); fit another law, or more runs")]
+
+
+def _doubts(law: Law, values: Mapping[str, Any]) -> list[str]:
+    """What the status of a fit says against it."""
+    doubt = _DOUBTS.get(str(values.get("status")))
+    return [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
+
+
+def _reasons(values: Mapping[str, Any]) -> str:
+    return "; ".join(map(str, values.get("reasons") or ()))
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How an earlier fit was made, without its table: law, what its columns mean, settings, and the share held out."""
+    """How an earlier fit was made: law, columns, settings, and the share held out, without the table."""
 
     law: str
     source: Mapping[str, Any]
@@ -145,12 +174,12 @@ class FitOptions:
     held_out: float
 
     def refuse_contradictions(self, path: Path, given: Mapping[str, object]) -> None:
-        """Raise InputError for every option, by its name, that is given beside these and says something else than they do."""
-        told = {"law": self.law, **self.source, **self.source["roles"]}
+        """Raise InputError for every option that contradicts these."""
+        counted = {"law": self.law, **self.source, **self.source["roles"]}
         problems = [
-            Problem(option_name(name), f"is {value!r}, and {path} says {told[name]!r}; leave out it or --as")
+            Problem(option_name(name), f"is {value!r}, and {path} says {counted[name]!r}; leave out it or --as")
             for name, value in given.items()
-            if told.get(name) and value != told[name]
+            if counted.get(name) and value != counted[name]
         ]
         if problems:
             raise InputError(problems)
@@ -165,6 +194,7 @@ class _Options(Strict):
     budget: Text | None
     any_units: bool
     bracketed_only: bool
+    best_of: Text | None = None
     huber_delta: Positive | None
     space: Space
     bootstrap: Index
@@ -174,7 +204,7 @@ class _Options(Strict):
 
 
 def read_options(path: Path) -> FitOptions:
-    """The options of a JSON file that `study fit --json` printed; raises InputError where it holds none."""
+    """Read the options of a file of `study fit --json`; raises InputError where it holds none."""
     values = _read(path)
     name = values.get("law")
     if "options" not in values or not isinstance(name, str):

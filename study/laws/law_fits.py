@@ -1,4 +1,4 @@
-"""One law, one table: the fit with its forecast, as JSON or for readers."""
+"""One law fitted to one table, with its forecast, as JSON or for readers."""
 
 from __future__ import annotations
 
@@ -7,75 +7,34 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.stats import f
 
 from study.base.errors import InputError, option_name
 from study.base.quantities import DIGITS, plural, rounded, rounded_all
-from study.base.statistics import CONFIDENCE, pooled_variance
 from study.base.text import status_words
 from study.laws.catalogue import find_law
 from study.laws.estimation import DEFAULT_SETTINGS, Fit, Settings, fit
-from study.laws.forecasting import HELD_OUT, Forecast, forecast, forecast_to_dict, forecast_to_text
-from study.laws.law import Floats
-from study.laws.observations import Observations
+from study.laws.forecasting import HELD_OUT, Forecast, describe_miss, forecast, forecast_to_dict, forecast_to_text
 from study.laws.reading import TableQuery, read_observations
+from study.laws.residual_tests import (
+    LackOfFit,
+    ReplicateNoise,
+    bend_of_residuals,
+    describe_bend,
+    describe_lack_of_fit,
+    measure_lack_of_fit,
+    merge_by_size,
+    replicate_noise,
+)
 
 PROFILED_ROWS = 5000
-"""Larger tables get no profiles, since their bootstrap says the same; nor do those whose rows share errors, which it counts."""
-
-
-@dataclass(frozen=True)
-class ReplicateNoise:
-    """The standard deviation of the response, relative to it, between rows alike in every variable of the law."""
-
-    relative: float
-    degrees_of_freedom: int
-    groups: int
-
-
-def replicate_noise(observations: Observations) -> ReplicateNoise | None:
-    """The noise between replicates (seeds), pooled over groups of rows that share all variables; None where none do."""
-    table = np.column_stack(list(observations.columns.values()))
-    _, groups = np.unique(table, axis=0, return_inverse=True)
-    counts = np.bincount(groups.ravel())
-    if (counts == 1).all() or (observations.response <= 0).any():
-        return None
-    ordered = np.log(observations.response)[np.argsort(groups.ravel(), kind="stable")]
-    variance, freedom = pooled_variance(np.split(ordered, np.cumsum(counts)[:-1]))
-    return ReplicateNoise(float(np.sqrt(variance)), freedom, int((counts > 1).sum()))
-
-
-@dataclass(frozen=True)
-class LackOfFit:
-    """How far a law misses the settings that it was fitted to, in what replicates of one scatter, and p if it were right.
-
-    √F of the lack of fit, the mean square of what residuals hold beside the scatter of replicates, over the square of that
-    scatter (Draper and Smith 1998, sec. 2.1); `ratio` is about 1 where the law is right.
-    """
-
-    ratio: float
-    p_value: float
-
-
-def measure_lack_of_fit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> LackOfFit | None:
-    """The misfit of residuals of least squares in logarithms; None where these are few, or replicates agree exactly.
-
-    Few are settings no more than parameters. Of a right law of four to six settings a parameter or fewer p is below 5% in 6% to
-    7% of draws; by the residuals of Huber's loss, which are no least squares, it would be in 8% to 12%.
-    """
-    spare = len(residuals) - noise.degrees_of_freedom - parameters
-    if spare < 1 or noise.relative == 0:
-        return None
-    beside = max(0.0, float(residuals @ residuals) - noise.degrees_of_freedom * noise.relative**2)
-    ratio = beside / spare / noise.relative**2
-    return LackOfFit(float(np.sqrt(ratio)), float(f.sf(ratio, spare, noise.degrees_of_freedom)))
+"""Larger tables get no profiles, nor do tables with clusters, since the bootstrap covers them."""
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs.
+    """A fit with profiles of its exponents, replicate noise, and its forecast of the largest runs.
 
-    `query` is the table as it was read, and `held_out` the share of runs that the forecast holds out.
+    `query` is how the table was read, `held_out` the share of runs that the forecast holds out.
     """
 
     query: TableQuery
@@ -87,54 +46,60 @@ class LawFit:
 
     @cached_property
     def lack_of_fit(self) -> LackOfFit | None:
-        """How far the law misses its settings beside the noise between replicates, where these and logarithms are fitted."""
-        found = self.fit
-        if self.noise is None or found.settings.space != "log":
+        """How far the law misses its settings beside replicate noise, for fits in logarithms."""
+        fitted = self.fit
+        if self.noise is None or fitted.settings.space != "log":
             return None
-        by_squares = fit(found.law, found.observations, replace(found.settings, huber_delta=np.inf, bootstrap=0))
-        return measure_lack_of_fit(by_squares.residuals, len(found.law.parameters), self.noise)
+        by_squares = fit(fitted.law, fitted.observations, replace(fitted.settings, huber_delta=np.inf, bootstrap=0))
+        return measure_lack_of_fit(by_squares.residuals, len(fitted.law.parameters), self.noise)
+
+    def judged(self) -> LawFit:
+        """The same with lack of fit and a missed forecast in the status of the fit."""
+        lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
+        fitted = self.fit.with_reasons("lack_of_fit", [reason for reason in lacking if reason])
+        return replace(self, fit=fitted.with_reasons("missed_forecast", describe_miss(self.forecast)))
 
     @property
     def name(self) -> str:
-        """The law, and of which rows where a condition left others out."""
+        """The law's name, with the row filter if there is one."""
         where = self.query.where
         return f"{self.fit.law.name} where {where}" if where else self.fit.law.name
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold."""
-        told, noise = forecast_to_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
+        """All of it as plain values for JSON."""
+        outcome, noise = forecast_to_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
         profiles = {name: [rounded(end, high - low) for end in (low, high)] for name, (low, high) in self.profiles.items()}
         missed = None if self.lack_of_fit is None else rounded_all(vars(self.lack_of_fit), DIGITS)
-        more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": told}
+        more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": outcome}
         more["options"] = self._options()
         return self.fit.to_dict() | more
 
     def _options(self) -> dict[str, Any]:
-        """What study.laws.law_files.read_options needs to read and fit the same again."""
+        """What study.laws.law_files.read_options reads to fit the same again."""
         query, settings = self.query, self.fit.settings
-        selection = {name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only")}
+        selection = {
+            name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only", "best_of")
+        }
         delta = settings.huber_delta if np.isfinite(settings.huber_delta) else None
         return {"roles": dict(query.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
 
     def to_text(self) -> str:
         """The fit for readers, its status first."""
-        found = self.fit
-        lines = [f"{found.law.name}: {found.law.formula}", f"status: {status_words(found.status)}"]
-        lines += [f"  {reason}" for reason in found.reasons]
-        roles = found.observations.roles
-        used = (*found.law.variables, found.law.predicts)
+        fitted = self.fit
+        lines = [f"{fitted.law.name}: {fitted.law.formula}", f"status: {status_words(fitted.status)}"]
+        lines += [f"  {reason}" for reason in fitted.reasons]
+        roles = fitted.observations.roles
+        used = (*fitted.law.variables, fitted.law.predicts)
         lines.append("columns: " + ", ".join(f"{role} = {roles[role]}" for role in used if role in roles))
-        lines.append(f"{found.observations.counted}, {len(found.excluded)} excluded")
+        lines.append(f"{fitted.observations.counted}, {len(fitted.excluded)} excluded")
         lines.append(
-            f"objective {found.objective:.6g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"
+            f"objective {fitted.objective:.6g} (Huber, delta {fitted.settings.huber_delta:g}, {fitted.settings.space}, summed)"
         )
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
-        lines += [self._row(name) for name in found.law.parameters]
-        if (missed := describe_lack_of_fit(self.lack_of_fit)) is not None:
-            lines += ["", missed]
+        lines += [self._row(name) for name in fitted.law.parameters]
         lines += ["", forecast_to_text(self.forecast), *self._exclusion_lines()]
-        lines += [f"warning: {warning}" for warning in found.observations.warnings]
+        lines += [f"warning: {warning}" for warning in fitted.observations.warnings]
         return "\n".join(line.rstrip() for line in lines)
 
     def _row(self, name: str) -> str:
@@ -149,50 +114,43 @@ class LawFit:
 
 
 def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> LawFit:
-    """Fit a law, by its name, to a table.
+    """Fit a law, by name, to a table.
 
-    Raises InputError where the table, its columns, their values or the number of points cannot serve the law, and for columns
-    that it does not read.
+    Raises InputError where the table, its columns, values or number of points cannot serve the law, and for roles that it does
+    not read.
     """
     law = find_law(law_name)
-    observations = read_observations(query, law)
+    observations = merge_by_size(law, read_observations(query, law), settings)
     if unread := [option_name(role) for role in query.roles if role not in observations.roles]:
         raise InputError.at(
             ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
         )
-    found = fit(law, observations, settings)
-    profiled = found.observations.n_clusters == found.n <= PROFILED_ROWS and bool(found.intervals)
-    profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
-    told = forecast(law, observations, settings, held_out)
-    return LawFit(query, held_out, found, profiles, replicate_noise(observations), told)
+    fitted = fit(law, observations, settings)
+    profiled = fitted.observations.n_clusters == fitted.n <= PROFILED_ROWS and bool(fitted.intervals)
+    profiles = {name: fitted.profile(name).interval for name in law.exponents if profiled}
+    outcome = forecast(law, observations, settings, held_out)
+    return LawFit(query, held_out, fitted, profiles, replicate_noise(observations), outcome).judged()
 
 
-def fit_every_count(found: LawFit) -> dict[str, LawFit | str]:
-    """The law fitted in every count of the FLOPs, or else of the parameters, that its table knows; in words, why not.
+def fit_every_count(fitted: LawFit) -> dict[str, LawFit | str]:
+    """Fit the law in every count of FLOPs, or else of parameters, that its table knows, or say why not.
 
-    By the table's column; empty where the law reads neither, or the table counts them in one way.
+    By column; empty where the law reads neither, or the table has no counts.
     """
-    counts = found.query.table.counts
-    role = next((role for role in ("flops", "parameters") if role in found.fit.law.variables and role in counts), None)
-    return {} if role is None else {count: _counted(found, role, count) for count in counts[role]}
+    counts = fitted.query.table.counts
+    role = next((role for role in ("flops", "parameters") if role in fitted.fit.law.variables and role in counts), None)
+    return {} if role is None else {count: _counted(fitted, role, count) for count in counts[role]}
 
 
-def _counted(found: LawFit, role: str, count: str) -> LawFit | str:
-    """The law with another count, itself where it is the same."""
-    roles = {**found.query.roles, role: count}
-    if roles == found.query.roles:
-        return found
+def _counted(fitted: LawFit, role: str, count: str) -> LawFit | str:
+    """The law with another count, or itself where it is the same."""
+    roles = {**fitted.query.roles, role: count}
+    if roles == fitted.query.roles:
+        return fitted
     try:
-        return fit_table(replace(found.query, roles=roles), found.fit.law.name, found.fit.settings, found.held_out)
+        return fit_table(replace(fitted.query, roles=roles), fitted.fit.law.name, fitted.fit.settings, fitted.held_out)
     except InputError as error:
         return str(error.problems[0])
-
-
-def describe_lack_of_fit(found: LackOfFit | None) -> str | None:
-    """That a law misses its settings by more than their replicates scatter, in words; None where that may be chance."""
-    if found is None or found.p_value >= 1 - CONFIDENCE:
-        return None
-    return f"settings miss the law {found.ratio:.1f} times as far as replicates tell, so that it leaves something out"
 
 
 def _span(interval: tuple[float, float] | None) -> str:

@@ -16,7 +16,7 @@ Space = Literal["log", "linear"]
 
 MOST_STEPS = 300
 TOLERANCE = 1e-14
-"""A fit has converged when the best guaranteed step would lower the objective by less than this share of it."""
+"""A fit has converged when the best guaranteed step gains less than this share of the objective."""
 
 _CELLS_AT_A_TIME = 30_000
 _ROUNDING = 1e-16
@@ -29,11 +29,10 @@ _TOUCH = 1e-12
 
 @dataclass(frozen=True)
 class Objective:
-    """Σᵢ wᵢ·huber(rᵢ) with huber(r) = r²/2 up to |r| = delta and delta·(|r| − delta/2) beyond: summed, never averaged.
+    """Σᵢ wᵢ·huber(rᵢ) with huber(r) = r²/2 up to |r| = delta and delta·(|r| − delta/2) beyond: summed, not averaged.
 
-    r is log f − log y in the space `log`, f − y in `linear`; an infinite delta gives least squares. Weights are B × n, one
-    row a fit, so that a bootstrap's resamples (how often each row was drawn) share one table. `squares` adds that share of
-    r²/2 to each row's part.
+    r is log f − log y in the space `log`, f − y in `linear`; an infinite delta gives least squares. Weights are B × n, one row
+    a fit, such as the counts of a bootstrap's resamples. `squares` adds that share of r²/2 to each row's part.
     """
 
     surface: Surface
@@ -61,20 +60,20 @@ class Objective:
         The majoriser is Σ wᵢ·min(1, delta/|rᵢ|)·∇rᵢ∇rᵢᵀ of iteratively reweighted least squares (Huber 1981, sec. 7.8): its
         steps always descend, if slowly, and need no curvature of the law.
         """
-        found = self._in_space(theta)
-        slopes, residuals = found.jacobian, self._compared(found.value)
+        result = self._in_space(theta)
+        slopes, residuals = result.jacobian, self._compared(result.value)
         size = np.abs(residuals)
         psi = weights * self._psi(residuals)
         gradient = np.matmul(psi[:, None, :], slopes)[:, 0]
         bend = weights * ((size <= self.delta) + self.squares)
-        hessian = _gram(slopes, bend - (psi if self.space == "log" else 0.0)) + found.curvature(psi)
+        hessian = _gram(slopes, bend - (psi if self.space == "log" else 0.0)) + result.curvature(psi)
         steady = weights * (np.minimum(1.0, self.delta / np.maximum(size, 1e-300)) + self.squares)
         return gradient, hessian, _gram(slopes, steady)
 
     def scores(self, theta: Floats) -> Floats:
         """The gradient of each row's part of the objective at one θ, n × p."""
-        found = self._in_space(theta[None])
-        return np.asarray(self._psi(self._compared(found.value)[0])[:, None] * found.jacobian[0])
+        result = self._in_space(theta[None])
+        return np.asarray(self._psi(self._compared(result.value)[0])[:, None] * result.jacobian[0])
 
     def slopes(self, theta: Floats) -> Floats:
         """The gradient of each row's residual at one θ, n × p."""
@@ -85,14 +84,14 @@ class Objective:
         return np.clip(residuals, -self.delta, self.delta) + self.squares * residuals
 
     def _in_space(self, theta: Floats) -> Derivatives:
-        """The law's values, with the gradients of the residuals; their curvature lacks −∇r∇rᵀ in the space `log`."""
-        found = self.surface.derivatives(theta)
+        """The law's values with the gradients of the residuals; in the space `log` the curvature lacks −∇r∇rᵀ."""
+        result = self.surface.derivatives(theta)
         if self.space == "linear":
-            return found
+            return result
         with np.errstate(divide="ignore", invalid="ignore"):
-            inverse = 1.0 / found.value
+            inverse = 1.0 / result.value
         return Derivatives(
-            found.value, found.jacobian * inverse[:, :, None], lambda weights: found.curvature(weights * inverse)
+            result.value, result.jacobian * inverse[:, :, None], lambda weights: result.curvature(weights * inverse)
         )
 
     def _compared(self, value: Floats) -> Floats:
@@ -104,7 +103,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Minima:
-    """Where each fit ended (B × p), its objective there, and whether no step would lower it further."""
+    """Where each fit ended (B × p), its objective, and whether no step would lower it."""
 
     theta: Floats
     value: Floats
@@ -112,12 +111,12 @@ class Minima:
 
 
 def minimise(objective: Objective, theta: Floats, weights: Floats, within: tuple[Floats, Floats] | None = None) -> Minima:
-    """The minimum of each of B fits, from its own start, within the law's bounds or others (B × p, equal to hold one fixed).
+    """Minimise B fits, each from its own start, within the law's bounds or others (B × p, equal to fix a parameter).
 
-    Newton steps with the exact Hessian H, damped towards the steps of the majoriser M: (H + λM)·step = −gradient, where λ
-    falls fivefold after a step that lowered the objective and rises fourfold after one that did not (the rule of Levenberg
-    and Marquardt with M in place of the diagonal, so that nothing depends on how parameters are scaled). Parameters at a
-    bound that the gradient pushes against rest there. Fits are run in blocks that fit the cache.
+    Newton steps with the exact Hessian H are damped towards the steps of the majoriser M: (H + λM)·step = −gradient. λ falls
+    fivefold after a step that gains and rises fourfold after one that does not (the rule of Levenberg and Marquardt with M for
+    the diagonal, so that scaling does not matter). Parameters at a bound that the gradient pushes against stay. Fits run in
+    blocks that fit the cache.
     """
     block = max(1, _CELLS_AT_A_TIME // weights.shape[1])
     low, high = (np.broadcast_to(bound, theta.shape) for bound in within or objective.surface.bounds)
@@ -155,16 +154,16 @@ def _minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats,
 
 
 def _slack(value: Floats, weights: Floats) -> Floats:
-    """By how much less an objective is no lower: TOLERANCE of it, and what rounding of residuals of about √(value/n) makes."""
+    """The least gain of an objective that means anything: TOLERANCE of it, plus rounding of residuals of about √(value/n)."""
     rows = weights.sum(axis=1)
     return np.asarray(TOLERANCE * (value + TOLERANCE * rows) + _ROUNDING * np.sqrt(value * rows))
 
 
 def _polished(objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats) -> Floats:
-    """Minima to the last digits that their gradients tell.
+    """Refine minima to the last digits that gradients determine.
 
-    At a minimum the objective is known to rounding, ε, which leaves θ unknown to √ε of its error; what a step gains there is
-    another on each processor. A Newton step is taken where it makes the gradient's gain four times smaller or more.
+    At a minimum the objective is known to rounding, ε, which leaves θ unknown to √ε of its error and different between
+    processors. A Newton step is taken where it divides the gradient's gain by four or more.
     """
     theta = theta.copy()
     value = objective.value(theta, weights)
@@ -187,9 +186,9 @@ def _polished(objective: Objective, theta: Floats, weights: Floats, low: Floats,
 def _step(
     objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats, damping: Floats
 ) -> tuple[Floats, Floats]:
-    """The damped Newton step of each fit, within its bounds, and what is to be gained, by the majoriser's step or by Newton's.
+    """The damped Newton step of each fit within its bounds, and its gain by the majoriser or by Newton.
 
-    Where the step would cross a bound it ends there, and the other parameters move as suits that.
+    A step that would cross a bound ends there, and the other parameters move accordingly.
     """
     gradient, hessian, majoriser = objective.expand(theta, weights)
     resting = ((theta <= low + _TOUCH) & (gradient >= 0)) | ((theta >= high - _TOUCH) & (gradient <= 0))
@@ -208,18 +207,18 @@ def _step(
 
 
 def _is_newton(hessian: Floats, resting: NDArray[np.bool_], damping: Floats) -> NDArray[np.bool_]:
-    """Whether steps are those of Newton to a minimum: hardly damped, and where the objective bends upwards every way.
+    """Whether steps are Newton's to a minimum: hardly damped, where the objective bends upwards every way.
 
-    There they tell what is to be gained, and the majoriser need not: it bends too little where rows are fewer than parameters.
+    Their gain then counts instead of the majoriser's, which bends too little where rows are fewer than parameters.
     """
     free = np.where(resting[:, :, None] | resting[:, None, :], np.eye(resting.shape[1]), hessian)
     return (damping <= 1) & (np.linalg.eigvalsh(np.nan_to_num(free))[:, 0] > 0)
 
 
 def _solve(matrix: Floats, gradient: Floats, held: NDArray[np.bool_], moves: Floats) -> Floats:
-    """The steps with matrix·step = −gradient for the parameters that are not `held`, which take their given `moves`.
+    """The steps with matrix·step = −gradient for parameters that are not `held`, which take their `moves`.
 
-    Parameters are scaled to a unit diagonal first; those that no row tells anything about stay.
+    Parameters are first scaled to a unit diagonal; those that no row determines stay.
     """
     diagonal = np.abs(np.einsum("bpp->bp", matrix))
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
@@ -229,11 +228,11 @@ def _solve(matrix: Floats, gradient: Floats, held: NDArray[np.bool_], moves: Flo
     unit = np.eye(held.shape[1])
     matrix = np.where(held[:, :, None] | held[:, None, :], 0.0, matrix) + (held + _RIDGE)[:, :, None] * unit
     try:
-        found = np.linalg.solve(matrix, sides[:, :, None])
+        result = np.linalg.solve(matrix, sides[:, :, None])
     except np.linalg.LinAlgError:  # some of them are singular to the last bit: these step along the gradient
         singular = np.linalg.slogdet(matrix).sign == 0
-        found = np.linalg.solve(np.where(singular[:, None, None], unit, matrix), sides[:, :, None])
-    return np.asarray(np.nan_to_num(found[:, :, 0] * scale))
+        result = np.linalg.solve(np.where(singular[:, None, None], unit, matrix), sides[:, :, None])
+    return np.asarray(np.nan_to_num(result[:, :, 0] * scale))
 
 
 def _gram(slopes: Floats, weights: Floats) -> Floats:

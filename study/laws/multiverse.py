@@ -26,10 +26,10 @@ from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
 
 LOSSES = {"huber": 1e-3, "least squares": float("inf")}
-"""The losses that a law is fitted by, and where Huber's turns from squares to sizes."""
+"""By name of a loss: where Huber's turns from squares to absolute values."""
 
 UNDECIDED = "Undecided"
-"""What the usual conventions say where they give no number, or their 95% interval does not leave out the other answer."""
+"""The verdict where the usual conventions give no number, or their 95% interval holds both answers."""
 
 UNIVERSE_SETTINGS = Settings(bootstrap=100, starts=32)
 """How a law is fitted in each universe."""
@@ -37,7 +37,7 @@ UNIVERSE_SETTINGS = Settings(bootstrap=100, starts=32)
 
 @dataclass(frozen=True)
 class BinaryQuestion:
-    """A question that one number answers: `above` where it exceeds the threshold, else `below`."""
+    """A question answered by one number: `above` where it exceeds the threshold, else `below`."""
 
     text: str
     quantity: str
@@ -52,7 +52,7 @@ class BinaryQuestion:
 
 @dataclass(frozen=True)
 class Universe:
-    """One set of choices, by what they are about, and what it says; `value` is None where it has no sound estimate."""
+    """One set of choices and its result; `value` is None without a sound estimate."""
 
     choices: Mapping[str, str]
     status: str
@@ -60,13 +60,13 @@ class Universe:
     interval: tuple[float, float] | None = None
 
     def decided(self, threshold: float) -> bool:
-        """Whether the 95% interval leaves out the threshold."""
+        """Whether the 95% interval excludes the threshold."""
         return self.interval is not None and not self.interval[0] <= threshold <= self.interval[1]
 
 
 @dataclass(frozen=True)
 class Multiverse:
-    """All universes of a question; the first is that of the usual conventions, `notes` are of how its table was read."""
+    """All universes of a question, the usual conventions first; `notes` are about how the table was read."""
 
     question: BinaryQuestion
     universes: tuple[Universe, ...]
@@ -74,17 +74,17 @@ class Multiverse:
 
     @property
     def answered(self) -> tuple[Universe, ...]:
-        """Those that have a sound estimate."""
+        """The universes with a sound estimate."""
         return tuple(universe for universe in self.universes if universe.value is not None)
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """What each of these answers."""
+        """The answer of each of these."""
         return tuple(self.question.answer(universe.value) for universe in self.answered if universe.value is not None)
 
     @property
     def verdict(self) -> str:
-        """What the usual conventions decide."""
+        """The answer of the usual conventions."""
         usual = self.universes[0]
         if usual.value is None or not usual.decided(self.question.threshold):
             return UNDECIDED
@@ -92,35 +92,35 @@ class Multiverse:
 
     @property
     def leaning(self) -> str | None:
-        """The answer whose share is told: on the usual conventions' side, decided or not, or else what most say."""
+        """The answer whose share is reported: that of the usual conventions, decided or not, else the most common."""
         if (value := self.universes[0].value) is not None:
             return self.question.answer(value)
         return Counter(self.answers).most_common(1)[0][0] if self.answers else None
 
     @property
     def agreement(self) -> float | None:
-        """The share of the answers that are the leaning."""
+        """The share of answers that agree with the leaning."""
         return float(np.mean([answer == self.leaning for answer in self.answers])) if self.answers else None
 
     def decided(self, answer: str) -> int:
-        """In how many of the universes with this answer the 95% interval leaves out the other one."""
+        """The number of universes with this answer whose 95% interval excludes the other."""
         threshold = self.question.threshold
         pairs = zip(self.answered, self.answers, strict=True)
-        return sum(universe.decided(threshold) for universe, told in pairs if told == answer)
+        return sum(universe.decided(threshold) for universe, summary in pairs if summary == answer)
 
     def flips(self) -> dict[str, float]:
-        """By choice: in which share of the pairs of universes that differ in it alone the answer differs, most first."""
-        told: dict[str, list[bool]] = {}
+        """By choice: the share of pairs of universes that differ in it alone whose answers differ, largest first."""
+        summary: dict[str, list[bool]] = {}
         answered, answers = self.answered, self.answers
         for one, other in _pairs(answered):
             first, second = answered[one].choices, answered[other].choices
             (axis,) = (name for name in first if first[name] != second[name])
-            told.setdefault(axis, []).append(answers[one] != answers[other])
-        shares = {axis: float(np.mean(flipped)) for axis, flipped in told.items()}
+            summary.setdefault(axis, []).append(answers[one] != answers[other])
+        shares = {axis: float(np.mean(flipped)) for axis, flipped in summary.items()}
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def by_choice(self) -> dict[str, dict[str, float]]:
-        """By choice and option: the share of the answers under it that are the leaning."""
+        """By choice and option: the share of answers that agree with the leaning."""
         table = pd.DataFrame([dict(universe.choices) for universe in self.answered])
         agrees = np.array([answer == self.leaning for answer in self.answers], dtype=float)
         places = {str(axis): table.groupby(axis, sort=False).indices for axis in table.columns}
@@ -155,7 +155,7 @@ class Multiverse:
         }
 
     def _usual_line(self) -> str:
-        """What the usual conventions decide, or why they decide nothing."""
+        """The verdict of the usual conventions, or why they have none."""
         usual = self.universes[0]
         named = "the usual conventions" + (f" on {usual.choices['validation']}" if "validation" in usual.choices else "")
         if usual.value is None:
@@ -168,7 +168,7 @@ class Multiverse:
         return f"{self.verdict}, say {named}: {given}."
 
     def _share_line(self) -> str:
-        """The share of the leaning, and of how many universes on each side the 95% interval leaves out the other."""
+        """The share of the leaning, and how many universes on each side are decided."""
         counts = Counter(self.answers)
         of = f"{plural(len(self.answered), 'universe')} with an answer (of {len(self.universes)})"
         sides = [f"{self.decided(answer)} of {count} for {answer}" for answer, count in counts.items()]
@@ -177,19 +177,21 @@ class Multiverse:
 
     def to_text(self) -> str:
         """The multiverse for readers."""
-        told = self.to_dict()
+        summary = self.to_dict()
         if not self.answered:
-            reasons = [f"  {plural(count, 'universe')}: {status_words(status)}" for status, count in told["statuses"].items()]
+            reasons = [
+                f"  {plural(count, 'universe')}: {status_words(status)}" for status, count in summary["statuses"].items()
+            ]
             none = f"None of {plural(len(self.universes), 'universe')} has an answer:"
             return "\n".join([self.question.text, none, *reasons, *self.notes])
-        low, middle, high = told["values"]
+        low, middle, high = summary["values"]
         lines = [
             self.question.text,
             self._usual_line(),
             self._share_line(),
             f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
-            *self._apart_lines(told["flips"], told["agreement_by_choice"]),
-            *self._flip_lines(told["flips"], told["agreement_by_choice"]),
+            *self._apart_lines(summary["flips"], summary["agreement_by_choice"]),
+            *self._flip_lines(summary["flips"], summary["agreement_by_choice"]),
         ]
         unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
         lines += [
@@ -199,13 +201,13 @@ class Multiverse:
         return "\n".join([*lines, *self.notes])
 
     def _apart_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-        """The agreement by option of the choices that no two universes differ in alone, as approaches do not."""
+        """The agreement by option of choices in which no two universes differ alone, such as approaches."""
         for axis, options in shares.items():
             if len(options) > 1 and axis not in flips:
                 yield f"agreement by {axis}: {', '.join(f'{option} {agree:.0%}' for option, agree in options.items())}"
 
     def _flip_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-        """The choices that turn the answer, with the agreement under each of their options; then those that never do."""
+        """The choices that change the answer, with agreement by option, then those that never do."""
         for axis, share in flips.items():
             if share > 0:
                 options = ", ".join(f"{option} {agree:.0%}" for option, agree in shares[axis].items())
@@ -215,7 +217,7 @@ class Multiverse:
 
 
 def _pairs(universes: Sequence[Universe]) -> Iterator[tuple[int, int]]:
-    """The places of universes with the same kinds of choices that differ in exactly one."""
+    """Pairs of universes with the same kinds of choices that differ in exactly one."""
     table = pd.DataFrame([dict(universe.choices) for universe in universes])
     for axis in table.columns:
         rest = [name for name in table.columns if name != axis]
@@ -237,7 +239,7 @@ MOST_ROWS = 1000
 
 
 def _without_smallest(points: Observations) -> Observations:
-    """The rows without the smallest tenth of the budgets, one at the least; all rows where there is one budget."""
+    """The rows without the smallest tenth of the budgets, at least one; all rows of a single budget."""
     budgets = list(iso_flop_groups(points.budget))
     gone = min(max(1, round(len(budgets) / 10)), len(budgets) - 1)
     return points.where(np.isin(np.arange(len(points)), np.concatenate(budgets[gone:])))
@@ -253,12 +255,11 @@ _FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
 
 
 def explore(query: TableQuery, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
-    """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
+    """Ask the question in every universe of a table: which N, FLOPs, law, floor, loss, space, exclusions and rates.
 
-    Where none are given, they are those that the table's selection counts; an expression that names N or C means the first.
-    What leaves out no row, or the same rows as another choice, is no universe of its own, and a law that the rows cannot tell
-    is a universe that refuses. Raises InputError where the table cannot be read in the usual ones, or its rows cannot tell
-    even the law without a floor.
+    By default N and C are counted as the table's selection says; an expression that names N or C means the first. Choices that
+    leave the same rows are one universe, and a law that the rows do not determine is a universe that refuses. Raises InputError
+    where the table cannot be read in the usual ones, or cannot serve even the law without a floor.
     """
     counts = query.table.counts
     given = tuple(dict.fromkeys(parameters)) or tuple(counts.get("parameters", ()))
@@ -284,7 +285,7 @@ def explore(query: TableQuery, parameters: Sequence[str] = (), flops: Sequence[s
 def _universes(
     query: TableQuery, rates: Sequence[str], about: Mapping[str, str], ask: Callable[[Observations], Iterator[Universe]]
 ) -> Iterator[Universe]:
-    """The universes of one reading of the table, by the rows that are left out; each set of rows is asked once."""
+    """The universes of one reading of the table, by the rows left out; each set of rows is asked once."""
     asked: set[tuple[str, ...]] = set()
     for rate in rates:
         choices = {**about, "rates": rate}
@@ -311,25 +312,25 @@ def _parametric(points: Observations) -> Iterator[Universe]:
         choices = {"floor": floor, "loss": loss, "space": space}
         try:
             check_split(points.columns["parameters"], points.columns["tokens"])
-            found = fit(LAWS[_FLOORS[floor]], points, replace(UNIVERSE_SETTINGS, huber_delta=LOSSES[loss], space=space))
+            result = fit(LAWS[_FLOORS[floor]], points, replace(UNIVERSE_SETTINGS, huber_delta=LOSSES[loss], space=space))
         except InputError as error:
             yield Universe(choices, f"refused: {error.problems[0]}", None)
             continue
-        if found.status != "converged":
-            yield Universe(choices, found.status, None)
+        if result.status != "converged":
+            yield Universe(choices, result.status, None)
             continue
-        frontier = parametric(found)
-        yield Universe(choices, found.status, frontier.exponent, frontier.interval)
+        frontier = parametric(result)
+        yield Universe(choices, result.status, frontier.exponent, frontier.interval)
 
 
 def _valley(points: Observations) -> Iterator[Universe]:
     try:
         check_split(points.columns["parameters"], points.columns["tokens"])
-        found = resample_frontier(points, iso_flop, UNIVERSE_SETTINGS.bootstrap)
+        result = resample_frontier(points, iso_flop, UNIVERSE_SETTINGS.bootstrap)
     except InputError as error:
         yield Universe({}, f"refused: {error.problems[0]}", None)
         return
-    if found.status == "weakly_identified":
-        yield Universe({}, found.status, None)
+    if result.status == "weakly_identified":
+        yield Universe({}, result.status, None)
     else:
-        yield Universe({}, "converged", found.exponent, found.interval)
+        yield Universe({}, "converged", result.exponent, result.interval)

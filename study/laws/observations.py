@@ -1,4 +1,4 @@
-"""The rows that a law is fitted to: their variables, response and clusters, and which rows were left out and why."""
+"""The rows that a law is fitted to: variables, response and clusters, and the rows left out with reasons."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from study.base.quantities import plural
 from study.laws.law import Floats, Law
 
 VOCABULARY = "architecture.vocabulary"
-"""The column of what losses hang on, beside the text."""
+"""The column with the size of the vocabulary, on which losses depend."""
+
+ONE_SHARE = 0.01
+"""The relative spread of D/N up to which tokens follow parameters."""
 
 BY_CHOICE = "left out by "
-"""What the reason begins with for which rows are left out that a condition does not keep."""
+"""The start of the reason for rows that a condition leaves out."""
 
 
 @dataclass(frozen=True)
 class Observations:
     """Points of a scaling study, one a row.
 
-    `columns` holds the variables of the law, `response` what it predicts, `runs` numbers the runs (all checkpoints of a run
-    share one), `clusters` what misses a law together, which is of the kind `cluster`: runs, or what the table's selection
-    says. `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which
-    column or expression of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what
-    else all rows have in common, as far as known. `without_order` labels the rows of runs that read no word order.
+    `columns` holds the variables, `response` what the law predicts. `runs` numbers runs (checkpoints share one), `clusters`
+    what misses a law together, of the kind `cluster`. `labels` name rows as their table does, `budget` orders them by size, and
+    `roles` gives the column or expression of each variable. `excluded` says why rows are left out; `alike` is what else all
+    rows have in common. `without_order` labels rows of runs that read no word order. `sizes` numbers models of one size, where
+    nobody said which rows belong together; `doubts` say why no fit may be trusted.
     """
 
     columns: Mapping[str, Floats]
@@ -44,10 +47,12 @@ class Observations:
     alike: Mapping[str, int] = field(default_factory=dict)
     cluster: str = "run"
     without_order: frozenset[str] = frozenset()
+    sizes: NDArray[np.int64] | None = None
+    doubts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:
-        """Observations from arrays, every row a run of its own unless `runs` says otherwise."""
+        """Observations from arrays; each row is a run unless `runs` says otherwise."""
         plain = {name: np.asarray(values, dtype=float) for name, values in columns.items()}
         rows = np.arange(len(response))
         labels = tuple(f"row {row}" for row in rows)
@@ -59,23 +64,23 @@ class Observations:
 
     @property
     def n_runs(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(np.unique(self.runs))
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters there are."""
+        """The number of clusters."""
         return len(np.unique(self.clusters))
 
     @property
     def counted(self) -> str:
-        """How many rows there are, and of what, in words: 24 rows of 12 runs and 4 shapes."""
+        """The numbers of rows, runs and clusters as text: 24 rows of 12 runs and 4 shapes."""
         whole = "" if self.cluster == "run" else f" and {plural(self.n_clusters, self.cluster)}"
         return f"{plural(len(self), 'row')} of {plural(self.n_runs, 'run')}{whole}"
 
     @property
     def independent(self) -> tuple[int, str]:
-        """How many things miss a law apart from one another, and what they are: settings, whose rows are seeds, or clusters."""
+        """The number of things that miss a law independently, and their kind: settings, whose rows are seeds, or clusters."""
         settings = len(np.unique(np.column_stack(list(self.columns.values())), axis=0))
         return (settings, "setting") if settings < self.n_clusters else (self.n_clusters, self.cluster)
 
@@ -89,34 +94,35 @@ class Observations:
             clusters=np.unique(self.clusters[kept], return_inverse=True)[1],
             labels=tuple(compress(self.labels, kept.tolist())),
             budget=self.budget[kept],
+            sizes=None if self.sizes is None else np.unique(self.sizes[kept], return_inverse=True)[1],
         )
 
     def thinned(self, most: int) -> Observations:
         """At most so many rows, spread evenly over the budgets."""
         if len(self) <= most:
             return self
-        chosen = np.argsort(self.budget, kind="stable")[np.linspace(0, len(self) - 1, most).astype(int)]
+        chosen = np.lexsort((self.response, self.budget))[np.linspace(0, len(self) - 1, most).astype(int)]
         return self.where(np.isin(np.arange(len(self)), chosen))
 
     def settings(self, law: Law) -> int:
-        """How many rows differ in a variable of the law; replicates of one setting tell noise, not the law."""
+        """The number of rows that differ in a variable of the law; replicates show noise only."""
         return len(np.unique(np.column_stack([self.columns[name] for name in law.variables]), axis=0))
 
     def excluded_by_reason(self) -> dict[str, list[str]]:
-        """The labels of the rows that are left out, by why they are, without a reason's particulars in brackets at its end."""
+        """The labels of rows left out, by reason without particulars in brackets."""
         reasons: dict[str, list[str]] = {}
-        for row, told in self.excluded.items():
-            reason = told if told.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", told)
+        for row, message in self.excluded.items():
+            reason = message if message.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", message)
             reasons.setdefault(reason, []).append(row)
         return reasons
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any result must know of how the table was read: rows left out unasked, and warnings."""
+        """Notes for readers of any result: rows left out unasked, and warnings."""
         left_out = self._left_out()
         return (*((left_out,) if left_out else ()), *(f"warning: {warning}" for warning in self.warnings))
 
     def _left_out(self) -> str:
-        """How many rows are left out that were not meant to be, and the commonest reason; empty where none is."""
+        """The number of rows left out unasked with the commonest reason; empty where there are none."""
         reasons = {why: rows for why, rows in self.excluded_by_reason().items() if not why.startswith(BY_CHOICE)}
         if not reasons:
             return ""
@@ -125,16 +131,18 @@ class Observations:
         return f"left out: {plural(sum(map(len, reasons.values())), 'row')} ({share}{reason})"
 
     def check(self, law: Law) -> None:
-        """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""
+        """Raise InputError, with every problem, where the rows cannot determine the parameters of a law."""
         problems = []
         needed, settings = len(law.parameters) + 1, self.settings(law)
         if settings < needed:
             here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
-            told = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
-            problems.append(Problem(law.name, "; ".join(filter(None, (told, self._left_out())))))
+            message = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
+            problems.append(Problem(law.name, "; ".join(filter(None, (message, self._left_out())))))
         if len(self) > 1 and np.ptp(self.response) == 0:
-            told = f"is {self.response[0]:.6g} in all {plural(len(self), 'row')}, so there is nothing for {law.name} to explain"
-            problems.append(Problem(law.predicts, told))
+            message = (
+                f"is {self.response[0]:.6g} in all {plural(len(self), 'row')}, so there is nothing for {law.name} to explain"
+            )
+            problems.append(Problem(law.predicts, message))
         for name in law.variables:
             values = np.unique(self.columns[name])
             if len(self) > 1 and len(values) == 1:
@@ -142,19 +150,29 @@ class Observations:
                     Problem(name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot tell its effect")
                 )
             elif settings >= needed and len(values) < (fewest := law.fewest_values(name)):
-                told = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
-                problems.append(Problem(name, f"{told}: through fewer, a floor of any height goes with some exponent"))
+                message = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
+                problems.append(Problem(name, f"{message}: through fewer, a floor of any height goes with some exponent"))
         if "unique_tokens" in law.variables and len(self) and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
-            told = (
+            message = (
                 f"is no less than tokens in all {plural(len(self), 'row')}: none repeats, and {law.name} asks what repeats give"
             )
-            problems.append(Problem("unique_tokens", f"{told}; use chinchilla"))
+            problems.append(Problem("unique_tokens", f"{message}; use chinchilla"))
         if problems:
             raise InputError(problems)
 
+    def confounding(self, law: Law) -> list[str]:
+        """Say that tokens follow parameters, so that a law in both cannot separate them; nothing where they do not."""
+        if len(self) < 2 or not {"parameters", "tokens"} <= set(law.variables):
+            return []
+        shares = self.columns["tokens"] / self.columns["parameters"]
+        if np.ptp(self.columns["parameters"]) == 0 or shares.max() > shares.min() * (1 + ONE_SHARE):
+            return []
+        message = f"tokens are {np.median(shares):.4g} times the parameters in all {plural(len(self), 'row')}"
+        return [f"{message}, so {law.name} cannot separate the two: fit power-floor or flops-floor, or vary their ratio"]
+
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:
-    """What orders runs from small to large, as budget_name says; of a law of the loss alone the lower losses are the larger."""
+    """The size of runs by budget_name; for a law of the loss alone, lower losses are larger."""
     match budget_name(columns):
         case "6·N·D":
             return 6.0 * columns["parameters"] * columns["tokens"]
@@ -166,7 +184,7 @@ def budget_of(columns: Mapping[str, Floats]) -> Floats:
 
 
 def budget_name(columns: Collection[str]) -> str:
-    """What budget_of takes: FLOPs, else 6·N·D, else whichever size is there, of a loss its inverse, else the product of all."""
+    """What orders runs: FLOPs, else 6·N·D, else whichever size is there, else 1/loss, else the product of all."""
     if "flops" in columns:
         return "flops"
     if {"tokens", "parameters"} <= set(columns):

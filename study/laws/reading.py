@@ -1,10 +1,10 @@
-"""Anybody's table as observations: csv, jsonl or parquet, any names of columns, what cannot be used refused or named."""
+"""Any table as observations: columns under any name, and what cannot be used refused or named."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError, Problem, nearest, option_name
 from study.base.quantities import EQUAL_SPAN, plural
+from study.laws.clusters import RowGroups, group_rows, number_groups, searched_columns
 from study.laws.columns import (
     SHOWN,
     SYMBOLS,
@@ -25,26 +26,32 @@ from study.laws.columns import (
     odd_counts,
     odd_losses,
     odd_shares,
+    perplexities,
+    rising_response,
+    swapped_names,
+    swapped_sizes,
 )
 from study.laws.expressions import evaluate
-from study.laws.law import Law
+from study.laws.law import Floats, Law
 from study.laws.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
-from study.laws.tables import NOTES, RunTable, numbered
+from study.laws.table_files import NOTES, UNCLEAR
+from study.laws.tables import RunTable, number_runs
 
 NAMED = 30
-"""So many columns are named where a role has none."""
+"""The number of columns that a message lists."""
 
 KEEP = "keep those of one with"
-"""What to do with rows that may not be pooled, whichever command was to read them; a condition comes after it."""
+"""Advice for rows that may not be pooled; a condition follows."""
 
 
 @dataclass(frozen=True)
 class TableQuery:
-    """A table and which of its columns mean what.
+    """A table with the meaning of its columns and the selection of its rows.
 
-    `roles` map a variable of a law (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows;
-    `cluster` names the run of a row; `budget` orders runs by size. `any_units` lets counts, losses and scores of odd size
-    through; `bracketed_only` leaves out the rows whose learning rate the table's selection does not know to be bracketed.
+    `roles` map a variable (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows, `best_of` the
+    best row of each combination of columns; `cluster` names the run of a row; `budget` orders runs by size. `any_units` accepts
+    counts, losses and scores of odd size; `bracketed_only` leaves out rows whose learning rate the selection does not know to
+    be bracketed.
     """
 
     table: RunTable
@@ -54,46 +61,50 @@ class TableQuery:
     budget: str | None = None
     any_units: bool = False
     bracketed_only: bool = False
+    best_of: str | None = None
 
 
 def read_observations(query: TableQuery, law: Law) -> Observations:
-    """The rows of a table that a law can be fitted to; see read_columns."""
+    """Read the rows that a law can be fitted to; see read_columns."""
     return read_columns(query, law.variables, law.predicts)
 
 
 def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> Observations:
-    """The rows of a table that have a number in every variable, in the response and in what orders the runs.
+    """Read the rows with a number in every variable, in the response and in what orders the runs.
 
-    Rows without a value, repeated rows, and rows that `where` or the table's selection leaves out are excluded with their
-    reasons. Raises InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are
-    not positive, and units that look wrong, each with the rows named; and for losses that the selection says may not be pooled.
+    Rows without a value, repeated rows, and rows that the query or the selection leaves out are excluded with reasons. Raises
+    InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are not positive,
+    units and signs that look wrong, each with its rows, and for losses that may not be pooled.
     """
     reading = _Reading(query)
     order = reading.order(variables)
     wanted = tuple(dict.fromkeys((*variables, response, *order)))
     values = reading.all_numbers(wanted)
+    reading.keep_best(response, values[response])
     reading.refuse_odd_values(values)
     columns = {name: values[name] for name in variables}
     if "loss" in wanted:
         reading.refuse_incomparable_losses(columns)
+    reading.refuse_wrong_direction(columns, response, values[response])
     reading.warn_of_repeats(values)
-    reading.warn_of_seeds(columns, values[response])
-    reading.warn_of_checkpoints(columns)
+    groups = reading.group(columns, values[response])
     used = reading.present
-    labels, runs, clusters = query.table.labels, reading.runs(), reading.clusters()
+    labels = query.table.labels
     everything = Observations(
         columns=columns,
         response=values[response],
-        runs=runs,
-        clusters=runs if clusters is None else clusters[0],
+        runs=groups.runs,
+        clusters=groups.clusters,
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
-        roles=reading.found,
+        roles=reading.sources,
         excluded=dict(zip(compress(labels, (~used).tolist()), reading.gone[~used], strict=True)),
         warnings=tuple(reading.warnings),
         alike=reading.alike(),
-        cluster="run" if clusters is None else clusters[1],
+        cluster=groups.kind,
         without_order=reading.without_order(),
+        sizes=groups.sizes,
+        doubts=reading.doubts(columns, values[response]),
     )
     return everything.where(used)
 
@@ -104,10 +115,7 @@ def differing_columns(rows: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def explain_incomparable_losses(rows: pd.DataFrame, validation: Sequence[str], remedy: str) -> str:
-    """Why the losses of rows that differ in `validation` may not be pooled, and what to do, `remedy` with --where.
-
-    Empty where they may.
-    """
+    """Why losses of rows that differ in `validation` may not be pooled, with a remedy; empty where they may."""
     if not (apart := differing_columns(rows, validation)):
         return ""
     differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
@@ -115,7 +123,7 @@ def explain_incomparable_losses(rows: pd.DataFrame, validation: Sequence[str], r
 
 
 def explain_separate_laws(rows: pd.DataFrame, settings: Sequence[str], remedy: str) -> str:
-    """Why rows that differ in `settings` may not be pooled, and what to do, `remedy` with --where; empty where they may."""
+    """Why rows that differ in `settings` may not be pooled, with a remedy; empty where they may."""
     if not (apart := differing_columns(rows, settings)):
         return ""
     some = " and ".join(f"{column} == {rows[column].tolist()[0]!r}" for column in apart)
@@ -125,9 +133,9 @@ def explain_separate_laws(rows: pd.DataFrame, settings: Sequence[str], remedy: s
 def explain_false_repeats(
     rows: pd.DataFrame, amounts: Mapping[str, str], variables: Mapping[str, NDArray[np.float64]], where: str | None
 ) -> str:
-    """Why a law in so few variables may not pool rows, and what to do: some agree in all of them and are no repeats.
+    """Why rows that agree in all variables and are no repeats may not be pooled, with a remedy; empty where there are none.
 
-    Those are rows that differ in a column of `amounts`; empty where there are none. FLOPs and losses stand for all amounts.
+    They differ in a column of `amounts`. FLOPs and losses cover all amounts.
     """
     if not variables or {"flops", "loss"} & set(variables):
         return ""
@@ -143,15 +151,15 @@ def explain_false_repeats(
 
 
 def _listed(names: Sequence[Any], most: int = NAMED) -> str:
-    """The first names of columns or rows, and how many more there are."""
+    """The first names of columns or rows, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
 
 class _Reading:
-    """One table under one query: columns found, expressions computed, problems gathered.
+    """One query on its table: columns found, expressions computed, problems collected.
 
-    `present` says which rows are used, `gone` why a row is not.
+    `present` marks the rows in use, `gone` gives the reasons of the others.
     """
 
     def __init__(self, query: TableQuery) -> None:
@@ -161,7 +169,7 @@ class _Reading:
         self.roles = {**query.table.roles, **query.roles}
         if query.budget is not None:
             self.roles["budget"] = query.budget
-        self.found: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
         self.warnings: list[str] = []
         self._pending: list[str] = []
         self.gone = query.table.left_out(query.bracketed_only)
@@ -171,16 +179,16 @@ class _Reading:
             raise InputError.at("--where", f"{query.where!r} keeps none of {len(self.table)} rows")
         self._leave_out(~kept, self._by_condition)
 
-    def _leave_out(self, rows: NDArray[np.bool_], why: str) -> None:
+    def _leave_out(self, rows: NDArray[np.bool_] | NDArray[np.int64], why: str) -> None:
         self.gone[rows] = why
-        self.present &= ~rows
+        self.present[rows] = False
 
     @property
     def _by_condition(self) -> str:
         return f"{BY_CHOICE}{self.query.where}"
 
     def _kept(self) -> NDArray[np.bool_]:
-        """Which rows `where` keeps; a comparison with a missing value keeps none."""
+        """The rows that `where` keeps; a comparison with a missing value keeps none."""
         if not self.query.where:
             return np.ones(len(self.table), dtype=bool)
         found = evaluate(self.query.where, self.column, "--where", self.table.columns)
@@ -189,7 +197,7 @@ class _Reading:
         return np.asarray(found.fillna(False), dtype=bool)
 
     def column(self, name: str) -> pd.Series[Any]:
-        """A column by its name, or by its role or symbol where the table has none of that name."""
+        """A column by name, or by role or symbol where no column has that name."""
         if name in self.table.columns:
             return self.table[name]
         role = name if name in self.roles else SYMBOLS.get(name)
@@ -198,7 +206,7 @@ class _Reading:
         raise InputError.at(str(self.query.table.path), f"has no column {name!r}; {nearest(name, list(self.table.columns))}")
 
     def role(self, role: str) -> pd.Series[Any]:
-        """The column or expression that the source gives for a role, or the column that is called like it."""
+        """The column or expression of a role by the query, or the column named like it."""
         text, option = self.roles.get(role), option_name(role)
         if text is None:
             named = find_columns(role, self.table.columns)
@@ -216,7 +224,7 @@ class _Reading:
             self._pending.pop()
         if not isinstance(found, pd.Series):
             raise InputError.at(option, f"{text!r} names no column")
-        self.found[role] = text
+        self.sources[role] = text
         return found.rename(text)
 
     def _has(self, role: str) -> bool:
@@ -231,7 +239,7 @@ class _Reading:
         return evaluate(text, self.column, place, self.table.columns)
 
     def all_numbers(self, roles: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """The values of several roles; what is wrong with any is told together."""
+        """The values of several roles; problems are raised together."""
         values: dict[str, NDArray[np.float64]] = {}
         problems: list[Problem] = []
         for role in roles:
@@ -240,67 +248,122 @@ class _Reading:
             except InputError as error:
                 problems += error.problems
         if problems:
-            raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # what several roles say is told once, after them
-        used = " ".join(self.found[role] for role in roles)
+            raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # a problem of several roles is raised once, last
+        used = " ".join(self.sources[role] for role in roles)
         self.warnings += [note for note in self.table.attrs.get(NOTES, ()) if note.split(":")[0] in used]
         return values
 
     def numbers(self, role: str) -> NDArray[np.float64]:
-        """The values of a role; rows without a finite one are gone, too, text that is no number is refused."""
+        """The values of a role; rows without a finite one are left out, and text that is no number is refused."""
         raw = self.role(role)
+        if reason := self.table.attrs.get(UNCLEAR, {}).get(str(raw.name)):
+            raise InputError.at(str(raw.name), reason)
         values = pd.to_numeric(raw, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
         text = np.flatnonzero((np.isnan(values) & raw.notna().to_numpy()) & self.present)
         if len(text):
             rows = "; ".join(f"row {row + 1}: {raw.iloc[row]!r}" for row in text[:SHOWN].tolist())
             count = "a value that is no number" if len(text) == 1 else f"{len(text)} values that are no numbers"
             raise InputError.at(str(raw.name), f"holds {count} ({rows}); mend these rows or leave them out with --where")
-        told = self.present | ((self.gone == self._by_condition) & raw.isna().to_numpy())
-        self._leave_out(told & np.isnan(values), f"{raw.name} is missing")
-        self._leave_out(told & np.isinf(values), f"{raw.name} is infinite")
+        readable = self.present | ((self.gone == self._by_condition) & raw.isna().to_numpy())
+        self._leave_out(readable & np.isnan(values), f"{raw.name} is missing")
+        self._leave_out(readable & np.isinf(values), f"{raw.name} is infinite")
         return values
 
     def order(self, variables: Sequence[str]) -> tuple[str, ...]:
-        """The role that orders the runs: what the source says, else FLOPs where it names them; none where the variables do."""
+        """The role that orders the runs: the query's, else FLOPs where it gives them; none where the variables do."""
         if "budget" in self.roles:
             return ("budget",)
         return ("flops",) if "flops" in self.roles and "flops" not in variables else ()
 
-    def runs(self) -> NDArray[np.int64]:
-        """The number of each row's run, by the column of the source where it names one."""
-        if self.query.cluster is None:
-            return self.query.table.runs
-        named = self.column(self.query.cluster)
-        if named[self.present].isna().all():
-            told = f"{self.query.cluster!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
-            raise InputError.at("--cluster", f"{told}; name another column, or leave it out, and every row is a run of its own")
-        return numbered(named)
+    def group(self, variables: Mapping[str, Floats], response: Floats) -> RowGroups:
+        """Group rows by run and by cluster: by the query or the selection, else by what they show."""
+        if self.query.cluster is not None:
+            runs = self._named_runs(self.query.cluster)
+            return RowGroups(runs, runs)
+        if self.selection is not None:
+            return RowGroups(self.query.table.runs, self.selection.clusters, self.selection.cluster)
+        rows = self.present
+        if not rows.any():
+            return RowGroups(np.arange(len(rows)), np.arange(len(rows)))
+        unused = [name for name in self.table.columns if name not in self.sources.values()]
+        inside = {name: values[rows] for name, values in variables.items()}
+        groups = group_rows(self.table.loc[rows, unused], inside, response[rows])
+        self.warnings += [groups.note] if groups.note else []
+        sizes = None if groups.sizes is None else self._everywhere(groups.sizes)
+        return replace(groups, runs=self._everywhere(groups.runs), clusters=self._everywhere(groups.clusters), sizes=sizes)
 
-    def clusters(self) -> tuple[NDArray[np.int64], str] | None:
-        """The number of what misses a law together at each row, and what it is; None where that is a row's run."""
-        if self.selection is None or self.query.cluster is not None:
-            return None
-        return self.selection.clusters, self.selection.cluster
+    def _named_runs(self, column: str) -> NDArray[np.int64]:
+        """The number of each row's run by a column."""
+        named = self.column(column)
+        if named[self.present].isna().all():
+            empty = f"{column!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
+            raise InputError.at("--cluster", f"{empty}; name another column, or leave it out")
+        return number_runs(named)
+
+    def _everywhere(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of the rows in use as numbers of all rows; each other row is its own group."""
+        found = len(self.table) + np.arange(len(self.table), dtype=np.int64)
+        found[self.present] = numbers
+        return found
+
+    def keep_best(self, response: str, values: Floats) -> None:
+        """Leave out all rows but the best of each combination of the columns of --best-of."""
+        if self.query.best_of is None:
+            return
+        named = [name.strip() for name in self.query.best_of.split(",")]
+        columns = [self.computed(name, "--best-of") for name in named]
+        if bad := [name for name, column in zip(named, columns, strict=True) if not isinstance(column, pd.Series)]:
+            raise InputError.at("--best-of", f"{bad[0]!r} names no column")
+        rows = np.flatnonzero(self.present)
+        table = pd.DataFrame({place: column.to_numpy()[rows] for place, column in enumerate(columns)})
+        order = np.argsort(-values[rows] if response == "score" else values[rows], kind="stable")
+        best = rows[table.iloc[order].drop_duplicates().index]
+        self._leave_out(np.setdiff1d(rows, best), f"{BY_CHOICE}--best-of {self.query.best_of}")
+
+    def doubts(self, variables: Mapping[str, Floats], response: Floats) -> tuple[str, ...]:
+        """Why no fit of these rows may be trusted."""
+        if self.selection is not None or not self.present.any():
+            return ()
+        inside = {name: values[self.present] for name, values in variables.items()}
+        reasons = [] if self.query.any_units else swapped_sizes(inside)
+        if self.query.best_of is None and self.query.cluster is None:
+            settings = number_groups(list(inside.values()))
+            table, used = self.table[self.present], set(self.sources.values())
+            if searched := searched_columns(table, settings, response[self.present], used):
+                named = ",".join(symbol for symbol, role in SYMBOLS.items() if role in inside and symbol != "F")
+                message = f"rows of one setting differ in {_listed(searched, SHOWN)}, which moves the response"
+                reasons.append(
+                    f"{message}: where that is a search, --best-of {named or ','.join(inside)} keeps the best of each"
+                )
+        return tuple(reasons)
 
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for values that no logarithm or product has, and without a selection for units that look wrong."""
+        """Raise InputError for values without logarithm or product, and for units that look wrong."""
         present = self.present
         rows = np.flatnonzero(present) + 1
-        found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
+        found = [Values(role, self.sources[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
         if not self.query.any_units:
-            checks.insert(0, lambda each: odd_shares(each, self.table))
+            checks = [perplexities, lambda each: odd_shares(each, self.table), *checks]
         if not self.query.any_units and self.selection is None:
             checks += [odd_counts, lambda each: odd_losses(each, self.table[present])]
-        problems = [next((told for check in checks if (told := check(each))), []) for each in found if len(rows)]
+        problems = [next((some for check in checks if (some := check(each))), []) for each in found if len(rows)]
         if any(problems):
-            raise InputError(problem for told in problems for problem in told)
+            raise InputError(problem for some in problems for problem in some)
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
 
-    def refuse_incomparable_losses(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for losses that are not comparable or have laws of their own, as far as the selection knows.
+    def refuse_wrong_direction(self, variables: Mapping[str, Floats], response: str, values: Floats) -> None:
+        """Raise InputError for swapped columns and for a response that worsens with every size."""
+        if self.selection is not None or self.query.any_units:
+            return
+        inside = {name: column[self.present] for name, column in variables.items()}
+        name = self.sources[response]
+        problems = [*swapped_names(self.sources), *rising_response(response, name, values[self.present], inside)]
+        if problems:
+            raise InputError(problems)
 
-        Also where rows that agree in all `variables` do not repeat each other.
-        """
+    def refuse_incomparable_losses(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
+        """Raise InputError for losses that the selection says may not be pooled."""
         if (known := self.selection) is None:
             return
         rows = self.table[self.present]
@@ -314,56 +377,23 @@ class _Reading:
             raise InputError.at("loss", reason)
 
     def warn_of_repeats(self, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Warn of rows that have all that is read from an earlier one, and differ elsewhere, as a running number does."""
+        """Warn of rows that repeat an earlier one in all that is read, and differ elsewhere."""
         if self.selection is not None:
             return
         read = pd.DataFrame(dict(values))[self.present]
         if len(again := read.index[read.duplicated()]):
             rows = f"{plural(len(again), 'row')} ({_listed([f'row {row + 1}' for row in again], SHOWN)})"
-            named = ", ".join(self.found[role] for role in values)
-            told = f"{rows} agree with an earlier one in {named}, though not elsewhere"
-            self.warnings.append(f"{told}: where that is one run twice, intervals are too narrow; --where leaves rows out")
-
-    def warn_of_seeds(self, variables: Mapping[str, NDArray[np.float64]], response: NDArray[np.float64]) -> None:
-        """Warn of rows of one setting that nobody said belong together.
-
-        Where settings scatter about a law 1.5 times as widely as three to five seeds of one, intervals over rows hold the truth
-        in 67% to 82% of draws, over settings in 96% to 98%; where they do not, in 94% to 96% and 96% to 97%.
-        """
-        if self.selection is not None or self.query.cluster is not None:
-            return
-        of_setting = pd.DataFrame(dict(variables))[self.present]
-        distinct = of_setting.assign(response=response[self.present]).drop_duplicates()
-        if (settings := len(of_setting.drop_duplicates())) < len(distinct):
-            counts = f"{plural(len(distinct), 'row')} are of {plural(settings, 'setting')}"
-            named = ", ".join(self.found[role] for role in variables)
-            told = f"{counts} of {named}: where settings miss the law by more than their rows scatter, intervals are too narrow"
-            self.warnings.append(f"{told}; --cluster with a column that names the setting keeps its rows together")
-
-    def warn_of_checkpoints(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
-        """Warn of a column that is called like a run and names the checkpoints of several, which nobody said belong together.
-
-        Where eight runs of ten checkpoints each lie 0.3% off a law by luck of their own, intervals of alpha over rows hold the
-        truth in 40% of draws, over runs in 99%.
-        """
-        if self.selection is not None or self.query.cluster is not None or "tokens" not in variables:
-            return
-        read = pd.DataFrame(dict(variables))[self.present]
-        for name in find_columns("run", map(str, self.table.columns)):
-            runs = read.groupby(self.table.loc[self.present, name].to_numpy()).nunique()
-            sizes = runs.drop(columns=["tokens", "flops"], errors="ignore")
-            if (runs["tokens"] > 1).any() and bool((sizes == 1).all(axis=None)):
-                counts = f"{plural(len(read), 'row')} are of {plural(len(runs), 'value')} of {name!r}"
-                told = f"{counts}: where those are checkpoints of one run, intervals are too narrow"
-                self.warnings.append(f"{told}; --cluster {name!r} keeps them together")
+            named = ", ".join(self.sources[role] for role in values)
+            message = f"{rows} agree with an earlier one in {named}, though not elsewhere"
+            self.warnings.append(f"{message}: where that is one run twice, intervals are too narrow; --where leaves rows out")
 
     def without_order(self) -> frozenset[str]:
-        """The labels of the rows that are of runs which read no word order, as far as the selection knows."""
+        """The labels of rows of runs that read no word order, by the selection."""
         labels, known = self.query.table.labels, self.selection
         return frozenset() if known is None else frozenset(labels[row] for row in known.without_order)
 
     def alike(self) -> dict[str, int]:
-        """What all rows that are used have in common of what their losses hang on."""
+        """What the rows in use have in common of what their losses depend on."""
         if VOCABULARY not in self.table:
             return {}
         sizes = pd.to_numeric(self.table.loc[self.present, VOCABULARY], errors="coerce")

@@ -1,4 +1,4 @@
-"""Laws of a downstream score between chance and ceiling: of the loss (the second of two steps), or of N and D at once."""
+"""Laws of a downstream score between chance and ceiling: of the loss (the second of two steps), or of N and D."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs
 
 
 class _LogisticSurface(CurvedSurface):
-    """chance + (ceiling − chance)/(1 + exp(z)) with θ = (chance, ceiling, and the parameters of z)."""
+    """chance + (ceiling − chance)/(1 + exp(z)) with θ = (chance, ceiling, parameters of z)."""
 
     @abstractmethod
     def depth(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
@@ -59,7 +59,7 @@ class _ScoreOfLossSurface(_LogisticSurface):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Chance and ceiling are between 0 and 1, k and L0 between 0 and 100."""
+        """Chance and ceiling lie between 0 and 1, k and L0 between 0 and 100."""
         return np.zeros(4), np.array([1.0, 1.0, 100.0, 100.0])
 
     def depth(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
@@ -78,7 +78,7 @@ class _ScoreOfLossSurface(_LogisticSurface):
 
 @dataclass(frozen=True)
 class ScoreBetween(Law):
-    """chance + (1 − chance)/(1 + exp(k·(L − L0))) from a chance that is known to 1, for which three encoders suffice."""
+    """chance + (1 − chance)/(1 + exp(k·(L − L0))) with a known chance, for as few as three encoders."""
 
     chance: float = 0.0
 
@@ -122,7 +122,7 @@ class _ScoreBetweenSurface(CurvedSurface):
 class ScoreOfSizes(Law):
     """chance + (ceiling − chance)/(1 + exp(A·N^−alpha + B·D^−beta − M)): a score in a single step.
 
-    The two steps in one: k of the score's law is part of A, B and M, and k·(L0 − E) is M, for a score alone cannot tell them.
+    The k of the score's law is part of A, B and M, and k·(L0 − E) is M, which scores alone cannot separate.
     """
 
     variables = ("parameters", "tokens")
@@ -150,7 +150,7 @@ class _ScoreOfSizesSurface(_LogisticSurface):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Chance and ceiling are between 0 and 1, M between −50 and 50, coefficients and exponents 0 or more."""
+        """Chance and ceiling lie between 0 and 1, M between −50 and 50; coefficients and exponents are 0 or more."""
         low = np.array([0.0, 0.0, -50.0, 0.0, 0.0, 0.0, 0.0])
         return low, np.array([1.0, 1.0, 50.0, np.inf, np.inf, STEEPEST, STEEPEST])
 
@@ -169,9 +169,9 @@ class _ScoreOfSizesSurface(_LogisticSurface):
 
     def natural(self, theta: Floats) -> Floats:
         """The parameters of the literature, B × p."""
-        found = theta.copy()
-        found[:, 3:5] *= np.exp(theta[:, 5:7] * self.centres)
-        return found
+        result = theta.copy()
+        result[:, 3:5] *= np.exp(theta[:, 5:7] * self.centres)
+        return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""
@@ -182,7 +182,7 @@ class _ScoreOfSizesSurface(_LogisticSurface):
         return slopes
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """A grid of exponents, of the level of z at the mean sizes, and of how much of it the terms are."""
+        """A grid of exponents, of the level of z at the mean sizes, and of the share of the terms in it."""
         grid = np.meshgrid([0.1, 0.25, 0.5], [0.1, 0.25, 0.5], [-2.0, 0.0, 2.0], [2.0, 6.0])
         alpha, beta, level, terms = (axis.ravel() for axis in grid)
         half = terms / 2

@@ -1,4 +1,4 @@
-"""Laws that are sums of terms, each a power or an exponential: nearly all that the literature has."""
+"""Laws that are sums of terms, each a power or an exponential, as most laws of the literature are."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Term:
 
 @dataclass(frozen=True)
 class SumOfTerms(Law):
-    """A law that is a sum of terms, sign · coefficient · exp(−Σ exponent · feature).
+    """A sum of terms, sign · coefficient · exp(−Σ exponent · feature).
 
     The feature is the logarithm of the variable (a power), or the variable itself (an exponential). Coefficients are 0 or more;
-    exponents are between 0 and STEEPEST, or with `signed` between −STEEPEST and STEEPEST.
+    exponents lie between 0 and STEEPEST, or with `signed` between −STEEPEST and STEEPEST.
     """
 
     terms: tuple[Term, ...] = ()
@@ -45,12 +45,12 @@ class SumOfTerms(Law):
 
     @cached_property
     def coefficients(self) -> tuple[str, ...]:
-        """The factors, in the order of the terms."""
+        """The factors in the order of the terms."""
         return tuple(term.coefficient for term in self.terms)
 
     @cached_property
     def exponents(self) -> tuple[str, ...]:
-        """The exponents, in the order of the terms; two terms may share one."""
+        """The exponents in the order of the terms; two terms may share one."""
         return tuple(dict.fromkeys(exponent for term in self.terms for exponent, _ in term.falls))
 
     @property
@@ -59,14 +59,14 @@ class SumOfTerms(Law):
         return self.coefficients + self.exponents
 
     def fewest_values(self, variable: str) -> int:
-        """Three of what stands alone in a term beside a floor: through two, a floor of any height goes with some exponent."""
+        """Three where a variable stands alone in a term beside a floor: a floor of any height goes through two."""
         floor = any(not term.falls for term in self.terms)
         users = [exponent for term in self.terms for exponent, _ in term.falls]
         alone = any(users.count(term.falls[0][0]) == 1 for term in self.terms if [name for _, name in term.falls] == [variable])
         return 3 if floor and alone else 2
 
     def features(self, columns: Columns) -> dict[str, Floats]:
-        """What the exponents multiply, by variable."""
+        """By variable, what its exponents multiply."""
         if self.feature == "itself":
             return {name: columns[name] for name in self.variables}
         return {name: np.log(columns[name]) for name in self.variables}
@@ -88,10 +88,10 @@ class SumOfTerms(Law):
 
 
 class _SumSurface(Surface):
-    """A sum of terms in coordinates that make it least curved: each coefficient is that at the means of the features.
+    """A sum of terms in the coordinates that make it least curved: each coefficient at the means of the features.
 
-    With x centred, term = c·exp(−Σ αⱼ·xⱼ) is linear in c = coefficient·exp(−Σ αⱼ·mean(featureⱼ)), and c and α hardly depend on
-    each other; so a coefficient can reach its bound, 0, along a straight line.
+    With x centred, term = c·exp(−Σ αⱼ·xⱼ) is linear in c = coefficient·exp(−Σ αⱼ·mean(featureⱼ)), and c and α are nearly
+    independent; a coefficient reaches its bound, 0, along a straight line.
     """
 
     def __init__(self, law: SumOfTerms, features: Mapping[str, Floats]) -> None:
@@ -108,7 +108,7 @@ class _SumSurface(Surface):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Coefficients are 0 or more; exponents as SumOfTerms says."""
+        """Coefficients are 0 or more; for exponents see SumOfTerms."""
         steepest = STEEPEST if self.law.feature == "logarithm" else 100.0
         coefficient = np.arange(self.size) < len(self.law.terms)
         low = np.where(coefficient | (not self.law.signed), 0.0, -steepest)
@@ -121,7 +121,7 @@ class _SumSurface(Surface):
         return np.asarray(sum(parts, start=np.zeros(())))
 
     def derivatives(self, theta: Floats) -> Derivatives:
-        """Values, gradients and curvature, all closed."""
+        """Values, gradients and curvature in closed form."""
         shapes = [term.sign * self._shape(k, theta) for k, term in enumerate(self.law.terms)]
         jacobian = np.zeros((len(theta), shapes[0].shape[1], self.size))
         value = np.zeros(jacobian.shape[:2])
@@ -146,11 +146,11 @@ class _SumSurface(Surface):
         return Derivatives(value, jacobian, curvature)
 
     def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature, B × p: coefficients at features of zero."""
-        found = theta.copy()
+        """The parameters of the literature, B × p: coefficients where features are zero."""
+        result = theta.copy()
         for k, (falls, centres) in enumerate(zip(self.falls, self.centres, strict=True)):
-            found[:, k] *= np.exp(np.clip(theta[:, falls] @ centres, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
-        return found
+            result[:, k] *= np.exp(np.clip(theta[:, falls] @ centres, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
+        return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""
@@ -161,10 +161,10 @@ class _SumSurface(Surface):
         return slopes
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """Exponents spread evenly (Sobol), each with the coefficients that suit it best (variable projection).
+        """Exponents spread evenly (Sobol), each with its best coefficients (variable projection).
 
-        Given the exponents the law is linear: its coefficients are the non-negative least squares of relative errors
-        (Golub and Pereyra 1973).
+        Given the exponents the law is linear: its coefficients are the non-negative least squares of relative errors (Golub and
+        Pereyra 1973).
         """
         exponents = self.law.exponents
         steps = 1 << max(0, count - 1).bit_length()
@@ -174,7 +174,7 @@ class _SumSurface(Surface):
         return np.array([self._projected(one, response) for one in theta])
 
     def _range(self, exponent: str, unit: Floats) -> Floats:
-        """Exponents under which a term changes e^0.05 to e^5 times over a standard deviation of its variable."""
+        """Exponents by which a term changes e^0.05 to e^5 times over a standard deviation of its variable."""
         variable = next(variable for term in self.law.terms for name, variable in term.falls if name == exponent)
         spread = float(np.std(self.features[variable])) or 1.0
         high = self.bounds[1][-1]

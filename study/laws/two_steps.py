@@ -1,4 +1,4 @@
-"""From sizes to a downstream score: in two steps, through the loss, and in a single one, each with its forecast."""
+"""A downstream score from sizes, in two steps through the loss and in a single one, each with its forecast."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from study.laws.forecasting import (
     HELD_OUT,
     Forecast,
     Noise,
+    describe_miss,
     explain_no_forecast,
     forecast,
     forecast_to_dict,
@@ -26,34 +27,35 @@ from study.laws.forecasting import (
 from study.laws.law import Columns, Floats, Law
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_columns
+from study.laws.residual_tests import merge_by_size
 
 SCALE = ("parameters", "tokens")
-"""The variables of laws that say how much is spent."""
+"""The variables that say how much is spent."""
 
 
 @dataclass(frozen=True)
 class TwoSteps:
-    """A law of the loss, and a law of the score at a loss; together they give a score at sizes (Bhagia et al. 2024)."""
+    """A law of the loss and a law of the score at a loss (Bhagia et al. 2024)."""
 
     loss: Fit
     score: Fit
 
     def predict(self, columns: Columns) -> Floats:
-        """The score at the loss that the first step predicts, one value a row."""
+        """The score at the predicted loss, one value a row."""
         return self.score.predict({"loss": self.loss.predict(columns)})
 
     def predictions(self, columns: Columns) -> Floats:
-        """The same at the estimates of every resample in which both steps converged, resamples × rows."""
+        """The same in every resample in which both steps converged, resamples × rows."""
         _, first, second = np.intersect1d(self.loss.resamples.numbers, self.score.resamples.numbers, return_indices=True)
         losses = self.loss.law.values(self.loss.resampled[first], columns)
         pairs = zip(self.score.resampled[second], losses, strict=True)
-        found = [self.score.law.values(parameters[None], {"loss": row})[0] for parameters, row in pairs]
-        return np.array(found).reshape(len(found), len(columns["parameters"]))
+        result = [self.score.law.values(parameters[None], {"loss": row})[0] for parameters, row in pairs]
+        return np.array(result).reshape(len(result), len(columns["parameters"]))
 
 
 @dataclass(frozen=True)
 class ScoreFit:
-    """A score fitted in two steps and in one, and what each says about the largest runs."""
+    """A score fitted in two steps and in one, with the forecasts of each."""
 
     two_steps: TwoSteps
     single_step: Fit
@@ -72,39 +74,45 @@ class ScoreFit:
         }
 
     def to_text(self) -> str:
-        """The fits for readers: each law with its status and estimates, then the forecasts side by side."""
+        """The laws with status and estimates, then the forecasts."""
         steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
         points = self.two_steps.score.observations
         roles = points.roles
         lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SCALE, "loss", "score"))]
         lines += [points.counted, ""]
-        for name, found in steps.items():
-            status = status_words(found.status, found.reasons)
-            estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())
-            lines += [f"{name}: {found.law.name}, {found.law.formula}", f"  {status}; {estimates}", ""]
+        for name, result in steps.items():
+            status = status_words(result.status, result.reasons)
+            estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in result.estimates.items())
+            lines += [f"{name}: {result.law.name}, {result.law.formula}", f"  {status}; {estimates}", ""]
         lines += [f"two steps, {forecast_to_text(self.two_step_forecast)}"]
         lines += [f"single step, {forecast_to_text(self.single_step_forecast)}", *points.notes()]
         return "\n".join(lines)
 
 
 def fit_score(query: TableQuery, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> ScoreFit:
-    """Fit a score in two steps (chinchilla, then score-of-loss) and in one (score-of-sizes) to the same rows.
+    """Fit a score in two steps (chinchilla, score-of-loss) and in one (score-of-sizes) to the same rows.
 
-    The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table, its columns
-    or their values cannot serve, or its rows are too few.
+    The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table cannot serve or
+    has too few rows.
     """
     points = read_columns(query, (*SCALE, "loss"), "score")
+    of_loss = replace(_only(points, SCALE), response=points.columns["loss"])
+    merged = merge_by_size(LAWS["chinchilla"], of_loss, settings)
+    points = replace(points, clusters=merged.clusters, cluster=merged.cluster, warnings=merged.warnings)
     by_sizes = _only(points, SCALE)
+    steps, single = two_steps(points, settings), fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"))
+    of_steps = forecast_two_steps(points, held_out, settings)
+    of_single = forecast(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"), held_out)
     return ScoreFit(
-        two_steps=two_steps(points, settings),
-        single_step=fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear")),
-        two_step_forecast=forecast_two_steps(points, held_out, settings),
-        single_step_forecast=forecast(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"), held_out),
+        two_steps=replace(steps, score=steps.score.with_reasons("missed_forecast", describe_miss(of_steps))),
+        single_step=single.with_reasons("missed_forecast", describe_miss(of_single)),
+        two_step_forecast=of_steps,
+        single_step_forecast=of_single,
     )
 
 
 def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | None = None) -> TwoSteps:
-    """Fit a law of the loss, and one of the score at a loss, by default chinchilla and score-of-loss.
+    """Fit a law of the loss and one of the score at a loss, by default chinchilla and score-of-loss.
 
     Raises InputError where either has too few points.
     """
@@ -119,17 +127,17 @@ def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | 
 def forecast_two_steps(
     points: Observations, held_out: float, settings: Settings, laws: tuple[Law, Law] | None = None
 ) -> Forecast | str:
-    """What both steps, fitted to the smaller runs, say of the score of the largest; in words where they cannot be fitted."""
+    """Forecast the score of the largest runs from the smaller in two steps; a text says why where it cannot."""
     known, unseen = split_largest(points, held_out)
     try:
-        found = two_steps(known, limit_resamples(settings), laws)
+        result = two_steps(known, limit_resamples(settings), laws)
     except InputError as error:
         return explain_no_forecast(known, f"a step cannot be fitted ({error.problems[0]})")
-    parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
-    noise = Noise(found.predict(known.columns) - known.response, parameters, known.n_clusters)
-    predicted = found.predict(unseen.columns)
-    low, high = interval_of(predicted, found.predictions(unseen.columns), noise, "linear", settings.seed)
-    statuses = [found.loss.status, found.score.status]
+    parameters = len(result.loss.law.parameters) + len(result.score.law.parameters)
+    noise = Noise(result.predict(known.columns) - known.response, parameters, known.n_clusters)
+    predicted = result.predict(unseen.columns)
+    low, high = interval_of(predicted, result.predictions(unseen.columns), noise, "linear", settings.seed)
+    statuses = [result.loss.status, result.score.status]
     return Forecast(
         status=next((status for status in statuses if status != "converged"), "converged"),
         n_fitted=len(known),
@@ -141,6 +149,7 @@ def forecast_two_steps(
         extrapolation=float(np.max(unseen.budget) / np.max(known.budget)),
         relative=False,
         independent=unseen.independent,
+        space="linear",
     )
 
 

@@ -1,4 +1,4 @@
-"""How sure an estimate is: a bootstrap over clusters, the covariance of M-estimators, profiles, and the status of a fit."""
+"""Uncertainty of estimates: a bootstrap over clusters, the covariance of M-estimators, profiles, and reasons for doubt."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from study.laws.minimising import Objective, minimise
 from study.laws.observations import Observations
 
 ROWS_TO_REFIT = 10_000
-"""Beyond so many rows resamples are drawn from the sandwich where clusters suffice, else fewer are refitted."""
+"""Larger tables draw resamples from the sandwich where clusters suffice, else refit fewer."""
 
 CLUSTERS_FOR_SANDWICH = 100
-"""With fewer clusters the sandwich of a robust fit is too narrow: with 20 of 600 rows its intervals of 95% covered 0.87."""
+"""With fewer clusters the sandwich of a robust fit is too narrow: with 20 of 600 rows its 95% intervals covered 0.87."""
 
 RESAMPLES_OF_MANY_ROWS = 200
-"""So many refits at most of a table of more than ROWS_TO_REFIT rows."""
+"""The most refits of a table with more than ROWS_TO_REFIT rows."""
 
 MOST_FAILED = 0.05
-"""Of more resamples that do not converge, the others make no interval."""
+"""Where a larger share of resamples does not converge, the others make no interval."""
 
 FEWEST_CLUSTERS = 3
 """Fewer clusters are not resampled."""
 
 _STILL = 1e-5
-"""A θ that moves by less stays: the minimiser ends within about 1e-6 of where it began."""
+"""A smaller change of θ is none: the minimiser ends within about 1e-6 of its start."""
 
 _PROFILE_POINTS = 41
 _SINGULAR = 1e20
@@ -43,39 +43,41 @@ _SINGULAR = 1e20
 Intervals = Mapping[str, tuple[float, float]]
 """Low and high by parameter."""
 
-Status = Literal["converged", "on_bound", "weakly_identified", "reads_no_order", "failed"]
-"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
-resamples do not converge; `failed`: restarting at the answer still gains; `reads_no_order`: some rows are of runs that read no
-word order, whose losses follow another law."""
+Status = Literal["converged", "on_bound", "weakly_identified", "lack_of_fit", "missed_forecast", "reads_no_order", "failed"]
+"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly determine a parameter, or many resamples do
+not converge; `lack_of_fit`: residuals follow what the law leaves out; `missed_forecast`: the largest runs lie outside the
+intervals that the others give; `failed`: a restart at the estimate still gains; `reads_no_order`: some rows are of runs that
+read no word order, whose losses follow another law."""
 
 UNUSABLE: tuple[Status, ...] = ("on_bound", "failed")
-"""The statuses of fits whose constants say nothing."""
+"""The statuses of fits whose constants mean nothing."""
 
 REGAIN = 1e-8
-"""A restart that lowers the objective by more than this share of it shows that the fit had not converged."""
+"""A restart that lowers the objective by a larger share shows that the fit had not converged."""
 
 WIDEST = 10.0
-"""An exponent, or a worth of repeats, whose 95% interval spans more than this factor is hardly told by the rows."""
+"""An exponent whose 95% interval spans a larger factor is weakly identified."""
 
 FLAT_OF_INTERVAL = 0.5
-"""Minima that are equally low do not tell a parameter where they spread over more than this share of its interval."""
+"""Equally low minima leave a parameter open where they spread over a larger share of its interval."""
 
 FLAT_OF_VALUE = 0.01
-"""They spread over more than this share of its value, too, for the interval of rows without noise is as narrow as rounding."""
+"""They must spread over this share of its value, too: without noise the interval is as narrow as rounding."""
 
 FEWEST_CLUSTERS_OF_ROWS = 6
-"""Fewer clusters of many rows hardly tell how they scatter: of 3 runs intervals of 95% covered 0.78, of 4 0.85 to 0.89, of 5
-0.90 to 0.95, of 6 0.93 to 0.97."""
+"""Fewer clusters of several rows hardly show their scatter: 95% intervals over 3 runs covered 0.78, over 4 0.85 to 0.89, over 5
+0.90 to 0.95, over 6 0.93 to 0.97.
+"""
 
 WORST_CONDITION = 1e8
-"""Beyond this condition number of the scaled normal matrix the rows hardly tell the parameters apart."""
+"""Beyond this condition number of the scaled normal matrix parameters are weakly identified."""
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """The θ of every resample (B × p) and how it was found; `failed` resamples did not converge and are left out.
+    """The θ of every resample (B × p) and the method; the `failed` resamples, which did not converge, are left out.
 
-    `numbers` says which draws the rows of θ are: fits to the same clusters with the same seed draw alike.
+    `numbers` identifies the draw of each row: fits to the same clusters with the same seed draw alike.
     """
 
     method: Literal["refit", "sandwich", "none"]
@@ -85,18 +87,18 @@ class Bootstrap:
 
 
 def without_resamples(parameters: int) -> Bootstrap:
-    """No resample of so many parameters."""
+    """No resamples."""
     return Bootstrap("none", np.empty((0, parameters)), np.arange(0))
 
 
 def bootstrap(objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
-    """Refits to `count` resamples of the clusters, drawn with replacement, all rows of one together (Efron 1979).
+    """Refit to `count` resamples of the clusters, drawn with replacement (Efron 1979).
 
-    Each starts at the estimate, and of those that are alike, as most are of few clusters, one is refitted. Tables of more than
-    ROWS_TO_REFIT rows and CLUSTERS_FOR_SANDWICH clusters draw from the normal distribution of the sandwich covariance, with
-    which refits agree to first order. Fewer than three clusters give none, nor do those whose refits all stay at the estimate
-    though it misses the rows: between two seeds of each of a few shapes many curves lie, and any is as good to the Huber loss.
-    Where more than MOST_FAILED do not converge, none is used: those that do are not drawn evenly.
+    Refits start at the estimate; equal draws are refitted once. Tables of more than ROWS_TO_REFIT rows and
+    CLUSTERS_FOR_SANDWICH clusters draw from the normal distribution of the sandwich covariance, which agrees to first order.
+    There are no resamples of fewer than three clusters, nor where all refits stay at an estimate that misses the rows: between
+    two seeds of a few shapes many curves are equally good to the Huber loss. Where more than MOST_FAILED do not converge, none
+    is used, since the others are no even sample.
     """
     nothing = without_resamples(len(theta))
     clusters = observations.n_clusters
@@ -112,23 +114,23 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     _, first, like = np.unique(draws, axis=0, return_index=True, return_inverse=True)
     refitted, which = np.unique(first[like], return_inverse=True)
     weights = draws[refitted].astype(float)[:, observations.clusters]
-    found = minimise(objective, np.tile(theta, (len(refitted), 1)), weights)
+    result = minimise(objective, np.tile(theta, (len(refitted), 1)), weights)
     misses = objective.residuals(theta[None])[0]
-    if np.abs(found.theta - theta).max() < _STILL < np.abs(misses).max():
+    if np.abs(result.theta - theta).max() < _STILL < np.abs(misses).max():
         return nothing
-    numbers = np.flatnonzero(found.converged[which])
+    numbers = np.flatnonzero(result.converged[which])
     if count - len(numbers) > MOST_FAILED * count:
         return replace(nothing, method="refit", failed=count)
-    return Bootstrap("refit", found.theta[which][numbers], numbers, count - len(numbers))
+    return Bootstrap("refit", result.theta[which][numbers], numbers, count - len(numbers))
 
 
 def draw_counts(items: int, count: int, seed: int) -> NDArray[np.int64]:
-    """How often each item is in each resample, count × items: as many as there are are drawn with replacement."""
+    """The number of times each item is in each resample, count × items."""
     return np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), size=count)
 
 
 def percentile_interval(resampled: Floats, tail: float = (1 - CONFIDENCE) / 2) -> tuple[Floats, Floats]:
-    """Between which values of each column over resamples (B × p) all but a `tail` at either end lie; no numbers without any."""
+    """The values of each column (B × p) between which all but a `tail` at either end lie; not numbers without resamples."""
     if not len(resampled):
         nothing = np.full(resampled.shape[1:], np.nan)
         return nothing, nothing
@@ -137,26 +139,26 @@ def percentile_interval(resampled: Floats, tail: float = (1 - CONFIDENCE) / 2) -
 
 
 def degrees_of_freedom(rows: int, parameters: int, clusters: int) -> int:
-    """Those by which rows tell how widely they scatter about a law: n − p, or one less than the clusters."""
+    """The degrees of freedom of the scatter about a law: n − p, or one less than the clusters."""
     return max(1, min(rows - parameters, clusters - 1))
 
 
 def expanded_tail(rows: int, parameters: int, clusters: int) -> float:
-    """The share of resamples that a 95% interval of a fit leaves out at either end: Φ(−√(G/ν)·t) of G clusters.
+    """The share of resamples outside either end of a 95% interval: Φ(−√(G/ν)·t) for G clusters.
 
-    Resamples of few clusters scatter too little, by about √(ν/G), and their percentiles are those of a normal variable, where
-    the scatter that ν degrees of freedom tell makes Student's t. Many clusters leave out 2.5%. Source: the expanded percentile
-    interval of Hesterberg 2015, What teachers should know about the bootstrap, Am. Statistician 69, 371-386.
+    Resamples of few clusters scatter too little, by about √(ν/G), and their percentiles are normal where ν degrees of freedom
+    give Student's t. With many clusters it is 2.5%. Source: the expanded percentile interval of Hesterberg 2015, What teachers
+    should know about the bootstrap, Am. Statistician 69, 371-386.
     """
     freedom = degrees_of_freedom(rows, parameters, clusters)
     return float(ndtr(stdtrit(freedom, (1 - CONFIDENCE) / 2) * (clusters / freedom) ** 0.5))
 
 
 def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:
-    """The covariance of θ, p × p: the sandwich B⁻¹·M·B⁻¹ with a cluster's scores summed (Huber 1967; Liang and Zeger 1986).
+    """The covariance of θ, p × p: the sandwich B⁻¹·M·B⁻¹ with summed scores of clusters (Huber 1967; Liang and Zeger 1986).
 
-    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ and M = Σ over G clusters of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·G/(G − 1)·(n − 1)/(n − p), the correction for few of
-    them of Cameron and Miller 2015 (eq. 12).
+    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ, M = Σ over G clusters of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·G/(G − 1)·(n − 1)/(n − p), with the correction of Cameron
+    and Miller 2015 (eq. 12).
     """
     clusters, rows = observations.n_clusters, len(observations)
     scores = np.zeros((clusters, len(theta)))
@@ -169,9 +171,9 @@ def covariance(objective: Objective, observations: Observations, theta: Floats) 
 def _bread(objective: Objective, theta: Floats, independent: int) -> Floats:
     """Σ E[ψ′]·∇rᵢ∇rᵢᵀ, p × p.
 
-    ψ′ is 1 within delta and 0 beyond, which few rows decide where delta is small against the noise; so its mean is the density
-    of residuals near 0, within h = spread·m^(−1/5), times the width of the zone, where m residuals are `independent`. The p
-    least are left out, since a fit of p parameters passes through as many rows whatever the density (McKean and Schrader 1987).
+    ψ′ is 1 within delta and 0 beyond, which few rows decide where delta is small against the noise. Its mean is therefore the
+    density of residuals within h = spread·m^(−1/5) of 0, of m `independent` residuals, times the width of the zone. The p least
+    are left out, since a fit passes through as many rows (McKean and Schrader 1987).
     """
     slopes, residuals = objective.slopes(theta), np.abs(objective.residuals(theta[None])[0])
     residuals = np.sort(residuals)[min(len(theta), len(residuals) - 1) :]
@@ -183,9 +185,9 @@ def _bread(objective: Objective, theta: Floats, independent: int) -> Floats:
 
 
 def condition_number(objective: Objective, theta: Floats, resting: NDArray[np.bool_]) -> float:
-    """The condition number of Σ∇rᵢ∇rᵢᵀ scaled to a unit diagonal, without the parameters that rest on a bound.
+    """The condition number of Σ∇rᵢ∇rᵢᵀ with a unit diagonal, without the parameters on a bound.
 
-    Infinite where it is so large that rounding makes it.
+    Infinite where it is due to rounding.
     """
     slopes = objective.slopes(theta)[:, ~resting]
     length = np.linalg.norm(slopes, axis=0)
@@ -197,7 +199,7 @@ def condition_number(objective: Objective, theta: Floats, resting: NDArray[np.bo
 
 @dataclass(frozen=True)
 class Profile:
-    """The objective over values of one parameter, all others fitted at each, and the interval that it gives."""
+    """The objective over values of one parameter, with all others fitted at each, and the interval from it."""
 
     parameter: str
     values: Floats
@@ -206,13 +208,12 @@ class Profile:
 
 
 def profile(law: Law, objective: Objective, observations: Observations, theta: Floats, parameter: str) -> Profile:
-    """The profile of an exponent and its 95% interval, by the robust likelihood ratio.
+    """The profile of an exponent and its 95% interval by the robust likelihood ratio.
 
     The interval holds the values whose objective exceeds the least by at most F(1, n − p)/2 · E[ψ²]/E[ψ′] · n/(n − p): the
-    ratio of Heritier and Ronchetti 1994 at the size of the sample, for least squares that of Bates and Watts 1988 (§6.1).
-    Where delta is small against the noise and rows are few, E[ψ′] is hardly known, and the interval errs on the wide side: of
-    nine rows of chinchilla it covers 0.94 to 1. One that leaves the range tried, 5 standard errors either way and within the
-    bounds, ends at its edge. Rows count as independent.
+    ratio of Heritier and Ronchetti 1994 at finite samples, for least squares that of Bates and Watts 1988 (§6.1). Where delta
+    is small and rows are few it errs on the wide side: for nine rows of chinchilla it covers 0.94 to 1. It ends at the edge of
+    the range tried, 5 standard errors and the bounds. Rows count as independent.
     """
     place = law.parameters.index(parameter)
     low, high = objective.surface.bounds
@@ -221,9 +222,9 @@ def profile(law: Law, objective: Objective, observations: Observations, theta: F
     held_low, held_high = np.tile(low, (len(values), 1)), np.tile(high, (len(values), 1))
     held_low[:, place] = held_high[:, place] = values
     weights = np.ones((len(values), len(observations)))
-    found = minimise(objective, np.tile(theta, (len(values), 1)), weights, (held_low, held_high))
+    result = minimise(objective, np.tile(theta, (len(values), 1)), weights, (held_low, held_high))
     least = float(objective.value(theta[None], weights[:1])[0])
-    return Profile(parameter, values, found.value, _within(values, found.value, least + _allowance(objective, theta)))
+    return Profile(parameter, values, result.value, _within(values, result.value, least + _allowance(objective, theta)))
 
 
 def _allowance(objective: Objective, theta: Floats) -> float:
@@ -236,7 +237,7 @@ def _allowance(objective: Objective, theta: Floats) -> float:
 
 
 def _within(values: Floats, objective: Floats, level: float) -> tuple[float, float]:
-    """Where a profile crosses a level on either side of its least point, between its points linearly."""
+    """Where a profile crosses a level on either side of its least point, by linear interpolation."""
     best = int(np.argmin(objective))
     left = np.interp(level, objective[: best + 1][::-1], values[: best + 1][::-1])
     right = np.interp(level, objective[best:], values[best:])
@@ -244,7 +245,7 @@ def _within(values: Floats, objective: Floats, level: float) -> tuple[float, flo
 
 
 def failures(converged: bool, regained: float) -> list[str]:
-    """What shows that the minimiser had not arrived; `regained` is what a restart lowered the objective by, of itself."""
+    """Why the minimiser has not arrived; `regained` is the relative gain of a restart."""
     reasons = [] if converged else ["the minimiser stopped before its last step gained nothing"]
     if regained > REGAIN:
         reasons.append(f"restarting at the answer lowered the objective by {regained:.1e} of itself")
@@ -252,12 +253,11 @@ def failures(converged: bool, regained: float) -> list[str]:
 
 
 def flat_parameters(law: Law, ties: Floats, intervals: Intervals) -> list[str]:
-    """The parameters of which other values fit the rows equally well, by all minima that are equally low (k × p).
+    """The parameters that equally low minima (k × p) leave open.
 
-    Rows that tell a parameter lead every start to one value, to less than a thousandth of its interval. Where few rows lie
-    within delta of the law, as between two seeds of each of a few shapes, Huber's loss is flat, and each start stays where it
-    came upon the flat. An interval that is not much wider than that is as narrow as what decided between them, not as what rows
-    tell.
+    Where rows determine a parameter, all starts reach one value, to less than a thousandth of its interval. Where few rows lie
+    within delta of the law, as between two seeds of a few shapes, Huber's loss is flat and each start stays where it arrived.
+    An interval that is not much wider than that is as narrow as what decided between them.
     """
     if not len(ties):
         return []
@@ -268,19 +268,19 @@ def flat_parameters(law: Law, ties: Floats, intervals: Intervals) -> list[str]:
 
 
 def flatness(flat: Sequence[str]) -> list[str]:
-    """That the objective is flat along some parameters, in words; nothing where it is along none."""
+    """Say along which parameters the objective is flat; nothing where it is not."""
     named = " and ".join(filter(None, (", ".join(flat[:-1]), *flat[-1:])))
     return [f"the optimum is flat: other values of {named} fit the rows equally well"] if flat else []
 
 
 def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[str]:
-    """The parameters that rest on a bound, which their estimates say."""
-    found = zip(law.parameters, resting, estimates.tolist(), strict=True)
-    return [f"{name} is on its bound of {value:g}" for name, rests, value in found if rests]
+    """The parameters on a bound, with their values."""
+    result = zip(law.parameters, resting, estimates.tolist(), strict=True)
+    return [f"{name} is on its bound of {value:g}" for name, rests, value in result if rests]
 
 
 def unread_rows(points: Observations) -> list[str]:
-    """That some rows are of runs that read no word order."""
+    """Say how many rows are of runs that read no word order."""
     unread = len(points.without_order.intersection(points.labels))
     are = "is of a run that reads" if unread == 1 else "are of runs that read"
     return [f"{unread} of {plural(len(points), 'row')} {are} no word order"] if unread else []
@@ -289,13 +289,13 @@ def unread_rows(points: Observations) -> list[str]:
 def weaknesses(
     law: Law, points: Observations, objective: Objective, condition: float, intervals: Intervals, resamples: Bootstrap
 ) -> list[str]:
-    """What shows that the rows hardly tell the parameters; `intervals` are of those that do not rest on a bound themselves.
+    """Why the rows hardly determine the parameters; `intervals` are of those not on a bound.
 
-    Points are few where they are fewer than twice the parameters. Their intervals are nearly the whole range of the resamples:
-    of nine points of chinchilla those of 95% held alpha and beta in 96% to 98% of draws, of five of power-floor in 97% to 99%,
-    where plain percentiles hold them in 83% to 96% and in 78% to 93%.
+    Points are few where they are fewer than twice the parameters. Their intervals are then nearly the whole range of the
+    resamples: 95% intervals of nine points of chinchilla held alpha and beta in 96% to 98% of draws, of five of power-floor in
+    97% to 99%; plain percentiles in 83% to 96% and 78% to 93%.
     """
-    reasons = []
+    reasons = [*points.doubts]
     if condition > WORST_CONDITION:
         reasons.append(f"the condition number is {condition:.1e}")
     settings, parameters = points.settings(law), len(law.parameters)

@@ -21,6 +21,7 @@ def frame(found: LawFit) -> pd.DataFrame:
     told = found.forecast
     if not isinstance(told, Forecast):
         return pd.DataFrame()
+    missed = ", missed" if told.missed else ""
     data = pd.DataFrame(
         {
             "row": told.labels,
@@ -31,7 +32,7 @@ def frame(found: LawFit) -> pd.DataFrame:
             "interval": np.where(np.isnan(told.low), NO_INTERVAL, np.where(told.covered, COVERS, MISSES)),
             "predicts": axis_of(found.fit.law.predicts, found.fit.observations.roles),
             "law": found.name,
-            "told": f"{status_words(told.status)}; mean |error| {told.mean_error}, n = {len(told.labels)}",
+            "told": f"{status_words(told.status)}{missed}; mean |error| {told.mean_error}, n = {len(told.labels)}",
         }
     )
     return data.iloc[np.unique(np.linspace(0, len(data) - 1, MANY).astype(int))].reset_index(drop=True)

@@ -1,1 +1,1 @@
-"""Fits that others published, made again from their data: one module a study, the published numbers beside ours."""
+"""Published fits made again from their data: one module a study, published numbers beside ours."""

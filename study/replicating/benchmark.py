@@ -1,4 +1,4 @@
-"""How long a law takes: 4,000 refits, ours and SciPy's one a call, as the notebook does; and a large ledger beside a table."""
+"""How long fits take: 4,000 refits beside SciPy's one by one, and a large ledger beside a plain table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CELLS, RUNS_OF_A_CELL = 20_000, 5
 
 
 def objective(theta: Floats, sizes: tuple[Floats, Floats], losses: Floats) -> tuple[float, Floats]:
-    """The Huber objective in (log A, log B, log E, alpha, beta) and its gradient, as SciPy needs them."""
+    """The Huber objective in (log A, log B, log E, alpha, beta) with its gradient, for SciPy."""
     n, d = np.log(sizes[0]), np.log(sizes[1])
     terms = np.stack([theta[0] - theta[3] * n, theta[1] - theta[4] * d, np.full_like(n, theta[2])])
     total = logsumexp(terms, axis=0)
@@ -40,7 +40,7 @@ def objective(theta: Floats, sizes: tuple[Floats, Floats], losses: Floats) -> tu
 
 
 def scipy_seconds(points: Observations, start: Floats) -> float:
-    """Seconds a refit by SciPy's BFGS from our estimate, the objective scaled so that it converges."""
+    """Seconds a refit by SciPy's BFGS from our estimate, with the objective scaled so that it converges."""
     random = np.random.default_rng(0)
     began = perf_counter()
     for _ in range(SCIPY_REFITS):
@@ -59,7 +59,7 @@ def scipy_seconds(points: Observations, start: Floats) -> float:
 
 @dataclass(frozen=True)
 class RefitTimes:
-    """Seconds of a fit and 4,000 refits, ours and by SciPy (from SCIPY_REFITS of them), and how our fit ended."""
+    """Seconds of a fit with 4,000 refits, ours and SciPy's (scaled up from SCIPY_REFITS), and the status of ours."""
 
     ours_seconds: float
     scipy_seconds: float
@@ -67,7 +67,7 @@ class RefitTimes:
 
 
 def drawn(points: int) -> tuple[dict[str, Floats], Floats]:
-    """Sizes and tokens in the range of Epoch's points, and the losses of its law with its noise."""
+    """Sizes and tokens in the range of Epoch's points, and losses of its law with its noise."""
     random = np.random.default_rng(0)
     columns = {"parameters": 10 ** random.uniform(7.7, 10.2, points), "tokens": 10 ** random.uniform(8.4, 11.5, points)}
     noise = np.exp(random.normal(0, 0.007, points))
@@ -75,20 +75,20 @@ def drawn(points: int) -> tuple[dict[str, Floats], Floats]:
 
 
 def measure() -> RefitTimes:
-    """Time both on as many points as Epoch's, drawn from its law with its noise."""
+    """Time both on as many points as Epoch has, drawn from its law."""
     points = Observations.of(*drawn(240))
     began = perf_counter()
-    found = fit(LAWS["chinchilla"], points, Settings(bootstrap=REFITS))
+    fitted = fit(LAWS["chinchilla"], points, Settings(bootstrap=REFITS))
     ours = perf_counter() - began
-    estimates = np.array([found.estimates[name] for name in NAMES])
+    estimates = np.array([fitted.estimates[name] for name in NAMES])
     theirs = REFITS * scipy_seconds(points, np.concatenate([np.log(estimates[:3]), estimates[3:]]))
-    return RefitTimes(ours, theirs, found.status)
+    return RefitTimes(ours, theirs, fitted.status)
 
 
 def ledger_seconds() -> tuple[float, float]:
-    """Seconds of a fit to a ledger of CELLS cells with RUNS_OF_A_CELL rates each, and to a table of as many rows.
+    """Seconds of a fit to a ledger of CELLS cells with RUNS_OF_A_CELL rates, and to a table of as many rows.
 
-    Of the table all rows are fitted, of the ledger one of each cell, which it finds. Both are read from parquet.
+    The table is fitted whole, the ledger at the best rate of each cell. Both are read from Parquet.
     """
     columns, losses = drawn(CELLS)
     flops = 6 * columns["parameters"] * columns["tokens"]

@@ -1,4 +1,4 @@
-"""One published number beside ours, and a study's worth of them."""
+"""A published number beside ours, and the numbers of one study."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 TABLES = Path(__file__).parent / "tables"
-"""The tables of others that their licences allow to be here."""
+"""Published tables whose licences allow them here."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A published number, ours, and how near ours must come: relative to it, or as a difference where `absolute`."""
+    """A published number, ours, and the tolerance: relative, or a difference where `absolute`."""
 
     name: str
     published: float
@@ -24,7 +24,7 @@ class Number:
 
     @property
     def difference(self) -> float:
-        """Ours minus the published one, relative to it unless `absolute`."""
+        """Ours minus the published one, relative unless `absolute`."""
         away = self.ours - self.published
         return away if self.absolute else away / abs(self.published)
 
@@ -40,9 +40,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Study:
-    """A published study made again: where it is from, how it was fitted, with what status, and its numbers.
+    """A published study made again: source, method, status and numbers.
 
-    `skipped` says why a study could not be made, and is empty where it was.
+    `skipped` says why it was not made, and is empty where it was.
     """
 
     title: str

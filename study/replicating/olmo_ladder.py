@@ -44,10 +44,10 @@ def study() -> Study:
     """The published numbers beside ours."""
     numbers, statuses = [], []
     for column, (name, value, error, fit_error) in PUBLISHED.items():
-        points, found = observations(column), estimate(column)
-        told = forecast_rows(found, points.where(np.arange(len(points)) == len(points) - 1))
-        statuses.append(f"{name}: {status_words(found.status)}, interval {told.low[0]:.3f} to {told.high[0]:.3f}")
-        numbers.append(Number(f"{name}, forecast", value, float(told.predicted[0]), 1e-4 / value))
-        numbers.append(Number(f"{name}, relative error", error, float(told.errors[0]), 1e-4, absolute=True))
-        numbers.append(Number(f"{name}, fit error", fit_error, float(np.mean(np.abs(np.expm1(found.residuals)))), 0.01))
+        points, fitted = observations(column), estimate(column)
+        forecast = forecast_rows(fitted, points.where(np.arange(len(points)) == len(points) - 1))
+        statuses.append(f"{name}: {status_words(fitted.status)}, interval {forecast.low[0]:.3f} to {forecast.high[0]:.3f}")
+        numbers.append(Number(f"{name}, forecast", value, float(forecast.predicted[0]), 1e-4 / value))
+        numbers.append(Number(f"{name}, relative error", error, float(forecast.errors[0]), 1e-4, absolute=True))
+        numbers.append(Number(f"{name}, fit error", fit_error, float(np.mean(np.abs(np.expm1(fitted.residuals)))), 0.01))
     return Study(TITLE, SOURCE, METHOD, "; ".join(statuses), tuple(numbers))

@@ -1,4 +1,4 @@
-"""Why Kaplan found N ∝ C^0.73 and Hoffmann C^0.50: one law, two ways to count (Pearce and Song 2024, arXiv 2406.12907)."""
+"""Why Kaplan found N ∝ C^0.73 and Hoffmann C^0.50: one law, two counts (Pearce and Song 2024, arXiv 2406.12907)."""
 
 from __future__ import annotations
 

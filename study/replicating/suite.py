@@ -14,7 +14,7 @@ from study.replicating.comparison import Study
 
 
 def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:
-    """Make every published study again and write `replications.json` and `replications.md`."""
+    """Replicate every study and write `replications.json` and `replications.md`."""
     others = (olmo_ladder, open_lm, data_constraint, reconciliation)
     studies = (chinchilla.study(chinchilla_points), *(module.study() for module in others))
     text = json.dumps(rounded_all([study.to_dict() for study in studies]), indent=1, ensure_ascii=False, allow_nan=False)

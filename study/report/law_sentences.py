@@ -9,7 +9,7 @@ from study.base.text import shape_and_variant, status_words
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Rise
 from study.laws.forecasting import Forecast
-from study.laws.law_fits import LawFit, describe_lack_of_fit
+from study.laws.law_fits import LawFit
 
 
 def law_findings(evidence: Evidence) -> list[str]:
@@ -43,7 +43,7 @@ def _law_sentence(found: LawFit) -> str:
     n = f"n = {found.fit.n}" if points.n_clusters == found.fit.n else f"n = {points.counted}"
     if not found.fit.usable:
         return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
-    told = filter(None, (_exponents(found), describe_lack_of_fit(found.lack_of_fit), _forecast_words(found.forecast)))
+    told = filter(None, (_exponents(found), _forecast_words(found.forecast)))
     return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {'; '.join(told)}."
 
 

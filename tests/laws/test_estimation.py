@@ -19,9 +19,10 @@ from study.laws import estimation, uncertainty
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import Forecast, Noise, forecast, forecast_to_text, interval_of, select_largest_runs
-from study.laws.law_fits import LackOfFit, LawFit, ReplicateNoise, measure_lack_of_fit, replicate_noise
+from study.laws.law_fits import LawFit
 from study.laws.minimising import Minima, Objective, Space, minimise
 from study.laws.observations import Observations
+from study.laws.residual_tests import LackOfFit, ReplicateNoise, measure_lack_of_fit, replicate_noise
 from tests.points import TRUTHS, columns_of, observed
 
 CHINCHILLA = LAWS["chinchilla"]

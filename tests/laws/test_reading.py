@@ -19,7 +19,9 @@ from study.laws.expressions import evaluate
 from study.laws.forecasting import Forecast, forecast
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_columns, read_observations
-from study.laws.tables import RunTable, Selection, read_table, read_text_numbers
+from study.laws.table_files import read_table
+from study.laws.tables import RunTable, Selection
+from study.laws.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -171,11 +173,12 @@ def test_rows_that_agree_in_all_that_is_read_and_differ_elsewhere_are_told(tmp_p
     data = table()
     twice = pd.concat([data, data.iloc[[5, 7]]]).assign(number=range(22))
     points = read(tmp_path, twice)
-    (told,) = points.warnings
+    told, together = points.warnings
+    assert "rows of a setting count as one" in together
     assert told.startswith("2 rows (row 21, row 22) agree with an earlier one in Model Size, tok, final/loss, though not")
     assert (len(points), points.excluded) == (22, {})
     assert read(tmp_path, twice, where="number < 20").warnings == ()
-    assert read(tmp_path, twice.assign(tok=twice["tok"] + twice["number"])).warnings == ()
+    assert read(tmp_path, twice.assign(tok=twice["tok"] + 1e3 * twice["number"])).warnings == ()
 
 
 ORDERS: list[dict[str, Any]] = [{"budget": "C"}, {"roles": {**ROLES, "flops": "C"}}]
@@ -235,32 +238,6 @@ def test_impossible_values_are_refused_with_their_rows(tmp_path: Path, change: d
     with pytest.raises(InputError) as refused:
         read(tmp_path, data, any_units=True)
     assert message in str(refused.value)
-
-
-def test_seeds_of_one_setting_that_nobody_put_together_are_told(tmp_path: Path) -> None:
-    """Four rows are of two settings; where a column names them, nothing need be said."""
-    seeds = table()
-    seeds.loc[1, ["Model Size", "tok"]] = seeds.loc[0, ["Model Size", "tok"]].to_numpy()
-    seeds.loc[3, ["Model Size", "tok"]] = seeds.loc[2, ["Model Size", "tok"]].to_numpy()
-    (told,) = read(tmp_path, seeds).warnings
-    assert told.startswith("20 rows are of 18 settings of Model Size, tok: where settings miss the law by more")
-    assert told.endswith("; --cluster with a column that names the setting keeps its rows together")
-    assert read(tmp_path, seeds.assign(setting=seeds["Model Size"]), cluster="setting").warnings == ()
-    assert read(tmp_path, table()).warnings == ()
-
-
-def test_checkpoints_of_runs_that_nobody_put_together_are_told(tmp_path: Path) -> None:
-    """Rows of one run have one size; where a column called like a run has several, it names something else."""
-    checkpoints = table()
-    checkpoints["Model Size"] = checkpoints.groupby("run")["Model Size"].transform("first")
-    (told,) = read(tmp_path, checkpoints).warnings
-    assert told.startswith(
-        "20 rows are of 10 values of 'run': where those are checkpoints of one run, intervals are too narrow"
-    )
-    assert told.endswith("; --cluster 'run' keeps them together")
-    assert read(tmp_path, checkpoints, cluster="run").warnings == ()
-    assert read(tmp_path, checkpoints.rename(columns={"run": "corpus"})).warnings == ()
-    assert read(tmp_path, checkpoints.iloc[::2]).warnings == ()
 
 
 def test_what_is_known_of_a_table_beyond_its_columns_is_handed_over_with_it() -> None:
@@ -366,8 +343,10 @@ def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: b
         ("63.2%", False, 0.632),
         ("0,35", True, 0.35),
         ("1e-3", False, 1e-3),
-        ("0,35", False, None),
-        ("0,350", False, None),
+        ("0,35", False, 0.35),
+        ("0,350", False, 0.35),
+        ("3,656", False, None),
+        ("3,656", True, 3.656),
         ("0,350", True, 0.35),
         ("035,000", False, None),
         ("12,34,567", False, None),
@@ -377,7 +356,7 @@ def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: b
 )
 def test_numbers_written_as_text_are_read(text: str, decimal_commas: bool, number: float | None) -> None:
     column = pd.DataFrame({"a": [text, None]})
-    found, notes = read_text_numbers(column, decimal_commas)
+    found, notes, _ = read_text_numbers(column, decimal_commas)
     if number is None:
         assert found["a"].iloc[0] == text
         assert not notes

@@ -1,0 +1,188 @@
+"""What a fit is worth: units, signs and designs are named, and lack of fit and missed forecasts are part of the status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from study.base.errors import InputError
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Settings, fit
+from study.laws.forecasting import Forecast, forecast_rows
+from study.laws.frontiers import hull
+from study.laws.law_files import read_law
+from study.laws.law_fits import LawFit, fit_table
+from study.laws.observations import Observations
+from study.laws.reading import TableQuery, read_observations
+from study.laws.residual_tests import bend_of_residuals
+from study.laws.table_files import tidy_table
+from study.laws.tables import RunTable
+from study.plotting.law_fit import frame as figure_frame
+from tests.points import TRUTHS, columns_of, observed
+
+CHINCHILLA = LAWS["chinchilla"]
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "published"
+
+
+def table(rows: int = 40, noise: float = 0.002, seed: int = 1) -> pd.DataFrame:
+    points = observed(CHINCHILLA, rows, noise, seed)
+    return pd.DataFrame({"N": points.columns["parameters"], "D": points.columns["tokens"], "loss": points.response})
+
+
+def query(frame: pd.DataFrame, **options: object) -> TableQuery:
+    opened = RunTable(Path("t.csv"), tidy_table(frame.copy(), Path("t.csv")))
+    return TableQuery(opened, **options)  # type: ignore[arg-type]
+
+
+def fitted(frame: pd.DataFrame) -> LawFit:
+    return fit_table(query(frame), "chinchilla", Settings(bootstrap=100, starts=32))
+
+
+def read(frame: pd.DataFrame, **options: object) -> Observations:
+    return read_observations(query(frame, **options), CHINCHILLA)
+
+
+@pytest.mark.parametrize("name", ["ppl", "val_PPL", "eval perplexity"])
+def test_a_perplexity_is_named_however_low_it_is(name: str) -> None:
+    frame = table().rename(columns={"loss": name})
+    frame[name] = np.exp(frame[name])
+    roles = {"loss": name}
+    with pytest.raises(InputError, match="is a perplexity by its name: give --loss 'log"):
+        read(frame[frame[name] < 13], roles=roles)
+    expression = f"log(`{name}`)"
+    np.testing.assert_allclose(read(frame, roles={"loss": expression}).response, table()["loss"])
+    assert len(read(frame, roles=roles, any_units=True)) == len(frame)
+
+
+def test_a_perplexity_is_seen_by_its_logarithm() -> None:
+    frame = table().assign(final=lambda t: np.exp(t["loss"])).rename(columns={"loss": "nats", "final": "loss"})
+    frame = frame[frame["loss"] < 13]
+    with pytest.raises(InputError, match="is a perplexity: nats is its logarithm, as in row 1; give --loss 'nats'"):
+        read(frame)
+
+
+def test_swapped_sizes_are_named() -> None:
+    frame = table()
+    with pytest.raises(InputError) as refused:
+        read(frame, roles={"parameters": "D", "tokens": "N"})
+    assert [str(problem) for problem in refused.value.problems] == [
+        "--parameters: 'D' is called like tokens: are the two swapped? If not, --any-units",
+        "--tokens: 'N' is called like parameters: are the two swapped? If not, --any-units",
+    ]
+    tokens = frame["N"] * np.linspace(20, 200, len(frame))
+    values = frame.assign(N=tokens, D=frame["N"])
+    assert read(values).doubts == ("every model has fewer tokens than parameters (0.0091 a parameter): are the two swapped?",)
+    assert read(frame.assign(D=tokens)).doubts == ()
+
+
+@pytest.mark.parametrize("sizes", [["N", "D"], ["N"]])
+def test_a_loss_that_rises_with_size_is_named(sizes: list[str]) -> None:
+    frame = table()[[*sizes, "loss"]].assign(loss=lambda t: 12 - t["loss"])
+    law = CHINCHILLA if len(sizes) > 1 else LAWS["power"]
+    with pytest.raises(InputError, match=r"loss: rises with parameters.*: is it a score, or is its sign turned"):
+        read_observations(query(frame), law)
+    assert len(read_observations(query(frame, any_units=True), law)) == len(frame)
+    score = table()[["N", "D"]].assign(score=lambda t: 0.9 - 0.02 * np.log(t["N"] * t["D"] / 1e15))
+    with pytest.raises(InputError, match="score: falls with parameters and with tokens: is it a loss"):
+        read_observations(query(score), LAWS["score-of-sizes"])
+
+
+@pytest.mark.parametrize("law", ["chinchilla", "chinchilla-tied", "chinchilla-no-floor"])
+def test_tokens_that_follow_parameters_are_named(law: str) -> None:
+    """The reason was that alpha is on its bound of 10."""
+    frame = table().assign(D=lambda t: 20 * t["N"])
+    found = fit_table(query(frame), law, Settings(bootstrap=0, starts=16)).fit
+    assert found.status == "weakly_identified"
+    assert found.reasons[0].startswith(f"tokens are 20 times the parameters in all 40 rows, so {law} cannot separate the two")
+    assert not any("times the parameters" in reason for reason in fitted(table()).fit.reasons)
+
+
+def test_an_exponent_through_two_best_models_that_makes_no_sense_is_refused() -> None:
+    """The hull of a table gave −24.5 through two models."""
+    sizes = np.array([1e8, 4e8, 1e9, 1e8, 4e8, 1e9, 1e8, 4e8, 1e9])
+    flops = np.array([1e18, 1e18, 1e18, 1.05e18, 1.05e18, 1.05e18, 1e20, 1e20, 1e20])
+    loss = np.array([3.6, 3.61, 3.5, 3.6, 3.4, 3.55, 3.5, 3.2, 3.3])
+    with pytest.raises(InputError) as refused:
+        hull(sizes, flops, loss)
+    assert "best models" in str(refused.value)
+
+
+def interacting(rows: int = 60, seed: int = 0) -> pd.DataFrame:
+    """Losses of no sum of powers: what tokens give depends on the size of the model."""
+    random = np.random.default_rng(seed)
+    columns = columns_of(CHINCHILLA, rows, seed)
+    n, d = np.log(columns["parameters"] / 1e8), np.log(columns["tokens"] / 1e10)
+    loss = CHINCHILLA.predict(TRUTHS["chinchilla"], columns) * np.exp(0.01 * n * d + random.normal(0, 0.002, rows))
+    return pd.DataFrame({"N": columns["parameters"], "D": columns["tokens"], "loss": loss})
+
+
+def test_lack_of_fit_is_part_of_the_status_in_text_json_and_figure() -> None:
+    found = [fitted(interacting(seed=seed)) for seed in range(4)]
+    assert all(one.fit.status != "converged" for one in found)
+    one = found[0]
+    assert any("residuals bend over the sizes" in reason for reason in one.fit.reasons)
+    assert one.to_dict()["status"] == one.fit.status
+    assert f"status: {one.fit.status.replace('_', ' ')}" in one.to_text()
+    assert f"({one.fit.status.replace('_', ' ')}, n = 60)" in figure_frame(one)["title"].iloc[0]
+
+
+def test_the_test_of_bends_is_fair() -> None:
+    """Of tables that follow the law few residuals bend by chance."""
+    settings = Settings(bootstrap=0, starts=16)
+    chances = [bend_of_residuals(fit(CHINCHILLA, observed(CHINCHILLA, 40, 0.01, seed), settings)) for seed in range(60)]
+    known = np.array([chance for chance in chances if chance is not None])
+    assert len(known) == 60
+    assert np.mean(known < 0.05) <= 0.15
+    assert np.mean(known < 0.5) == pytest.approx(0.5, abs=0.2)
+
+
+def missing_its_largest() -> LawFit:
+    """The four largest runs are a tenth worse than the law."""
+    frame = table(rows=40, noise=0.003)
+    largest = np.argsort((frame["N"] * frame["D"]).to_numpy())[-4:]
+    frame.loc[largest, "loss"] *= 1.1
+    return fitted(frame)
+
+
+def test_a_missed_forecast_is_part_of_the_status(tmp_path: Path) -> None:
+    found = missing_its_largest()
+    assert isinstance(found.forecast, Forecast)
+    assert found.forecast.missed
+    assert found.fit.status != "converged"
+    assert "the forecast of the largest runs missed them: its interval covered 0 of 4" in " ".join(found.fit.reasons)
+    path = tmp_path / "fit.json"
+    path.write_text(json.dumps(found.to_dict() | {"columns": {}}))
+    (note, *_) = read_law(path, "parameters").notes
+    assert "missed" in note
+    assert not fitted(table()).fit.reasons
+
+
+def test_intervals_widen_by_what_held_out_rows_showed() -> None:
+    found = missing_its_largest()
+    told = found.forecast
+    assert isinstance(told, Forecast)
+    assert told.missed_by > 2
+    points = found.fit.observations
+    narrow, wide = (forecast_rows(found.fit, points, widening) for widening in (1.0, told.missed_by))
+    np.testing.assert_allclose(np.log(wide.high / wide.predicted), told.missed_by * np.log(narrow.high / narrow.predicted))
+    again = fitted(pd.concat([table(40, 0.003).assign(loss=lambda t: t["loss"] * (1 + 0.1 * (t["N"] * t["D"] > 1e20)))]))
+    assert isinstance(again.forecast, Forecast)
+    assert again.forecast.widening >= 1
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not at hand")
+def test_published_tables_whose_forecasts_miss_are_not_called_converged() -> None:
+    points = RunTable.read(PUBLISHED / "chinchilla" / "svg_extracted_data.csv")
+    roles = {"parameters": "Model Size", "flops": "Training FLOP", "tokens": "C/(6*N)"}
+    found = fit_table(TableQuery(points, roles), "chinchilla", Settings(bootstrap=100, starts=32))
+    assert found.fit.status in ("lack_of_fit", "missed_forecast")
+    search = RunTable.read(PUBLISHED / "scalebench" / "lr_bsz_train.parquet")
+    sizes = {"parameters": "non_embedding_param_size", "tokens": "data_size", "loss": "lm_loss"}
+    doubts = read_observations(TableQuery(search, sizes), CHINCHILLA).doubts
+    assert doubts[0].startswith("rows of one setting differ in lr, bsz, which moves the response")
+    assert "--best-of N,D keeps the best of each" in doubts[0]
+    assert len(read_observations(TableQuery(search, sizes, best_of="N,D"), CHINCHILLA)) < 60
