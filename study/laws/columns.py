@@ -185,8 +185,10 @@ def rising_response(
     role: str, name: str, response: NDArray[np.float64], variables: Mapping[str, NDArray[np.float64]]
 ) -> list[Problem]:
     """A loss that rises with every size, or a score that falls with all, by least squares in logarithms."""
+    if len(response) < len(variables) + 4:
+        return []
     sizes = {each: np.log(values) for each, values in variables.items() if each in _SIZES and np.ptp(values) > 0}
-    if not sizes or len(sizes) < len(variables) or len(response) < len(sizes) + 4 or np.ptp(response) == 0:
+    if not sizes or len(sizes) < len(variables) or np.ptp(response) == 0:
         return []
     design = np.column_stack([np.ones_like(response), *((each - each.mean()) / each.std() for each in sizes.values())])
     slopes, *_ = np.linalg.lstsq(design, response, rcond=None)

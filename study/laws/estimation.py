@@ -214,17 +214,19 @@ def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTI
     free = {
         name: intervals[name] for name, rests in zip(law.parameters, resting, strict=True) if name in intervals and not rests
     }
-    reasons: dict[Status, list[str]] = {
-        "failed": broken,
-        "on_bound": bounds_met(law, resting, estimates[0]),
-        "weakly_identified": [*flatness(flat), *weaknesses(law, observations, objective, condition, free, resamples)],
-        "reads_no_order": unread_rows(observations),
-    }
-    status: Status = next((name for name, given in reasons.items() if given), "converged")
+    weak = [*flatness(flat), *weaknesses(law, observations, objective, condition, free, resamples)]
+    reasons: list[tuple[Status, list[str]]] = [
+        ("failed", broken),
+        ("weakly_identified", observations.confounding(law)),
+        ("on_bound", bounds_met(law, resting, estimates[0])),
+        ("weakly_identified", weak),
+        ("reads_no_order", unread_rows(observations)),
+    ]
+    status: Status = next((name for name, given in reasons if given), "converged")
     return Fit(
         law=law,
         status=status,
-        reasons=tuple(reason for given in reasons.values() for reason in given),
+        reasons=tuple(reason for _, given in reasons for reason in given),
         estimates=dict(zip(law.parameters, estimates[0].tolist(), strict=True)),
         intervals=intervals,
         covariance=_natural_covariance(objective, observations, theta, resamples)

@@ -152,11 +152,6 @@ class Observations:
             elif settings >= needed and len(values) < (fewest := law.fewest_values(name)):
                 message = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
                 problems.append(Problem(name, f"{message}: through fewer, a floor of any height goes with some exponent"))
-        if (share := self._tokens_a_parameter(law)) is not None:
-            message = f"are {share:.4g} times the parameters in all {plural(len(self), 'row')}"
-            problems.append(
-                Problem("tokens", f"{message}, so {law.name} cannot tell the two apart; fit power-floor or flops-floor")
-            )
         if "unique_tokens" in law.variables and len(self) and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
             message = (
                 f"is no less than tokens in all {plural(len(self), 'row')}: none repeats, and {law.name} asks what repeats give"
@@ -165,13 +160,15 @@ class Observations:
         if problems:
             raise InputError(problems)
 
-    def _tokens_a_parameter(self, law: Law) -> float | None:
-        """The tokens of each parameter where all rows have the same; None for laws without both."""
+    def confounding(self, law: Law) -> list[str]:
+        """Say that tokens follow parameters, so that a law in both cannot separate them; nothing where they do not."""
         if len(self) < 2 or not {"parameters", "tokens"} <= set(law.variables):
-            return None
+            return []
         shares = self.columns["tokens"] / self.columns["parameters"]
-        varies = np.ptp(self.columns["parameters"]) > 0
-        return float(np.median(shares)) if varies and shares.max() <= shares.min() * (1 + ONE_SHARE) else None
+        if np.ptp(self.columns["parameters"]) == 0 or shares.max() > shares.min() * (1 + ONE_SHARE):
+            return []
+        message = f"tokens are {np.median(shares):.4g} times the parameters in all {plural(len(self), 'row')}"
+        return [f"{message}, so {law.name} cannot separate the two: fit power-floor or flops-floor, or vary their ratio"]
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:

@@ -21,6 +21,9 @@ SIGNIFICANT = 0.05
 BENDS = 0.01
 """The level at which bent residuals count as lack of fit."""
 
+MOST_SIZES = 200
+"""The most sizes that are tested; of more these are spread evenly."""
+
 _ROUNDING = 1e-6
 
 
@@ -92,9 +95,7 @@ def describe_bend(chance: float | None) -> str | None:
     """Say that residuals bend; None where that may be chance."""
     if chance is None or chance >= BENDS:
         return None
-    return (
-        f"residuals bend over the sizes (by chance in {max(chance, 1e-6):.1g} of tables), so that the law leaves something out"
-    )
+    return f"residuals bend over the sizes (p = {max(chance, 1e-6):.1g}), so that the law leaves something out"
 
 
 def merge_by_size(law: Law, points: Observations, settings: Settings) -> Observations:
@@ -104,12 +105,15 @@ def merge_by_size(law: Law, points: Observations, settings: Settings) -> Observa
     """
     if points.sizes is None or len(np.unique(points.sizes)) in (1, points.n_clusters):
         return points
-    chance = chance_of_terms(fit(law, points, replace(settings, bootstrap=0)), _indicators(points.sizes))
+    count = int(points.sizes.max()) + 1
+    some = points.where(np.isin(points.sizes, np.linspace(0, count - 1, MOST_SIZES).astype(int)))
+    if some.sizes is None or some.settings(law) <= len(law.parameters):
+        return points
+    chance = chance_of_terms(fit(law, some, replace(settings, bootstrap=0)), _indicators(some.sizes))
     if chance is None or chance >= SIGNIFICANT:
         return points
-    sizes = int(points.sizes.max()) + 1
     note = (
-        f"{plural(len(points), 'row')} are of {plural(sizes, 'size')} and miss the law by size, as checkpoints of one run do: "
+        f"{plural(len(points), 'row')} are of {plural(count, 'size')} and miss the law by size, as checkpoints of one run do: "
         "rows of a size count as one; --cluster names what belongs together"
     )
     return replace(points, clusters=points.sizes, cluster="size", warnings=(*points.warnings, note))

@@ -89,7 +89,13 @@ def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> No
 def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> None:
     """The noise of a run is in all of its checkpoints, so that rows taken as independent say too much."""
     path = checkpoints(tmp_path / "runs.csv", 10)
-    rows, runs = (json.loads(study("frontier", path, *more, "--json")[1])["approaches"] for more in ((), ("--cluster", "run")))
+    pd.read_csv(path).assign(row=range(200)).to_csv(path, index=False)
+    rows, runs, usual = (
+        json.loads(study("frontier", path, *more, "--json")[1])["approaches"]
+        for more in (("--cluster", "row"), ("--cluster", "run"), ())
+    )
+    assert usual.keys() == runs.keys()
+    assert usual["parametric"]["interval"] == pytest.approx(runs["parametric"]["interval"], abs=0.03)
     for name in rows.keys() - {"akima"}:
         assert runs[name]["exponent"] == rows[name]["exponent"]
         (low, high), (lower, higher) = rows[name]["interval"], runs[name]["interval"]
@@ -104,9 +110,10 @@ def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     monkeypatch.setattr(multiverse, "_FLOORS", {"with floor": "chinchilla"})
     path, flops = checkpoints(tmp_path / "runs.csv", 10), "6*parameters*tokens"
+    pd.read_csv(path).assign(row=range(200)).to_csv(path, index=False)
     rows, runs = (
-        json.loads(study("multiverse", path, "--flops", flops, *more, "--json")[1])["all"]
-        for more in ((), ("--cluster", "run"))
+        json.loads(study("multiverse", path, "--flops", flops, "--cluster", cluster, "--json")[1])["all"]
+        for cluster in ("row", "run")
     )
     assert [universe["choices"] for universe in rows] == [universe["choices"] for universe in runs]
     told = {universe["choices"]["approach"]: universe["status"] for universe in runs}

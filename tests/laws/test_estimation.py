@@ -193,10 +193,9 @@ def test_an_exponent_that_noise_hides_is_weakly_identified() -> None:
 
 
 def test_terms_that_no_row_tells_apart_have_no_intervals() -> None:
-    """Where depth goes as width, one power of both cannot be split."""
-    law, widths = LAWS["shape"], np.geomspace(64, 4096, 40)
-    others = columns_of(law, 40)
-    columns = {**others, "width": widths, "depth": widths / 64}
+    """Where tokens go as parameters, one power of both cannot be split."""
+    law, sizes = LAWS["chinchilla-tied"], np.geomspace(1e6, 1e9, 40)
+    columns = {"parameters": sizes, "tokens": 20 * sizes}
     fitted = fit(law, Observations.of(columns, law.predict(TRUTHS[law.name], columns)), Settings(bootstrap=20, starts=16))
     assert fitted.status == "weakly_identified"
     assert len(fitted.resampled) > 0
