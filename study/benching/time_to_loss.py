@@ -13,7 +13,6 @@ import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from study.base.schema import deep_merge
 from study.benching.bench_tables import Row
@@ -21,6 +20,7 @@ from study.benching.cases import Case
 from study.benching.own_process import failures_reported, in_own_process
 from study.benching.results import Report
 from study.benching.validation_curves import EVALUATIONS, Curve, CurveRecorder
+from study.config.presets import PRESETS
 from study.config.run_config import DataConfig, RunConfig
 from study.data.prepared import prepare
 from study.store.run_folder import RunFolder
@@ -28,13 +28,10 @@ from study.training.execution import Execution
 from study.training.stopping import StopSignal
 from study.training.trainer import Training
 
-MODERN: dict[str, dict[str, Any]] = {
-    "architecture": {"position_encoding": "rotary", "distance_bias": "learned"},
-    "recipe": {"learning_rate": 5e-3, "optimizer": "muon", "masking": {"rate": 0.3}},
+VARIANTS = {
+    "modern": PRESETS["modern"],
+    "modern recipe, BERT's architecture": {"recipe": PRESETS["modern"]["recipe"]},
 }
-"""How the encoder and the recipe that are raced differ from BERT's."""
-
-VARIANTS = {"modern": MODERN, "modern recipe, BERT's architecture": {"recipe": MODERN["recipe"]}}
 """What is raced against run_mlm; the second shows which part of the gain is the recipe's."""
 
 RACED_SHAPES, RACED_VOCABULARY = "2x128,4x256", 8192
