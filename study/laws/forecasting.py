@@ -91,13 +91,13 @@ class Forecast:
 
     @property
     def missed_by(self) -> float:
-        """The root mean square of errors in standard errors of the prediction; 1 unless the forecast missed."""
+        """The root mean square of errors in standard errors of the prediction, at least LEAST; 1 unless the forecast missed."""
         if not self.missed:
             return 1.0
         ends = np.array([self.low, self.predicted, self.high, self.measured])
         low, predicted, high, measured = np.log(ends) if self.space == "log" else ends
         half = np.where(measured < predicted, predicted - low, high - predicted)
-        sizes = np.abs(measured - predicted) / np.maximum(half, 1e-300) * float(ndtri((1 + CONFIDENCE) / 2))
+        sizes = np.abs(measured - predicted) / np.maximum(half, LEAST) * float(ndtri((1 + CONFIDENCE) / 2))
         return max(1.0, float(np.sqrt(np.mean(sizes**2))))
 
     @property
@@ -218,14 +218,20 @@ def forecast_rows(fitted: Fit, unseen: Observations, widening: float = 1.0) -> F
 
 
 def prediction_interval(fitted: Fit, unseen: Observations, widening: float = 1.0) -> tuple[Floats, Floats]:
-    """The 95% interval of each unseen value: each resample's prediction with a residual drawn for it."""
+    """The 95% interval of each unseen value: each resample's prediction with a residual drawn for it.
+
+    Not a number without resamples, and where widening leaves no finite interval.
+    """
     most = max(_FEWEST_RESAMPLES, _CELLS // len(unseen))
     predicted, centres = fitted.predict(unseen.columns), fitted.predictions(unseen.columns, most=most)
     noise = Noise(fitted.residuals, len(fitted.law.parameters), fitted.observations.n_clusters)
     low, high = interval_of(predicted, centres, noise, fitted.settings.space, fitted.settings.seed)
-    if fitted.settings.space == "log":
-        return predicted * (low / predicted) ** widening, predicted * (high / predicted) ** widening
-    return predicted + (low - predicted) * widening, predicted + (high - predicted) * widening
+    if fitted.settings.space == "linear":
+        return predicted + (low - predicted) * widening, predicted + (high - predicted) * widening
+    with np.errstate(over="ignore"):
+        low, high = (predicted * (end / predicted) ** widening for end in (low, high))
+    finite = np.isfinite(high)
+    return np.where(finite, low, np.nan), np.where(finite, high, np.nan)
 
 
 @dataclass(frozen=True)

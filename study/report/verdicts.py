@@ -210,7 +210,21 @@ def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
     lead = f"{winner} more {equal}: " if winner else f"{equal}, "
     if len(pairs) == 1:
         return f"{lead}{_best_of(group)}, a significant difference"
+    if not winner and (tally := _tally(pairs)):
+        return f"{lead}{tally}; {_best_of(group)}"
     return f"{lead}{_best_of(group)}; {decided} of {n} {'differs' if decided == 1 else 'differ'} significantly"
+
+
+def _tally(pairs: Sequence[Comparison]) -> str | None:
+    """In how many pairs more of either size lowers the loss significantly; None unless all pairs weigh the same two sizes."""
+    if len({(pair.weighs, pair.against) for pair in pairs}) > 1 or (against := pairs[0].against) is None:
+        return None
+    decided = [pair for pair in pairs if pair.status == "decided"]
+    counts = {pairs[0].weighs: sum(pair.first_is_lower for pair in decided)}
+    counts[against] = len(decided) - counts[pairs[0].weighs]
+    often, seldom = sorted(counts, key=lambda size: -counts[size])
+    pair_count = plural(len(pairs), "pair")
+    return f"more {often} lowers the loss significantly in {counts[often]} of {pair_count}, more {seldom} in {counts[seldom]}"
 
 
 def _best_of(group: Sequence[Pair]) -> str:

@@ -169,6 +169,9 @@ def test_intervals_widen_by_what_held_out_rows_showed() -> None:
     points = found.fit.observations
     narrow, wide = (forecast_rows(found.fit, points, widening) for widening in (1.0, told.missed_by))
     np.testing.assert_allclose(np.log(wide.high / wide.predicted), told.missed_by * np.log(narrow.high / narrow.predicted))
+    endless = forecast_rows(found.fit, points, 1e9)
+    assert not endless.has_interval
+    json.dumps(endless.to_dict(), allow_nan=False)
     again = fitted(pd.concat([table(40, 0.003).assign(loss=lambda t: t["loss"] * (1 + 0.1 * (t["N"] * t["D"] > 1e20)))]))
     assert isinstance(again.forecast, Forecast)
     assert again.forecast.widening >= 1
