@@ -83,13 +83,15 @@ def add_run(
     excluded: str | None = None,
     reason: str | None = None,
     trunk: str | None = None,
+    text: str = "synthetic",
 ) -> str:
     """Write one run whose loss follows the law, or that ended otherwise, of its own or as a branch of a trunk; its id.
 
-    An order gain of None is that of a record of an earlier version; `excluded` is why a person leaves the run out.
+    An order gain of None is that of a record of an earlier version; `excluded` is why a person leaves the run out. `text` is
+    the data fingerprint of what the run read.
     """
     law = law or Law()
-    run_id = config.fingerprint("synthetic")
+    run_id = config.fingerprint(text)
     run = folder.run(run_id)
     run.write_config(config)
     completed = state == "COMPLETED"
@@ -112,7 +114,7 @@ def add_run(
         "state": state,
         "reason": reason,
         "config": config.to_dict(),
-        "data_fingerprint": "synthetic",
+        "data_fingerprint": text,
         "steps": steps,
         "tokens": steps * config.recipe.batch_tokens,
         "unigram_entropy_nats": UNIGRAM,

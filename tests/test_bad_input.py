@@ -635,9 +635,9 @@ def test_a_sweeps_folder_or_name_in_place_of_its_file(given: str, meant: str, he
         assert one(refusal.of(command, given)) == f"{given}: is not a file; did you mean {meant}?"
 
 
-@pytest.mark.parametrize("command", ["status", "report"])
 @pytest.mark.parametrize("content", [b"{}", b"\x00\xff", b'{"run_id": 1', b"[" * 100_000, b'{"state": "DONE"}'])
-def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, refusal: Refusal) -> None:
+def test_a_damaged_record_is_named(content: bytes, here: Path) -> None:
+    from study.running.status import status
     from study.store.sweep_folder import SweepFolder
 
     Path("x.yaml").write_text(GOOD)
@@ -646,10 +646,11 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
     run.write_config(Plan(read_sweep(Path("x.yaml"))[0]).cells[0].config)
     folder.sweep_file.write_text(GOOD)
     run.record_file.write_bytes(content)
-    assert all(str(run.record_file) in message for message in refusal.of(command, folder.path))
+    damaged = status(folder).unreadable
+    assert damaged
+    assert all(str(run.record_file) in str(problem) for problem in damaged)
 
 
-@pytest.mark.parametrize("command", ["status", "report"])
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
@@ -663,13 +664,13 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
         ("accuracy", 1.5, "1.5 is above the most allowed, 1"),
     ],
 )
-def test_a_record_of_numbers_that_no_run_has_is_named(
-    command: str, key: str, value: float, told: str, here: Path, refusal: Refusal
-) -> None:
+def test_a_record_of_numbers_that_no_run_has_is_named(key: str, value: float, told: str, here: Path) -> None:
+    from study.running.status import status
+
     folder = sweep_folder(Path("results/x"))
     record = folder.run(add_run(folder, run_config(1, 64))).record_file
     record.write_text(json.dumps(json.loads(record.read_text()) | {key: value}))
-    damaged, message = refusal.of(command, folder.path)
+    damaged, message = map(str, status(folder).unreadable)
     assert damaged.startswith(f"{record}: is damaged")
     assert message == f"{record}.{key}: {told}"
 

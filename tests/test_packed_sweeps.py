@@ -206,7 +206,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Callable[..., tup
     status, out, _ = study("pack", folder.path, "--delete-weights")
     assert status == 0
     assert out.startswith("x: 2 runs, 7 files, packed into ")
-    assert out.endswith(f" now: {folder.path / 'packed' / '1'}\n")
+    assert out.endswith(f": {folder.path / 'packed' / '1'}\n")
     assert study("pack", folder.path, "--json")[0] == 0
     assert study("unpack", folder.path)[:2] == (0, f"x: 2 runs unpacked into {folder.runs_folder}\n")
     status, _, told = study("unpack", folder.path)

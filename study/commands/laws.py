@@ -136,7 +136,7 @@ def laws(as_json: bool) -> None:
     """List the scaling laws: formulas, conventions and sources."""
     from study.laws.catalogue import laws_as_text, laws_to_dict
 
-    click.echo(json.dumps(laws_to_dict(), indent=1, ensure_ascii=False) if as_json else laws_as_text())
+    echo(json.dumps(laws_to_dict(), indent=1, ensure_ascii=False) if as_json else laws_as_text())
 
 
 @click.command()

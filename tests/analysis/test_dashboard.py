@@ -239,8 +239,9 @@ def test_an_answer_of_a_stranger_runs_nothing_and_loads_nothing(apart: Apart) ->
     assert {name for _, attributes in elements for name in attributes} == {"class", "style"}
     figure = "![own](data:image/svg+xml;base64,PHN2Zy8+) [page](https://example.org)"
     kept = _Elements(apart(rendered, figure)).found
-    fold = '<details markdown="1" onclick="x">\n<summary>All <b>pairs</b></summary>\n\ntext\n\n</details>'
+    fold = '<details markdown="1">\n<summary>All <b>pairs</b></summary>\n\ntext\n\n</details>'
     assert _Elements(apart(rendered, fold)).found[1:] == [("details", {}), ("summary", {}), ("p", {})]
+    assert {tag for tag, _ in _Elements(apart(rendered, fold.replace(">", ' onclick="x">', 1))).found} == {"span", "p"}
     assert ("a", {"href": "https://example.org"}) in kept
     assert ("img", {"src": "data:image/svg+xml;base64,PHN2Zy8+", "alt": "own"}) in kept
 

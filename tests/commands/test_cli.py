@@ -156,7 +156,7 @@ def test_params_as_text_is_for_readers(study: Any) -> None:
         ),
         (("params", "bert-base", "--deph", 2), ["No such option", "--depth"]),
         (("report", "nowhere"), ["error: nowhere: is not a sweep folder: it has no sweep.yaml"]),
-        (("lanch",), ["No such command 'lanch'"]),
+        (("lanch",), ["unknown command 'lanch'; did you mean 'launch'?"]),
     ],
 )
 def test_bad_input_is_told_in_full_with_status_2(study: Any, arguments: tuple[object, ...], messages: list[str]) -> None:

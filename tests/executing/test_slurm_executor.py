@@ -131,7 +131,7 @@ def test_an_error_that_lasts_ends_the_launch_and_says_what_it_is(
     monkeypatch.setattr(slurm, "write_atomically", failing(write_atomically, number, math.inf))
     folder = SweepFolder(tmp_path / "toy")
     launched = coordinator_of(folder)
-    said = f"--on slurm: jobs cannot be submitted or monitored: .*{os.strerror(number)}.* the same command takes it up"
+    said = f"--on slurm: jobs cannot be submitted or monitored: .*{os.strerror(number)}.* the same command resumes them"
     with pytest.raises(InputError, match=said):
         launched.run(SlurmExecutor(Slot("cpu", (0,), 1), SlurmOptions(), folder), lambda _: None)
 

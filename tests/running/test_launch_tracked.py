@@ -43,7 +43,7 @@ def normal_seconds(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> fl
     assert_complete(made)
     assert "not in W&B" not in printed
     assert_mirrored(made.folder)
-    assert "0 runs mirrored now, 4 there already, 0 failed" in made.study("sync", "results/toy").stdout
+    assert "0 runs mirrored now, 4 already there, 0 failed" in made.study("sync", "results/toy").stdout
     return seconds
 
 
@@ -68,10 +68,10 @@ def assert_mirrored(folder: SweepFolder) -> None:
 
 def assert_synced_once(made: Place) -> None:
     """`study sync` mirrors all runs, and does nothing a second time."""
-    assert f"{RUNS} runs mirrored now, 0 there already, 0 failed" in made.study("sync", "results/toy").stdout
+    assert f"{RUNS} runs mirrored now, 0 already there, 0 failed" in made.study("sync", "results/toy").stdout
     assert_mirrored(made.folder)
     before = _written(made.folder.wandb)
-    assert f"0 runs mirrored now, {RUNS} there already, 0 failed" in made.study("sync", "results/toy").stdout
+    assert f"0 runs mirrored now, {RUNS} already there, 0 failed" in made.study("sync", "results/toy").stdout
     assert _written(made.folder.wandb) == before
 
 
@@ -106,7 +106,7 @@ def test_the_folder_of_w_and_b_is_a_file(corpus: Path, tmp_path: Path, normal_se
     assert f"{RUNS} runs are not in W&B yet" in printed
     assert_complete(made)
     failed = made.study("sync", "results/toy", status=1)
-    assert f"0 runs mirrored now, 0 there already, {RUNS} failed" in failed.stdout
+    assert f"0 runs mirrored now, 0 already there, {RUNS} failed" in failed.stdout
     made.folder.wandb.unlink()
     assert_synced_once(made)
 

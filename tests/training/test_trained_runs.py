@@ -27,7 +27,7 @@ from study.config.sweep import SearchSweep
 from study.counting.architecture import Architecture
 from study.data.batches import training_masker
 from study.data.masking import IGNORED, MaskedBatch
-from study.data.prepared import prepare
+from study.data.prepared import data_fingerprint, prepare
 from study.evidence.evidence import gather
 from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
 from study.model.optimization import adamw, schedule
@@ -490,7 +490,7 @@ def test_a_search_that_is_over_needs_its_teacher_no_more(corpus: Path, tmp_path:
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
     assert "is the folder of no run that has ended" in study("plan", file, "--results", results)[2]
     tried = searched_config(SearchSweep.parse(sweep), {"recipe.dropout": 0.1})
-    add_run(sweep_folder(results / "toy", sweep), tried)
+    add_run(sweep_folder(results / "toy", sweep), tried, text=data_fingerprint(tried.data))
     assert study("plan", file, "--results", results)[0] == 0
 
 
