@@ -1,3 +1,1 @@
-"""Scaling laws for any table: reading it, fitting, intervals, forecasts and compute-optimal frontiers. Nothing here knows
-sweeps.
-"""
+"""Scaling laws for any table: read, fit, intervals, forecasts, compute-optimal frontiers. This package knows no sweeps."""

@@ -1,4 +1,4 @@
-"""Every approach to the compute-optimal frontier of one table, side by side."""
+"""Every approach to the compute-optimal frontier of one table."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Approaches = dict[str, Frontier | str]
 
 @dataclass(frozen=True)
 class Frontiers:
-    """The frontier by every approach, or why there is none, with notes on how the table was read.
+    """The frontier by each approach, or the reason it has none, with notes on how the table was read.
 
-    `budgets` are the least and the largest FLOPs, `parameters` the column or expression that counts N.
+    `budgets` are the least and the largest FLOPs; `parameters` is the column or expression that counts N.
     """
 
     approaches: Approaches
@@ -39,12 +39,12 @@ class Frontiers:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The frontiers as plain values, and the notes."""
+        """The frontiers as plain values."""
         approaches = {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in self.approaches.items()}
         return {"approaches": approaches, "notes": list(self.notes)}
 
     def to_text(self) -> str:
-        """The frontiers for readers, each reason against one once, then doubts and notes."""
+        """The frontiers as text, each refusal once, then doubts and notes."""
         lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
         for name, one in self.approaches.items():
             if isinstance(one, str):
@@ -59,7 +59,7 @@ class Frontiers:
 
 
 RESAMPLES = 200
-"""Resamples of the clusters for an approach through best runs."""
+"""Cluster resamples for an approach that uses best runs."""
 
 _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
     "envelope": envelope,
@@ -71,11 +71,11 @@ _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
 
 
 def frontiers(query: TableQuery) -> Frontiers:
-    """Find the frontier by every approach, or say why there is none.
+    """Compute the frontier by every approach.
 
-    Intervals resample clusters where rows share them. Tokens are C/(6·N) where only FLOPs are given. C is what orders the runs,
-    but for the parametric approach, whose minimum is closed at 6·N·D alone. Raises InputError where the table cannot be read,
-    and where no approach finds a frontier.
+    Intervals resample clusters if rows share them. Tokens are C/(6·N) if only FLOPs are known. C orders runs, except in the
+    parametric approach, whose minimum is closed only for 6·N·D. Raises InputError if the table is unreadable or no approach has
+    a frontier.
     """
     if _only_flops(query):
         query = replace(query, roles={**query.roles, "tokens": "C/(6*N)"})
@@ -97,14 +97,12 @@ def frontiers(query: TableQuery) -> Frontiers:
 
 
 def _refused(result: Approaches) -> Iterator[tuple[str, str]]:
-    """Each reason against a frontier once, with its approaches."""
     refused = {name: one for name, one in result.items() if isinstance(one, str)}
     for reason, names in grouped(refused, refused.__getitem__).items():
         yield ", ".join(names), reason
 
 
 def _only_flops(query: TableQuery) -> bool:
-    """Whether FLOPs are known, and tokens are not."""
     names = [str(name) for name in query.table.frame.columns]
     flops, tokens = (role in query.roles or bool(find_columns(role, names)) for role in ("flops", "tokens"))
     return flops and not tokens
@@ -113,11 +111,11 @@ def _only_flops(query: TableQuery) -> bool:
 def resample_frontier(
     points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier], resamples: int = RESAMPLES
 ) -> Frontier:
-    """The frontier by an approach through best runs, with a 95% interval over clusters where rows share them.
+    """A frontier through best runs, with a 95% interval over clusters if rows share them.
 
-    Clusters are drawn with replacement, all rows of one together (Efron 1979). The interval also holds that of the line: on a
-    grid the best models of every resample may lie on one line of the grid. Fewer than three clusters give no interval, nor does
-    a line without one. Where over 5% of the resamples have no frontier it is weakly identified.
+    The bootstrap draws whole clusters with replacement (Efron 1979). The interval includes the line's own, because on a grid
+    the best models of all resamples may lie on one line. It is None for fewer than three clusters or if the line has none. The
+    status is weakly identified if over 5% of resamples have no frontier.
     """
     rows = np.array([points.columns["parameters"], points.budget, points.response])
     compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
@@ -139,7 +137,7 @@ def resample_frontier(
 
 
 def _of_law(result: Fit) -> Frontier:
-    """The frontier of a law; raises InputError for a fit that failed or ended on a bound."""
+    """The frontier of a fitted law; raises InputError if the fit failed or ended on a bound."""
     if not result.usable:
         raise InputError.at(result.law.name, f"its fit is {status_words(result.status, result.reasons)}")
     return parametric(result)

@@ -1,4 +1,4 @@
-"""The laws of the literature, by name."""
+"""Scaling laws from the literature, by name."""
 
 from __future__ import annotations
 
@@ -164,26 +164,26 @@ _CURVES = (
 )
 
 LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
-"""Every law by its name."""
+"""All laws by name."""
 
 
 def find_law(name: str | None, place: str = "--law") -> Law:
-    """Find a law by name, in any case; raises InputError with the nearest name, or all names."""
+    """Find a law by its case-insensitive name; raises InputError with the nearest name or all names."""
     if name is None:
         raise InputError.at(place, f"is missing; known: {', '.join(LAWS)}")
     if (law := LAWS.get(name.lower())) is None:
-        raise InputError.at(place, f"{name!r} is no known law; {nearest(name.lower(), [*LAWS])}")
+        raise InputError.at(place, f"{name!r} is not a known law; {nearest(name.lower(), [*LAWS])}")
     return law
 
 
 def laws_to_dict() -> list[dict[str, object]]:
-    """Every law as plain values."""
+    """All laws as plain values."""
     fields = ("name", "formula", "predicts", "variables", "parameters", "conventions", "source")
     return [{field: getattr(law, field) for field in fields} for law in LAWS.values()]
 
 
 def laws_as_text() -> str:
-    """Every law for readers: its formula, what it reads and predicts, its conventions and its source."""
+    """All laws as text: formula, inputs and output, conventions, source."""
     return "\n\n".join(
         f"{law.name}: {law.formula}\n  {law.predicts} from {', '.join(law.variables)}\n  {law.conventions}\n  {law.source}"
         for law in LAWS.values()

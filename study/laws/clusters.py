@@ -1,7 +1,7 @@
 """Which rows belong together: seeds of one setting, checkpoints of one run.
 
-Rows that miss a law together count as one, or intervals are too narrow: with twelve runs of eight checkpoints, intervals over
-rows held the truth in 58% of draws, over runs in 98%; with twenty settings of three seeds in 83% and 98%.
+Rows with shared errors count as one, or intervals are too narrow: with 12 runs of 8 checkpoints, 95% intervals over rows
+covered 58%, over runs 98%; with 20 settings of 3 seeds, 83% and 98%.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from study.laws.columns import find_columns
 from study.laws.law import Floats
 
 ALONG_A_RUN = ("tokens", "flops", "unique_tokens", "loss")
-"""The variables that change along a run; all others describe its model."""
+"""The variables that change during a run; all others describe its model."""
 
 SEARCHED = 1e-3
-"""A column moves the loss of a setting where chance does so in less than this share of draws."""
+"""The p-value below which a column moves the loss within a setting."""
 
 ROWS_OF_A_SEARCH = 3
-"""The mean number of rows a setting from which on they may be a search."""
+"""The mean number of rows per setting that may indicate a search."""
 
 EVENLY = 0.02
-"""The relative range of distances up to which checkpoints are evenly spaced."""
+"""The relative range of distances within which checkpoints are evenly spaced."""
 
 FEWEST_CHECKPOINTS = 4
-"""Fewer rows of a size do not show whether they are evenly spaced."""
+"""The fewest rows per size that can show even spacing."""
 
 _MOST_VALUES = 100
-_OTHERWISE = "--cluster names what belongs together"
+_OTHERWISE = "--cluster names the groups"
 
 
 @dataclass(frozen=True)
 class RowGroups:
-    """By row: the numbers of its run, its cluster, and its size where clusters may be merged by size.
+    """The run number and cluster number of each row, and its size number if clusters may be merged by size.
 
-    `kind` names a cluster, and `note` says how groups were inferred.
+    `kind` names a cluster; `note` says how the groups were inferred.
     """
 
     runs: NDArray[np.int64]
@@ -52,11 +52,10 @@ class RowGroups:
 
 
 def group_rows(table: pd.DataFrame, variables: Mapping[str, Floats], response: Floats) -> RowGroups:
-    """Infer the groups of rows; `table` holds the columns that the law does not read.
+    """Infer the groups of rows; `table` holds the columns that the law does not use.
 
-    Checkpoints of one run count as one, and so do seeds of one setting. Where settings scatter about a law 1.5 times as widely
-    as seeds, intervals over rows held the truth in 67% to 82% of draws, over settings in 96% to 98%; where they do not, in 94%
-    to 96% and 96% to 97%.
+    Checkpoints of a run count as one, as do seeds of a setting. If settings scatter about a law 1.5 times as widely as seeds,
+    95% intervals over rows covered 67% to 82%, over settings 96% to 98%; else 94% to 96% and 96% to 97%.
     """
     content = [*variables.values(), response]
     rows = number_by_content(np.arange(len(response)), content)
@@ -85,7 +84,7 @@ def number_groups(columns: Sequence[Floats]) -> NDArray[np.int64]:
 
 
 def number_by_content(groups: NDArray[np.int64], columns: Sequence[Floats]) -> NDArray[np.int64]:
-    """Renumber groups by what their rows hold, so that the order of rows moves no resample."""
+    """Renumber groups by content, so row order does not affect resamples."""
     contents = number_groups(columns)
     order = np.lexsort((contents, groups))
     starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
@@ -97,15 +96,14 @@ def number_by_content(groups: NDArray[np.int64], columns: Sequence[Floats]) -> N
 
 
 def sizes_of(variables: Mapping[str, Floats]) -> list[Floats]:
-    """The columns that describe the size of a model."""
+    """The columns that describe model size."""
     return [values for name, values in variables.items() if name not in ALONG_A_RUN]
 
 
 def find_run_column(table: pd.DataFrame, variables: Mapping[str, Floats]) -> str | None:
-    """Find the column that identifies the run of each checkpoint, whatever its name.
+    """Find the column that identifies each checkpoint's run.
 
-    Rows of a run have one size and different tokens. A column with a name for runs needs no more; any other must also separate
-    runs of one size, which names of sizes do not.
+    Rows of a run have one size and different tokens. A column not named like runs must also separate runs of one size.
     """
     if "tokens" not in variables:
         return None
@@ -122,7 +120,7 @@ def find_run_column(table: pd.DataFrame, variables: Mapping[str, Floats]) -> str
 
 
 def _run_numbers(column: pd.Series, called_run: bool) -> NDArray[np.int64] | None:
-    """The number of each row's run; None for measurements and columns with gaps."""
+    """Each row's run number; None for measurements and columns with gaps."""
     if column.isna().any() or (pd.api.types.is_float_dtype(column) and not called_run):
         return None
     return pd.factorize(column.astype(str))[0].astype(np.int64)
@@ -136,7 +134,7 @@ def _are_checkpoints(runs: NDArray[np.int64], of_size: NDArray[np.int64], tokens
 
 
 def are_evenly_spaced(of_size: NDArray[np.int64], tokens: Floats) -> bool:
-    """Whether the tokens of every size are evenly spaced, as checkpoints of one run are."""
+    """Whether the tokens of every size are evenly spaced, like checkpoints of one run."""
     groups = [np.sort(group.to_numpy()) for _, group in pd.Series(tokens).groupby(of_size)]
     if not groups or min(map(len, groups)) < FEWEST_CHECKPOINTS:
         return False
@@ -145,9 +143,9 @@ def are_evenly_spaced(of_size: NDArray[np.int64], tokens: Floats) -> bool:
 
 
 def searched_columns(table: pd.DataFrame, settings: NDArray[np.int64], response: Floats, used: Iterable[str]) -> list[str]:
-    """The columns that move the response within settings, as learning rates of a search do and seeds do not.
+    """The columns that move the response within `settings`, as learning rates do and seeds do not.
 
-    By an analysis of variance of the levels of each column beside the settings.
+    Method: analysis of variance of each column's levels, given the settings.
     """
     if len(settings) < ROWS_OF_A_SEARCH * (settings.max() + 1):
         return []
@@ -157,7 +155,6 @@ def searched_columns(table: pd.DataFrame, settings: NDArray[np.int64], response:
 
 
 def _moves(values: Floats, settings: NDArray[np.int64], within: Floats) -> bool:
-    """Whether levels of a column that recur in several settings move the response."""
     if not np.isfinite(values).all():
         return False
     levels = number_groups([values])

@@ -1,4 +1,4 @@
-"""The columns of a table: which one means what by its name, and which values appear to be in other units."""
+"""Column roles by name, and checks of units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYMBOLS = {
     "C": "flops",
     "L": "loss",
 }
-"""By symbol: the role that it stands for in an expression such as C/(6*N), where no column has that name."""
+"""The role of each symbol in an expression such as C/(6*N), unless a column has that name."""
 
 SYNONYMS = {
     "parameters": "parameters params nparams nparameters numparams numparameters paramcount modelsize totalparams n",
@@ -35,12 +35,12 @@ SYNONYMS = {
     "score": "score accuracy acc",
     "run": "run runid runname",
 }
-"""By role: normalised column names that mean it."""
+"""Normalised column names of each role."""
 
 _UNITS = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "b": 1e9, "g": 1e9, "billion": 1e9, "t": 1e12, "trillion": 1e12}
 
 SHOWN = 5
-"""The number of rows that a message names."""
+"""The number of rows listed in a message."""
 
 _SMALLEST = {"parameters": 5e4, "tokens": 5e5, "flops": 1e12, "unique_tokens": 5e5}
 _LARGEST = 1e100
@@ -51,17 +51,17 @@ _SIZES = ("parameters", "tokens", "flops")
 _FEWEST_TOKENS_A_PARAMETER = 0.1
 _SURELY = 5.0
 _BITS_PER_BYTE = 1.3
-_ALIKE = 1e-3
+_CLOSE = 1e-3
 _LN2 = float(np.log(2))
 
 
 def plain(name: str) -> str:
-    """Normalise a name: lower case, letters and digits only, without a bracket at its end."""
+    """Normalise a name to lower-case letters and digits, without its final bracket."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[(\[].*$", "", name).lower())
 
 
 def find_columns(role: str, names: Iterable[str]) -> list[str]:
-    """Find the columns that may have a role: the one of that very name or symbol, else all with a synonym."""
+    """Find columns for a role: the one with its name or symbol, else all synonyms."""
     symbols = [symbol for symbol, meant in SYMBOLS.items() if meant == role]
     known = list(names)
     exact = [name for name in (role, *symbols) if name in known]
@@ -69,7 +69,7 @@ def find_columns(role: str, names: Iterable[str]) -> list[str]:
 
 
 def unit_in(name: str) -> float | None:
-    """The factor that a column name states, as in `Model Size (B)` or `tokens_millions`; None where it states none."""
+    """The unit factor in a column name, as in `Model Size (B)` or `tokens_millions`, or None."""
     words = re.findall(r"[a-z]+", name.lower())
     bracket = re.search(r"[(\[]\s*([A-Za-z]+)[^)\]]*[)\]]\s*$", name)
     last = bracket[1].lower() if bracket else (words[-1] if len(words) > 1 else "")
@@ -78,7 +78,7 @@ def unit_in(name: str) -> float | None:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one role in the rows in use, with the column they came from and the row numbers, from 1."""
+    """A role's values in the rows in use, with source column and row numbers from 1."""
 
     role: str
     name: str
@@ -86,40 +86,40 @@ class Values:
     rows: NDArray[np.int64]
 
     def shown(self, which: NDArray[np.bool_]) -> str:
-        """The first of the selected rows with their values, as text."""
+        """The first selected rows and their values as text."""
         rows = [f"row {row} ({value:.6g})" for row, value in zip(self.rows[which], self.values[which], strict=True)]
         return ", ".join(rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
 
 
 def not_positive(column: Values) -> list[Problem]:
-    """Sizes and losses without a logarithm; scores and error rates may be zero."""
+    """Reject sizes and losses without a logarithm; scores and error rates may be zero."""
     bad = column.values <= 0
     if column.role in _SHARES or not bad.any():
         return []
-    message = f"must be positive, but is not in {column.shown(bad)}; mend these rows or leave them out with --where"
-    return [Problem(_place(column), message)]
+    message = f"must be positive, but is not in {column.shown(bad)}; correct these rows or leave them out with --where"
+    return [Problem(_label(column), message)]
 
 
 def beyond_arithmetic(column: Values) -> list[Problem]:
-    """Numbers so large or small that the product of two has no logarithm."""
+    """Reject numbers too large or small for the product of two to have a logarithm."""
     size = np.abs(column.values)
     beyond = (size > _LARGEST) | ((size > 0) & (size < 1 / _LARGEST))
     if not beyond.any():
         return []
     range_ = f"between {1 / _LARGEST:g} and {_LARGEST:g}"
-    message = f"must be {range_}, but is not in {column.shown(beyond)}; mend these rows or leave them out with --where"
-    return [Problem(_place(column), message)]
+    message = f"must be {range_}, but is not in {column.shown(beyond)}; correct these rows or leave them out with --where"
+    return [Problem(_label(column), message)]
 
 
 def odd_counts(column: Values) -> list[Problem]:
-    """Values too small to be counts, in all rows or in some."""
+    """Reject values too small to be counts."""
     small = column.values < _SMALLEST.get(column.role, 0.0)
     if not small.any():
         return []
     median = float(np.median(column.values))
     if median >= _SMALLEST[column.role]:
-        message = f"is too small to be a count in {column.shown(small)}, while the median is {median:.6g}: in other units?"
-        return [Problem(_place(column), f"{message} Mend these rows, leave them out with --where, or give --any-units")]
+        message = f"is too small to be a count in {column.shown(small)}, while the median is {median:.6g}: in different units?"
+        return [Problem(_label(column), f"{message} Correct these rows, leave them out with --where, or give --any-units")]
     factors = [unit] if (unit := unit_in(column.name)) else [1e6, 1e9]
     name = column.name if "`" in column.name else f"`{column.name}`"
     option = option_name(column.role)
@@ -128,51 +128,51 @@ def odd_counts(column: Values) -> list[Problem]:
     message = (
         f"is too small to be a count, as in {column.shown(first)}, with a median of {median:.6g}: in millions or billions?"
     )
-    return [Problem(_place(column), f"{message} Then give {ways}; if it is right, --any-units")]
+    return [Problem(_label(column), f"{message} Then give {ways}; if it is right, --any-units")]
 
 
 def odd_losses(column: Values, table: pd.DataFrame) -> list[Problem]:
-    """Losses that are perplexities or bits by their size or by another column; `table` holds the same rows."""
+    """Reject losses that are perplexities or bits by size or another column; `table` holds the same rows."""
     if column.role != "loss":
         return []
     large = column.values > _LARGEST_LOSS
     if large.any():
-        advice = "a perplexity, not nats? Mend these rows, leave them out with --where, or give --any-units"
-        return [Problem(_place(column), f"is too large in {column.shown(large)}: {advice}")]
+        advice = "a perplexity, not nats? Correct these rows, leave them out with --where, or give --any-units"
+        return [Problem(_label(column), f"is too large in {column.shown(large)}: {advice}")]
     for name, other in _numeric(table):
         if _same(other, np.log(column.values)):
             said = f"is a perplexity: {name} is its logarithm, as in row {column.rows[0]}"
-            return [Problem(_place(column), f"{said}; give --loss '{_quoted(name)}'")]
+            return [Problem(_label(column), f"{said}; give --loss '{_quoted(name)}'")]
         if _same(other, 2.0**column.values):
             said = f"is in bits: {name} is 2 to its power, as in row {column.rows[0]}"
-            return [Problem(_place(column), f"{said}; for nats give --loss '0.693147*`{column.name}`', for bits --any-units")]
+            return [Problem(_label(column), f"{said}; for nats give --loss '0.693147*`{column.name}`', for bits --any-units")]
         if _same(other, column.values * _LN2):
             said = f"is in bits: {name} is 0.6931 times it, as in row {column.rows[0]}"
-            return [Problem(_place(column), f"{said}; for nats give --loss '{name}', for bits --any-units")]
+            return [Problem(_label(column), f"{said}; for nats give --loss '{name}', for bits --any-units")]
     return []
 
 
 def perplexities(column: Values) -> list[Problem]:
-    """A loss whose column is named perplexity, however low its values are."""
+    """Reject a loss column named perplexity, even if its values are low."""
     if column.role != "loss" or not re.search(r"ppl|perplex", column.name.lower()) or "log" in column.name.lower():
         return []
     return [
-        Problem(_place(column), f"is a perplexity by its name: give --loss 'log({_quoted(column.name)})'; if not, --any-units")
+        Problem(_label(column), f"is a perplexity by its name: give --loss 'log({_quoted(column.name)})'; if not, --any-units")
     ]
 
 
 def swapped_names(column: Mapping[str, str]) -> list[Problem]:
-    """Parameters read from a column named like tokens, or tokens from one named like parameters."""
+    """Reject parameters from a column named like tokens, and the reverse."""
     pairs = [(role, other) for role, other in (("parameters", "tokens"), ("tokens", "parameters")) if role in column]
     return [
-        Problem(option_name(role), f"{column[role]!r} is called like {other}: are the two swapped? If not, --any-units")
+        Problem(option_name(role), f"{column[role]!r} is named like {other}: are the two swapped? If not, --any-units")
         for role, other in pairs
         if find_columns(other, [column[role]]) and not find_columns(role, [column[role]])
     ]
 
 
 def swapped_sizes(variables: Mapping[str, NDArray[np.float64]]) -> list[str]:
-    """Why parameters and tokens appear swapped: every model has seen far fewer tokens than it has parameters."""
+    """Why parameters and tokens appear swapped: every model has far fewer tokens than parameters."""
     if not {"parameters", "tokens"} <= set(variables):
         return []
     shares = variables["tokens"] / variables["parameters"]
@@ -184,7 +184,7 @@ def swapped_sizes(variables: Mapping[str, NDArray[np.float64]]) -> list[str]:
 def rising_response(
     role: str, name: str, response: NDArray[np.float64], variables: Mapping[str, NDArray[np.float64]]
 ) -> list[Problem]:
-    """A loss that rises with every size, or a score that falls with all, by least squares in logarithms."""
+    """Reject a loss that rises, or a score that falls, with every size, by least squares in logarithms."""
     if len(response) < len(variables) + 4:
         return []
     sizes = {each: np.log(values) for each, values in variables.items() if each in _SIZES and np.ptp(values) > 0}
@@ -197,13 +197,13 @@ def rising_response(
     worse = -slopes if role == "score" else slopes
     if not (worse[1:] > _SURELY * np.sqrt(spread[1:]) + 1e-9 * np.abs(response).max()).all():
         return []
-    way, other = ("falls", "a loss") if role == "score" else ("rises", "a score, or is its sign turned")
-    place = role if name == role else f"{role} ({name})"
-    return [Problem(place, f"{way} with {' and with '.join(sizes)}: is it {other}? If it is right, --any-units")]
+    way, other = ("falls", "a loss") if role == "score" else ("rises", "a score, or is its sign reversed")
+    label = role if name == role else f"{role} ({name})"
+    return [Problem(label, f"{way} with {' and with '.join(sizes)}: is it {other}? If it is right, --any-units")]
 
 
 def odd_shares(column: Values, table: pd.DataFrame) -> list[Problem]:
-    """Scores and errors outside 0 to 1, such as percentages; `table` holds the source columns."""
+    """Reject scores and errors outside 0 to 1, such as percentages; `table` holds the source columns."""
     if column.role not in _SHARES:
         return []
     outside = (column.values < 0) | (column.values > 1)
@@ -211,14 +211,14 @@ def odd_shares(column: Values, table: pd.DataFrame) -> list[Problem]:
         return []
     message = f"must be from 0 to 1, but is not in {column.shown(outside)}"
     if np.median(column.values) <= 1 or column.values.min() < 0 or column.values.max() > _PERCENT:
-        return [Problem(_place(column), f"{message}; mend these rows, leave them out with --where, or give --any-units")]
+        return [Problem(_label(column), f"{message}; correct these rows, leave them out with --where, or give --any-units")]
     named = column.name if column.name.isidentifier() else f"`{column.name}`"
     part = named if column.name in table.columns else f"({column.name})"
-    return [Problem(_place(column), f"{message}: in percent? Then give --{column.role} '{part}/100'; if not, --any-units")]
+    return [Problem(_label(column), f"{message}: in percent? Then give --{column.role} '{part}/100'; if not, --any-units")]
 
 
 def loss_warnings(column: Values) -> list[str]:
-    """Warnings about the unit of a loss that is accepted as it is."""
+    """Warnings about the unit of a loss."""
     if column.role != "loss":
         return []
     words = [word for word in ("bit", "bpb", "bpc") if word in column.name.lower()]
@@ -234,7 +234,7 @@ def _quoted(name: str) -> str:
     return name if name.isidentifier() or "`" in name else f"`{name}`"
 
 
-def _place(column: Values) -> str:
+def _label(column: Values) -> str:
     return column.role if column.name == column.role else f"{column.role} ({column.name})"
 
 
@@ -244,5 +244,5 @@ def _numeric(table: pd.DataFrame) -> Sequence[tuple[str, NDArray[np.float64]]]:
 
 
 def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
-    """Whether two columns are equal up to rounding, and not constant."""
-    return len(one) > 2 and bool(np.ptp(other) > 0) and bool(np.allclose(one, other, rtol=_ALIKE, atol=0))
+    """Whether columns are equal up to rounding and not constant."""
+    return len(one) > 2 and bool(np.ptp(other) > 0) and bool(np.allclose(one, other, rtol=_CLOSE, atol=0))

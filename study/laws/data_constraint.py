@@ -1,4 +1,4 @@
-"""Laws of repeated tokens, and of parameters beyond what the unique tokens can use (Muennighoff et al. 2023)."""
+"""Laws of repeated tokens and excess parameters (Muennighoff et al. 2023)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs
 
 LOG_WORTHS = (-3.0, 7.0)
-"""The range of log R, the number of repeats worth as much as new text in the limit."""
+"""The range of log R, where R is the limiting worth of repeats in copies of new text."""
 
 _FLATTEST = 1e-3
 _LOG_COEFFICIENTS = (-30.0, 30.0)
@@ -18,7 +18,7 @@ _MOST_EXCESS = 50.0
 
 @dataclass(frozen=True)
 class Saturation:
-    """G = log(1 + R·(1 − exp(−r/R))), the log worth of r repeats, with derivatives in r and in w = log R."""
+    """G = log(1 + R·(1 − exp(−r/R))), the log worth of r repeats, with derivatives in r and w = log R."""
 
     value: Floats
     by_repeats: Floats
@@ -29,7 +29,7 @@ class Saturation:
 
     @classmethod
     def of(cls, repeats: Floats, log_worth: Floats) -> Saturation:
-        """The worth of repeats (B × n or n) at log R (B × 1)."""
+        """Evaluate at repeats (B × n or n) and log R (B × 1)."""
         worth = np.exp(log_worth)
         ratio = repeats / worth
         fall = np.exp(-ratio)
@@ -50,8 +50,7 @@ class Saturation:
 class RepeatedTokens(Law):
     """E + A·N^−alpha + B·D′^−beta with D′ = U·(1 + R_D·(1 − exp(−(D/U − 1)/R_D))) for U unique of D tokens.
 
-    Repeats decay to the worth of R_D times the text. For models that are not too large for their unique tokens;
-    data-constrained is for the others.
+    Repeats saturate at R_D times the unique text. Use data-constrained for models too large for their unique tokens.
     """
 
     variables = ("parameters", "tokens", "unique_tokens")
@@ -64,7 +63,7 @@ class RepeatedTokens(Law):
         return _RepeatedSurface(columns)
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
-        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        """Evaluate parameters B × p at all rows, B × n."""
         floor, size, data, alpha, beta, worth = (column[:, None] for column in parameters.T)
         tokens = effective(*unique_and_repeats(columns), worth)
         return np.asarray(floor + size * columns["parameters"] ** -alpha + data * tokens**-beta)
@@ -82,12 +81,11 @@ class _RepeatedSurface(CurvedSurface):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Coefficients and exponents are 0 or more, R_D between e^−3 and e^7."""
+        """Coefficients and exponents ≥ 0; R_D in e^−3 to e^7."""
         low, high = LOG_WORTHS
         return np.array([0.0, 0.0, 0.0, 0.0, 0.0, low]), np.array([np.inf, np.inf, np.inf, STEEPEST, STEEPEST, high])
 
     def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
-        """Values, gradients and second derivatives."""
         floor, a, b, alpha, beta, log_worth = (column[:, None] for column in theta.T)
         worth = Saturation.of(self.repeats, log_worth)
         across = self.tokens - self.centres[1] + worth.value
@@ -107,7 +105,6 @@ class _RepeatedSurface(CurvedSurface):
         return floor + size + data, np.stack(np.broadcast_arrays(*gradients), axis=2), seconds
 
     def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature, B × p."""
         result = theta.copy()
         result[:, 1] *= np.exp(theta[:, 3] * self.centres[0])
         result[:, 2] *= np.exp(theta[:, 4] * self.centres[1])
@@ -115,14 +112,12 @@ class _RepeatedSurface(CurvedSurface):
         return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
-        """∂(parameters of the literature)/∂θ at one θ, p × p."""
         natural = self.natural(theta[None])[0]
         slopes = np.diag(np.exp([0.0, theta[3] * self.centres[0], theta[4] * self.centres[1], 0.0, 0.0, theta[5]]))
         slopes[1, 3], slopes[2, 4] = natural[1] * self.centres[0], natural[2] * self.centres[1]
         return slopes
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """A grid of floors, exponents and worths; the other terms share the rest of the median."""
         middle, least = float(np.median(response)), float(response.min())
         grid = np.meshgrid([0.3, 0.6, 0.9], [0.1, 0.3, 0.6], [0.1, 0.3, 0.6], [0.0, 1.5, 3.0])
         share, alpha, beta, worth = (axis.ravel() for axis in grid)
@@ -131,7 +126,7 @@ class _RepeatedSurface(CurvedSurface):
 
 
 def unique_and_repeats(columns: Columns) -> tuple[Floats, Floats]:
-    """The unique tokens, no more than were trained on, and how often they were repeated."""
+    """The unique tokens, at most D, and the number of repeats D/U − 1."""
     unique = np.minimum(columns["tokens"], columns["unique_tokens"])
     return unique, columns["tokens"] / unique - 1
 
@@ -143,11 +138,10 @@ def effective(base: Floats, repeats: Floats, worth: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class DataConstrained(Law):
-    """E + A·N′^−alpha + B·D′^−beta: repeated tokens and excess parameters are both worth less.
+    """E + A·N′^−alpha + B·D′^−beta: repeated tokens and excess parameters lose value.
 
-    D′ = U_D·(1 + R_D·(1 − exp(−(D/U_D − 1)/R_D))) with U_D the unique tokens, and likewise
-    N′ = U_N·(1 + R_N·(1 − exp(−(N/U_N − 1)/R_N))) with U_N the parameters that U_D tokens, seen once, are compute-optimal for:
-    alpha·A·U_N^−alpha = beta·B·U_D^−beta, and never more than N.
+    D′ = U_D·(1 + R_D·(1 − exp(−(D/U_D − 1)/R_D))) with U_D the unique tokens; N′ = U_N·(1 + R_N·(1 − exp(−(N/U_N − 1)/R_N)))
+    with U_N ≤ N the parameters that one epoch of U_D tokens is compute-optimal for: alpha·A·U_N^−alpha = beta·B·U_D^−beta.
     """
 
     variables = ("parameters", "tokens", "unique_tokens")
@@ -160,7 +154,7 @@ class DataConstrained(Law):
         return _ConstrainedSurface(columns)
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
-        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        """Evaluate parameters B × p at all rows, B × n."""
         floor, size, data, alpha, beta, worth_data, worth_size = (column[:, None] for column in parameters.T)
         unique, repeats = unique_and_repeats(columns)
         balance = (np.log(alpha * size) - np.log(beta * data) + beta * np.log(unique)) / alpha
@@ -172,7 +166,7 @@ class DataConstrained(Law):
 class _ConstrainedSurface(CurvedSurface):
     """θ = (E, log A and log B at the mean logarithms, alpha, beta, log R_D, log R_N).
 
-    Each term is exp(ℓ), so its derivatives are those of ℓ: term·ℓᵢ and term·(ℓᵢ·ℓⱼ + ℓᵢⱼ).
+    Each term is exp(ℓ), with derivatives term·ℓᵢ and term·(ℓᵢ·ℓⱼ + ℓᵢⱼ).
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -183,13 +177,12 @@ class _ConstrainedSurface(CurvedSurface):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """E is 0 or more, log A and log B within ±30, exponents between 0.001 and 10, R_D and R_N between e^−3 and e^7."""
+        """E ≥ 0, log A and log B within ±30, exponents 0.001 to 10, R_D and R_N e^−3 to e^7."""
         between = [(0.0, np.inf), *[_LOG_COEFFICIENTS] * 2, *[(_FLATTEST, STEEPEST)] * 2, *[LOG_WORTHS] * 2]
         low, high = np.array(between).T
         return low, high
 
     def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
-        """Values, gradients and second derivatives."""
         size, size_slopes, size_bends = self._size(theta)
         data, data_slopes, data_bends = self._data(theta)
         gradients = [np.ones_like(size)] + [np.zeros_like(size) for _ in range(6)]
@@ -197,13 +190,13 @@ class _ConstrainedSurface(CurvedSurface):
         for term, slopes, bends in ((size, size_slopes, size_bends), (data, data_slopes, data_bends)):
             for one, slope in slopes.items():
                 gradients[one] = gradients[one] + term * slope
-                for other in (place for place in slopes if place >= one):
+                for other in (index for index in slopes if index >= one):
                     second = term * (slope * slopes[other] + bends.get((one, other), 0.0))
                     seconds[one, other] = seconds.get((one, other), 0.0) + second
         return theta[:, 0, None] + size + data, np.stack(gradients, axis=2), seconds
 
     def _data(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The term of tokens, exp(log B − beta·log D′)."""
+        """The token term, exp(log B − beta·log D′)."""
         log_b, beta = theta[:, 2, None], theta[:, 4, None]
         worth = Saturation.of(self.repeats, theta[:, 5, None])
         across = self.tokens + worth.value
@@ -212,7 +205,9 @@ class _ConstrainedSurface(CurvedSurface):
         return term, slopes, {(4, 5): -worth.by_worth, (5, 5): -beta * worth.worth_twice}
 
     def _size(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The term of parameters, exp(log A − alpha·(log N + φ)), where φ(v, log R_N) is what v = log N − log U_N > 0 loses."""
+        """The parameter term, exp(log A − alpha·(log N + φ)), with φ(v, log R_N) the log discount of excess v = log N − log U_N
+        > 0.
+        """
         alpha = theta[:, 3, None]
         optimum, slopes_of, bends_of = self._optimum(theta)
         excess = np.clip(self.sizes - optimum, 0.0, _MOST_EXCESS)
@@ -224,23 +219,23 @@ class _ConstrainedSurface(CurvedSurface):
         lost = np.where(beyond, worth.by_repeats * times - 1, 0.0)
         lost_twice = np.where(beyond, worth.repeats_twice * times**2 + worth.by_repeats * times, 0.0)
         lost_mixed = np.where(beyond, worth.mixed * times, 0.0)
-        moves = {place: -lost * slope for place, slope in slopes_of.items()} | {6: np.where(beyond, worth.by_worth, 0.0)}
-        slopes = {place: -alpha * move for place, move in moves.items()}
+        moves = {index: -lost * slope for index, slope in slopes_of.items()} | {6: np.where(beyond, worth.by_worth, 0.0)}
+        slopes = {index: -alpha * move for index, move in moves.items()}
         slopes[1], slopes[3] = 1 + slopes[1], slopes[3] - across
         bends: dict[tuple[int, int], Floats] = {(6, 6): -alpha * np.where(beyond, worth.worth_twice, 0.0)}
         for one, slope in slopes_of.items():
             bends[one, 6] = alpha * lost_mixed * slope
-            for other in (place for place in slopes_of if place >= one):
+            for other in (index for index in slopes_of if index >= one):
                 curved = lost_twice * slope * slopes_of[other] - lost * bends_of.get((one, other), 0.0)
                 bends[one, other] = -alpha * curved
-        for place, move in moves.items():
-            pair = (min(3, place), max(3, place))
-            bends[pair] = bends[pair] - move * (2 if place == 3 else 1)
+        for index, move in moves.items():
+            pair = (min(3, index), max(3, index))
+            bends[pair] = bends[pair] - move * (2 if index == 3 else 1)
         return term, slopes, bends
 
     def _optimum(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The logarithm of U_N less the mean of log N, (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, with derivatives."""
-        log_a, log_b, alpha, beta = (theta[:, place, None] for place in (1, 2, 3, 4))
+        """The mean-centred log U_N, (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, with derivatives."""
+        log_a, log_b, alpha, beta = (theta[:, index, None] for index in (1, 2, 3, 4))
         sum_ = np.log(alpha) - np.log(beta) + log_a - log_b + beta * self.tokens
         flat = np.ones_like(sum_)
         by_beta = (self.tokens - 1 / beta) / alpha
@@ -255,21 +250,18 @@ class _ConstrainedSurface(CurvedSurface):
         return sum_ / alpha, slopes, bends
 
     def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature, B × p."""
         result = np.exp(theta)
         result[:, [0, 3, 4]] = theta[:, [0, 3, 4]]
         result[:, 1:3] *= np.exp(theta[:, 3:5] * self.centres)
         return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
-        """∂(parameters of the literature)/∂θ at one θ, p × p."""
         natural = self.natural(theta[None])[0]
         slopes = np.diag(np.where(np.isin(np.arange(7), [0, 3, 4]), 1.0, natural))
         slopes[1, 3], slopes[2, 4] = natural[1] * self.centres[0], natural[2] * self.centres[1]
         return slopes
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """A grid of floors, exponents and worths; the other terms share the rest of the median."""
         middle, least = float(np.median(response)), float(response.min())
         grid = np.meshgrid([0.3, 0.6, 0.9], [0.15, 0.4], [0.15, 0.4], [0.5, 2.5], [0.5, 2.5])
         share, alpha, beta, worth_data, worth_size = (axis.ravel() for axis in grid)

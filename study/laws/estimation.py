@@ -1,4 +1,4 @@
-"""Estimates of a law with intervals, covariance, conditioning, exclusions and a status."""
+"""Fit a law: estimates, intervals, covariance, conditioning, exclusions and status."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from study.laws.uncertainty import (
 )
 
 STARTS = 128
-"""The default number of starts; the best quarter is followed to its end."""
+"""The default number of starts; the best quarter is minimised."""
 
 SQUARES = 1e-2
-"""The weight of squares that decides between equally low minima of Huber's loss; see _objective."""
+"""The weight of the squares that break ties of Huber's loss; see _objective."""
 
 LEAST = 1e-6
-"""The least scale of relative differences: closer to the law they are rounding."""
+"""The smallest scale of relative differences; smaller ones are rounding."""
 
 _DECIMALS = 9
 _NOTHING = 1e-14
@@ -54,7 +54,7 @@ _BOUND = 1e-6
 
 @dataclass(frozen=True)
 class Settings:
-    """How a law is fitted: see Objective for `huber_delta` and `space`; `bootstrap` is the number of resamples."""
+    """How to fit: `huber_delta` and `space` as in Objective, `bootstrap` resamples."""
 
     huber_delta: float = 1e-3
     space: Space = "log"
@@ -64,16 +64,15 @@ class Settings:
 
 
 DEFAULT_SETTINGS = Settings()
-"""The settings of a fit unless others are given."""
+"""The default settings of a fit."""
 
 
 @dataclass(frozen=True)
 class Fit:
     """A law's estimates from n rows.
 
-    Intervals are expanded percentiles of the bootstrap over clusters, empty without one. `covariance` is that of the parameters
-    in their order, not a number where rows do not determine them. `objective` is the summed Huber loss. `reasons` say why the
-    status is not `converged`.
+    Intervals are expanded percentiles of the cluster bootstrap, empty without resamples. `covariance` is in parameter order,
+    NaN if undetermined. `objective` is the summed Huber loss. `reasons` explain a status other than `converged`.
     """
 
     law: Law
@@ -98,12 +97,12 @@ class Fit:
 
     @property
     def usable(self) -> bool:
-        """Whether its constants mean anything, if only weakly: it neither failed nor ended on a bound."""
+        """Whether the fit neither failed nor ended on a bound."""
         return self.status not in UNUSABLE
 
     @property
     def excluded(self) -> Mapping[str, str]:
-        """The rows left out, with reasons."""
+        """The excluded rows, with reasons."""
         return self.observations.excluded
 
     @property
@@ -112,25 +111,25 @@ class Fit:
         return _objective(self.law, self.observations, self.settings).slopes(self.theta)
 
     def with_reasons(self, status: Status, reasons: Sequence[str]) -> Fit:
-        """The fit with more reasons, and their status where it had converged."""
+        """Add reasons, and their status if the fit had converged."""
         if not reasons:
             return self
         return replace(self, status=status if self.status == "converged" else self.status, reasons=(*self.reasons, *reasons))
 
     def predict(self, columns: Columns) -> Floats:
-        """The law at its estimates, one value a row."""
+        """The law at its estimates, one value per row."""
         return self.law.predict(self.estimates, columns)
 
     def residual(self, predicted: Floats, measured: Floats) -> Floats:
-        """Predicted less measured, in logarithms where the fit is."""
+        """Predicted minus measured, in logarithms if the fit is."""
         return np.asarray(np.log(predicted / measured) if self.settings.space == "log" else predicted - measured)
 
     def predictions(self, columns: Columns, most: int | None = None) -> Floats:
-        """The law at the estimates of every resample, or of the first `most`, resamples × rows."""
+        """The law for every resample, or the first `most`, resamples × rows."""
         return self.law.values(self.resampled[:most], columns)
 
     def interval(self, resampled: Floats) -> tuple[Floats, Floats]:
-        """The 95% interval of a quantity by its value in every resample; see study.laws.uncertainty.expanded_tail."""
+        """The 95% interval of a quantity from its value in every resample; see study.laws.uncertainty.expanded_tail."""
         return percentile_interval(resampled, _tail(self.law, self.observations))
 
     def profile(self, exponent: str) -> Profile:
@@ -140,7 +139,7 @@ class Fit:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fit as plain values for JSON, rounded to meaningful digits; infinite and missing values are None."""
+        """The fit as JSON values, rounded to meaningful digits; infinite or missing values are None."""
         noise = float(np.sqrt(np.mean(self.residuals**2)))
         errors = np.sqrt(np.diag(self.covariance))
         widths = {name: high - low for name, (low, high) in self.intervals.items()}
@@ -187,10 +186,10 @@ class Fit:
 
 
 def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTINGS) -> Fit:
-    """Estimate a law from observations.
+    """Fit a law to observations.
 
-    Many starts are followed to their minima, and the best is restarted until it gains nothing. Raises InputError where points
-    are too few, a variable has one value, or a logarithm does not exist.
+    The minimiser follows many starts and restarts from the best until nothing is gained. Raises InputError if points are too
+    few, a variable is constant, or a logarithm does not exist.
     """
     observations.check(law)
     if settings.space == "log" and (bad := observations.response <= 0).any():
@@ -203,7 +202,7 @@ def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTI
     count = 0 if broken else settings.bootstrap
     resamples = bootstrap(objective, observations, theta, count, settings.seed)
     condition = condition_number(objective, theta, _resting(objective, theta))
-    identified = condition <= WORST_CONDITION  # else resamples stay where the first fit lay
+    identified = condition <= WORST_CONDITION  # else resamples stay at the first fit
     intervals = _intervals(law, observations, _natural(objective, resamples.theta)) if identified else {}
     tied = identified and not _resamples_decide(observations, intervals)
     flat = flat_parameters(law, _natural(objective, ties), intervals) if tied else []
@@ -244,21 +243,20 @@ def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTI
 
 
 def _resamples_decide(observations: Observations, intervals: Mapping[str, tuple[float, float]]) -> bool:
-    """Whether resamples of whole clusters measure how far an estimate scatters that squares chose on a flat Huber minimum.
+    """Whether cluster resamples measure the scatter of an estimate on a flat Huber minimum.
 
-    Over an even number of shapes with luck of their own, any curve between the middle two is equally good to Huber's loss: a
-    wider range than the luck leaves to squares. For tokens-floor over 4, 6 or 8 shapes of one size, minima were flat in 4 of 10
-    tables, and intervals of 95% over shapes held the exponent in 157 of these 159.
+    Over an even number of shapes with shape effects, Huber's loss ties all curves between the middle two, a wider range than
+    the effects leave to squares. For tokens-floor over 4, 6 or 8 shapes of one size, 4 in 10 tables had flat minima; 95%
+    intervals over shapes covered the exponent in 157 of these 159.
     """
     return bool(intervals) and observations.n_clusters < len(observations)
 
 
 def _objective(law: Law, observations: Observations, settings: Settings) -> Objective:
-    """The objective: Huber's loss, with squares to choose between equally low minima.
+    """Huber's loss, with squares to break ties.
 
-    Huber's loss has no unique minimum where few rows lie within delta, as the median of an even number of values is any between
-    the middle two. SQUARES of δ·r²/2 over the range of the response decide; elsewhere they move estimates by less than a
-    thousandth of their error.
+    Huber's loss has no unique minimum if few rows lie within delta, like a median of an even count. SQUARES of δ·r²/2 over the
+    response range break the tie; otherwise they move estimates by under a thousandth of their error.
     """
     response = np.log(observations.response) if settings.space == "log" else observations.response
     reach = float(np.ptp(response)) or 1.0
@@ -267,7 +265,7 @@ def _objective(law: Law, observations: Observations, settings: Settings) -> Obje
 
 
 def _best(law: Law, objective: Objective, observations: Observations, settings: Settings) -> tuple[Minima, float, Floats]:
-    """The lowest minimum of all starts, what a restart there gained, relatively, and all θ as low."""
+    """The lowest minimum, a restart's relative gain, and all tied θ."""
     theta, ties = _followed(law, observations, settings)
     weights = np.ones((len(theta), len(observations)))
     minima = minimise(objective, theta, weights)
@@ -278,10 +276,9 @@ def _best(law: Law, objective: Objective, observations: Observations, settings: 
 
 
 def _followed(law: Law, observations: Observations, settings: Settings) -> tuple[Floats, Floats]:
-    """The distinct best minima, at most four, of the better quarter of the starts, and all minima as low as the best.
+    """Up to four distinct minima from the better quarter of the starts, and all tied with the best.
 
-    By Huber's loss alone, over rows spread through the budgets. Among equals the earlier start comes first, so that rounding
-    does not choose.
+    Uses Huber's loss alone, over rows spread through the budgets. Earlier starts win ties, so rounding does not choose.
     """
     some = observations.thinned(_ROWS_FOR_STARTS)
     objective = replace(_objective(law, some, settings), squares=0.0)
@@ -290,7 +287,7 @@ def _followed(law: Law, observations: Observations, settings: Settings) -> tuple
     chosen = starts[np.argsort(_levels(values, len(some)), kind="stable")[: max(8, settings.starts // 4)]]
     chosen = chosen[: int(np.isfinite(values).sum())]
     if not len(chosen):
-        raise InputError.at(law.name, "has no finite value at any start; are the columns in the right places?")
+        raise InputError.at(law.name, "has no finite value at any start; are the columns assigned to the right roles?")
     minima = minimise(objective, chosen, np.ones((len(chosen), len(some))))
     levels = _levels(minima.value, len(some))
     _, first = np.unique(levels, return_index=True)
@@ -298,13 +295,12 @@ def _followed(law: Law, observations: Observations, settings: Settings) -> tuple
 
 
 def _levels(values: Floats, rows: int) -> Floats:
-    """How far objectives lie above the least, in steps of REGAIN of it: one level is equally low."""
+    """Heights of objectives above the least, in steps of REGAIN of it; one level is a tie."""
     least = values.min()
     return np.asarray(np.round((values - least) / (REGAIN * max(float(least), _NOTHING * rows))))
 
 
 def _natural(objective: Objective, theta: Floats) -> Floats:
-    """The parameters of the literature of each θ, B × p."""
     return objective.surface.natural(_on_bounds(objective, theta))
 
 
@@ -315,7 +311,7 @@ def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
 
 
 def _on_bounds(objective: Objective, theta: Floats) -> Floats:
-    """θ, B × p, with entries near a bound set to it."""
+    """θ, B × p, with entries near a bound moved to it."""
     low, high = objective.surface.bounds
     return np.where(theta <= low + _BOUND, low, np.where(theta >= high - _BOUND, high, theta))
 
@@ -332,7 +328,7 @@ def _tail(law: Law, observations: Observations) -> float:
 
 
 def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:
-    """The covariance of the parameters by the delta method: from resamples of θ, or the sandwich without them."""
+    """The parameter covariance by the delta method, from resampled θ or the sandwich."""
     inner = (
         np.cov(_on_bounds(objective, resamples.theta).T)
         if len(resamples.theta) > 1

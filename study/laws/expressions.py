@@ -1,9 +1,9 @@
-"""Arithmetic over the columns of a table, parsed from untrusted text and never evaluated as Python.
+"""Arithmetic over table columns, parsed from untrusted text and never evaluated as Python.
 
 The grammar has numbers, strings, columns, + − * / ** %, log, log2, log10, exp and sqrt, comparisons (also chained, and `in` a
-tuple), `and`, `or`, `not` (or & | ~) and brackets. Comparing a missing value gives neither true nor false; `and`, `or` and
-`not` have three values, as in SQL. Names may hold dots (recipe.learning_rate) and blanks (Model Size/1e6); any other name goes
-in backticks (`loss-c4`).
+tuple), `and`, `or`, `not` (or & | ~) and brackets. Logic has three values, as in SQL: a comparison with a missing value is
+neither true nor false. Names may hold dots (recipe.learning_rate) and blanks (Model Size/1e6); other names need backticks
+(`loss-c4`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pandas as pd
 from study.base.errors import InputError
 
 Columns = Callable[[str], "pd.Series[Any]"]
-"""Looks up a column by name; raises InputError where there is none."""
+"""Look up a column by name; raises InputError if it does not exist."""
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -52,10 +52,10 @@ _LONGEST = 1000
 
 
 def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ()) -> Any:
-    """Evaluate an expression to a series, or to a number where it names no column.
+    """Evaluate an expression to a series, or to a number if it names no column.
 
-    `names` are the known columns; those with blanks need no backticks. Raises InputError at `place` where the text is outside
-    the grammar, names no column, or mixes text with numbers.
+    Columns in `names` need no backticks for blanks. Raises InputError at `place` if the text is outside the grammar, names an
+    unknown column, or mixes text with numbers.
     """
     known, quoted = list(names), dict[str, str]()
 
@@ -116,35 +116,31 @@ def _value(node: ast.expr, columns: Columns) -> Any:
 
 
 def _dotted(node: ast.expr) -> str:
-    """A name, or names joined by dots."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value)}.{node.attr}"
-    raise ValueError(f"{ast.unparse(node)!r} is no column")
+    raise ValueError(f"{ast.unparse(node)!r} is not a column")
 
 
 def _number(value: Any) -> Any:
-    """A number, or a column of numbers."""
     if isinstance(value, pd.Series):
         if value.dtype == object or pd.api.types.is_string_dtype(value):
             raise ValueError(f"column {value.name!r} holds text")
         return pd.Series(value.to_numpy(dtype=float, na_value=np.nan), index=value.index, name=value.name)
     if isinstance(value, (bool, int, float)):
         return float(value)
-    raise ValueError(f"{value!r} is no number")
+    raise ValueError(f"{value!r} is not a number")
 
 
 def _joined(all_of: bool, conditions: list[ast.expr], columns: Columns) -> Any:
-    """Where all of the conditions hold, or any."""
     return reduce(operator.and_ if all_of else operator.or_, [_truth(_value(each, columns)) for each in conditions])
 
 
 def _truth(value: Any) -> pd.Series[Any]:
-    """True, false or missing, row by row."""
     if isinstance(value, pd.Series) and pd.api.types.is_bool_dtype(value):
         return value.astype("boolean")
-    raise ValueError("`and`, `or` and `not` join comparisons, which stand in brackets beside & and |")
+    raise ValueError("`and`, `or` and `not` join comparisons, which need brackets beside & and |")
 
 
 def _compare(node: ast.Compare, columns: Columns) -> Any:
@@ -152,7 +148,7 @@ def _compare(node: ast.Compare, columns: Columns) -> Any:
     parts = []
     for left, kind, right in zip(operands, node.ops, operands[1:], strict=False):
         if type(kind) not in _COMPARISONS:
-            raise ValueError("`is` compares no columns")
+            raise ValueError("`is` does not compare columns")
         if isinstance(kind, (ast.In, ast.NotIn)) and not (isinstance(left, pd.Series) and isinstance(right, list)):
             raise ValueError("`in` needs a column and a list of values")
         result = _COMPARISONS[type(kind)](left, right)

@@ -1,4 +1,4 @@
-"""Forecasts as tests: hold out the largest runs, predict them from the others, and compare."""
+"""Forecast tests: hold out the largest runs and predict them from the others."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from study.laws.observations import Observations
 from study.laws.uncertainty import Status, degrees_of_freedom, percentile_interval
 
 HELD_OUT = 0.1
-"""The default share of runs held out, the largest ones, at least one."""
+"""The default share of held-out runs, at least one."""
 
 SAME_BUDGET = 0.1
-"""The relative distance from the largest budget up to which runs share it."""
+"""The relative distance from the largest budget within which runs share it."""
 
 FORECAST_RESAMPLES = 1000
-"""The most resamples for the interval of a forecast."""
+"""The maximum number of resamples for a forecast interval."""
 
 _ROUNDING = 1e-12
 _LISTED = 20
@@ -37,12 +37,11 @@ _CELLS = 5_000_000
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a law fitted to the smaller runs says of rows with larger budgets than theirs.
+    """A law's predictions for rows beyond the budgets of its fit.
 
-    Errors of a loss are relative, (predicted − measured)/measured; those of a score or an error rate are differences. An
-    interval combines resampled estimates with residuals, and should hold 95% of rows. Rows of one setting or cluster miss it
-    together: `independent` counts these and names them. `extrapolation` is the largest budget over the largest one fitted,
-    `widening` the factor by which intervals exceed those of the resamples.
+    Errors are (predicted − measured)/measured for a loss, differences for a score or error rate. Intervals of 95% combine
+    resampled estimates with residuals. `independent` counts and names the settings or clusters that share errors.
+    `extrapolation` is the largest budget over the largest fitted; `widening` multiplies the resampled intervals.
     """
 
     status: Status
@@ -60,7 +59,7 @@ class Forecast:
 
     @property
     def errors(self) -> Floats:
-        """By row held out: (predicted − measured)/measured of a loss, predicted − measured of a score."""
+        """By held-out row: (predicted − measured)/measured of a loss, predicted − measured of a score."""
         differences = self.predicted - self.measured
         return differences / self.measured if self.relative else differences
 
@@ -84,14 +83,14 @@ class Forecast:
 
     @property
     def missed(self) -> bool:
-        """Whether intervals of 95% would cover so few rows in less than 5% of draws; rows of one cluster count as one."""
+        """Whether 95% intervals would cover so few rows in under 5% of draws; rows of a cluster count as one."""
         units = min(self.independent[0], len(self.labels))
         hits = round(float(np.mean(self.covered)) * units)
         return self.has_interval and bool(binom.cdf(hits, units, CONFIDENCE) <= 1 - CONFIDENCE + _ROUNDING)
 
     @property
     def missed_by(self) -> float:
-        """The root mean square of errors in standard errors of the prediction, at least LEAST; 1 unless the forecast missed."""
+        """The RMS error in standard errors of prediction, at least LEAST; 1 unless the forecast missed."""
         if not self.missed:
             return 1.0
         ends = np.array([self.low, self.predicted, self.high, self.measured])
@@ -102,19 +101,19 @@ class Forecast:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there were resamples."""
+        """Whether resamples exist."""
         return bool(np.isfinite(self.low).all())
 
     @property
     def coverage(self) -> str:
-        """How many rows the interval covered, and of how few settings or clusters they are, as text."""
+        """The number of covered rows, and their settings or clusters if fewer, as text."""
         if not self.has_interval:
             return "no interval"
         together = f" rows of {plural(*self.independent)}" if self.independent[0] < len(self.labels) else ""
         return f"interval covered {self.covered.sum()} of {len(self.labels)}{together}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The forecast as plain values, with the twenty rows of the largest errors."""
+        """The forecast as plain values, with the 20 largest errors."""
         errors, widths = self.errors, self._widths
         worst = np.argsort(-np.abs(errors), kind="stable")[:_LISTED]
         return {
@@ -133,16 +132,14 @@ class Forecast:
 
     @property
     def _error(self) -> str:
-        """The name of the errors."""
         return "relative_error" if self.relative else "difference"
 
     @property
     def _widths(self) -> Floats:
-        """The widths of the intervals of the errors; not a number without resamples."""
+        """The widths of the error intervals; NaN without resamples."""
         return np.asarray((self.high - self.low) / (self.measured if self.relative else 1.0))
 
     def _row(self, row: int) -> dict[str, Any]:
-        """A row held out as plain values."""
         low, high = float(self.low[row]), float(self.high[row])
         return {
             "row": self.labels[row],
@@ -157,9 +154,9 @@ class Forecast:
 def forecast(
     law: Law, observations: Observations, settings: Settings = DEFAULT_SETTINGS, share: float = HELD_OUT
 ) -> Forecast | str:
-    """Hold out the runs of the largest budgets and predict what lies beyond the others; a text says why where it cannot.
+    """Hold out the largest runs and predict those beyond the others, or explain why not.
 
-    Intervals widen by what the same forecast showed one step earlier, among the smaller runs.
+    Intervals widen by the miss of the same test one step earlier, among the smaller runs.
     """
     known, unseen = split_largest(observations, share)
     try:
@@ -171,7 +168,7 @@ def forecast(
 
 
 def _widening(law: Law, known: Observations, settings: Settings, share: float) -> float:
-    """By how much intervals were too narrow when the largest of the known runs were forecast from the rest."""
+    """The missed_by of the smaller known runs' forecast of the larger."""
     smaller, larger = split_largest(known, share)
     try:
         return forecast_rows(fit(law, smaller, limit_resamples(settings)), larger).missed_by
@@ -180,26 +177,26 @@ def _widening(law: Law, known: Observations, settings: Settings, share: float) -
 
 
 def describe_miss(outcome: Forecast | str) -> list[str]:
-    """Say that the largest runs lie outside the intervals of a forecast; nothing where they do not."""
+    """Why the forecast missed; empty if it did not."""
     if isinstance(outcome, str) or not outcome.missed:
         return []
     return [f"the forecast of the largest runs missed them: its {outcome.coverage}, mean |error| {outcome.mean_error}"]
 
 
 def explain_no_forecast(known: Observations, why: str) -> str:
-    """Why there is no forecast: all runs are as large as those held out, or `why` the others do not suffice."""
+    """Why there is no forecast: all runs are as large as those held out, or `why`."""
     if not len(known):
         return "none: every run reaches the largest budget, so no smaller one is left to forecast from"
     return f"none: without the runs of the largest budgets {why}"
 
 
 def limit_resamples(settings: Settings) -> Settings:
-    """Settings with at most the resamples that a forecast needs."""
+    """Cap the resamples at FORECAST_RESAMPLES."""
     return replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES))
 
 
 def forecast_rows(fitted: Fit, unseen: Observations, widening: float = 1.0) -> Forecast:
-    """Predict rows that the fit has not seen, with intervals `widening` times as wide."""
+    """Predict unseen rows, with intervals `widening` times as wide."""
     low, high = prediction_interval(fitted, unseen, widening)
     return Forecast(
         status=fitted.status,
@@ -218,9 +215,9 @@ def forecast_rows(fitted: Fit, unseen: Observations, widening: float = 1.0) -> F
 
 
 def prediction_interval(fitted: Fit, unseen: Observations, widening: float = 1.0) -> tuple[Floats, Floats]:
-    """The 95% interval of each unseen value: each resample's prediction with a residual drawn for it.
+    """The 95% interval of each unseen value: each resample's prediction plus a drawn residual.
 
-    Not a number without resamples, and where widening leaves no finite interval.
+    NaN without resamples, or if the widened interval is not finite.
     """
     most = max(_FEWEST_RESAMPLES, _CELLS // len(unseen))
     predicted, centres = fitted.predict(unseen.columns), fitted.predictions(unseen.columns, most=most)
@@ -236,7 +233,7 @@ def prediction_interval(fitted: Fit, unseen: Observations, widening: float = 1.0
 
 @dataclass(frozen=True)
 class Noise:
-    """The residuals of a fit, with its numbers of parameters and clusters."""
+    """The residuals of a fit and its parameter and cluster counts."""
 
     residuals: Floats
     parameters: int
@@ -244,24 +241,24 @@ class Noise:
 
     @property
     def widened(self) -> Floats:
-        """The residuals times √(n/(n − p)), for what the parameters absorbed."""
+        """The residuals times √(n/(n − p)), to undo what the parameters absorbed."""
         n = len(self.residuals)
         return np.asarray(self.residuals * np.sqrt(n / max(1, n - self.parameters)))
 
     @property
     def freedom(self) -> int:
-        """The degrees of freedom of the scatter of rows."""
+        """The degrees of freedom of the row scatter."""
         return degrees_of_freedom(len(self.residuals), self.parameters, self.clusters)
 
 
 def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, seed: int) -> tuple[Floats, Floats]:
-    """The 95% interval of each prediction from those of the resamples (resamples × rows) with a residual drawn for each.
+    """The 95% interval of each prediction from resampled predictions (resamples × rows), each with a drawn residual.
 
-    The deviation of a resample and its residual is multiplied by √(ν/χ²), drawn for each, as a normal variable becomes
-    Student's. Rows predicted alike have one interval. Not a number without resamples. For five to twenty sizes of a power, with
-    or without a floor, the largest lies within its interval in 92% to 98% of draws; by residuals and resamples alone in 87% to
-    94%. Sources: Stine 1985, Bootstrap prediction intervals for regression, J. Am. Statist. Assoc. 80, 1026-1031; for few
-    clusters Cameron and Miller 2015, sec. VI.
+    Each deviation and residual are multiplied by √(ν/χ²), drawn per resample, which turns a normal into Student's t. Equal
+    predictions share an interval. NaN without resamples. For 5 to 20 sizes of a power law, with or without floor, the interval
+    covers the largest in 92% to 98% of draws; residuals and resamples alone cover 87% to 94%. Sources: Stine 1985, Bootstrap
+    prediction intervals for regression, J. Am. Statist. Assoc. 80, 1026-1031; for few clusters Cameron and Miller 2015, sec.
+    VI.
     """
     random = np.random.default_rng(seed)
     drawn = random.choice(np.sort(noise.widened), size=(len(centres), 1))
@@ -272,12 +269,12 @@ def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, 
 
 
 def forecast_to_dict(outcome: Forecast | str) -> dict[str, Any]:
-    """A forecast as plain values; where there is none, its status says why."""
+    """A forecast as plain values; its status explains a missing one."""
     return {"status": outcome} if isinstance(outcome, str) else outcome.to_dict()
 
 
 def forecast_to_text(outcome: Forecast | str) -> str:
-    """A forecast on one line: status, rows held out, error, coverage."""
+    """A forecast on one line: status, held-out rows, error, coverage."""
     if isinstance(outcome, str):
         return f"forecast: {outcome}"
     return (
@@ -288,9 +285,9 @@ def forecast_to_text(outcome: Forecast | str) -> str:
 
 
 def split_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
-    """The rows to forecast from and the rows to forecast.
+    """The rows to fit and the rows to forecast.
 
-    The largest runs are held out whole; of their rows, those with larger budgets than any that is left are forecast.
+    Whole runs are held out; only their rows beyond every remaining budget are forecast.
     """
     held = select_largest_runs(observations, share)
     largest = observations.budget[~held].max(initial=0)
@@ -298,10 +295,10 @@ def split_largest(observations: Observations, share: float) -> tuple[Observation
 
 
 def select_largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
-    """The rows of the `share` of runs, at least one, with the largest budgets, and of all runs with as large a budget.
+    """The rows of the `share` of runs, at least one, with the largest budgets, and of runs with about the same budget.
 
-    Neither seeds of one setting nor models of one budget are then on both sides. Where that would hold out more than half of
-    the runs, only runs of exactly the same budget are added.
+    This keeps seeds of a setting and models of a budget together. If it would hold out over half of the runs, only runs of
+    equal budget join.
     """
     budgets = np.zeros(observations.n_runs)
     np.maximum.at(budgets, observations.runs, observations.budget)

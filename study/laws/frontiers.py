@@ -1,7 +1,7 @@
-"""The compute-optimal model: the parameters that a budget should buy, by the three approaches of Hoffmann et al. 2022.
+"""The compute-optimal model size for a budget, by the three approaches of Hoffmann et al. 2022.
 
-All give N* = scale·C^exponent (arXiv 2203.15556, sec. 3) over C training FLOPs. Which parameters and FLOPs are counted is up to
-the caller, and moves the exponent more than the approach does (arXiv 2406.12907).
+All give N* = scale·C^exponent (arXiv 2203.15556, sec. 3) with C the training FLOPs. The caller chooses how to count parameters
+and FLOPs, which moves the exponent more than the approach does (arXiv 2406.12907).
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 Approach = Literal["envelope", "hull", "parabola", "akima", "parametric"]
 
 SAME_BUDGET = 0.1
-"""The relative distance in FLOPs up to which runs share a budget."""
+"""The relative distance in FLOPs within which runs share a budget."""
 
 ONE_LINE = 0.01
-"""The relative spread up to which rows lie on a line in log N and log D."""
+"""The relative spread within which rows lie on a line in log N and log D."""
 
 ONE_SPLIT = 2.0
-"""Runs of a budget are compared where the sizes of nine in ten differ by a larger factor."""
+"""The size ratio that nine in ten runs of a budget must exceed."""
 
 APART = 1.25
-"""The factor from which on a model is smaller or larger than another."""
+"""The factor from which one model counts as smaller or larger than another."""
 
 WINDOW = 1.0
-"""Runs count in a parabola by exp(−x²/2) of their distance in log N from the best run, in units of this."""
+"""The scale of x in exp(−x²/2), a run's weight in a parabola, where x is its distance in log N from the best run."""
 
 FEWEST_BEST = 3
-"""Fewer best models leave a line no degree of freedom."""
+"""The fewest best models that leave a line a degree of freedom."""
 
 _EDGE = 1e-6
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best number of parameters at a budget; `inside` says whether smaller and larger models were tried there."""
+    """The best number of parameters at a budget; `inside` if smaller and larger models were tried there."""
 
     flops: float
     parameters: float
@@ -59,10 +59,10 @@ class Best:
 
 @dataclass(frozen=True)
 class Frontier:
-    """N* = exp(log_scale)·C^exponent and the best models on it; `compute` says how C was counted.
+    """N* = exp(log_scale)·C^exponent with its best models; `compute` names the count of C.
 
     The 95% interval of the exponent is Student's for a line through independent runs, or from resamples; None for fewer than
-    three best models, for models of one size, and without resamples. `reasons` say why it is weakly identified.
+    three best models, one model size, or no resamples. `reasons` explain a weakly identified frontier.
     """
 
     approach: Approach
@@ -80,14 +80,14 @@ class Frontier:
 
 
 def check_split(parameters: Floats, tokens: Floats) -> None:
-    """Raise InputError where every budget was split in one way only, so that no split can be best.
+    """Raise InputError if every budget has a single split, so no split can be best.
 
-    That is where D is the same in all rows, or N, or where D is a power of N, such as a fixed number of tokens a parameter.
+    That is so if D is constant, N is constant, or D is a power of N, such as a fixed number of tokens per parameter.
     """
     if len(tokens) < 2:
         return
     logs = np.log([parameters, tokens])
-    across = _across(logs)
+    across = _least_spread(logs)
     same_parameters, same_tokens, one_line = np.ptp([*logs, across @ logs], axis=1) <= np.log1p(ONE_LINE)
     rows = plural(len(tokens), "row")
     if same_tokens:
@@ -98,11 +98,11 @@ def check_split(parameters: Floats, tokens: Floats) -> None:
         message = f"tokens go as parameters^{-across[0] / across[1]:.2f} in all {rows}, so each budget has one split"
     else:
         return
-    raise InputError.at("compute", f"how to split it cannot be asked: {message}")
+    raise InputError.at("compute", f"the best split is undetermined: {message}")
 
 
 def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
-    """Approach 1: a line through the runs that no run of as few FLOPs beats, where smaller and larger ones were tried."""
+    """Approach 1: a line through the Pareto front of loss and FLOPs, keeping runs with smaller and larger models tried."""
     _check_sizes(parameters, flops)
     order = np.lexsort((loss, flops))
     front = order[loss[order] < np.concatenate([[np.inf], np.minimum.accumulate(loss[order])[:-1]])]
@@ -110,15 +110,15 @@ def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
 
 
 def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
-    """Approach 1 on the lower convex hull of log loss over log FLOPs, which omits runs on the front by noise.
+    """Approach 1 on the lower convex hull of log loss over log FLOPs, which omits noisy runs of the front.
 
-    The hull is Andrew's monotone chain (1979), up to the run of the lowest loss.
+    The hull is Andrew's monotone chain (1979), up to the run of lowest loss.
     """
     _check_sizes(parameters, flops)
     x, y = np.log(flops), np.log(loss)
     chain: list[int] = []
     for row in np.lexsort((y, x)):
-        while len(chain) > 1 and _turns_right(x, y, chain[-2], chain[-1], row):
+        while len(chain) > 1 and _is_above_chord(x, y, chain[-2], chain[-1], row):
             chain.pop()
         chain.append(int(row))
     lowest = int(np.argmin(y[chain]))
@@ -128,11 +128,11 @@ def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
 def iso_flop(
     parameters: Floats, flops: Floats, loss: Floats, valley: Literal["parabola", "akima"] = "parabola", window: float = WINDOW
 ) -> Frontier:
-    """Approach 2: at each budget the lowest point of a curve of loss over log N, and a line through these points.
+    """Approach 2: a line through the minima of loss over log N at each budget.
 
-    `parabola` weighs runs by their distance from the best (an infinite window gives the full parabola of the paper); `akima`
-    interpolates all runs (Akima 1970). Budgets with fewer than three sizes (five for `akima`), or whose best run has no smaller
-    and larger one beside it, are left out.
+    `parabola` weights runs by their distance from the best (an infinite window gives the paper's full parabola); `akima`
+    interpolates all runs (Akima 1970). Excludes budgets with fewer than three sizes (five for `akima`) or with the best run at
+    either end.
     """
     _check_sizes(parameters, flops)
     result = []
@@ -142,8 +142,8 @@ def iso_flop(
             continue
         middle = float(np.exp(np.log(flops[rows]).mean()))
         lowest, level = _parabola(sizes, losses, window) if valley == "parabola" else _akima(sizes, losses)
-        run, apart = sizes[np.argmin(losses)], np.log(APART) - _EDGE
-        inside = sizes[0] + apart <= run <= sizes[-1] - apart and sizes[0] + _EDGE < lowest < sizes[-1] - _EDGE
+        run, gap = sizes[np.argmin(losses)], np.log(APART) - _EDGE
+        inside = sizes[0] + gap <= run <= sizes[-1] - gap and sizes[0] + _EDGE < lowest < sizes[-1] - _EDGE
         result.append(Best(middle, float(np.exp(lowest)), level, bool(inside)))
     return _line(valley, result)
 
@@ -160,8 +160,7 @@ def iso_flop_groups(flops: Floats) -> Iterator[Rows]:
 def parametric(fit: Fit) -> Frontier:
     """Approach 3: the minimum of a fitted Chinchilla law at C = 6·N·D.
 
-    N* = (alpha·A/(beta·B))^(1/(alpha + beta))·(C/6)^(beta/(alpha + beta)). Raises InputError for any other law, and where a
-    term is zero.
+    N* = (alpha·A/(beta·B))^(1/(alpha + beta))·(C/6)^(beta/(alpha + beta)). Raises InputError for other laws and zero terms.
     """
     if not {"A", "B", "alpha", "beta"} <= set(fit.law.parameters) or set(fit.law.variables) != {"parameters", "tokens"}:
         raise InputError.at(fit.law.name, "has no closed frontier; fit chinchilla")
@@ -169,8 +168,8 @@ def parametric(fit: Fit) -> Frontier:
     if lost := [name for name in ("A", "B", "alpha", "beta") if fit.estimates[name] <= 0]:
         raise InputError.at(fit.law.name, f"has no best split: {', '.join(lost)} is zero")
     exponent = beta / (alpha + beta)
-    places = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
-    of_size, of_data = fit.resampled[:, places].T
+    indices = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
+    of_size, of_data = fit.resampled[:, indices].T
     low, high = fit.interval(of_data / (of_size + of_data))
     interval = (float(low), float(high)) if fit.intervals else None
     log_scale = np.log(alpha * a / (beta * b)) / (alpha + beta) - exponent * np.log(6)
@@ -178,14 +177,14 @@ def parametric(fit: Fit) -> Frontier:
 
 
 def _check_sizes(parameters: Floats, flops: Floats) -> None:
-    """Raise InputError where nearly every budget was split in one way, so that the line would be the design's.
+    """Raise InputError if nearly every budget has one split, so the line would be the design's.
 
-    That is where sizes at equal C = N·D differ by less than ONE_SPLIT between the 5th and the 95th percentile of the rows.
+    The test: sizes at equal C = N·D differ by less than ONE_SPLIT between the 5th and 95th percentiles.
     """
     if len(flops) < 2:
         return
     logs = np.log([parameters, flops / parameters])
-    across = _across(logs)
+    across = _least_spread(logs)
     low, high = np.percentile(across @ logs, (5, 95))
     at_equal_flops = abs(across[0] - across[1])
     if high - low < at_equal_flops * np.log(ONE_SPLIT):
@@ -193,46 +192,45 @@ def _check_sizes(parameters: Floats, flops: Floats) -> None:
         raise InputError.at("", f"nearly every budget has one split (in nine of ten rows sizes are within {within})")
 
 
-def _across(logs: Floats) -> Floats:
-    """The direction in log N and log D, of length 1, of the least spread."""
+def _least_spread(logs: Floats) -> Floats:
+    """The unit direction of least spread in log N and log D."""
     return np.asarray(np.linalg.eigh(np.cov(logs))[1][:, 0])
 
 
 def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[Best]:
-    """The best runs of a front, inside where smaller and larger models were tried between the two ends of the sizes.
+    """The best runs of a front, `inside` if smaller and larger models were tried, away from the extreme sizes.
 
-    At a run's budget a smaller model was tried where one has as many FLOPs or more, and a larger one where one has as few or
-    fewer. Up to the last budget at which the smallest size leads, and from the first at which the largest does, others lead
-    only between the FLOPs of its runs.
+    A smaller model counts if it has at least the run's FLOPs, a larger one if it has at most these. Budgets up to the last led
+    by the smallest size, and from the first led by the largest, are not inside.
     """
     sizes, budgets, share = parameters[rows], flops[rows], 1 + SAME_BUDGET
-    order, apart = np.argsort(parameters), APART * (1 - _EDGE)
-    tried, spent = parameters[order], flops[order]
-    most = np.append(0.0, np.maximum.accumulate(spent))[np.searchsorted(tried, sizes / apart, side="right")]
-    fewest = np.append(np.minimum.accumulate(spent[::-1])[::-1], np.inf)[np.searchsorted(tried, sizes * apart)]
-    low = budgets[sizes < tried[0] * apart].max(initial=0.0)
-    high = budgets[sizes > tried[-1] / apart].min(initial=np.inf)
+    order, gap = np.argsort(parameters), APART * (1 - _EDGE)
+    tried, compute = parameters[order], flops[order]
+    most = np.append(0.0, np.maximum.accumulate(compute))[np.searchsorted(tried, sizes / gap, side="right")]
+    fewest = np.append(np.minimum.accumulate(compute[::-1])[::-1], np.inf)[np.searchsorted(tried, sizes * gap)]
+    low = budgets[sizes < tried[0] * gap].max(initial=0.0)
+    high = budgets[sizes > tried[-1] / gap].min(initial=np.inf)
     inside = (most * share >= budgets) & (fewest <= budgets * share) & (low < budgets) & (budgets < high)
     result = zip(budgets.tolist(), sizes.tolist(), loss[rows].tolist(), inside.tolist(), strict=True)
     return [Best(*one) for one in result]
 
 
 def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None) -> Frontier:
-    """Least squares of log N over log C through the best models inside, chosen from these `sizes`.
+    """Least squares of log N over log C through the best models inside; `sizes` are those tried.
 
-    Student's interval uses the error HC3, each residual from the line through the others (MacKinnon and White 1985): lowest
-    points of few sizes or flat valleys scatter more and lie at the ends. With one scatter for all, intervals of the parabolas
-    held the truth in 81% to 93% of draws, with this in 93% to 96%.
+    Student's interval uses HC3 errors, each residual from the line through the others (MacKinnon and White 1985), because
+    minima of few sizes or flat valleys scatter more and lie at the ends. Parabola intervals covered 81% to 93% with one common
+    scatter, 93% to 96% with HC3.
 
-    A best model of a grid lies up to half a step beside the true one, which residuals do not show where all lie on one line of
-    the grid: the variance of a step between sizes, step²/12, is added.
+    A grid's best model lies up to half a step from the true one, invisible in residuals on one grid line, so the variance of a
+    step between sizes, step²/12, is added.
     """
     used = [one for one in best if one.inside]
     x, y = np.log([[one.flops for one in used], [one.parameters for one in used]])
     if len(np.unique(x)) < 2:
         tried = f" of {len(best)}" if len(used) < len(best) else ""
-        message = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
-        raise InputError.at("", f"{message}, here are {len(np.unique(x))}{tried}")
+        message = f"a frontier needs best models between models {APART:g} times smaller and larger at two or more budgets"
+        raise InputError.at("", f"{message}, got {len(np.unique(x))}{tried}")
     away = x - x.mean()
     spread = away @ away
     slope = away @ y / spread
@@ -253,7 +251,7 @@ def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None)
 
 
 def _why_no_interval(sizes: Floats) -> str:
-    """Why a line through best models of these log N has no interval; empty where it has."""
+    """Why a line through these log N has no interval; empty if it has one."""
     if len(sizes) < FEWEST_BEST:
         return f"its line goes through {len(sizes)} best models, and an interval needs {FEWEST_BEST} or more"
     if np.ptp(sizes) <= np.log1p(ONE_LINE):
@@ -262,21 +260,20 @@ def _why_no_interval(sizes: Floats) -> str:
 
 
 def _steps(logs: Floats, tried: Floats) -> Floats:
-    """The width in log N from half way to the next smaller to half way to the next larger size tried."""
+    """The width in log N between the midpoints to the neighbouring sizes tried."""
     grid = np.unique(np.log(tried))
-    places = np.searchsorted(grid, logs)
-    below, above = grid[np.maximum(places - 1, 0)], grid[np.minimum(places + 1, len(grid) - 1)]
+    indices = np.searchsorted(grid, logs)
+    below, above = grid[np.maximum(indices - 1, 0)], grid[np.minimum(indices + 1, len(grid) - 1)]
     return np.asarray((above - below) / 2)
 
 
 def _by_size(sizes: Floats, losses: Floats) -> tuple[Floats, Floats]:
-    """The sizes in order, with the mean loss of each."""
-    unique, places = np.unique(sizes, return_inverse=True)
-    return unique, np.bincount(places, losses) / np.bincount(places)
+    unique, indices = np.unique(sizes, return_inverse=True)
+    return unique, np.bincount(indices, losses) / np.bincount(indices)
 
 
 def _parabola(sizes: Floats, losses: Floats, window: float) -> tuple[float, float]:
-    """The vertex of a weighted parabola in log N; the best run where it opens downwards."""
+    """The vertex of a weighted parabola in log N; the best run if it opens downwards."""
     best = sizes[np.argmin(losses)]
     weights = np.exp(-0.25 * ((sizes - best) / window) ** 2)
     square, slope, level = np.polyfit(sizes - best, losses, 2, w=weights)
@@ -287,7 +284,7 @@ def _parabola(sizes: Floats, losses: Floats, window: float) -> tuple[float, floa
 
 
 def _akima(sizes: Floats, losses: Floats) -> tuple[float, float]:
-    """The lowest point of Akima's interpolation between the neighbours of the best run."""
+    """The minimum of Akima's interpolation beside the best run."""
     best = int(np.argmin(losses))
     between = sizes[max(0, best - 1)], sizes[min(len(sizes) - 1, best + 1)]
     curve = Akima1DInterpolator(sizes, losses)
@@ -295,6 +292,6 @@ def _akima(sizes: Floats, losses: Floats) -> tuple[float, float]:
     return float(result.x), float(result.fun)
 
 
-def _turns_right(x: Floats, y: Floats, one: int, two: int, three: int) -> bool:
-    """Whether the middle of three points lies on or above the line between the others."""
+def _is_above_chord(x: Floats, y: Floats, one: int, two: int, three: int) -> bool:
+    """Whether the middle point is on or above the line between the others."""
     return bool((x[two] - x[one]) * (y[three] - y[one]) - (y[two] - y[one]) * (x[three] - x[one]) <= 0)

@@ -1,4 +1,4 @@
-"""Laws as objects: a formula over the columns of a table, with parameters named as in the literature."""
+"""Laws as objects: formulas over table columns, with parameters named as in the literature."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
 Pairs = Mapping[tuple[int, int], Floats]
-"""Second derivatives, each B × n, by pair of parameters in the law's order."""
+"""Second derivatives, each B × n, by parameter pair in the law's order."""
 
 STEEPEST = 10.0
-"""The largest exponent that a fit may reach; the steepest in the literature are below 2."""
+"""The largest exponent of a fit; the steepest in the literature are below 2."""
 
 
 @dataclass(frozen=True)
 class Derivatives:
-    """A law's values (B × n), their gradients in θ (B × n × p), and Σᵢ wᵢ·∇²fᵢ (B × p × p) for weights w (B × n)."""
+    """Values (B × n), gradients in θ (B × n × p), and Σᵢ wᵢ·∇²fᵢ (B × p × p) for weights w (B × n)."""
 
     value: Floats
     jacobian: Floats
@@ -30,9 +30,9 @@ class Derivatives:
 
 
 class Surface(ABC):
-    """A law at the rows of one table, in coordinates θ that suit the fit, for many θ at a time (B × p).
+    """A law at the rows of one table, in coordinates θ that suit the fit, for many θ (B × p).
 
-    θ has one entry for each parameter, in the law's order; an exponent is its own entry.
+    θ has one entry per parameter, in the law's order; exponents are unchanged.
     """
 
     @property
@@ -49,24 +49,24 @@ class Surface(ABC):
         """Values, gradients and curvature."""
 
     def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature, B × p; by default θ itself."""
+        """The parameters as published, B × p; by default θ."""
         return theta
 
     def natural_slopes(self, theta: Floats) -> Floats:
-        """∂(parameters of the literature)/∂θ at one θ, p × p."""
+        """∂natural/∂θ at one θ, p × p."""
         return np.eye(len(theta))
 
     @abstractmethod
     def starts(self, response: Floats, count: int) -> Floats:
-        """Starting values of θ, one a row: `count` of them, or a fixed grid."""
+        """Starting values of θ, `count` rows or a fixed grid."""
 
 
 class CurvedSurface(Surface):
-    """A law that gives its second derivatives row by row."""
+    """A surface with second derivatives by row."""
 
     @abstractmethod
     def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
-        """Values (B × n), gradients (B × n × p), and the second derivatives that are not 0 everywhere."""
+        """Values (B × n), gradients (B × n × p), and nonzero second derivatives."""
 
     def value(self, theta: Floats) -> Floats:
         """The law's values, B × n."""
@@ -89,7 +89,7 @@ class CurvedSurface(Surface):
 class Law(ABC):
     """A formula with its parameters.
 
-    `predicts` is the column that the formula gives, `conventions` say what its variables count, and `source` cites the paper.
+    `predicts` is the output column; `conventions` say how its variables are counted; `source` cites the paper.
     """
 
     name: str
@@ -101,25 +101,25 @@ class Law(ABC):
     @property
     @abstractmethod
     def variables(self) -> tuple[str, ...]:
-        """The columns that the formula needs."""
+        """The input columns."""
 
     @property
     @abstractmethod
     def parameters(self) -> tuple[str, ...]:
-        """The names of the parameters."""
+        """The parameter names."""
 
     @property
     @abstractmethod
     def exponents(self) -> tuple[str, ...]:
-        """The parameters that set how fast the response changes, which are profiled."""
+        """The parameters that set the rate of change, which are profiled."""
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The positive parameters that are poorly determined where their interval spans a large factor."""
+        """The positive parameters that a wide interval marks as poorly determined."""
         return self.exponents
 
     def fewest_values(self, variable: str) -> int:
-        """The number of values of a variable that its effect needs."""
+        """The fewest distinct values of a variable that show its effect."""
         return 2
 
     @abstractmethod
@@ -128,8 +128,8 @@ class Law(ABC):
 
     @abstractmethod
     def values(self, parameters: Floats, columns: Columns) -> Floats:
-        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        """Evaluate parameters B × p at all rows, B × n."""
 
     def predict(self, estimates: Mapping[str, float], columns: Columns) -> Floats:
-        """The formula at named parameters, one value a row; raises KeyError where a name is missing."""
+        """The formula at named parameters, one value per row; raises KeyError if a name is missing."""
         return np.asarray(self.values(np.array([[estimates[name] for name in self.parameters]]), columns)[0])

@@ -1,4 +1,4 @@
-"""A fitted law as a file, the JSON of `study fit --json`, and its loss for a shape."""
+"""A fitted law as the JSON of `study fit --json`, and its loss for a shape."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from study.laws.uncertainty import UNUSABLE
 
 _DOUBTS = {
     "weakly_identified": "is weakly identified",
-    "lack_of_fit": "leaves something out",
+    "lack_of_fit": "omits something",
     "missed_forecast": "missed the largest runs that it was fitted to",
     "reads_no_order": "is of encoders that read no word order",
 }
-"""By status of a fit: what notes say of its law."""
+"""The note on a law, by status of its fit."""
 
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A law of loss with its estimates; `convention` says which of the TOTALS its variable `parameters` counts.
+    """A law of loss with its estimates; `convention` names the total of TOTALS that `parameters` counts.
 
-    `notes` describe doubts about its fit, `ranges` the values of its variables, and `alike` what else its runs had in common;
-    all are empty where the file does not say.
+    `notes` are doubts about the fit, `ranges` the ranges of its variables, `alike` what its runs share; each is empty if
+    unknown.
     """
 
     law: Law
@@ -49,17 +49,17 @@ class FittedLaw:
     alike: Mapping[str, int] = field(default_factory=dict)
 
     def loss_nats(self, architecture: Architecture, tokens: float | None) -> float:
-        """The loss of a shape after a number of tokens; raises InputError where tokens are missing."""
+        """The loss of a shape; raises InputError if tokens are missing."""
         columns = {name: np.array([value]) for name, value in self._values(architecture, tokens).items()}
         return float(self.law.predict(self.estimates, columns)[0])
 
     def beyond(self, architecture: Architecture, tokens: float | None) -> set[str]:
-        """The variables whose values for a shape lie outside the range of the fit."""
+        """The variables for which a shape lies outside the fitted range."""
         values = self._values(architecture, tokens)
         return {name for name, (low, high) in self.ranges.items() if not low <= values[name] <= high}
 
     def notes_on(self, shapes: Sequence[Architecture], vocabulary: int, tokens: float | None) -> list[str]:
-        """Notes on the losses of shapes: those of the fit, another vocabulary, and shapes outside the ranges."""
+        """Notes on predicted losses: doubts about the fit, another vocabulary, extrapolated shapes."""
         notes = [*self.notes]
         if (fitted := self.alike.get(VOCABULARY, vocabulary)) != vocabulary:
             notes.append(
@@ -75,7 +75,6 @@ class FittedLaw:
         ]
 
     def _values(self, architecture: Architecture, tokens: float | None) -> dict[str, float]:
-        """The values of the law's variables for a shape."""
         if tokens is None and "tokens" in self.law.variables:
             raise InputError.at("--tokens", f"is missing; {self.law.name} gives the loss after a number of tokens, such as 1B")
         values: dict[str, float] = {size: getattr(architecture, size) for size in SIZES}
@@ -84,7 +83,7 @@ class FittedLaw:
 
 
 class _Rows(Strict):
-    """What `study fit --json` prints about the rows of a fit."""
+    """The row fields of `study fit --json`."""
 
     warnings: tuple[str, ...] = ()
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
@@ -92,11 +91,11 @@ class _Rows(Strict):
 
 
 def read_law(path: Path, convention: str | None = None) -> FittedLaw:
-    """Read the law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts.
+    """Read a law from JSON: `law`, `estimates`, and the total under `columns` that `parameters` counts.
 
-    `convention`, one of TOTALS, is that total where the file names a column of another table. Raises InputError, with every
-    problem, where the file holds no law of loss in the sizes of a shape and tokens, where its fit failed or ended on a bound,
-    and where it names another total than `convention`.
+    `convention`, one of TOTALS, is that total if the file names another table's column. Raises InputError, with every problem,
+    if the file has no law of loss in shape sizes and tokens, a failed fit, a fit on a bound, or another total than
+    `convention`.
     """
     values = _read(path)
     name = values.get("law")
@@ -114,7 +113,6 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
 
 
 def _unsuitable(law: Law, path: Path) -> list[Problem]:
-    """Why a law gives no loss for a shape."""
     foreign = [variable for variable in law.variables if variable not in (*SIZES, "parameters", "tokens")]
     problems = [Problem(str(path), f"{law.name} needs {variable}, which a shape does not have") for variable in foreign]
     if law.predicts != "loss":
@@ -123,7 +121,6 @@ def _unsuitable(law: Law, path: Path) -> list[Problem]:
 
 
 def _estimates(law: Law, values: Mapping[str, Any], path: Path) -> tuple[dict[str, float], list[Problem]]:
-    """The estimates of a file by parameter, and a problem for each that is missing or no number."""
     given = values.get("estimates")
     known: Mapping[str, Any] = given if isinstance(given, dict) else {}
     numbers = {name: value for name, value in known.items() if isinstance(value, int | float) and not isinstance(value, bool)}
@@ -133,21 +130,19 @@ def _estimates(law: Law, values: Mapping[str, Any], path: Path) -> tuple[dict[st
 
 
 def _count_of_parameters(law: Law, values: Mapping[str, Any], path: Path, convention: str | None) -> tuple[str, list[Problem]]:
-    """Which total the variable `parameters` counts, and why that is unclear."""
     columns = values.get("columns") or {}
     counted: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
-    place = f"{path}: columns.parameters"
+    source = f"{path}: columns.parameters"
     if counted in TOTALS and convention not in (None, counted):
-        return counted, [Problem(place, f"is {counted}, and --law-convention says {convention}; leave the option out")]
+        return counted, [Problem(source, f"is {counted}, and --law-convention says {convention}; leave the option out")]
     if counted not in TOTALS and convention is None and "parameters" in law.variables:
         choices = ", ".join(TOTALS)
-        message = f"{shown(counted)} is none of {choices}; say by --law-convention which of them your column counts"
-        return "", [Problem(place, message)]
+        message = f"{shown(counted)} is none of {choices}; name the total that your column counts with --law-convention"
+        return "", [Problem(source, message)]
     return convention or str(counted), []
 
 
 def _unusable(law: Law, values: Mapping[str, Any], path: Path) -> list[Problem]:
-    """That the fit of a file failed or ended on a bound."""
     if (status := values.get("status")) not in UNUSABLE:
         return []
     ended = "failed" if status == "failed" else "ended on a bound"
@@ -155,7 +150,6 @@ def _unusable(law: Law, values: Mapping[str, Any], path: Path) -> list[Problem]:
 
 
 def _doubts(law: Law, values: Mapping[str, Any]) -> list[str]:
-    """What the status of a fit says against it."""
     doubt = _DOUBTS.get(str(values.get("status")))
     return [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
 
@@ -166,7 +160,7 @@ def _reasons(values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How an earlier fit was made: law, columns, settings, and the share held out, without the table."""
+    """How to repeat a fit: law, columns, settings and held-out share, without the table."""
 
     law: str
     source: Mapping[str, Any]
@@ -174,10 +168,10 @@ class FitOptions:
     held_out: float
 
     def refuse_contradictions(self, path: Path, given: Mapping[str, object]) -> None:
-        """Raise InputError for every option that contradicts these."""
+        """Raise InputError for options that contradict these."""
         counted = {"law": self.law, **self.source, **self.source["roles"]}
         problems = [
-            Problem(option_name(name), f"is {value!r}, and {path} says {counted[name]!r}; leave out it or --as")
+            Problem(option_name(name), f"is {value!r}, and {path} says {counted[name]!r}; leave out that option or --as")
             for name, value in given.items()
             if counted.get(name) and value != counted[name]
         ]
@@ -186,7 +180,7 @@ class FitOptions:
 
 
 class _Options(Strict):
-    """What `study fit --json` prints under `options`: fields of a TableQuery but the table, those of Settings, the rest."""
+    """The `options` of `study fit --json`: TableQuery fields except the table, Settings fields, and the rest."""
 
     roles: dict[str, Text]
     where: Text | None
@@ -204,7 +198,7 @@ class _Options(Strict):
 
 
 def read_options(path: Path) -> FitOptions:
-    """Read the options of a file of `study fit --json`; raises InputError where it holds none."""
+    """Read the options from `study fit --json`; raises InputError if the file has none."""
     values = _read(path)
     name = values.get("law")
     if "options" not in values or not isinstance(name, str):
@@ -220,7 +214,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         values = json_value(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError.at(str(path), "does not exist; study fit --json prints what it should hold") from None
+        raise InputError.at(str(path), "does not exist; study fit --json prints such a file") from None
     except OSError as error:
         raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""One law fitted to one table, with its forecast, as JSON or for readers."""
+"""One law fitted to one table, with its forecast, as JSON or text."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from study.laws.residual_tests import (
 )
 
 PROFILED_ROWS = 5000
-"""Larger tables get no profiles, nor do tables with clusters, since the bootstrap covers them."""
+"""Larger or clustered tables have no profiles, because the bootstrap covers them."""
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """A fit with profiles of its exponents, replicate noise, and its forecast of the largest runs.
+    """A fit with exponent profiles, replicate noise and a forecast of the largest runs.
 
-    `query` is how the table was read, `held_out` the share of runs that the forecast holds out.
+    `query` is how the table was read, `held_out` the share of held-out runs.
     """
 
     query: TableQuery
@@ -46,7 +46,7 @@ class LawFit:
 
     @cached_property
     def lack_of_fit(self) -> LackOfFit | None:
-        """How far the law misses its settings beside replicate noise, for fits in logarithms."""
+        """The lack of fit relative to replicate noise, for fits in logarithms."""
         fitted = self.fit
         if self.noise is None or fitted.settings.space != "log":
             return None
@@ -54,7 +54,7 @@ class LawFit:
         return measure_lack_of_fit(by_squares.residuals, len(fitted.law.parameters), self.noise)
 
     def judged(self) -> LawFit:
-        """The same with lack of fit and a missed forecast in the status of the fit."""
+        """The same, with lack of fit and a missed forecast in the status."""
         lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
         fitted = self.fit.with_reasons("lack_of_fit", [reason for reason in lacking if reason])
         return replace(self, fit=fitted.with_reasons("missed_forecast", describe_miss(self.forecast)))
@@ -66,7 +66,7 @@ class LawFit:
         return f"{self.fit.law.name} where {where}" if where else self.fit.law.name
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values for JSON."""
+        """All fields as JSON values."""
         outcome, noise = forecast_to_dict(self.forecast), None if self.noise is None else rounded_all(vars(self.noise), DIGITS)
         profiles = {name: [rounded(end, high - low) for end in (low, high)] for name, (low, high) in self.profiles.items()}
         missed = None if self.lack_of_fit is None else rounded_all(vars(self.lack_of_fit), DIGITS)
@@ -75,7 +75,7 @@ class LawFit:
         return self.fit.to_dict() | more
 
     def _options(self) -> dict[str, Any]:
-        """What study.laws.law_files.read_options reads to fit the same again."""
+        """The options that study.laws.law_files.read_options reads."""
         query, settings = self.query, self.fit.settings
         selection = {
             name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only", "best_of")
@@ -84,7 +84,7 @@ class LawFit:
         return {"roles": dict(query.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
 
     def to_text(self) -> str:
-        """The fit for readers, its status first."""
+        """The fit as text, status first."""
         fitted = self.fit
         lines = [f"{fitted.law.name}: {fitted.law.formula}", f"status: {status_words(fitted.status)}"]
         lines += [f"  {reason}" for reason in fitted.reasons]
@@ -114,16 +114,15 @@ class LawFit:
 
 
 def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> LawFit:
-    """Fit a law, by name, to a table.
+    """Fit a named law to a table.
 
-    Raises InputError where the table, its columns, values or number of points cannot serve the law, and for roles that it does
-    not read.
+    Raises InputError if the table, its columns, values or number of points do not suit the law, or for unused roles.
     """
     law = find_law(law_name)
     observations = merge_by_size(law, read_observations(query, law), settings)
     if unread := [option_name(role) for role in query.roles if role not in observations.roles]:
         raise InputError.at(
-            ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
+            ", ".join(unread), f"is not used: {law.name} predicts the {law.predicts} from {' and '.join(law.variables)}"
         )
     fitted = fit(law, observations, settings)
     profiled = fitted.observations.n_clusters == fitted.n <= PROFILED_ROWS and bool(fitted.intervals)
@@ -133,9 +132,9 @@ def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SET
 
 
 def fit_every_count(fitted: LawFit) -> dict[str, LawFit | str]:
-    """Fit the law in every count of FLOPs, or else of parameters, that its table knows, or say why not.
+    """Fit the law for every count of FLOPs, or else of parameters, in the table; text explains a failure.
 
-    By column; empty where the law reads neither, or the table has no counts.
+    Keyed by column; empty if the law uses neither or there are no counts.
     """
     counts = fitted.query.table.counts
     role = next((role for role in ("flops", "parameters") if role in fitted.fit.law.variables and role in counts), None)
@@ -143,7 +142,6 @@ def fit_every_count(fitted: LawFit) -> dict[str, LawFit | str]:
 
 
 def _counted(fitted: LawFit, role: str, count: str) -> LawFit | str:
-    """The law with another count, or itself where it is the same."""
     roles = {**fitted.query.roles, role: count}
     if roles == fitted.query.roles:
         return fitted

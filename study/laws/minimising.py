@@ -1,4 +1,4 @@
-"""Robust regression of a law for many weightings of one table at a time, by damped Newton steps with exact derivatives."""
+"""Robust regression of a law, batched over weightings of one table, by damped Newton steps with exact derivatives."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scipy.special import huber
 from study.laws.law import Derivatives, Floats, Surface
 
 Space = Literal["log", "linear"]
-"""Whether residuals are differences of logarithms or of the values themselves."""
+"""Whether residuals are differences of logarithms or of values."""
 
 MOST_STEPS = 300
 TOLERANCE = 1e-14
-"""A fit has converged when the best guaranteed step gains less than this share of the objective."""
+"""A fit has converged if the best guaranteed step gains less than this share of the objective."""
 
 _CELLS_AT_A_TIME = 30_000
 _ROUNDING = 1e-16
@@ -29,10 +29,10 @@ _TOUCH = 1e-12
 
 @dataclass(frozen=True)
 class Objective:
-    """Σᵢ wᵢ·huber(rᵢ) with huber(r) = r²/2 up to |r| = delta and delta·(|r| − delta/2) beyond: summed, not averaged.
+    """Σᵢ wᵢ·huber(rᵢ), summed, not averaged: huber(r) = r²/2 up to |r| = delta, delta·(|r| − delta/2) beyond.
 
-    r is log f − log y in the space `log`, f − y in `linear`; an infinite delta gives least squares. Weights are B × n, one row
-    a fit, such as the counts of a bootstrap's resamples. `squares` adds that share of r²/2 to each row's part.
+    r is log f − log y in space `log`, f − y in `linear`; infinite delta gives least squares. Weights are B × n, one row per
+    fit, such as bootstrap counts. `squares` adds that share of r²/2 per row.
     """
 
     surface: Surface
@@ -42,12 +42,12 @@ class Objective:
     squares: float = 0.0
 
     def residuals(self, theta: Floats) -> Floats:
-        """The residuals, B × n; not a number where a logarithm does not exist."""
+        """The residuals, B × n; NaN without a logarithm."""
         value = self.surface.value(theta)
         return self._compared(value)
 
     def value(self, theta: Floats, weights: Floats) -> Floats:
-        """The objective of each fit, infinite where it does not exist."""
+        """The objective of each fit; infinite if undefined."""
         residuals = self.residuals(theta)
         with np.errstate(invalid="ignore"):
             parts = huber(self.delta, residuals) + self.squares / 2 * residuals**2
@@ -55,7 +55,7 @@ class Objective:
         return np.where(np.isfinite(summed), summed, np.inf)
 
     def expand(self, theta: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
-        """Gradient (B × p), Hessian, and a majoriser of the Hessian (both B × p × p).
+        """Gradient (B × p), Hessian and a majoriser of it (both B × p × p).
 
         The majoriser is Σ wᵢ·min(1, delta/|rᵢ|)·∇rᵢ∇rᵢᵀ of iteratively reweighted least squares (Huber 1981, sec. 7.8): its
         steps always descend, if slowly, and need no curvature of the law.
@@ -71,7 +71,7 @@ class Objective:
         return gradient, hessian, _gram(slopes, steady)
 
     def scores(self, theta: Floats) -> Floats:
-        """The gradient of each row's part of the objective at one θ, n × p."""
+        """The gradient of each row's objective at one θ, n × p."""
         result = self._in_space(theta[None])
         return np.asarray(self._psi(self._compared(result.value)[0])[:, None] * result.jacobian[0])
 
@@ -80,11 +80,11 @@ class Objective:
         return np.asarray(self._in_space(theta[None]).jacobian[0])
 
     def _psi(self, residuals: Floats) -> Floats:
-        """The derivative of a row's part of the objective in its residual."""
+        """The derivative of a row's objective in its residual."""
         return np.clip(residuals, -self.delta, self.delta) + self.squares * residuals
 
     def _in_space(self, theta: Floats) -> Derivatives:
-        """The law's values with the gradients of the residuals; in the space `log` the curvature lacks −∇r∇rᵀ."""
+        """The law's values with the residuals' gradients; in space `log` the curvature lacks −∇r∇rᵀ."""
         result = self.surface.derivatives(theta)
         if self.space == "linear":
             return result
@@ -103,7 +103,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Minima:
-    """Where each fit ended (B × p), its objective, and whether no step would lower it."""
+    """The end point of each fit (B × p), its objective, and whether it converged."""
 
     theta: Floats
     value: Floats
@@ -111,12 +111,11 @@ class Minima:
 
 
 def minimise(objective: Objective, theta: Floats, weights: Floats, within: tuple[Floats, Floats] | None = None) -> Minima:
-    """Minimise B fits, each from its own start, within the law's bounds or others (B × p, equal to fix a parameter).
+    """Minimise B fits from their own starts, within the law's bounds or `within` (B × p, equal to fix a parameter).
 
-    Newton steps with the exact Hessian H are damped towards the steps of the majoriser M: (H + λM)·step = −gradient. λ falls
-    fivefold after a step that gains and rises fourfold after one that does not (the rule of Levenberg and Marquardt with M for
-    the diagonal, so that scaling does not matter). Parameters at a bound that the gradient pushes against stay. Fits run in
-    blocks that fit the cache.
+    Newton steps with the exact Hessian H are damped towards those of the majoriser M: (H + λM)·step = −gradient. λ falls
+    fivefold after a gain, else rises fourfold (Levenberg-Marquardt with M for the diagonal, so it is scale-free). Parameters
+    pushed against a bound stay. Fits run in cache-sized blocks.
     """
     block = max(1, _CELLS_AT_A_TIME // weights.shape[1])
     low, high = (np.broadcast_to(bound, theta.shape) for bound in within or objective.surface.bounds)
@@ -154,7 +153,7 @@ def _minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats,
 
 
 def _slack(value: Floats, weights: Floats) -> Floats:
-    """The least gain of an objective that means anything: TOLERANCE of it, plus rounding of residuals of about √(value/n)."""
+    """The smallest significant gain: TOLERANCE of the objective plus rounding of residuals of about √(value/n)."""
     rows = weights.sum(axis=1)
     return np.asarray(TOLERANCE * (value + TOLERANCE * rows) + _ROUNDING * np.sqrt(value * rows))
 
@@ -162,8 +161,8 @@ def _slack(value: Floats, weights: Floats) -> Floats:
 def _polished(objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats) -> Floats:
     """Refine minima to the last digits that gradients determine.
 
-    At a minimum the objective is known to rounding, ε, which leaves θ unknown to √ε of its error and different between
-    processors. A Newton step is taken where it divides the gradient's gain by four or more.
+    Rounding ε of the objective leaves θ unknown to √ε of its error, different between processors. A Newton step counts if it
+    divides the gain by at least four.
     """
     theta = theta.copy()
     value = objective.value(theta, weights)
@@ -186,9 +185,9 @@ def _polished(objective: Objective, theta: Floats, weights: Floats, low: Floats,
 def _step(
     objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats, damping: Floats
 ) -> tuple[Floats, Floats]:
-    """The damped Newton step of each fit within its bounds, and its gain by the majoriser or by Newton.
+    """The bounded damped Newton step of each fit, and its gain by the majoriser or Newton.
 
-    A step that would cross a bound ends there, and the other parameters move accordingly.
+    A step across a bound ends there, and the other parameters adjust.
     """
     gradient, hessian, majoriser = objective.expand(theta, weights)
     resting = ((theta <= low + _TOUCH) & (gradient >= 0)) | ((theta >= high - _TOUCH) & (gradient <= 0))
@@ -207,18 +206,18 @@ def _step(
 
 
 def _is_newton(hessian: Floats, resting: NDArray[np.bool_], damping: Floats) -> NDArray[np.bool_]:
-    """Whether steps are Newton's to a minimum: hardly damped, where the objective bends upwards every way.
+    """Whether steps are Newton's to a minimum: light damping and a positive definite Hessian.
 
-    Their gain then counts instead of the majoriser's, which bends too little where rows are fewer than parameters.
+    Their gain then replaces the majoriser's, which has too little curvature for fewer rows than parameters.
     """
     free = np.where(resting[:, :, None] | resting[:, None, :], np.eye(resting.shape[1]), hessian)
     return (damping <= 1) & (np.linalg.eigvalsh(np.nan_to_num(free))[:, 0] > 0)
 
 
 def _solve(matrix: Floats, gradient: Floats, held: NDArray[np.bool_], moves: Floats) -> Floats:
-    """The steps with matrix·step = −gradient for parameters that are not `held`, which take their `moves`.
+    """Solve matrix·step = −gradient for the free parameters; `held` ones take their `moves`.
 
-    Parameters are first scaled to a unit diagonal; those that no row determines stay.
+    The diagonal is first scaled to one; parameters that no row determines stay.
     """
     diagonal = np.abs(np.einsum("bpp->bp", matrix))
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
@@ -229,12 +228,12 @@ def _solve(matrix: Floats, gradient: Floats, held: NDArray[np.bool_], moves: Flo
     matrix = np.where(held[:, :, None] | held[:, None, :], 0.0, matrix) + (held + _RIDGE)[:, :, None] * unit
     try:
         result = np.linalg.solve(matrix, sides[:, :, None])
-    except np.linalg.LinAlgError:  # some of them are singular to the last bit: these step along the gradient
+    except np.linalg.LinAlgError:  # exactly singular ones step along the gradient
         singular = np.linalg.slogdet(matrix).sign == 0
         result = np.linalg.solve(np.where(singular[:, None, None], unit, matrix), sides[:, :, None])
     return np.asarray(np.nan_to_num(result[:, :, 0] * scale))
 
 
 def _gram(slopes: Floats, weights: Floats) -> Floats:
-    """Σᵢ wᵢ·∇rᵢ∇rᵢᵀ of each fit, B × p × p."""
+    """Σᵢ wᵢ·∇rᵢ∇rᵢᵀ, B × p × p."""
     return np.asarray(np.matmul((slopes * weights[:, :, None]).transpose(0, 2, 1), slopes))

@@ -1,6 +1,6 @@
-"""One question asked under every defensible set of conventions, and that of how a compute budget should be split.
+"""One question under every defensible set of conventions, here how to split a compute budget.
 
-The usual conventions decide; the others show how many agree and which choice changes the answer.
+The usual conventions decide; the others show how many agree and which choices change the answer.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
 
 LOSSES = {"huber": 1e-3, "least squares": float("inf")}
-"""By name of a loss: where Huber's turns from squares to absolute values."""
+"""The Huber delta of each loss."""
 
 UNDECIDED = "Undecided"
-"""The verdict where the usual conventions give no number, or their 95% interval holds both answers."""
+"""The verdict if the usual conventions give no number, or a 95% interval that holds both answers."""
 
 UNIVERSE_SETTINGS = Settings(bootstrap=100, starts=32)
-"""How a law is fitted in each universe."""
+"""The fit settings of each universe."""
 
 
 @dataclass(frozen=True)
 class BinaryQuestion:
-    """A question answered by one number: `above` where it exceeds the threshold, else `below`."""
+    """A question about one number: `above` if it exceeds the threshold, else `below`."""
 
     text: str
     quantity: str
@@ -46,7 +46,7 @@ class BinaryQuestion:
     below: str
 
     def answer(self, value: float) -> str:
-        """The answer that a value gives."""
+        """The answer for a value."""
         return self.above if value > self.threshold else self.below
 
 
@@ -66,7 +66,7 @@ class Universe:
 
 @dataclass(frozen=True)
 class Multiverse:
-    """All universes of a question, the usual conventions first; `notes` are about how the table was read."""
+    """All universes of a question, the usual conventions first; `notes` tell how the table was read."""
 
     question: BinaryQuestion
     universes: tuple[Universe, ...]
@@ -79,7 +79,7 @@ class Multiverse:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The answer of each of these."""
+        """The answer of each answered universe."""
         return tuple(self.question.answer(universe.value) for universe in self.answered if universe.value is not None)
 
     @property
@@ -92,41 +92,41 @@ class Multiverse:
 
     @property
     def leaning(self) -> str | None:
-        """The answer whose share is reported: that of the usual conventions, decided or not, else the most common."""
+        """The reported answer: the usual conventions', decided or not, else the most common."""
         if (value := self.universes[0].value) is not None:
             return self.question.answer(value)
         return Counter(self.answers).most_common(1)[0][0] if self.answers else None
 
     @property
     def agreement(self) -> float | None:
-        """The share of answers that agree with the leaning."""
+        """The share of answers equal to the leaning."""
         return float(np.mean([answer == self.leaning for answer in self.answers])) if self.answers else None
 
     def decided(self, answer: str) -> int:
-        """The number of universes with this answer whose 95% interval excludes the other."""
+        """The number of universes with this answer and a 95% interval that excludes the other."""
         threshold = self.question.threshold
         pairs = zip(self.answered, self.answers, strict=True)
-        return sum(universe.decided(threshold) for universe, summary in pairs if summary == answer)
+        return sum(universe.decided(threshold) for universe, given in pairs if given == answer)
 
     def flips(self) -> dict[str, float]:
-        """By choice: the share of pairs of universes that differ in it alone whose answers differ, largest first."""
-        summary: dict[str, list[bool]] = {}
+        """By choice, the share of pairs differing only in it whose answers differ, largest first."""
+        changed: dict[str, list[bool]] = {}
         answered, answers = self.answered, self.answers
         for one, other in _pairs(answered):
             first, second = answered[one].choices, answered[other].choices
             (axis,) = (name for name in first if first[name] != second[name])
-            summary.setdefault(axis, []).append(answers[one] != answers[other])
-        shares = {axis: float(np.mean(flipped)) for axis, flipped in summary.items()}
+            changed.setdefault(axis, []).append(answers[one] != answers[other])
+        shares = {axis: float(np.mean(flipped)) for axis, flipped in changed.items()}
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def by_choice(self) -> dict[str, dict[str, float]]:
-        """By choice and option: the share of answers that agree with the leaning."""
+        """The agreement with the leaning by choice and option."""
         table = pd.DataFrame([dict(universe.choices) for universe in self.answered])
         agrees = np.array([answer == self.leaning for answer in self.answers], dtype=float)
-        places = {str(axis): table.groupby(axis, sort=False).indices for axis in table.columns}
+        rows_by_option = {str(axis): table.groupby(axis, sort=False).indices for axis in table.columns}
         return {
             axis: {str(option): float(agrees[rows].mean()) for option, rows in options.items()}
-            for axis, options in places.items()
+            for axis, options in rows_by_option.items()
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,28 +155,26 @@ class Multiverse:
         }
 
     def _usual_line(self) -> str:
-        """The verdict of the usual conventions, or why they have none."""
         usual = self.universes[0]
         named = "the usual conventions" + (f" on {usual.choices['validation']}" if "validation" in usual.choices else "")
         if usual.value is None:
             return f"{UNDECIDED}: {named} have no answer ({status_words(usual.status)})."
         if usual.interval is None:
-            return f"{UNDECIDED}: what {named} give, {usual.value:.3g}, has no interval."
+            return f"{UNDECIDED}: {named} give {usual.value:.3g} without an interval."
         given = f"{usual.value:.3g} ({usual.interval[0]:.3g} to {usual.interval[1]:.3g})"
         if self.verdict == UNDECIDED:
-            return f"{UNDECIDED}: what {named} give, {given}, leaves out neither answer."
+            return f"{UNDECIDED}: {named} give {given}, which rules out neither answer."
         return f"{self.verdict}, say {named}: {given}."
 
     def _share_line(self) -> str:
-        """The share of the leaning, and how many universes on each side are decided."""
         counts = Counter(self.answers)
         of = f"{plural(len(self.answered), 'universe')} with an answer (of {len(self.universes)})"
         sides = [f"{self.decided(answer)} of {count} for {answer}" for answer, count in counts.items()]
         shares = f"{self.agreement:.0%} of the {of} say {self.leaning}"
-        return f"{shares}; the 95% interval leaves out the other answer in {' and '.join(sides)}."
+        return f"{shares}; the 95% interval rules out the other answer in {' and '.join(sides)}."
 
     def to_text(self) -> str:
-        """The multiverse for readers."""
+        """The multiverse as text."""
         summary = self.to_dict()
         if not self.answered:
             reasons = [
@@ -190,7 +188,7 @@ class Multiverse:
             self._usual_line(),
             self._share_line(),
             f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
-            *self._apart_lines(summary["flips"], summary["agreement_by_choice"]),
+            *self._separate_lines(summary["flips"], summary["agreement_by_choice"]),
             *self._flip_lines(summary["flips"], summary["agreement_by_choice"]),
         ]
         unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
@@ -200,24 +198,23 @@ class Multiverse:
         ]
         return "\n".join([*lines, *self.notes])
 
-    def _apart_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-        """The agreement by option of choices in which no two universes differ alone, such as approaches."""
+    def _separate_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+        """The agreement by option for choices that no pair isolates, such as approaches."""
         for axis, options in shares.items():
             if len(options) > 1 and axis not in flips:
                 yield f"agreement by {axis}: {', '.join(f'{option} {agree:.0%}' for option, agree in options.items())}"
 
     def _flip_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-        """The choices that change the answer, with agreement by option, then those that never do."""
         for axis, share in flips.items():
             if share > 0:
                 options = ", ".join(f"{option} {agree:.0%}" for option, agree in shares[axis].items())
-                yield f"{axis} turns the answer in {share:.0%} of pairs (agreement: {options})"
+                yield f"{axis} flips the answer in {share:.0%} of pairs (agreement: {options})"
         if still := [axis for axis, share in flips.items() if share == 0]:
-            yield f"never turning it alone: {', '.join(still)}"
+            yield f"never flips it alone: {', '.join(still)}"
 
 
 def _pairs(universes: Sequence[Universe]) -> Iterator[tuple[int, int]]:
-    """Pairs of universes with the same kinds of choices that differ in exactly one."""
+    """Pairs of universes that share the kinds of choices and differ in exactly one."""
     table = pd.DataFrame([dict(universe.choices) for universe in universes])
     for axis in table.columns:
         rest = [name for name in table.columns if name != axis]
@@ -235,11 +232,10 @@ QUESTION = BinaryQuestion(
 )
 
 MOST_ROWS = 1000
-"""Larger tables are thinned to so many rows, spread evenly over their budgets."""
+"""The row limit above which tables are thinned, evenly over their budgets."""
 
 
 def _without_smallest(points: Observations) -> Observations:
-    """The rows without the smallest tenth of the budgets, at least one; all rows of a single budget."""
     budgets = list(iso_flop_groups(points.budget))
     gone = min(max(1, round(len(budgets) / 10)), len(budgets) - 1)
     return points.where(np.isin(np.arange(len(points)), np.concatenate(budgets[gone:])))
@@ -255,11 +251,11 @@ _FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
 
 
 def explore(query: TableQuery, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
-    """Ask the question in every universe of a table: which N, FLOPs, law, floor, loss, space, exclusions and rates.
+    """Ask the question in every universe: count of N, FLOPs, law, floor, loss, space, exclusions and rates.
 
-    By default N and C are counted as the table's selection says; an expression that names N or C means the first. Choices that
-    leave the same rows are one universe, and a law that the rows do not determine is a universe that refuses. Raises InputError
-    where the table cannot be read in the usual ones, or cannot serve even the law without a floor.
+    N and C default to the selection's counts; an expression in N or C means the first. Choices with the same rows are one
+    universe; a law that the rows do not determine is a refused one. Raises InputError if the table is unreadable under the
+    usual conventions or does not suit even the law without a floor.
     """
     counts = query.table.counts
     given = tuple(dict.fromkeys(parameters)) or tuple(counts.get("parameters", ()))
@@ -285,8 +281,8 @@ def explore(query: TableQuery, parameters: Sequence[str] = (), flops: Sequence[s
 def _universes(
     query: TableQuery, rates: Sequence[str], about: Mapping[str, str], ask: Callable[[Observations], Iterator[Universe]]
 ) -> Iterator[Universe]:
-    """The universes of one reading of the table, by the rows left out; each set of rows is asked once."""
-    asked: set[tuple[str, ...]] = set()
+    """The universes of one reading, by excluded rows; each set of rows counts once."""
+    seen: set[tuple[str, ...]] = set()
     for rate in rates:
         choices = {**about, "rates": rate}
         try:
@@ -300,9 +296,9 @@ def _universes(
             continue
         for trim, trimmed in _TRIMS.items():
             kept = trimmed(points)
-            if kept.labels in asked:
+            if kept.labels in seen:
                 continue
-            asked.add(kept.labels)
+            seen.add(kept.labels)
             for universe in ask(kept):
                 yield replace(universe, choices={**choices, "rows": trim, **universe.choices})
 

@@ -1,4 +1,4 @@
-"""The rows that a law is fitted to: variables, response and clusters, and the rows left out with reasons."""
+"""The rows of a fit: variables, response, clusters and reasons for exclusions."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from study.base.quantities import plural
 from study.laws.law import Floats, Law
 
 VOCABULARY = "architecture.vocabulary"
-"""The column with the size of the vocabulary, on which losses depend."""
+"""The vocabulary size column; losses depend on it."""
 
 ONE_SHARE = 0.01
-"""The relative spread of D/N up to which tokens follow parameters."""
+"""The relative spread of D/N within which tokens follow parameters."""
 
 BY_CHOICE = "left out by "
-"""The start of the reason for rows that a condition leaves out."""
+"""The prefix of exclusion reasons that come from a filter."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Points of a scaling study, one a row.
+    """Points of a scaling study, one per row.
 
     `columns` holds the variables, `response` what the law predicts. `runs` numbers runs (checkpoints share one), `clusters`
-    what misses a law together, of the kind `cluster`. `labels` name rows as their table does, `budget` orders them by size, and
-    `roles` gives the column or expression of each variable. `excluded` says why rows are left out; `alike` is what else all
-    rows have in common. `without_order` labels rows of runs that read no word order. `sizes` numbers models of one size, where
-    nobody said which rows belong together; `doubts` say why no fit may be trusted.
+    groups with shared errors, of kind `cluster`. `labels` are the table's row names, `budget` orders rows by size, `roles`
+    gives each variable's column or expression, `excluded` reasons for exclusions, `alike` what else all rows share.
+    `without_order` labels rows of runs that read no word order. `sizes` numbers model sizes if the query names no clusters;
+    `doubts` explain why no fit is trustworthy.
     """
 
     columns: Mapping[str, Floats]
@@ -52,7 +52,7 @@ class Observations:
 
     @classmethod
     def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:
-        """Observations from arrays; each row is a run unless `runs` says otherwise."""
+        """Observations from arrays; each row is a run unless `runs` is given."""
         plain = {name: np.asarray(values, dtype=float) for name, values in columns.items()}
         rows = np.arange(len(response))
         labels = tuple(f"row {row}" for row in rows)
@@ -74,13 +74,13 @@ class Observations:
 
     @property
     def counted(self) -> str:
-        """The numbers of rows, runs and clusters as text: 24 rows of 12 runs and 4 shapes."""
+        """The counts of rows, runs and clusters, as in: 24 rows of 12 runs and 4 shapes."""
         whole = "" if self.cluster == "run" else f" and {plural(self.n_clusters, self.cluster)}"
         return f"{plural(len(self), 'row')} of {plural(self.n_runs, 'run')}{whole}"
 
     @property
     def independent(self) -> tuple[int, str]:
-        """The number of things that miss a law independently, and their kind: settings, whose rows are seeds, or clusters."""
+        """The number and kind of independent units: settings, whose rows are seeds, or clusters."""
         settings = len(np.unique(np.column_stack(list(self.columns.values())), axis=0))
         return (settings, "setting") if settings < self.n_clusters else (self.n_clusters, self.cluster)
 
@@ -98,18 +98,18 @@ class Observations:
         )
 
     def thinned(self, most: int) -> Observations:
-        """At most so many rows, spread evenly over the budgets."""
+        """At most `most` rows, spread evenly over the budgets."""
         if len(self) <= most:
             return self
         chosen = np.lexsort((self.response, self.budget))[np.linspace(0, len(self) - 1, most).astype(int)]
         return self.where(np.isin(np.arange(len(self)), chosen))
 
     def settings(self, law: Law) -> int:
-        """The number of rows that differ in a variable of the law; replicates show noise only."""
+        """The number of distinct rows in the law's variables; replicates show only noise."""
         return len(np.unique(np.column_stack([self.columns[name] for name in law.variables]), axis=0))
 
     def excluded_by_reason(self) -> dict[str, list[str]]:
-        """The labels of rows left out, by reason without particulars in brackets."""
+        """The excluded row labels by reason, without bracketed details."""
         reasons: dict[str, list[str]] = {}
         for row, message in self.excluded.items():
             reason = message if message.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", message)
@@ -117,12 +117,11 @@ class Observations:
         return reasons
 
     def notes(self) -> tuple[str, ...]:
-        """Notes for readers of any result: rows left out unasked, and warnings."""
+        """Notes for any result: rows excluded without request, and warnings."""
         left_out = self._left_out()
         return (*((left_out,) if left_out else ()), *(f"warning: {warning}" for warning in self.warnings))
 
     def _left_out(self) -> str:
-        """The number of rows left out unasked with the commonest reason; empty where there are none."""
         reasons = {why: rows for why, rows in self.excluded_by_reason().items() if not why.startswith(BY_CHOICE)}
         if not reasons:
             return ""
@@ -131,12 +130,12 @@ class Observations:
         return f"left out: {plural(sum(map(len, reasons.values())), 'row')} ({share}{reason})"
 
     def check(self, law: Law) -> None:
-        """Raise InputError, with every problem, where the rows cannot determine the parameters of a law."""
+        """Raise InputError, with every problem, if the rows cannot determine a law's parameters."""
         problems = []
         needed, settings = len(law.parameters) + 1, self.settings(law)
         if settings < needed:
             here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
-            message = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
+            message = f"its {len(law.parameters)} parameters need {needed} or more different points, got {here}"
             problems.append(Problem(law.name, "; ".join(filter(None, (message, self._left_out())))))
         if len(self) > 1 and np.ptp(self.response) == 0:
             message = (
@@ -147,21 +146,23 @@ class Observations:
             values = np.unique(self.columns[name])
             if len(self) > 1 and len(values) == 1:
                 problems.append(
-                    Problem(name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot tell its effect")
+                    Problem(
+                        name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot estimate its effect"
+                    )
                 )
             elif settings >= needed and len(values) < (fewest := law.fewest_values(name)):
                 message = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
-                problems.append(Problem(name, f"{message}: through fewer, a floor of any height goes with some exponent"))
+                problems.append(Problem(name, f"{message}: with fewer, any floor fits with some exponent"))
         if "unique_tokens" in law.variables and len(self) and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
-            message = (
-                f"is no less than tokens in all {plural(len(self), 'row')}: none repeats, and {law.name} asks what repeats give"
+            message = f"is no less than tokens in all {plural(len(self), 'row')}: nothing repeats"
+            problems.append(
+                Problem("unique_tokens", f"{message}, but {law.name} measures the value of repeats; use chinchilla")
             )
-            problems.append(Problem("unique_tokens", f"{message}; use chinchilla"))
         if problems:
             raise InputError(problems)
 
     def confounding(self, law: Law) -> list[str]:
-        """Say that tokens follow parameters, so that a law in both cannot separate them; nothing where they do not."""
+        """Why a law cannot separate tokens from parameters that they follow; empty if it can."""
         if len(self) < 2 or not {"parameters", "tokens"} <= set(law.variables):
             return []
         shares = self.columns["tokens"] / self.columns["parameters"]
@@ -172,7 +173,7 @@ class Observations:
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:
-    """The size of runs by budget_name; for a law of the loss alone, lower losses are larger."""
+    """The run size by budget_name; for a law of the loss alone, lower losses are larger."""
     match budget_name(columns):
         case "6·N·D":
             return 6.0 * columns["parameters"] * columns["tokens"]
@@ -184,7 +185,7 @@ def budget_of(columns: Mapping[str, Floats]) -> Floats:
 
 
 def budget_name(columns: Collection[str]) -> str:
-    """What orders runs: FLOPs, else 6·N·D, else whichever size is there, else 1/loss, else the product of all."""
+    """The order of runs: FLOPs, else 6·N·D, else the only size, else 1/loss, else the product of all."""
     if "flops" in columns:
         return "flops"
     if {"tokens", "parameters"} <= set(columns):

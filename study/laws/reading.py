@@ -1,4 +1,4 @@
-"""Any table as observations: columns under any name, and what cannot be used refused or named."""
+"""Read any table as observations, whatever its column names; unusable values are refused or named."""
 
 from __future__ import annotations
 
@@ -38,20 +38,19 @@ from study.laws.table_files import NOTES, UNCLEAR
 from study.laws.tables import RunTable, number_runs
 
 NAMED = 30
-"""The number of columns that a message lists."""
+"""The number of columns listed in a message."""
 
 KEEP = "keep those of one with"
-"""Advice for rows that may not be pooled; a condition follows."""
+"""The remedy for rows that must not be pooled; a condition follows."""
 
 
 @dataclass(frozen=True)
 class TableQuery:
-    """A table with the meaning of its columns and the selection of its rows.
+    """A table, the roles of its columns and the selection of its rows.
 
-    `roles` map a variable (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows, `best_of` the
-    best row of each combination of columns; `cluster` names the run of a row; `budget` orders runs by size. `any_units` accepts
-    counts, losses and scores of odd size; `bracketed_only` leaves out rows whose learning rate the selection does not know to
-    be bracketed.
+    `roles` map a variable (parameters, tokens, flops, loss, …) to a column or expression; `where` filters rows; `best_of` keeps
+    the best row per combination of columns; `cluster` names runs; `budget` orders runs by size. `any_units` accepts odd counts,
+    losses and scores; `bracketed_only` keeps rows with a bracketed learning rate.
     """
 
     table: RunTable
@@ -65,16 +64,16 @@ class TableQuery:
 
 
 def read_observations(query: TableQuery, law: Law) -> Observations:
-    """Read the rows that a law can be fitted to; see read_columns."""
+    """Read the rows for a law; see read_columns."""
     return read_columns(query, law.variables, law.predicts)
 
 
 def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> Observations:
-    """Read the rows with a number in every variable, in the response and in what orders the runs.
+    """Read the rows with a number in every variable, the response and the budget.
 
-    Rows without a value, repeated rows, and rows that the query or the selection leaves out are excluded with reasons. Raises
-    InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are not positive,
-    units and signs that look wrong, each with its rows, and for losses that may not be pooled.
+    Missing values, repeated rows, and rows that the query or selection leaves out are excluded with reasons. Raises InputError,
+    with every problem and its rows, for unknown columns, non-numeric values, non-positive losses or sizes, odd units and signs,
+    and losses that must not be pooled.
     """
     reading = _Reading(query)
     order = reading.order(variables)
@@ -110,30 +109,30 @@ def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> 
 
 
 def differing_columns(rows: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Those of `columns` in which rows differ."""
+    """The `columns` in which rows differ."""
     return [column for column in columns if column in rows and rows[column].nunique(dropna=False) > 1]
 
 
 def explain_incomparable_losses(rows: pd.DataFrame, validation: Sequence[str], remedy: str) -> str:
-    """Why losses of rows that differ in `validation` may not be pooled, with a remedy; empty where they may."""
-    if not (apart := differing_columns(rows, validation)):
+    """Why losses that differ in `validation` must not be pooled, with a remedy; empty if they may."""
+    if not (differing := differing_columns(rows, validation)):
         return ""
-    differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
-    return f'{differ}; {remedy} --where "{apart[0]} == …"'
+    differ = f"the losses of runs that differ in {', '.join(differing)} are not comparable"
+    return f'{differ}; {remedy} --where "{differing[0]} == …"'
 
 
 def explain_separate_laws(rows: pd.DataFrame, settings: Sequence[str], remedy: str) -> str:
-    """Why rows that differ in `settings` may not be pooled, with a remedy; empty where they may."""
-    if not (apart := differing_columns(rows, settings)):
+    """Why rows that differ in `settings` must not be pooled, with a remedy; empty if they may."""
+    if not (differing := differing_columns(rows, settings)):
         return ""
-    some = " and ".join(f"{column} == {rows[column].tolist()[0]!r}" for column in apart)
-    return f'runs that differ in {", ".join(apart)} have laws of their own; {remedy} --where "{some}"'
+    some = " and ".join(f"{column} == {rows[column].tolist()[0]!r}" for column in differing)
+    return f'runs that differ in {", ".join(differing)} have laws of their own; {remedy} --where "{some}"'
 
 
 def explain_false_repeats(
     rows: pd.DataFrame, amounts: Mapping[str, str], variables: Mapping[str, NDArray[np.float64]], where: str | None
 ) -> str:
-    """Why rows that agree in all variables and are no repeats may not be pooled, with a remedy; empty where there are none.
+    """Why rows that only appear to be repeats must not be pooled, with a remedy; empty if there are none.
 
     They differ in a column of `amounts`. FLOPs and losses cover all amounts.
     """
@@ -151,15 +150,14 @@ def explain_false_repeats(
 
 
 def _listed(names: Sequence[Any], most: int = NAMED) -> str:
-    """The first names of columns or rows, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
 
 class _Reading:
-    """One query on its table: columns found, expressions computed, problems collected.
+    """One query on its table: resolved columns, computed expressions, collected problems.
 
-    `present` marks the rows in use, `gone` gives the reasons of the others.
+    `present` marks the rows in use, `gone` holds the reasons for the others.
     """
 
     def __init__(self, query: TableQuery) -> None:
@@ -188,16 +186,15 @@ class _Reading:
         return f"{BY_CHOICE}{self.query.where}"
 
     def _kept(self) -> NDArray[np.bool_]:
-        """The rows that `where` keeps; a comparison with a missing value keeps none."""
+        """Rows that `where` keeps; missing values never compare true."""
         if not self.query.where:
             return np.ones(len(self.table), dtype=bool)
-        found = evaluate(self.query.where, self.column, "--where", self.table.columns)
-        if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
-            raise InputError.at("--where", f"{self.query.where!r} is no comparison of columns")
-        return np.asarray(found.fillna(False), dtype=bool)
+        kept = evaluate(self.query.where, self.column, "--where", self.table.columns)
+        if not isinstance(kept, pd.Series) or not pd.api.types.is_bool_dtype(kept):
+            raise InputError.at("--where", f"{self.query.where!r} does not compare columns")
+        return np.asarray(kept.fillna(False), dtype=bool)
 
     def column(self, name: str) -> pd.Series[Any]:
-        """A column by name, or by role or symbol where no column has that name."""
         if name in self.table.columns:
             return self.table[name]
         role = name if name in self.roles else SYMBOLS.get(name)
@@ -206,7 +203,7 @@ class _Reading:
         raise InputError.at(str(self.query.table.path), f"has no column {name!r}; {nearest(name, list(self.table.columns))}")
 
     def role(self, role: str) -> pd.Series[Any]:
-        """The column or expression of a role by the query, or the column named like it."""
+        """The column or expression of a role: from the query, else by name."""
         text, option = self.roles.get(role), option_name(role)
         if text is None:
             named = find_columns(role, self.table.columns)
@@ -219,19 +216,18 @@ class _Reading:
             text = named[0]
         self._pending.append(role)
         try:
-            found = self.computed(text, option)
+            column = self.computed(text, option)
         finally:
             self._pending.pop()
-        if not isinstance(found, pd.Series):
+        if not isinstance(column, pd.Series):
             raise InputError.at(option, f"{text!r} names no column")
         self.sources[role] = text
-        return found.rename(text)
+        return column.rename(text)
 
     def _has(self, role: str) -> bool:
         return role in self.roles or len(find_columns(role, self.table.columns)) == 1
 
     def computed(self, text: str, place: str) -> Any:
-        """The column of this name, or else the value of the expression."""
         if text in self.table.columns:
             return self.table[text]
         if re.fullmatch(r"[\w .-]+", text) and not re.search(r"[-+*/]", text):
@@ -239,7 +235,6 @@ class _Reading:
         return evaluate(text, self.column, place, self.table.columns)
 
     def all_numbers(self, roles: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """The values of several roles; problems are raised together."""
         values: dict[str, NDArray[np.float64]] = {}
         problems: list[Problem] = []
         for role in roles:
@@ -248,13 +243,13 @@ class _Reading:
             except InputError as error:
                 problems += error.problems
         if problems:
-            raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # a problem of several roles is raised once, last
+            raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # raise a problem shared by several roles once, last
         used = " ".join(self.sources[role] for role in roles)
         self.warnings += [note for note in self.table.attrs.get(NOTES, ()) if note.split(":")[0] in used]
         return values
 
     def numbers(self, role: str) -> NDArray[np.float64]:
-        """The values of a role; rows without a finite one are left out, and text that is no number is refused."""
+        """A role's values; non-finite ones exclude their rows, text raises InputError."""
         raw = self.role(role)
         if reason := self.table.attrs.get(UNCLEAR, {}).get(str(raw.name)):
             raise InputError.at(str(raw.name), reason)
@@ -262,21 +257,21 @@ class _Reading:
         text = np.flatnonzero((np.isnan(values) & raw.notna().to_numpy()) & self.present)
         if len(text):
             rows = "; ".join(f"row {row + 1}: {raw.iloc[row]!r}" for row in text[:SHOWN].tolist())
-            count = "a value that is no number" if len(text) == 1 else f"{len(text)} values that are no numbers"
-            raise InputError.at(str(raw.name), f"holds {count} ({rows}); mend these rows or leave them out with --where")
+            count = "a non-numeric value" if len(text) == 1 else f"{len(text)} non-numeric values"
+            raise InputError.at(str(raw.name), f"holds {count} ({rows}); correct these rows or leave them out with --where")
         readable = self.present | ((self.gone == self._by_condition) & raw.isna().to_numpy())
         self._leave_out(readable & np.isnan(values), f"{raw.name} is missing")
         self._leave_out(readable & np.isinf(values), f"{raw.name} is infinite")
         return values
 
     def order(self, variables: Sequence[str]) -> tuple[str, ...]:
-        """The role that orders the runs: the query's, else FLOPs where it gives them; none where the variables do."""
+        """The role that orders runs: the query's, else given FLOPs; empty if the variables do."""
         if "budget" in self.roles:
             return ("budget",)
         return ("flops",) if "flops" in self.roles and "flops" not in variables else ()
 
     def group(self, variables: Mapping[str, Floats], response: Floats) -> RowGroups:
-        """Group rows by run and by cluster: by the query or the selection, else by what they show."""
+        """Group rows by run and cluster: from the query or selection, else inferred."""
         if self.query.cluster is not None:
             runs = self._named_runs(self.query.cluster)
             return RowGroups(runs, runs)
@@ -293,7 +288,6 @@ class _Reading:
         return replace(groups, runs=self._everywhere(groups.runs), clusters=self._everywhere(groups.clusters), sizes=sizes)
 
     def _named_runs(self, column: str) -> NDArray[np.int64]:
-        """The number of each row's run by a column."""
         named = self.column(column)
         if named[self.present].isna().all():
             empty = f"{column!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
@@ -301,13 +295,12 @@ class _Reading:
         return number_runs(named)
 
     def _everywhere(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers of the rows in use as numbers of all rows; each other row is its own group."""
-        found = len(self.table) + np.arange(len(self.table), dtype=np.int64)
-        found[self.present] = numbers
-        return found
+        """Extend group numbers to all rows; each unused row is its own group."""
+        everywhere = len(self.table) + np.arange(len(self.table), dtype=np.int64)
+        everywhere[self.present] = numbers
+        return everywhere
 
     def keep_best(self, response: str, values: Floats) -> None:
-        """Leave out all rows but the best of each combination of the columns of --best-of."""
         if self.query.best_of is None:
             return
         named = [name.strip() for name in self.query.best_of.split(",")]
@@ -315,13 +308,12 @@ class _Reading:
         if bad := [name for name, column in zip(named, columns, strict=True) if not isinstance(column, pd.Series)]:
             raise InputError.at("--best-of", f"{bad[0]!r} names no column")
         rows = np.flatnonzero(self.present)
-        table = pd.DataFrame({place: column.to_numpy()[rows] for place, column in enumerate(columns)})
+        table = pd.DataFrame({index: column.to_numpy()[rows] for index, column in enumerate(columns)})
         order = np.argsort(-values[rows] if response == "score" else values[rows], kind="stable")
         best = rows[table.iloc[order].drop_duplicates().index]
         self._leave_out(np.setdiff1d(rows, best), f"{BY_CHOICE}--best-of {self.query.best_of}")
 
     def doubts(self, variables: Mapping[str, Floats], response: Floats) -> tuple[str, ...]:
-        """Why no fit of these rows may be trusted."""
         if self.selection is not None or not self.present.any():
             return ()
         inside = {name: values[self.present] for name, values in variables.items()}
@@ -332,28 +324,25 @@ class _Reading:
             if searched := searched_columns(table, settings, response[self.present], used):
                 named = ",".join(symbol for symbol, role in SYMBOLS.items() if role in inside and symbol != "F")
                 message = f"rows of one setting differ in {_listed(searched, SHOWN)}, which moves the response"
-                reasons.append(
-                    f"{message}: where that is a search, --best-of {named or ','.join(inside)} keeps the best of each"
-                )
+                reasons.append(f"{message}: if that is a search, --best-of {named or ','.join(inside)} keeps the best of each")
         return tuple(reasons)
 
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for values without logarithm or product, and for units that look wrong."""
+        """Raise InputError for odd units and values without logarithm or product."""
         present = self.present
         rows = np.flatnonzero(present) + 1
-        found = [Values(role, self.sources[role], each[present], rows) for role, each in values.items()]
+        read = [Values(role, self.sources[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
         if not self.query.any_units:
             checks = [perplexities, lambda each: odd_shares(each, self.table), *checks]
         if not self.query.any_units and self.selection is None:
             checks += [odd_counts, lambda each: odd_losses(each, self.table[present])]
-        problems = [next((some for check in checks if (some := check(each))), []) for each in found if len(rows)]
+        problems = [next((some for check in checks if (some := check(each))), []) for each in read if len(rows)]
         if any(problems):
             raise InputError(problem for some in problems for problem in some)
-        self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
+        self.warnings += [warning for each in read if len(rows) for warning in loss_warnings(each)]
 
     def refuse_wrong_direction(self, variables: Mapping[str, Floats], response: str, values: Floats) -> None:
-        """Raise InputError for swapped columns and for a response that worsens with every size."""
         if self.selection is not None or self.query.any_units:
             return
         inside = {name: column[self.present] for name, column in variables.items()}
@@ -363,7 +352,6 @@ class _Reading:
             raise InputError(problems)
 
     def refuse_incomparable_losses(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for losses that the selection says may not be pooled."""
         if (known := self.selection) is None:
             return
         rows = self.table[self.present]
@@ -377,23 +365,22 @@ class _Reading:
             raise InputError.at("loss", reason)
 
     def warn_of_repeats(self, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Warn of rows that repeat an earlier one in all that is read, and differ elsewhere."""
+        """Warn of rows that repeat an earlier one in all values read but differ elsewhere."""
         if self.selection is not None:
             return
         read = pd.DataFrame(dict(values))[self.present]
         if len(again := read.index[read.duplicated()]):
             rows = f"{plural(len(again), 'row')} ({_listed([f'row {row + 1}' for row in again], SHOWN)})"
             named = ", ".join(self.sources[role] for role in values)
-            message = f"{rows} agree with an earlier one in {named}, though not elsewhere"
-            self.warnings.append(f"{message}: where that is one run twice, intervals are too narrow; --where leaves rows out")
+            message = f"{rows} equal an earlier row in {named} but differ elsewhere"
+            self.warnings.append(f"{message}: if they are the same run, intervals are too narrow; --where leaves rows out")
 
     def without_order(self) -> frozenset[str]:
-        """The labels of rows of runs that read no word order, by the selection."""
         labels, known = self.query.table.labels, self.selection
         return frozenset() if known is None else frozenset(labels[row] for row in known.without_order)
 
     def alike(self) -> dict[str, int]:
-        """What the rows in use have in common of what their losses depend on."""
+        """The vocabulary size if all rows in use share one."""
         if VOCABULARY not in self.table:
             return {}
         sizes = pd.to_numeric(self.table.loc[self.present, VOCABULARY], errors="coerce")

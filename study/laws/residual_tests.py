@@ -1,4 +1,4 @@
-"""What residuals show: noise between replicates, lack of fit, and sizes whose rows miss the law together."""
+"""Tests on residuals: replicate noise, lack of fit, and shared errors within a size."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from study.laws.law import Floats, Law
 from study.laws.observations import Observations
 
 SIGNIFICANT = 0.05
-"""The level at which rows of one size count as one."""
+"""The level at which rows of a size merge into one cluster."""
 
 BENDS = 0.01
-"""The level at which bent residuals count as lack of fit."""
+"""The level at which curved residuals are lack of fit."""
 
 MOST_SIZES = 200
-"""The most sizes that are tested; of more these are spread evenly."""
+"""The maximum number of sizes in the test, spread evenly."""
 
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class ReplicateNoise:
-    """The relative standard deviation of the response between rows alike in every variable."""
+    """The relative standard deviation of the response between rows with equal variables."""
 
     relative: float
     degrees_of_freedom: int
@@ -37,7 +37,7 @@ class ReplicateNoise:
 
 
 def replicate_noise(observations: Observations) -> ReplicateNoise | None:
-    """Pool the noise over groups of rows that share all variables; None without replicates."""
+    """Pool the noise over groups of replicates; None without replicates."""
     table = np.column_stack(list(observations.columns.values()))
     _, groups = np.unique(table, axis=0, return_inverse=True)
     counts = np.bincount(groups.ravel())
@@ -50,9 +50,9 @@ def replicate_noise(observations: Observations) -> ReplicateNoise | None:
 
 @dataclass(frozen=True)
 class LackOfFit:
-    """How far a law misses its settings, in units of replicate noise, and the p-value of a right law.
+    """The misfit of a law in units of replicate noise, with a p-value.
 
-    `ratio` is √F of the lack-of-fit test (Draper and Smith 1998, sec. 2.1), about 1 where the law is right.
+    `ratio` is √F of the lack-of-fit test (Draper and Smith 1998, sec. 2.1), about 1 for a correct law.
     """
 
     ratio: float
@@ -60,10 +60,10 @@ class LackOfFit:
 
 
 def measure_lack_of_fit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> LackOfFit | None:
-    """The lack of fit of least-squares residuals in logarithms; None where settings are too few or replicates agree exactly.
+    """Test least-squares residuals in logarithms for lack of fit.
 
-    Of a right law of four to six settings a parameter or fewer, p is below 5% in 6% to 7% of draws; by Huber residuals it would
-    be in 8% to 12%.
+    None if settings are too few or replicates agree exactly. For a correct law with at most four to six settings per parameter,
+    p < 5% in 6% to 7% of draws; Huber residuals would give 8% to 12%.
     """
     spare = len(residuals) - noise.degrees_of_freedom - parameters
     if spare < 1 or noise.relative == 0:
@@ -74,16 +74,16 @@ def measure_lack_of_fit(residuals: Floats, parameters: int, noise: ReplicateNois
 
 
 def describe_lack_of_fit(fitted: LackOfFit | None) -> str | None:
-    """Say that a law misses its settings by more than replicates scatter; None where that may be chance."""
+    """Describe a significant lack of fit; None if it may be chance."""
     if fitted is None or fitted.p_value >= 1 - CONFIDENCE:
         return None
-    return f"settings miss the law {fitted.ratio:.1f} times as far as replicates tell, so that it leaves something out"
+    return f"settings miss the law {fitted.ratio:.1f} times as far as replicate noise, so the law omits something"
 
 
 def bend_of_residuals(fitted: Fit) -> float | None:
-    """The p-value of residuals that bend over the logarithms of the variables: squares and products of two.
+    """The p-value of curvature in residuals: squares and pairwise products of the log variables.
 
-    None where too few clusters are left. Of right laws it is below 0.01 in 0.7% to 2% of draws.
+    None with too few clusters. For correct laws p < 0.01 in 0.7% to 2% of draws.
     """
     columns = fitted.observations.columns
     logs = [np.log(np.maximum(columns[name], 1e-300)) for name in fitted.law.variables]
@@ -92,16 +92,16 @@ def bend_of_residuals(fitted: Fit) -> float | None:
 
 
 def describe_bend(chance: float | None) -> str | None:
-    """Say that residuals bend; None where that may be chance."""
+    """Describe significant curvature; None if it may be chance."""
     if chance is None or chance >= BENDS:
         return None
-    return f"residuals bend over the sizes (p = {max(chance, 1e-6):.1g}), so that the law leaves something out"
+    return f"residuals bend over the sizes (p = {max(chance, 1e-6):.1g}), so the law omits something"
 
 
 def merge_by_size(law: Law, points: Observations, settings: Settings) -> Observations:
-    """Merge the rows of a size into one cluster where they miss the law together, as checkpoints of a run do.
+    """Merge the rows of a size into one cluster if they share errors, as checkpoints of a run do.
 
-    Only where nobody said what belongs together. The test is whether sizes explain residuals beside the law.
+    Applies only if the query names no clusters. The test: sizes explain residuals beyond the law.
     """
     if points.sizes is None or len(np.unique(points.sizes)) in (1, points.n_clusters):
         return points
@@ -114,7 +114,7 @@ def merge_by_size(law: Law, points: Observations, settings: Settings) -> Observa
         return points
     note = (
         f"{plural(len(points), 'row')} are of {plural(count, 'size')} and miss the law by size, as checkpoints of one run do: "
-        "rows of a size count as one; --cluster names what belongs together"
+        "rows of a size count as one; --cluster names the groups"
     )
     return replace(points, clusters=points.sizes, cluster="size", warnings=(*points.warnings, note))
 
@@ -124,10 +124,10 @@ def _indicators(groups: NDArray[np.int64]) -> Floats:
 
 
 def chance_of_terms(fitted: Fit, terms: Floats) -> float | None:
-    """The p-value of residuals that follow further `terms` (n × q) beside the gradients of the law.
+    """The p-value of residuals along further `terms` (n × q), given the law's gradients.
 
-    An F-test of added variables over cluster means; residuals are clipped at three times their usual size. None where too few
-    clusters are left.
+    An F-test of added variables over cluster means, with residuals clipped at three robust standard deviations. None with too
+    few clusters.
     """
     points = fitted.observations
     usual = 3 * 1.4826 * float(np.median(np.abs(fitted.residuals)))
@@ -144,18 +144,16 @@ def chance_of_terms(fitted: Fit, terms: Floats) -> float | None:
 
 
 def _means(values: Floats, clusters: NDArray[np.int64]) -> Floats:
-    """The means of columns over the rows of each cluster."""
     counts = np.bincount(clusters)
     return np.column_stack([np.bincount(clusters, column) / counts for column in values.T])
 
 
 def _unit(columns: Floats) -> Floats:
-    """Columns of length 1, without those that are 0."""
     length = np.linalg.norm(columns, axis=0)
     return np.asarray(columns[:, length > 0] / length[length > 0])
 
 
 def _directions(columns: Floats) -> Floats:
-    """An orthonormal basis of the columns, without directions made by rounding."""
+    """An orthonormal basis of the columns, up to rounding."""
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     return np.asarray(left[:, sizes > _ROUNDING])

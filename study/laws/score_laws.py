@@ -1,4 +1,4 @@
-"""Laws of a downstream score between chance and ceiling: of the loss (the second of two steps), or of N and D."""
+"""Laws of a downstream score between chance and ceiling: of the loss (step two of two), or of N and D."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ class _LogisticSurface(CurvedSurface):
 
     @abstractmethod
     def depth(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The z of each row (B × n), its gradient by parameter, and its second derivatives by pair."""
+        """The row's z (B × n), its gradient by parameter, its second derivatives by pair."""
 
     def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
-        """Values, gradients and second derivatives."""
         chance, height = theta[:, 0, None], theta[:, 1, None] - theta[:, 0, None]
         z, slopes, bends = self.depth(theta)
         share = expit(-z)
         fall = -share * (1 - share)
-        turn = -fall * (1 - 2 * share)
-        gradients = [1 - share, share, *(height * fall * slopes[place] for place in range(2, theta.shape[1]))]
+        curve = -fall * (1 - 2 * share)
+        gradients = [1 - share, share, *(height * fall * slopes[index] for index in range(2, theta.shape[1]))]
         seconds: dict[tuple[int, int], Floats] = {}
         for one, slope in slopes.items():
             seconds[0, one], seconds[1, one] = -fall * slope, fall * slope
             for other in range(one, theta.shape[1]):
-                seconds[one, other] = height * (turn * slope * slopes[other] + fall * bends.get((one, other), 0.0))
+                seconds[one, other] = height * (curve * slope * slopes[other] + fall * bends.get((one, other), 0.0))
         return chance + height * share, np.stack(np.broadcast_arrays(*gradients), axis=2), seconds
 
 
 @dataclass(frozen=True)
 class ScoreOfLoss(Law):
-    """chance + (ceiling − chance)/(1 + exp(k·(L − L0))): the score of a task at a loss."""
+    """chance + (ceiling − chance)/(1 + exp(k·(L − L0))): a task's score at a loss."""
 
     variables = ("loss",)
     parameters = ("chance", "ceiling", "k", "L0")
@@ -47,19 +46,19 @@ class ScoreOfLoss(Law):
         return _ScoreOfLossSurface(columns["loss"])
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
-        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        """Evaluate parameters B × p at all rows, B × n."""
         return _ScoreOfLossSurface(columns["loss"]).value(parameters)
 
 
 class _ScoreOfLossSurface(_LogisticSurface):
-    """θ are the parameters themselves."""
+    """θ are the parameters."""
 
     def __init__(self, loss: Floats) -> None:
         self.loss = loss
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Chance and ceiling lie between 0 and 1, k and L0 between 0 and 100."""
+        """Chance and ceiling in 0 to 1, k and L0 in 0 to 100."""
         return np.zeros(4), np.array([1.0, 1.0, 100.0, 100.0])
 
     def depth(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
@@ -70,7 +69,6 @@ class _ScoreOfLossSurface(_LogisticSurface):
         return k * above, {2: above, 3: level}, {(2, 3): -np.ones_like(above)}
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """A grid of slopes and middles between the lowest and the highest score."""
         spread = max(float(np.ptp(self.loss)), 1e-9)
         slopes, middles = np.meshgrid(np.geomspace(1, 30, 6) / spread, np.quantile(self.loss, [0.05, 0.25, 0.5, 0.75, 0.95]))
         return np.column_stack([_ends(response, slopes.size), slopes.ravel(), middles.ravel()])
@@ -78,7 +76,7 @@ class _ScoreOfLossSurface(_LogisticSurface):
 
 @dataclass(frozen=True)
 class ScoreBetween(Law):
-    """chance + (1 − chance)/(1 + exp(k·(L − L0))) with a known chance, for as few as three encoders."""
+    """chance + (1 − chance)/(1 + exp(k·(L − L0))) with known chance, for as few as three encoders."""
 
     chance: float = 0.0
 
@@ -91,7 +89,7 @@ class ScoreBetween(Law):
         return _ScoreBetweenSurface(columns["loss"], (self.chance, 1.0))
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
-        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        """Evaluate parameters B × p at all rows, B × n."""
         return self.at(columns).value(parameters)
 
 
@@ -104,25 +102,22 @@ class _ScoreBetweenSurface(CurvedSurface):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Both are between 0 and 100."""
         return np.zeros(2), np.full(2, 100.0)
 
     def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
-        """Values, gradients and second derivatives."""
         whole = np.column_stack([np.tile(self.ends, (len(theta), 1)), theta])
         value, gradients, seconds = self.free.expand(whole)
         return value, gradients[..., 2:], {(one - 2, two - 2): bend for (one, two), bend in seconds.items() if one >= 2}
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """A grid of slopes and middles."""
         return self.free.starts(response, count)[:, 2:]
 
 
 @dataclass(frozen=True)
 class ScoreOfSizes(Law):
-    """chance + (ceiling − chance)/(1 + exp(A·N^−alpha + B·D^−beta − M)): a score in a single step.
+    """chance + (ceiling − chance)/(1 + exp(A·N^−alpha + B·D^−beta − M)): a score in one step.
 
-    The k of the score's law is part of A, B and M, and k·(L0 − E) is M, which scores alone cannot separate.
+    A, B and M absorb k; M = k·(L0 − E), which scores alone cannot separate.
     """
 
     variables = ("parameters", "tokens")
@@ -134,7 +129,7 @@ class ScoreOfSizes(Law):
         return _ScoreOfSizesSurface(columns)
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
-        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        """Evaluate parameters B × p at all rows, B × n."""
         chance, ceiling, middle, size, data, alpha, beta = (column[:, None] for column in parameters.T)
         short = size * columns["parameters"] ** -alpha + data * columns["tokens"] ** -beta
         return np.asarray(chance + (ceiling - chance) * expit(middle - short))
@@ -150,7 +145,7 @@ class _ScoreOfSizesSurface(_LogisticSurface):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Chance and ceiling lie between 0 and 1, M between −50 and 50; coefficients and exponents are 0 or more."""
+        """Chance and ceiling in 0 to 1, M in ±50; coefficients and exponents ≥ 0."""
         low = np.array([0.0, 0.0, -50.0, 0.0, 0.0, 0.0, 0.0])
         return low, np.array([1.0, 1.0, 50.0, np.inf, np.inf, STEEPEST, STEEPEST])
 
@@ -168,13 +163,11 @@ class _ScoreOfSizesSurface(_LogisticSurface):
         return z, dict(sorted(slopes.items())), bends
 
     def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature, B × p."""
         result = theta.copy()
         result[:, 3:5] *= np.exp(theta[:, 5:7] * self.centres)
         return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
-        """∂(parameters of the literature)/∂θ at one θ, p × p."""
         slopes, natural = np.eye(len(theta)), self.natural(theta[None])[0]
         for factor, exponent, centre in zip((3, 4), (5, 6), self.centres, strict=True):
             slopes[factor, factor] = np.exp(theta[exponent] * centre)
@@ -182,7 +175,6 @@ class _ScoreOfSizesSurface(_LogisticSurface):
         return slopes
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """A grid of exponents, of the level of z at the mean sizes, and of the share of the terms in it."""
         grid = np.meshgrid([0.1, 0.25, 0.5], [0.1, 0.25, 0.5], [-2.0, 0.0, 2.0], [2.0, 6.0])
         alpha, beta, level, terms = (axis.ravel() for axis in grid)
         half = terms / 2
@@ -190,6 +182,6 @@ class _ScoreOfSizesSurface(_LogisticSurface):
 
 
 def _ends(response: Floats, count: int) -> Floats:
-    """Chance a little below the lowest score and ceiling a little above the highest, count × 2."""
+    """Chance just below the lowest score and ceiling just above the highest, count × 2."""
     low, high = max(0.95 * float(response.min()), 0.0), min(1.05 * float(response.max()), 1.0)
     return np.tile([low, high], (count, 1))

@@ -1,4 +1,4 @@
-"""Laws that are sums of terms, each a power or an exponential, as most laws of the literature are."""
+"""Laws that are sums of power or exponential terms, like most laws in the literature."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Term:
 class SumOfTerms(Law):
     """A sum of terms, sign · coefficient · exp(−Σ exponent · feature).
 
-    The feature is the logarithm of the variable (a power), or the variable itself (an exponential). Coefficients are 0 or more;
-    exponents lie between 0 and STEEPEST, or with `signed` between −STEEPEST and STEEPEST.
+    The feature is the log variable (a power) or the variable (an exponential). Coefficients are ≥ 0; exponents lie between 0
+    and STEEPEST, or if `signed` within ±STEEPEST.
     """
 
     terms: tuple[Term, ...] = ()
@@ -40,17 +40,17 @@ class SumOfTerms(Law):
 
     @cached_property
     def variables(self) -> tuple[str, ...]:
-        """The columns that the formula needs."""
+        """The input columns."""
         return tuple(dict.fromkeys(variable for term in self.terms for _, variable in term.falls))
 
     @cached_property
     def coefficients(self) -> tuple[str, ...]:
-        """The factors in the order of the terms."""
+        """The coefficients in term order."""
         return tuple(term.coefficient for term in self.terms)
 
     @cached_property
     def exponents(self) -> tuple[str, ...]:
-        """The exponents in the order of the terms; two terms may share one."""
+        """The exponents in term order; terms may share one."""
         return tuple(dict.fromkeys(exponent for term in self.terms for exponent, _ in term.falls))
 
     @property
@@ -59,14 +59,14 @@ class SumOfTerms(Law):
         return self.coefficients + self.exponents
 
     def fewest_values(self, variable: str) -> int:
-        """Three where a variable stands alone in a term beside a floor: a floor of any height goes through two."""
+        """Three for a variable alone in a term beside a floor, because any floor fits two; else two."""
         floor = any(not term.falls for term in self.terms)
         users = [exponent for term in self.terms for exponent, _ in term.falls]
         alone = any(users.count(term.falls[0][0]) == 1 for term in self.terms if [name for _, name in term.falls] == [variable])
         return 3 if floor and alone else 2
 
     def features(self, columns: Columns) -> dict[str, Floats]:
-        """By variable, what its exponents multiply."""
+        """The factor of each variable's exponents."""
         if self.feature == "itself":
             return {name: columns[name] for name in self.variables}
         return {name: np.log(columns[name]) for name in self.variables}
@@ -76,11 +76,11 @@ class SumOfTerms(Law):
         return _SumSurface(self, self.features(columns))
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
-        """The formula at many sets of parameters (B × p) and all rows, B × n."""
-        features, places = self.features(columns), self.parameters.index
+        """Evaluate parameters B × p at all rows, B × n."""
+        features, index = self.features(columns), self.parameters.index
         total = np.zeros((len(parameters), len(next(iter(features.values())))))
         for number, term in enumerate(self.terms):
-            fall = sum(parameters[:, places(name), None] * features[variable] for name, variable in term.falls)
+            fall = sum(parameters[:, index(name), None] * features[variable] for name, variable in term.falls)
             with np.errstate(divide="ignore"):
                 logarithm = np.log(parameters[:, number, None]) - fall
             total += term.sign * np.exp(np.minimum(logarithm, _LARGEST_LOGARITHM))
@@ -88,10 +88,10 @@ class SumOfTerms(Law):
 
 
 class _SumSurface(Surface):
-    """A sum of terms in the coordinates that make it least curved: each coefficient at the means of the features.
+    """A sum of terms in its least curved coordinates: each coefficient at the feature means.
 
-    With x centred, term = c·exp(−Σ αⱼ·xⱼ) is linear in c = coefficient·exp(−Σ αⱼ·mean(featureⱼ)), and c and α are nearly
-    independent; a coefficient reaches its bound, 0, along a straight line.
+    With centred x, term = c·exp(−Σ αⱼ·xⱼ) is linear in c = coefficient·exp(−Σ αⱼ·mean(featureⱼ)), c and α are nearly
+    independent, and a coefficient reaches its bound, 0, along a straight line.
     """
 
     def __init__(self, law: SumOfTerms, features: Mapping[str, Floats]) -> None:
@@ -108,20 +108,17 @@ class _SumSurface(Surface):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """Coefficients are 0 or more; for exponents see SumOfTerms."""
         steepest = STEEPEST if self.law.feature == "logarithm" else 100.0
         coefficient = np.arange(self.size) < len(self.law.terms)
         low = np.where(coefficient | (not self.law.signed), 0.0, -steepest)
         return low, np.where(coefficient, np.inf, steepest)
 
     def value(self, theta: Floats) -> Floats:
-        """The law's values, B × n."""
         signs = (term.sign for term in self.law.terms)
         parts = (sign * theta[:, k, None] * self._shape(k, theta) for k, sign in enumerate(signs))
         return np.asarray(sum(parts, start=np.zeros(())))
 
     def derivatives(self, theta: Floats) -> Derivatives:
-        """Values, gradients and curvature in closed form."""
         shapes = [term.sign * self._shape(k, theta) for k, term in enumerate(self.law.terms)]
         jacobian = np.zeros((len(theta), shapes[0].shape[1], self.size))
         value = np.zeros(jacobian.shape[:2])
@@ -129,8 +126,8 @@ class _SumSurface(Surface):
             term = theta[:, k, None] * shape
             value += term
             jacobian[:, :, k] = shape
-            for place, feature in zip(self.falls[k], self.across[k].T, strict=True):
-                jacobian[:, :, place] -= term * feature
+            for index, feature in zip(self.falls[k], self.across[k].T, strict=True):
+                jacobian[:, :, index] -= term * feature
 
         def curvature(weights: Floats) -> Floats:
             summed = np.zeros((len(theta), self.size, self.size))
@@ -139,21 +136,19 @@ class _SumSurface(Surface):
                 mixed = -(weighted @ across)
                 summed[:, k, falls] += mixed
                 summed[:, falls, k] += mixed
-                for place, feature in zip(falls, across.T, strict=True):
-                    summed[:, place, falls] += theta[:, k, None] * (weighted @ (feature[:, None] * across))
+                for index, feature in zip(falls, across.T, strict=True):
+                    summed[:, index, falls] += theta[:, k, None] * (weighted @ (feature[:, None] * across))
             return summed
 
         return Derivatives(value, jacobian, curvature)
 
     def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature, B × p: coefficients where features are zero."""
         result = theta.copy()
         for k, (falls, centres) in enumerate(zip(self.falls, self.centres, strict=True)):
             result[:, k] *= np.exp(np.clip(theta[:, falls] @ centres, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
         return result
 
     def natural_slopes(self, theta: Floats) -> Floats:
-        """∂(parameters of the literature)/∂θ at one θ, p × p."""
         slopes = np.eye(self.size)
         for k, (falls, centres) in enumerate(zip(self.falls, self.centres, strict=True)):
             slopes[k, k] = np.exp(min(theta[falls] @ centres, _LARGEST_LOGARITHM))
@@ -161,10 +156,10 @@ class _SumSurface(Surface):
         return slopes
 
     def starts(self, response: Floats, count: int) -> Floats:
-        """Exponents spread evenly (Sobol), each with its best coefficients (variable projection).
+        """Sobol exponents, each with its best coefficients (variable projection).
 
-        Given the exponents the law is linear: its coefficients are the non-negative least squares of relative errors (Golub and
-        Pereyra 1973).
+        Given exponents the law is linear: coefficients are the non-negative least squares of relative errors (Golub and Pereyra
+        1973).
         """
         exponents = self.law.exponents
         steps = 1 << max(0, count - 1).bit_length()
@@ -174,7 +169,7 @@ class _SumSurface(Surface):
         return np.array([self._projected(one, response) for one in theta])
 
     def _range(self, exponent: str, unit: Floats) -> Floats:
-        """Exponents by which a term changes e^0.05 to e^5 times over a standard deviation of its variable."""
+        """Exponents that change a term e^0.05 to e^5 times over a standard deviation of its variable."""
         variable = next(variable for term in self.law.terms for name, variable in term.falls if name == exponent)
         spread = float(np.std(self.features[variable])) or 1.0
         high = self.bounds[1][-1]
@@ -189,6 +184,6 @@ class _SumSurface(Surface):
         return np.concatenate([np.maximum(coefficients, least), theta[len(coefficients) :]])
 
     def _shape(self, k: int, theta: Floats) -> Floats:
-        """A term without its sign and coefficient, B × n."""
+        """A term without sign and coefficient, B × n."""
         fall = theta[:, self.falls[k]] @ self.across[k].T
         return np.asarray(np.exp(np.clip(-fall, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM)))

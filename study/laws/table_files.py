@@ -1,4 +1,4 @@
-"""Tables from files: csv and its relatives, JSON in every layout of pandas, Parquet and Excel, compressed or not."""
+"""Read table files: delimited text, JSON in all pandas layouts, Parquet and Excel, compressed or not."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from study.base.errors import InputError
 from study.laws.text_numbers import as_number, has_decimal_commas, is_one_group, read_text_numbers
 
 NOTES = "notes"
-"""The key of a table's `attrs` that lists which text was read as numbers."""
+"""The key of a table's `attrs` that lists the text read as numbers."""
 
 UNCLEAR = "unclear"
-"""The key of a table's `attrs` that says by column why its text was not read as numbers."""
+"""The key of a table's `attrs` that gives, by column, why text was not read as numbers."""
 
 _DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 _REMEDIES = {
@@ -43,7 +43,7 @@ _REMEDIES = {
     ".pkl": "save it as .parquet",
     ".pickle": "save it as .parquet",
 }
-"""By suffix: what to do with a table that is not read."""
+"""The remedy for each unsupported suffix."""
 
 _MISSING = ["-", "–", "—", "?", "."]
 _BLANKS = r"\s+"
@@ -51,9 +51,9 @@ _WIDE_BLANKS = r"\s{2,}"
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read the table of a file.
+    """Read a table file.
 
-    Raises InputError where there is no such file, where it cannot be read, and as tidy_table does.
+    Raises InputError if the file does not exist or cannot be read, and as tidy_table does.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = suffixes.pop() if suffixes and suffixes[-1] in _DECOMPRESS else None
@@ -78,9 +78,9 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def tidy_table(table: pd.DataFrame, path: Path, semicolons: bool = False) -> pd.DataFrame:
-    """Strip the names of the columns and convert text to numbers; the `attrs` of the result say which columns were text.
+    """Strip column names and convert text to numbers; `attrs` names the converted columns.
 
-    Raises InputError where two columns share a name, or there is no row.
+    Raises InputError if two columns share a name or there is no row.
     """
     table.columns = [str(name).strip() for name in table.columns]
     _refuse_duplicates(list(table.columns), path)
@@ -92,7 +92,7 @@ def tidy_table(table: pd.DataFrame, path: Path, semicolons: bool = False) -> pd.
 
 
 def _as_floats(table: pd.DataFrame) -> pd.DataFrame:
-    """Replace whole numbers that no float holds by infinity, whose rows are left out when they are read."""
+    """Replace integers beyond float range by infinity, which later excludes their rows."""
 
     def as_float(value: object) -> object:
         if isinstance(value, int) and abs(value) > sys.float_info.max:
@@ -113,12 +113,17 @@ def _read_parquet(content: bytes, _path: Path) -> tuple[pd.DataFrame, bool]:
 
 
 def _read_excel(content: bytes, path: Path) -> tuple[pd.DataFrame, bool]:
-    """Read the only sheet of a workbook that holds anything."""
     try:
         sheets = pd.read_excel(io.BytesIO(content), sheet_name=None, engine="openpyxl", na_values=_MISSING)
     except ImportError:
         raise InputError.at(str(path), "is an Excel workbook; save it as .csv, or install openpyxl") from None
-    except (BadZipFile, SyntaxError, LookupError, TypeError, AttributeError) as error:  # openpyxl raises these of damaged files
+    except (
+        BadZipFile,
+        SyntaxError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:  # openpyxl raises these for damaged files
         raise ValueError(f"the workbook is damaged ({error})") from None
     filled = {name: sheet for name, sheet in sheets.items() if not sheet.empty}
     if len(filled) > 1:
@@ -127,7 +132,7 @@ def _read_excel(content: bytes, path: Path) -> tuple[pd.DataFrame, bool]:
 
 
 def _read_json(content: bytes, _path: Path) -> tuple[pd.DataFrame, bool]:
-    """Read records (as lines, a list, or an object with one list) or a layout of pandas; nested names are joined by dots."""
+    """Read records (lines, list, or object with one list) or a pandas layout; dots join nested names."""
     text = content.decode("utf-8-sig")
     try:
         value = json.loads(text)
@@ -138,12 +143,12 @@ def _read_json(content: bytes, _path: Path) -> tuple[pd.DataFrame, bool]:
     if isinstance(value, pd.DataFrame):
         return value, False
     if not isinstance(value, list) or not all(isinstance(record, dict) for record in value):
-        raise ValueError("its records are no objects of names and values")
+        raise ValueError("its records are not objects of names and values")
     return pd.json_normalize(value), False
 
 
 def _records_of(value: dict[str, Any]) -> Any:
-    """The rows of one JSON object: a layout of pandas (`split`, `columns`, `index`, `table`), columns of lists, or records."""
+    """The rows of a JSON object: a pandas layout (`split`, `columns`, `index`, `table`), columns of lists, or records."""
     parts = list(value.values())
     if {"columns", "data"} <= set(value) <= {"columns", "data", "index"}:
         return pd.DataFrame(value["data"], columns=value["columns"])
@@ -159,12 +164,12 @@ def _records_of(value: dict[str, Any]) -> Any:
 
 
 def _is_grid(value: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether objects of objects are the cells of a table, whose rows are numbered in one level or the other."""
+    """Whether nested objects are table cells with rows numbered at either level."""
     inner = list(value.values())
     plain = not any(isinstance(cell, dict | list) for part in inner for cell in part.values())
     numbered = all(name.isdigit() for name in value) or all(name.isdigit() for part in inner for name in part)
     if plain and not numbered and len(inner) > 1 and len({tuple(part) for part in inner}) == 1:
-        raise ValueError("neither rows nor columns of it are numbered; save it by to_json(orient='records')")
+        raise ValueError("neither its rows nor its columns are numbered; save it by to_json(orient='records')")
     return plain and numbered
 
 
@@ -178,7 +183,7 @@ def _record(line: str, number: int) -> Any:
 
 
 def _read_delimited(content: bytes, path: Path) -> tuple[pd.DataFrame, bool]:
-    """Read fields that tabs, semicolons, commas, bars or blanks separate; the second value says whether semicolons do."""
+    """Read fields separated by tabs, semicolons, commas, bars or blanks; also returns whether by semicolons."""
     text = content.decode("utf-8-sig")
     header = _find_header(text, path)
     semicolons = header.separator == ";"
@@ -191,7 +196,7 @@ def _read_delimited(content: bytes, path: Path) -> tuple[pd.DataFrame, bool]:
 
 
 def _parse(text: str, header: _Header, path: Path, dtype: type | None = None) -> pd.DataFrame:
-    names = [name or f"Unnamed: {place}" for place, name in enumerate(header.names)]
+    names = [name or f"Unnamed: {index}" for index, name in enumerate(header.names)]
     _refuse_duplicates(names, path)
     below = io.StringIO(text, newline="")
     for _ in range(header.lines):
@@ -216,14 +221,14 @@ def _parse(text: str, header: _Header, path: Path, dtype: type | None = None) ->
 
 
 def _in_lines_of_the_file(above: int, error: str) -> str:
-    """Rewrite what pandas says of the lines below the header (`line 1`) or the rows (`row 0`) as lines of the file."""
+    """Convert pandas' lines below the header (`line 1`) or rows (`row 0`) to file lines."""
     error = re.sub(r"(?<=\bline )\d+", lambda line: f"{int(line[0]) + above}", error)
     return re.sub(r"\brow (\d+)", lambda row: f"line {int(row[1]) + 1 + above}", error)
 
 
 @dataclass(frozen=True)
 class _Header:
-    """The names of the columns of a text table, what separates them, and the number of lines above the rows."""
+    """The column names, field separator, and lines above the rows of a text table."""
 
     names: list[str]
     separator: str
@@ -231,10 +236,10 @@ class _Header:
 
 
 def _find_header(text: str, path: Path) -> _Header:
-    """Find the header: the first line that is not blank and does not begin with #.
+    """Find the header: the first line that is neither blank nor a # comment.
 
-    Where that line is a row, the header is the last comment of as many fields (as numpy.savetxt writes it). Raises InputError
-    where there is none, ValueError for an empty file.
+    If that is numeric, the header is the last comment with as many fields (numpy.savetxt). Raises InputError if there is none,
+    ValueError for an empty file.
     """
     comments: list[str] = []
     lines = iter(io.StringIO(text, newline="").readline, "")
@@ -255,11 +260,10 @@ def _find_header(text: str, path: Path) -> _Header:
         above, _ = _fields([comment.lstrip("# ")], separator)
         if len(above) == len(names) and not _is_row(above):
             return _Header(above, separator, len(comments))
-    raise InputError.at(str(path), "the first line that is no comment holds numbers, not names")
+    raise InputError.at(str(path), "the first line after the comments holds numbers, not names")
 
 
 def _separator(header: str, row: str) -> str:
-    """What separates the fields: the commonest mark of the header, or blanks where it has none of them."""
     most = max("\t;,|", key=header.count)
     if header.count(most):
         return most
@@ -271,7 +275,6 @@ def _separator(header: str, row: str) -> str:
 
 
 def _fields(lines: Any, separator: str) -> tuple[list[str], int]:
-    """The fields of the first record, and of how many lines it is."""
     if separator in (_BLANKS, _WIDE_BLANKS):
         return re.split(separator, next(iter(lines)).strip()), 1
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
@@ -279,7 +282,6 @@ def _fields(lines: Any, separator: str) -> tuple[list[str], int]:
 
 
 def _is_row(fields: list[str]) -> bool:
-    """Whether these are the numbers of a row and not the names of columns."""
     known = [field for field in fields if field not in _MISSING and field.lower() not in ("", "nan")]
     return bool(known) and all(as_number(field, decimal_commas=True) is not None for field in known)
 

@@ -1,4 +1,4 @@
-"""A table of runs, and what its maker knows of its rows and columns."""
+"""A table of runs and its maker's knowledge of rows and columns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from study.laws.table_files import read_table
 
 @dataclass(frozen=True)
 class Selection:
-    """What the maker of a table knows of its rows and columns; tables from outside have none.
+    """A table maker's knowledge of rows and columns; external tables have none.
 
-    `roles` gives the column or expression of each variable, `counts` all columns that count it, the usual one first. `excluded`
-    says by row why every law leaves it out, `unbracketed` why where only bracketed learning rates count. `runs` and `clusters`
-    number the run of each row and what misses a law together, of the kind `cluster`. Losses of rows that differ in a column of
-    `validation` are not comparable; rows that differ in a column of `settings` follow different laws. Rows that agree in all
-    variables and differ in a column of `amounts` (with a description) do not repeat each other. `without_order` holds the rows
-    of runs that read no word order, whose losses follow another law.
+    `roles` gives each variable's column or expression, `counts` all its counts, the usual one first. `excluded` gives reasons
+    by row; `unbracketed` replaces it if only bracketed learning rates count. `runs` and `clusters` number each row's run and
+    group with shared errors, of kind `cluster`. Losses that differ in a `validation` column are not comparable; rows that
+    differ in a `settings` column follow different laws. Rows with equal variables that differ in an `amounts` column (with a
+    description) are not repeats. `without_order` holds rows of runs that read no word order, whose losses follow another law.
     """
 
     roles: Mapping[str, str]
@@ -42,7 +41,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class RunTable:
-    """A table of runs, with the file or folder that messages name, and the selection of its maker."""
+    """A table of runs, the path that messages name, and its maker's selection."""
 
     path: Path
     frame: pd.DataFrame
@@ -50,31 +49,31 @@ class RunTable:
 
     @classmethod
     def read(cls, path: Path) -> RunTable:
-        """Read a table from outside; see read_table."""
+        """Read an external table; see read_table."""
         return cls(path, read_table(path))
 
     @property
     def roles(self) -> Mapping[str, str]:
-        """The columns or expressions that the selection gives for variables."""
+        """The selection's columns or expressions for variables."""
         return {} if self.selection is None else self.selection.roles
 
     @property
     def counts(self) -> Mapping[str, Sequence[str]]:
-        """All columns that count a variable, by the selection."""
+        """The selection's counts of each variable."""
         return {} if self.selection is None else self.selection.counts
 
     @cached_property
     def runs(self) -> NDArray[np.int64]:
-        """The number of each row's run; without a selection every row is its own."""
+        """Each row's run number; without a selection every row is its own run."""
         return np.arange(len(self.frame)) if self.selection is None else self.selection.runs
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Names of rows: numbered from 1, without the header."""
+        """Row names, numbered from 1 without the header."""
         return tuple(f"row {row}" for row in range(1, len(self.frame) + 1))
 
     def left_out(self, bracketed_only: bool) -> NDArray[np.object_]:
-        """By row: why the selection or a repetition leaves it out, or None."""
+        """By row, why the selection or a repetition excludes it, or None."""
         gone = dict.fromkeys(self._repeated, "repeats an earlier row")
         if self.selection is not None:
             gone |= self.selection.unbracketed if bracketed_only else self.selection.excluded
@@ -84,12 +83,12 @@ class RunTable:
 
     @cached_property
     def _repeated(self) -> list[int]:
-        of_anything = [name for name in self.frame if self.frame[name].dtype == object]  # lists, say, which have no hash
+        of_anything = [name for name in self.frame if self.frame[name].dtype == object]  # lists, for example, have no hash
         return np.flatnonzero(self.frame.astype(dict.fromkeys(of_anything, str)).duplicated()).tolist()
 
 
 def number_runs(names: pd.Series[Any]) -> NDArray[np.int64]:
-    """Number runs by name; a row without a name is a run of its own."""
+    """Number runs by name; an unnamed row is its own run."""
     numbers = pd.factorize(names)[0]
     alone = numbers < 0
     return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Numbers that a table holds as text: grouped thousands, decimal commas, prefixes such as 125M, and percentages."""
+"""Numbers as text: grouped thousands, decimal commas, suffixes such as 125M, percentages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 Commas = Literal["decimal", "grouping", "unclear"]
-"""What a comma between digits means; `unclear` where 3,656 may be 3.656 or 3656."""
+"""The meaning of a comma between digits; `unclear` if 3,656 may be 3.656 or 3656."""
 
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "%": 0.01}
 _SHAPE = re.compile(r"^([+-]?[\d.,' \u00a0\u202f_]*\d\.?(?:e[+-]?\d+)?)\s*([kmbgt%]?)$", re.IGNORECASE)
@@ -23,11 +23,10 @@ _ONE_GROUP_BY_POINT = re.compile(r"^[+-]?[1-9]\d{0,2}\.\d{3}$")
 
 
 def read_text_numbers(table: pd.DataFrame, semicolons: bool = False) -> tuple[pd.DataFrame, list[str], dict[str, str]]:
-    """Convert the columns of text whose values are all numbers.
+    """Convert text columns whose values are all numbers.
 
-    Returns the table, a note for each column that was converted, and by column the reason why one was not, though all of its
-    values look like numbers. `semicolons` says that the fields of the file are separated by semicolons, as where commas are
-    decimal.
+    Returns the table, a note per converted column, and, by column, why a numeric-looking one was not converted. `semicolons`
+    says that semicolons separate the file's fields, as with decimal commas.
     """
     texts = {str(name): column for name in table.columns if (column := _numbers_in(table[name])) is not None}
     commas = _commas_by_column(texts, semicolons, _has_decimal_points(table, texts.values()))
@@ -49,7 +48,7 @@ def read_text_numbers(table: pd.DataFrame, semicolons: bool = False) -> tuple[pd
 
 
 def as_number(text: str, decimal_commas: bool, grouping_points: bool = False) -> float | None:
-    """Convert a text to a number; None where it is none."""
+    """Convert text to a number, or None."""
     match = _SHAPE.match(text)
     if match is None:
         return None
@@ -67,19 +66,19 @@ def as_number(text: str, decimal_commas: bool, grouping_points: bool = False) ->
 
 
 def has_decimal_commas(table: pd.DataFrame, semicolons: bool) -> bool:
-    """Whether some column of text holds numbers with decimal commas."""
+    """Whether some text column holds numbers with decimal commas."""
     texts = {str(name): column for name in table.columns if (column := _numbers_in(table[name])) is not None}
     return "decimal" in _commas_by_column(texts, semicolons, False).values()
 
 
 def is_one_group(texts: Iterable[object]) -> bool:
-    """Whether every text is like 125.000, which is 125 in one convention and 125,000 in another."""
+    """Whether every text is like 125.000, which means 125 or 125,000."""
     known = [text for text in texts if isinstance(text, str)]
     return bool(known) and all(_ONE_GROUP_BY_POINT.match(text) for text in known)
 
 
 def _numbers_in(column: pd.Series) -> pd.Series | None:
-    """The texts of a column, stripped, without those that are missing; None unless all of them look like numbers."""
+    """The stripped, non-missing texts of a column; None unless all look like numbers."""
     if column.dtype != object and not pd.api.types.is_string_dtype(column):
         return None
     known = column.dropna()
@@ -90,7 +89,6 @@ def _numbers_in(column: pd.Series) -> pd.Series | None:
 
 
 def _has_decimal_points(table: pd.DataFrame, texts: Iterable[Iterable[str]]) -> bool:
-    """Whether some number of the table has a decimal point."""
     floats = table.select_dtypes("number").to_numpy(dtype=float, na_value=np.nan)
     floats = floats[np.isfinite(floats)]
     if bool((floats != np.round(floats)).any()):
@@ -99,7 +97,7 @@ def _has_decimal_points(table: pd.DataFrame, texts: Iterable[Iterable[str]]) -> 
 
 
 def _commas_by_column(texts: dict[str, pd.Series[str]], semicolons: bool, points: bool) -> dict[str, Commas]:
-    """What commas mean in each column that has any: by its own values, or else by the other columns of the table."""
+    """The meaning of commas in each column, by its own values or else the other columns."""
     known: dict[str, Commas | None] = {}
     for name, column in texts.items():
         parts = [shape[1].strip() for text in column if "," in text and (shape := _SHAPE.match(text)) is not None]
@@ -116,7 +114,7 @@ def _commas_by_column(texts: dict[str, pd.Series[str]], semicolons: bool, points
 
 
 def _commas_of(digits: Sequence[str]) -> Commas | None:
-    """What commas mean by the numbers themselves; None where each may be read in both ways."""
+    """The meaning of commas by the numbers themselves; None if ambiguous."""
     decimal, grouped = any(map(_SURELY_DECIMAL.match, digits)), any(map(_SURELY_GROUPED.match, digits))
     if decimal and grouped:
         return "unclear"
@@ -124,7 +122,6 @@ def _commas_of(digits: Sequence[str]) -> Commas | None:
 
 
 def _why_unclear(texts: pd.Series[str], commas: Commas | None, grouping_points: bool) -> str:
-    """Why a column of numbers cannot be read; empty where it can."""
     if commas == "unclear":
         example = next(text for text in texts if "," in text)
         return f"{example!r} may mean {example.replace(',', '.')} or {example.replace(',', '')}; write it in one of these ways"

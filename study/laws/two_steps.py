@@ -1,4 +1,4 @@
-"""A downstream score from sizes, in two steps through the loss and in a single one, each with its forecast."""
+"""A downstream score from sizes: in two steps through the loss and in one, each with a forecast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from study.laws.reading import TableQuery, read_columns
 from study.laws.residual_tests import merge_by_size
 
 SCALE = ("parameters", "tokens")
-"""The variables that say how much is spent."""
+"""The variables that set the cost."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class TwoSteps:
     score: Fit
 
     def predict(self, columns: Columns) -> Floats:
-        """The score at the predicted loss, one value a row."""
+        """The score at the predicted loss, one value per row."""
         return self.score.predict({"loss": self.loss.predict(columns)})
 
     def predictions(self, columns: Columns) -> Floats:
-        """The same in every resample in which both steps converged, resamples × rows."""
+        """The score in every resample with both steps converged, resamples × rows."""
         _, first, second = np.intersect1d(self.loss.resamples.numbers, self.score.resamples.numbers, return_indices=True)
         losses = self.loss.law.values(self.loss.resampled[first], columns)
         pairs = zip(self.score.resampled[second], losses, strict=True)
@@ -55,7 +55,7 @@ class TwoSteps:
 
 @dataclass(frozen=True)
 class ScoreFit:
-    """A score fitted in two steps and in one, with the forecasts of each."""
+    """A score fitted in two steps and in one, with forecasts."""
 
     two_steps: TwoSteps
     single_step: Fit
@@ -63,7 +63,7 @@ class ScoreFit:
     single_step_forecast: Forecast | str
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """All fields as plain values."""
         return {
             "two_steps": {
                 "loss": self.two_steps.loss.to_dict(),
@@ -74,7 +74,7 @@ class ScoreFit:
         }
 
     def to_text(self) -> str:
-        """The laws with status and estimates, then the forecasts."""
+        """The laws, statuses and estimates, then the forecasts."""
         steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
         points = self.two_steps.score.observations
         roles = points.roles
@@ -92,8 +92,7 @@ class ScoreFit:
 def fit_score(query: TableQuery, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> ScoreFit:
     """Fit a score in two steps (chinchilla, score-of-loss) and in one (score-of-sizes) to the same rows.
 
-    The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table cannot serve or
-    has too few rows.
+    `settings` set the space of the loss; scores use space linear. Raises InputError for an unsuitable table or too few rows.
     """
     points = read_columns(query, (*SCALE, "loss"), "score")
     of_loss = replace(_only(points, SCALE), response=points.columns["loss"])
@@ -114,7 +113,7 @@ def fit_score(query: TableQuery, settings: Settings = DEFAULT_SETTINGS, held_out
 def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | None = None) -> TwoSteps:
     """Fit a law of the loss and one of the score at a loss, by default chinchilla and score-of-loss.
 
-    Raises InputError where either has too few points.
+    Raises InputError for too few points.
     """
     of_loss, of_score = laws or (LAWS["chinchilla"], LAWS["score-of-loss"])
     by_sizes = replace(_only(points, of_loss.variables), response=points.columns["loss"])
@@ -127,7 +126,7 @@ def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | 
 def forecast_two_steps(
     points: Observations, held_out: float, settings: Settings, laws: tuple[Law, Law] | None = None
 ) -> Forecast | str:
-    """Forecast the score of the largest runs from the smaller in two steps; a text says why where it cannot."""
+    """Forecast the largest runs' scores from the smaller ones in two steps; returns text if impossible."""
     known, unseen = split_largest(points, held_out)
     try:
         result = two_steps(known, limit_resamples(settings), laws)

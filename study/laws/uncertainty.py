@@ -1,4 +1,4 @@
-"""Uncertainty of estimates: a bootstrap over clusters, the covariance of M-estimators, profiles, and reasons for doubt."""
+"""Uncertainty of estimates: cluster bootstrap, sandwich covariance, profiles, and reasons for doubt."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from study.laws.minimising import Objective, minimise
 from study.laws.observations import Observations
 
 ROWS_TO_REFIT = 10_000
-"""Larger tables draw resamples from the sandwich where clusters suffice, else refit fewer."""
+"""Larger tables draw resamples from the sandwich if clusters suffice, else refit fewer."""
 
 CLUSTERS_FOR_SANDWICH = 100
-"""With fewer clusters the sandwich of a robust fit is too narrow: with 20 of 600 rows its 95% intervals covered 0.87."""
+"""The fewest clusters for the sandwich of a robust fit: with 20 of 600 rows its 95% intervals covered 0.87."""
 
 RESAMPLES_OF_MANY_ROWS = 200
-"""The most refits of a table with more than ROWS_TO_REFIT rows."""
+"""The maximum refits for more than ROWS_TO_REFIT rows."""
 
 MOST_FAILED = 0.05
-"""Where a larger share of resamples does not converge, the others make no interval."""
+"""The share of failed resamples above which there is no interval."""
 
 FEWEST_CLUSTERS = 3
-"""Fewer clusters are not resampled."""
+"""The fewest clusters to resample."""
 
 _STILL = 1e-5
-"""A smaller change of θ is none: the minimiser ends within about 1e-6 of its start."""
+"""The smallest change of θ; the minimiser ends within about 1e-6 of its start."""
 
 _PROFILE_POINTS = 41
 _SINGULAR = 1e20
@@ -45,39 +45,40 @@ Intervals = Mapping[str, tuple[float, float]]
 
 Status = Literal["converged", "on_bound", "weakly_identified", "lack_of_fit", "missed_forecast", "reads_no_order", "failed"]
 """`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly determine a parameter, or many resamples do
-not converge; `lack_of_fit`: residuals follow what the law leaves out; `missed_forecast`: the largest runs lie outside the
-intervals that the others give; `failed`: a restart at the estimate still gains; `reads_no_order`: some rows are of runs that
-read no word order, whose losses follow another law."""
+not converge; `lack_of_fit`: residuals show structure that the law omits; `missed_forecast`: the largest runs lie outside the
+intervals from the others; `failed`: a restart at the estimate still gains; `reads_no_order`: some rows are from runs that read
+no word order, whose losses follow another law.
+"""
 
 UNUSABLE: tuple[Status, ...] = ("on_bound", "failed")
-"""The statuses of fits whose constants mean nothing."""
+"""The statuses of fits with meaningless constants."""
 
 REGAIN = 1e-8
-"""A restart that lowers the objective by a larger share shows that the fit had not converged."""
+"""The relative gain of a restart above which the fit had not converged."""
 
 WIDEST = 10.0
-"""An exponent whose 95% interval spans a larger factor is weakly identified."""
+"""An exponent is weakly identified if its 95% interval spans a larger factor."""
 
 FLAT_OF_INTERVAL = 0.5
-"""Equally low minima leave a parameter open where they spread over a larger share of its interval."""
+"""Tied minima leave a parameter open if they spread over a larger share of its interval."""
 
 FLAT_OF_VALUE = 0.01
-"""They must spread over this share of its value, too: without noise the interval is as narrow as rounding."""
+"""They must also spread over this share of its value: without noise the interval is as narrow as rounding."""
 
 FEWEST_CLUSTERS_OF_ROWS = 6
-"""Fewer clusters of several rows hardly show their scatter: 95% intervals over 3 runs covered 0.78, over 4 0.85 to 0.89, over 5
-0.90 to 0.95, over 6 0.93 to 0.97.
+"""The fewest clusters of several rows that show their scatter: 95% intervals over 3 runs covered 0.78, over 4 0.85 to 0.89,
+over 5 0.90 to 0.95, over 6 0.93 to 0.97.
 """
 
 WORST_CONDITION = 1e8
-"""Beyond this condition number of the scaled normal matrix parameters are weakly identified."""
+"""The condition number of the scaled normal matrix above which parameters are weakly identified."""
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """The θ of every resample (B × p) and the method; the `failed` resamples, which did not converge, are left out.
+    """The converged θ of the resamples (B × p), the method, and the number `failed`.
 
-    `numbers` identifies the draw of each row: fits to the same clusters with the same seed draw alike.
+    `numbers` identifies each draw: fits to the same clusters with the same seed draw the same.
     """
 
     method: Literal["refit", "sandwich", "none"]
@@ -92,13 +93,13 @@ def without_resamples(parameters: int) -> Bootstrap:
 
 
 def bootstrap(objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
-    """Refit to `count` resamples of the clusters, drawn with replacement (Efron 1979).
+    """Refit to `count` cluster resamples, drawn with replacement (Efron 1979).
 
-    Refits start at the estimate; equal draws are refitted once. Tables of more than ROWS_TO_REFIT rows and
-    CLUSTERS_FOR_SANDWICH clusters draw from the normal distribution of the sandwich covariance, which agrees to first order.
-    There are no resamples of fewer than three clusters, nor where all refits stay at an estimate that misses the rows: between
-    two seeds of a few shapes many curves are equally good to the Huber loss. Where more than MOST_FAILED do not converge, none
-    is used, since the others are no even sample.
+    Refits start at the estimate; equal draws are refitted once. With more than ROWS_TO_REFIT rows and at least
+    CLUSTERS_FOR_SANDWICH clusters, draws come from the normal distribution of the sandwich, which agrees to first order. There
+    are none for fewer than three clusters, or if all refits stay at an estimate that misses the rows: between two seeds of a
+    few shapes, Huber's loss ties many curves. If more than MOST_FAILED do not converge, none is used, because the others are a
+    biased sample.
     """
     nothing = without_resamples(len(theta))
     clusters = observations.n_clusters
@@ -125,12 +126,12 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
 
 
 def draw_counts(items: int, count: int, seed: int) -> NDArray[np.int64]:
-    """The number of times each item is in each resample, count × items."""
+    """The count of each item in each resample, count × items."""
     return np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), size=count)
 
 
 def percentile_interval(resampled: Floats, tail: float = (1 - CONFIDENCE) / 2) -> tuple[Floats, Floats]:
-    """The values of each column (B × p) between which all but a `tail` at either end lie; not numbers without resamples."""
+    """The columnwise quantiles (of B × p) that leave `tail` at either end; NaN without resamples."""
     if not len(resampled):
         nothing = np.full(resampled.shape[1:], np.nan)
         return nothing, nothing
@@ -139,15 +140,15 @@ def percentile_interval(resampled: Floats, tail: float = (1 - CONFIDENCE) / 2) -
 
 
 def degrees_of_freedom(rows: int, parameters: int, clusters: int) -> int:
-    """The degrees of freedom of the scatter about a law: n − p, or one less than the clusters."""
+    """The degrees of freedom of the scatter about a law: n − p, at most clusters − 1."""
     return max(1, min(rows - parameters, clusters - 1))
 
 
 def expanded_tail(rows: int, parameters: int, clusters: int) -> float:
-    """The share of resamples outside either end of a 95% interval: Φ(−√(G/ν)·t) for G clusters.
+    """The share of resamples beyond either end of a 95% interval: Φ(−√(G/ν)·t) for G clusters.
 
-    Resamples of few clusters scatter too little, by about √(ν/G), and their percentiles are normal where ν degrees of freedom
-    give Student's t. With many clusters it is 2.5%. Source: the expanded percentile interval of Hesterberg 2015, What teachers
+    Resamples of few clusters scatter too little, by about √(ν/G), and have normal percentiles, not Student's t with ν degrees
+    of freedom. With many clusters the share is 2.5%. Source: expanded percentile interval of Hesterberg 2015, What teachers
     should know about the bootstrap, Am. Statistician 69, 371-386.
     """
     freedom = degrees_of_freedom(rows, parameters, clusters)
@@ -155,10 +156,10 @@ def expanded_tail(rows: int, parameters: int, clusters: int) -> float:
 
 
 def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:
-    """The covariance of θ, p × p: the sandwich B⁻¹·M·B⁻¹ with summed scores of clusters (Huber 1967; Liang and Zeger 1986).
+    """The sandwich covariance of θ, p × p: B⁻¹·M·B⁻¹ with cluster sums of scores (Huber 1967; Liang and Zeger 1986).
 
-    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ, M = Σ over G clusters of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·G/(G − 1)·(n − 1)/(n − p), with the correction of Cameron
-    and Miller 2015 (eq. 12).
+    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ, M = Σ over G clusters of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·G/(G − 1)·(n − 1)/(n − p), corrected as in Cameron and
+    Miller 2015 (eq. 12).
     """
     clusters, rows = observations.n_clusters, len(observations)
     scores = np.zeros((clusters, len(theta)))
@@ -171,9 +172,9 @@ def covariance(objective: Objective, observations: Observations, theta: Floats) 
 def _bread(objective: Objective, theta: Floats, independent: int) -> Floats:
     """Σ E[ψ′]·∇rᵢ∇rᵢᵀ, p × p.
 
-    ψ′ is 1 within delta and 0 beyond, which few rows decide where delta is small against the noise. Its mean is therefore the
-    density of residuals within h = spread·m^(−1/5) of 0, of m `independent` residuals, times the width of the zone. The p least
-    are left out, since a fit passes through as many rows (McKean and Schrader 1987).
+    ψ′ is 1 within delta and 0 beyond; few rows decide it if delta is small against the noise. Its mean is therefore estimated
+    by the density of residuals within h = spread·m^(−1/5) of 0, of m `independent` residuals, times the zone's width. The p
+    smallest are excluded, because a fit passes through that many rows (McKean and Schrader 1987).
     """
     slopes, residuals = objective.slopes(theta), np.abs(objective.residuals(theta[None])[0])
     residuals = np.sort(residuals)[min(len(theta), len(residuals) - 1) :]
@@ -185,9 +186,9 @@ def _bread(objective: Objective, theta: Floats, independent: int) -> Floats:
 
 
 def condition_number(objective: Objective, theta: Floats, resting: NDArray[np.bool_]) -> float:
-    """The condition number of Σ∇rᵢ∇rᵢᵀ with a unit diagonal, without the parameters on a bound.
+    """The condition number of Σ∇rᵢ∇rᵢᵀ with a unit diagonal, without parameters on a bound.
 
-    Infinite where it is due to rounding.
+    Infinite if it is due to rounding.
     """
     slopes = objective.slopes(theta)[:, ~resting]
     length = np.linalg.norm(slopes, axis=0)
@@ -199,7 +200,7 @@ def condition_number(objective: Objective, theta: Floats, resting: NDArray[np.bo
 
 @dataclass(frozen=True)
 class Profile:
-    """The objective over values of one parameter, with all others fitted at each, and the interval from it."""
+    """The objective along one parameter, refitting all others, and the interval from it."""
 
     parameter: str
     values: Floats
@@ -208,19 +209,19 @@ class Profile:
 
 
 def profile(law: Law, objective: Objective, observations: Observations, theta: Floats, parameter: str) -> Profile:
-    """The profile of an exponent and its 95% interval by the robust likelihood ratio.
+    """Profile an exponent, with a 95% interval by the robust likelihood ratio.
 
     The interval holds the values whose objective exceeds the least by at most F(1, n − p)/2 · E[ψ²]/E[ψ′] · n/(n − p): the
-    ratio of Heritier and Ronchetti 1994 at finite samples, for least squares that of Bates and Watts 1988 (§6.1). Where delta
-    is small and rows are few it errs on the wide side: for nine rows of chinchilla it covers 0.94 to 1. It ends at the edge of
-    the range tried, 5 standard errors and the bounds. Rows count as independent.
+    finite-sample ratio of Heritier and Ronchetti 1994, for least squares that of Bates and Watts 1988 (§6.1). With small delta
+    and few rows it is conservative: for nine rows of chinchilla it covers 0.94 to 1. It ends at 5 standard errors or the
+    bounds. Rows count as independent.
     """
-    place = law.parameters.index(parameter)
+    index = law.parameters.index(parameter)
     low, high = objective.surface.bounds
-    error = max(float(np.sqrt(covariance(objective, observations, theta)[place, place])), 1e-3 * abs(theta[place]) + 1e-9)
-    values = np.clip(theta[place] + error * np.linspace(-5, 5, _PROFILE_POINTS), low[place], high[place])
+    error = max(float(np.sqrt(covariance(objective, observations, theta)[index, index])), 1e-3 * abs(theta[index]) + 1e-9)
+    values = np.clip(theta[index] + error * np.linspace(-5, 5, _PROFILE_POINTS), low[index], high[index])
     held_low, held_high = np.tile(low, (len(values), 1)), np.tile(high, (len(values), 1))
-    held_low[:, place] = held_high[:, place] = values
+    held_low[:, index] = held_high[:, index] = values
     weights = np.ones((len(values), len(observations)))
     result = minimise(objective, np.tile(theta, (len(values), 1)), weights, (held_low, held_high))
     least = float(objective.value(theta[None], weights[:1])[0])
@@ -237,7 +238,7 @@ def _allowance(objective: Objective, theta: Floats) -> float:
 
 
 def _within(values: Floats, objective: Floats, level: float) -> tuple[float, float]:
-    """Where a profile crosses a level on either side of its least point, by linear interpolation."""
+    """The crossings of a level on both sides of a profile's minimum, by linear interpolation."""
     best = int(np.argmin(objective))
     left = np.interp(level, objective[: best + 1][::-1], values[: best + 1][::-1])
     right = np.interp(level, objective[best:], values[best:])
@@ -245,19 +246,19 @@ def _within(values: Floats, objective: Floats, level: float) -> tuple[float, flo
 
 
 def failures(converged: bool, regained: float) -> list[str]:
-    """Why the minimiser has not arrived; `regained` is the relative gain of a restart."""
+    """Why the minimiser has not converged; `regained` is the relative gain of a restart."""
     reasons = [] if converged else ["the minimiser stopped before its last step gained nothing"]
     if regained > REGAIN:
-        reasons.append(f"restarting at the answer lowered the objective by {regained:.1e} of itself")
+        reasons.append(f"a restart at the estimate lowered the objective by a relative {regained:.1e}")
     return reasons
 
 
 def flat_parameters(law: Law, ties: Floats, intervals: Intervals) -> list[str]:
-    """The parameters that equally low minima (k × p) leave open.
+    """The parameters that tied minima (k × p) leave open.
 
-    Where rows determine a parameter, all starts reach one value, to less than a thousandth of its interval. Where few rows lie
-    within delta of the law, as between two seeds of a few shapes, Huber's loss is flat and each start stays where it arrived.
-    An interval that is not much wider than that is as narrow as what decided between them.
+    If rows determine a parameter, all starts agree to a thousandth of its interval. If few rows lie within delta of the law, as
+    between two seeds of a few shapes, Huber's loss is flat and starts stay where they arrived; an interval not much wider than
+    their spread only reflects the tie-break.
     """
     if not len(ties):
         return []
@@ -268,19 +269,19 @@ def flat_parameters(law: Law, ties: Floats, intervals: Intervals) -> list[str]:
 
 
 def flatness(flat: Sequence[str]) -> list[str]:
-    """Say along which parameters the objective is flat; nothing where it is not."""
+    """Name the parameters along which the objective is flat; empty if none."""
     named = " and ".join(filter(None, (", ".join(flat[:-1]), *flat[-1:])))
     return [f"the optimum is flat: other values of {named} fit the rows equally well"] if flat else []
 
 
 def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[str]:
-    """The parameters on a bound, with their values."""
+    """Name the parameters on a bound, with values."""
     result = zip(law.parameters, resting, estimates.tolist(), strict=True)
     return [f"{name} is on its bound of {value:g}" for name, rests, value in result if rests]
 
 
 def unread_rows(points: Observations) -> list[str]:
-    """Say how many rows are of runs that read no word order."""
+    """Count the rows of runs that read no word order."""
     unread = len(points.without_order.intersection(points.labels))
     are = "is of a run that reads" if unread == 1 else "are of runs that read"
     return [f"{unread} of {plural(len(points), 'row')} {are} no word order"] if unread else []
@@ -289,11 +290,11 @@ def unread_rows(points: Observations) -> list[str]:
 def weaknesses(
     law: Law, points: Observations, objective: Objective, condition: float, intervals: Intervals, resamples: Bootstrap
 ) -> list[str]:
-    """Why the rows hardly determine the parameters; `intervals` are of those not on a bound.
+    """Why the rows hardly determine the parameters; `intervals` exclude those on a bound.
 
-    Points are few where they are fewer than twice the parameters. Their intervals are then nearly the whole range of the
-    resamples: 95% intervals of nine points of chinchilla held alpha and beta in 96% to 98% of draws, of five of power-floor in
-    97% to 99%; plain percentiles in 83% to 96% and 78% to 93%.
+    Points are few if fewer than twice the parameters. Intervals then span nearly all resamples: 95% intervals of nine points of
+    chinchilla covered alpha and beta in 96% to 98%, of five points of power-floor in 97% to 99%; plain percentiles 83% to 96%
+    and 78% to 93%.
     """
     reasons = [*points.doubts]
     if condition > WORST_CONDITION:
@@ -312,7 +313,7 @@ def weaknesses(
             reasons.append(f"the interval of {name} {span}")
     if points.n_clusters < FEWEST_CLUSTERS_OF_ROWS and points.n_clusters < len(points):
         few = plural(points.n_clusters, points.cluster)
-        reasons.append(f"the rows are of {few}, too few to tell how {points.cluster}s scatter")
+        reasons.append(f"the rows are of {few}, too few to show how {points.cluster}s scatter")
     drawn = resamples.failed + len(resamples.theta)
     if resamples.failed > MOST_FAILED * drawn:
         reasons.append(f"more than {MOST_FAILED:.0%} of {drawn} resamples did not converge")

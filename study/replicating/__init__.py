@@ -1,1 +1,1 @@
-"""Published fits made again from their data: one module a study, published numbers beside ours."""
+"""Reproductions of published fits from their data, one module per study."""

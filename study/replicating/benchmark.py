@@ -1,4 +1,4 @@
-"""How long fits take: 4,000 refits beside SciPy's one by one, and a large ledger beside a plain table."""
+"""Fit times: refits against SciPy's, and a large ledger against a plain table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CELLS, RUNS_OF_A_CELL = 20_000, 5
 
 
 def objective(theta: Floats, sizes: tuple[Floats, Floats], losses: Floats) -> tuple[float, Floats]:
-    """The Huber objective in (log A, log B, log E, alpha, beta) with its gradient, for SciPy."""
+    """The Huber objective and gradient in (log A, log B, log E, alpha, beta), for SciPy."""
     n, d = np.log(sizes[0]), np.log(sizes[1])
     terms = np.stack([theta[0] - theta[3] * n, theta[1] - theta[4] * d, np.full_like(n, theta[2])])
     total = logsumexp(terms, axis=0)
@@ -40,9 +40,9 @@ def objective(theta: Floats, sizes: tuple[Floats, Floats], losses: Floats) -> tu
 
 
 def scipy_seconds(points: Observations, start: Floats) -> float:
-    """Seconds a refit by SciPy's BFGS from our estimate, with the objective scaled so that it converges."""
+    """Seconds per refit by SciPy's BFGS from our estimate, with a rescaled objective."""
     random = np.random.default_rng(0)
-    began = perf_counter()
+    start_time = perf_counter()
     for _ in range(SCIPY_REFITS):
         rows = random.integers(0, len(points), len(points))
         sizes = points.columns["parameters"][rows], points.columns["tokens"][rows]
@@ -54,12 +54,12 @@ def scipy_seconds(points: Observations, start: Floats) -> float:
             return value / DELTA**2, gradient / DELTA**2
 
         minimize(scaled, start, jac=True, method="BFGS")
-    return (perf_counter() - began) / SCIPY_REFITS
+    return (perf_counter() - start_time) / SCIPY_REFITS
 
 
 @dataclass(frozen=True)
 class RefitTimes:
-    """Seconds of a fit with 4,000 refits, ours and SciPy's (scaled up from SCIPY_REFITS), and the status of ours."""
+    """Seconds for 4,000 refits, ours and SciPy's (scaled up from SCIPY_REFITS), and our status."""
 
     ours_seconds: float
     scipy_seconds: float
@@ -67,7 +67,7 @@ class RefitTimes:
 
 
 def drawn(points: int) -> tuple[dict[str, Floats], Floats]:
-    """Sizes and tokens in the range of Epoch's points, and losses of its law with its noise."""
+    """Sizes and tokens in the range of Epoch's points; losses from its law and noise."""
     random = np.random.default_rng(0)
     columns = {"parameters": 10 ** random.uniform(7.7, 10.2, points), "tokens": 10 ** random.uniform(8.4, 11.5, points)}
     noise = np.exp(random.normal(0, 0.007, points))
@@ -75,20 +75,20 @@ def drawn(points: int) -> tuple[dict[str, Floats], Floats]:
 
 
 def measure() -> RefitTimes:
-    """Time both on as many points as Epoch has, drawn from its law."""
+    """Time both on as many points as Epoch's."""
     points = Observations.of(*drawn(240))
-    began = perf_counter()
+    start_time = perf_counter()
     fitted = fit(LAWS["chinchilla"], points, Settings(bootstrap=REFITS))
-    ours = perf_counter() - began
+    ours = perf_counter() - start_time
     estimates = np.array([fitted.estimates[name] for name in NAMES])
     theirs = REFITS * scipy_seconds(points, np.concatenate([np.log(estimates[:3]), estimates[3:]]))
     return RefitTimes(ours, theirs, fitted.status)
 
 
 def ledger_seconds() -> tuple[float, float]:
-    """Seconds of a fit to a ledger of CELLS cells with RUNS_OF_A_CELL rates, and to a table of as many rows.
+    """Seconds to fit a ledger of CELLS cells with RUNS_OF_A_CELL rates, and a table of as many rows.
 
-    The table is fitted whole, the ledger at the best rate of each cell. Both are read from Parquet.
+    The table is fitted whole, the ledger at each cell's best rate, both from Parquet.
     """
     columns, losses = drawn(CELLS)
     flops = 6 * columns["parameters"] * columns["tokens"]
@@ -106,6 +106,6 @@ def ledger_seconds() -> tuple[float, float]:
 
 def _fit_seconds(table: pd.DataFrame, file: Path) -> float:
     table.to_parquet(file, index=False)
-    began = perf_counter()
+    start_time = perf_counter()
     fit_table(TableQuery(open_ledger(file), {"loss": "loss_nats", "flops": "train_flops"}), "chinchilla", Settings(bootstrap=0))
-    return perf_counter() - began
+    return perf_counter() - start_time

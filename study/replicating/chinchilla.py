@@ -1,4 +1,4 @@
-"""Chinchilla's parametric law from the points of its figure (Besiroglu et al. 2024, arXiv 2404.10102)."""
+"""Chinchilla's parametric law from its figure's points (Besiroglu et al. 2024, arXiv 2404.10102)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OBJECTIVE = 0.0010182741
 
 
 def observations(path: Path) -> Observations:
-    """The 240 points; raises InputError where the file does not hold them."""
+    """The 240 points; raises InputError if the file lacks them."""
     table = read_table(path)
     if missing := [name for name in COLUMNS if name not in table]:
         raise InputError.at(str(path), f"has no column {', '.join(missing)}; give Epoch's svg_extracted_data.csv")
@@ -47,12 +47,12 @@ def observations(path: Path) -> Observations:
 
 
 def estimate(path: Path) -> Fit:
-    """Chinchilla's law fitted to the 240 points."""
+    """Chinchilla's law fitted to these points."""
     return fit(LAWS["chinchilla"], observations(path), Settings(bootstrap=4000))
 
 
 def study(path: Path | None) -> Study:
-    """The published numbers beside ours; skipped where the points are not at hand."""
+    """The published numbers and ours, if the points are given."""
     if path is None:
         return Study(TITLE, SOURCE, METHOD, skipped="its points have no stated licence and are not here; give --chinchilla")
     fitted = estimate(path)

@@ -1,4 +1,4 @@
-"""A published number beside ours, and the numbers of one study."""
+"""Published numbers and ours, by study."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 TABLES = Path(__file__).parent / "tables"
-"""Published tables whose licences allow them here."""
+"""Published tables with licences that allow copies."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A published number, ours, and the tolerance: relative, or a difference where `absolute`."""
+    """A published number, ours, and the tolerance: relative, or a difference if `absolute`."""
 
     name: str
     published: float
@@ -24,13 +24,13 @@ class Number:
 
     @property
     def difference(self) -> float:
-        """Ours minus the published one, relative unless `absolute`."""
+        """Ours minus the published, relative unless `absolute`."""
         away = self.ours - self.published
         return away if self.absolute else away / abs(self.published)
 
     @property
     def agrees(self) -> bool:
-        """Whether ours is within the tolerance."""
+        """Whether ours is within tolerance."""
         return bool(np.abs(self.difference) <= self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
@@ -40,10 +40,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Study:
-    """A published study made again: source, method, status and numbers.
-
-    `skipped` says why it was not made, and is empty where it was.
-    """
+    """A reproduced study; `skipped` explains why it was not run."""
 
     title: str
     source: str

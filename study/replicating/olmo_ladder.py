@@ -24,11 +24,11 @@ PUBLISHED = {
     "hellaswag_bpb": ("HellaSwag bits per byte", 0.6531765996418648, -0.011736859704110904, 0.002564809550553303),
     "piqa_bpb": ("PIQA bits per byte", 0.8747948863685431, -0.026696073643929813, 0.003104357884309965),
 }
-"""By column: name, forecast, its relative error, and the mean relative error of the fit."""
+"""By column: name, forecast, its relative error, and the fit's mean relative error."""
 
 
 def observations(column: str) -> Observations:
-    """The ladder and, in the last row, the target."""
+    """The ladder, then the target."""
     table = pd.read_csv(TABLES / "olmo_ladder.csv")
     sizes = {name: table[name].to_numpy(dtype=float) for name in ("parameters", "tokens")}
     return Observations.of(sizes, table[column].to_numpy(dtype=float))
@@ -41,7 +41,7 @@ def estimate(column: str) -> Fit:
 
 
 def study() -> Study:
-    """The published numbers beside ours."""
+    """Published numbers and ours."""
     numbers, statuses = [], []
     for column, (name, value, error, fit_error) in PUBLISHED.items():
         points, fitted = observations(column), estimate(column)

@@ -1,4 +1,4 @@
-"""Why Kaplan found N ∝ C^0.73 and Hoffmann C^0.50: one law, two counts (Pearce and Song 2024, arXiv 2406.12907)."""
+"""Why Kaplan reports N ∝ C^0.73 and Hoffmann C^0.50: one law, two counts (Pearce and Song 2024, arXiv 2406.12907)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCABULARY, ASPECT = 32_000, 39.2
 
 
 def slopes() -> tuple[float, float]:
-    """The exponent of the best number of parameters in compute: without embeddings, and with."""
+    """The exponent of the best N in compute, without embeddings and with."""
     without = np.logspace(2.9, 9.2, 20)
     everything = without + VOCABULARY * (without * ASPECT / 12) ** (1 / 3)
     tokens = np.logspace(6, 25, 1000)
@@ -30,7 +30,6 @@ def slopes() -> tuple[float, float]:
 
 
 def _slope(counted: Floats, everything: Floats, tokens: Floats, budgets: tuple[float, float]) -> float:
-    """The slope where parameters and FLOPs are `counted` one way and losses follow from all parameters."""
     flops = np.logspace(*budgets, 100)
     nearest = np.abs(6 * counted[:, None] * tokens - flops[:, None, None]).argmin(axis=2)
     columns = {"parameters": np.tile(everything, len(flops)), "tokens": tokens[nearest].ravel()}
@@ -39,9 +38,9 @@ def _slope(counted: Floats, everything: Floats, tokens: Floats, budgets: tuple[f
 
 
 def slope_of_large_models() -> float:
-    """The exponent of the best number of parameters without embeddings, where there are 10^10.2 to 10^11 of them.
+    """The same without embeddings, for N of 10^10.2 to 10^11.
 
-    With N_T = N + w·N^(1/3) the best N at a budget C = 6·N·D has αA·N_T^(−α−1)·dN_T/dN·N = βB·D^−β, which gives D of N.
+    With N_T = N + w·N^(1/3) the best N at C = 6·N·D satisfies αA·N_T^(−α−1)·dN_T/dN·N = βB·D^−β, which gives D(N).
     """
     without = np.logspace(2, 11, 100)[90:]
     embeddings = VOCABULARY * (ASPECT / 12) ** (1 / 3)
@@ -53,7 +52,7 @@ def slope_of_large_models() -> float:
 
 
 def study() -> Study:
-    """The published slopes beside ours."""
+    """Published slopes and ours."""
     without, everything = slopes()
     numbers = (
         Number("slope without embeddings, small models", 0.78, without, 0.005, absolute=True),

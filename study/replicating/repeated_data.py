@@ -29,14 +29,14 @@ UNIQUE_TOKENS = 25e9
 
 
 def losses() -> tuple[float, ...]:
-    """What our law gives for the published models."""
+    """Our losses for the published models."""
     parameters, tokens = np.array(list(PUBLISHED)).T
     columns = {"parameters": parameters, "tokens": tokens, "unique_tokens": np.full(len(PUBLISHED), UNIQUE_TOKENS)}
     return tuple(LAWS["data-constrained"].predict(COEFFICIENTS, columns).tolist())
 
 
 def study() -> Study:
-    """The published losses beside ours."""
+    """Published losses and ours."""
     numbers = tuple(
         Number(f"loss of {parameters:.3g} parameters, {tokens:.3g} tokens", value, ours, 1e-9)
         for ((parameters, tokens), value), ours in zip(PUBLISHED.items(), losses(), strict=True)

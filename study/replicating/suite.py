@@ -1,4 +1,4 @@
-"""All replications, written as JSON and as a page."""
+"""All replications, as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from study.replicating.comparison import Study
 
 
 def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:
-    """Replicate every study and write `replications.json` and `replications.md`."""
+    """Run every replication and write `replications.json` and `replications.md`."""
     others = (olmo_ladder, open_lm, data_constraint, reconciliation)
     studies = (chinchilla.study(chinchilla_points), *(module.study() for module in others))
     text = json.dumps(rounded_all([study.to_dict() for study in studies]), indent=1, ensure_ascii=False, allow_nan=False)
@@ -24,8 +24,8 @@ def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:
 
 
 def to_markdown(studies: tuple[Study, ...]) -> str:
-    """The page: a table a study."""
-    parts = ["# Replications", "Numbers that others published beside ours. `make replicate` writes this page."]
+    """One table per study."""
+    parts = ["# Replications", "Published numbers beside ours. `make replicate` writes this page."]
     for study in studies:
         parts += [f"## {escape(study.title)}", f"{escape(study.source)}.", escape(study.method)]
         if study.skipped:

@@ -199,7 +199,7 @@ def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_
     shape, compute = err.splitlines()
     why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
     assert shape == f"error: shape: {why}"
-    assert compute.startswith("error: compute: how to split it cannot be asked: all ")
+    assert compute.startswith("error: compute: the best split is undetermined: all ")
     assert " rows have the same tokens (" in compute
     assert study("multiverse", folder.path, "--ask", "compute")[2] == f"{compute}\n"
     folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}}))

@@ -63,7 +63,7 @@ def test_reasons_for_no_frontier_are_told_once_and_where_there_is_none_as_an_err
     first, second = err.splitlines()
     assert (status, out) == (2, "")
     assert first.startswith(f"error: {through_best}: nearly every budget has one split (")
-    assert second.startswith("error: parametric: chinchilla: its 5 parameters need 6 different points or more, here are 4")
+    assert second.startswith("error: parametric: chinchilla: its 5 parameters need 6 or more different points, got 4")
 
 
 def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_multiverse_writes_its_figure_and_its_universes(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (None, "does not exist; study fit --json prints what it should hold"),
+        (None, "does not exist; study fit --json prints such a file"),
         ("[1]", "holds no keys and values"),
         ('{"law": "chinchilla"}', "holds no law with its options; give what study fit --json prints"),
         ('{"law": "chinchilla", "options": {}}', "fit.json: options.bootstrap: is missing and has no default"),
@@ -232,7 +232,7 @@ def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: P
 
 def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Path) -> None:
     options = ("--law", "chinchilla", "--tokens")
-    few = "error: chinchilla: its 5 parameters need 6 different points or more, here are"
+    few = "error: chinchilla: its 5 parameters need 6 or more different points, got"
     status, _, err = study("fit", runs, *options, "C/0")
     assert (status, err.strip()) == (2, f"{few} 0; left out: 63 rows (C/0 is infinite)")
     data = pd.read_csv(runs)
@@ -264,7 +264,7 @@ def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_other
 def test_a_law_refuses_columns_that_it_does_not_read(study: Any, runs: Path, tmp_path: Path) -> None:
     """FLOPs order the runs, or say what the tokens are, and so are read."""
     options = ("--law", "chinchilla", "--bootstrap", 0)
-    told = "error: --depth, --unique-tokens: is not read: chinchilla is of the loss in parameters and tokens"
+    told = "error: --depth, --unique-tokens: is not used: chinchilla predicts the loss from parameters and tokens"
     unread = ("--depth", "nosuch", "--unique-tokens", "xyz")
     status, out, err = study("fit", runs, *options, "--tokens", "C/(6*N)", *unread)
     assert (status, out, err.strip()) == (2, "", told)

@@ -273,7 +273,7 @@ def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: 
     assert verdict(pairs[1:]).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
     assert found.laws.fits == ()
     assert found.laws.reasons == (
-        "No fit of power-floor: its 3 parameters need 4 different points or more, here are 3 in 6 rows",
+        "No fit of power-floor: its 3 parameters need 4 or more different points, got 3 in 6 rows",
     ), "once, since it holds for both"
     assert "depth from L1-H64-A2-F256 to L2-H64-A2-F256 (norm=pre) at 1M tokens" in " ".join(loss_findings(found))
 

@@ -61,7 +61,7 @@ def test_runs_of_the_same_tokens_have_no_frontier(tmp_path: Path, spread: float)
     path = one_budget(tmp_path / "runs.csv", spread)
     with pytest.raises(InputError) as caught:
         frontiers(TableQuery(RunTable.read(path)))
-    assert str(caught.value) == "compute: how to split it cannot be asked: all 30 rows have the same tokens (4e+07)"
+    assert str(caught.value) == "compute: the best split is undetermined: all 30 rows have the same tokens (4e+07)"
 
 
 def test_the_multiverse_of_compute_refuses_runs_of_the_same_tokens(tmp_path: Path) -> None:
@@ -124,15 +124,19 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
     assert found.agreement == 0.5
     assert found.flips() == {"parameters": 1.0, "loss": 0.0}
     assert found.by_choice()["parameters"] == {"all": 1.0, "without": 0.0}
-    assert "never turning it alone: loss" in found.to_text()
+    assert "never flips it alone: loss" in found.to_text()
 
 
 @pytest.mark.parametrize(
     ("usual", "verdict", "told"),
     [
         (Universe({}, "converged", 0.6, (0.55, 0.65)), "Yes", "Yes, say the usual conventions: 0.6 (0.55 to 0.65)."),
-        (Universe({}, "converged", 0.51, (0.49, 0.53)), "Undecided", "give, 0.51 (0.49 to 0.53), leaves out neither answer."),
-        (Universe({}, "converged", 0.6), "Undecided", "Undecided: what the usual conventions give, 0.6, has no interval."),
+        (
+            Universe({}, "converged", 0.51, (0.49, 0.53)),
+            "Undecided",
+            "give 0.51 (0.49 to 0.53), which rules out neither answer.",
+        ),
+        (Universe({}, "converged", 0.6), "Undecided", "Undecided: the usual conventions give 0.6 without an interval."),
         (Universe({}, "on_bound", None), "Undecided", "Undecided: the usual conventions have no answer (on bound)."),
     ],
 )

@@ -70,8 +70,8 @@ def test_swapped_sizes_are_named() -> None:
     with pytest.raises(InputError) as refused:
         read(frame, roles={"parameters": "D", "tokens": "N"})
     assert [str(problem) for problem in refused.value.problems] == [
-        "--parameters: 'D' is called like tokens: are the two swapped? If not, --any-units",
-        "--tokens: 'N' is called like parameters: are the two swapped? If not, --any-units",
+        "--parameters: 'D' is named like tokens: are the two swapped? If not, --any-units",
+        "--tokens: 'N' is named like parameters: are the two swapped? If not, --any-units",
     ]
     tokens = frame["N"] * np.linspace(20, 200, len(frame))
     values = frame.assign(N=tokens, D=frame["N"])
@@ -83,7 +83,7 @@ def test_swapped_sizes_are_named() -> None:
 def test_a_loss_that_rises_with_size_is_named(sizes: list[str]) -> None:
     frame = table()[[*sizes, "loss"]].assign(loss=lambda t: 12 - t["loss"])
     law = CHINCHILLA if len(sizes) > 1 else LAWS["power"]
-    with pytest.raises(InputError, match=r"loss: rises with parameters.*: is it a score, or is its sign turned"):
+    with pytest.raises(InputError, match=r"loss: rises with parameters.*: is it a score, or is its sign reversed"):
         read_observations(query(frame), law)
     assert len(read_observations(query(frame, any_units=True), law)) == len(frame)
     score = table()[["N", "D"]].assign(score=lambda t: 0.9 - 0.02 * np.log(t["N"] * t["D"] / 1e15))

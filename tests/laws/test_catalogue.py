@@ -94,9 +94,9 @@ def test_derivatives_hold_on_both_sides_of_the_most_useful_parameters() -> None:
 
 
 def test_unknown_law_names_the_nearest_or_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"^--law: 'Chinchila' is no known law; did you mean 'chinchilla'\?$"):
+    with pytest.raises(InputError, match=r"^--law: 'Chinchila' is not a known law; did you mean 'chinchilla'\?$"):
         find_law("Chinchila")
-    with pytest.raises(InputError, match=r"'x' is no known law; known: chinchilla, .*power-floor"):
+    with pytest.raises(InputError, match=r"'x' is not a known law; known: chinchilla, .*power-floor"):
         find_law("x")
     with pytest.raises(InputError, match=r"is missing; known: power, .*chinchilla"):
         find_law(None)

@@ -79,9 +79,7 @@ def test_seeds_of_one_setting_count_as_one() -> None:
     seeds = pd.concat([frame.assign(loss=frame["loss"] + off, experiment="a") for off in (0.0, 0.001, -0.002)])
     points = read(seeds)
     assert (points.cluster, points.n_clusters, points.n_runs) == ("setting", 12, 36)
-    assert points.warnings == (
-        "36 rows are of 12 settings, and rows of a setting count as one; --cluster names what belongs together",
-    )
+    assert points.warnings == ("36 rows are of 12 settings, and rows of a setting count as one; --cluster names the groups",)
     alone = read(seeds.assign(row=range(36)), cluster="row")
     assert (alone.n_clusters, alone.warnings) == (36, ())
 
@@ -132,7 +130,7 @@ def searched() -> pd.DataFrame:
 def test_a_search_is_named_and_its_best_rows_are_kept() -> None:
     found = fitted(searched()).fit
     assert found.status == "weakly_identified"
-    assert "differ in lr, batch, which moves the response: where that is a search, --best-of N,D keeps" in found.reasons[0]
+    assert "differ in lr, batch, which moves the response: if that is a search, --best-of N,D keeps" in found.reasons[0]
     best = read(searched(), best_of="N,D")
     assert len(best) == 12
     np.testing.assert_allclose(np.sort(best.response), np.sort(runs(checkpoints=1, luck=0.002)["loss"]))

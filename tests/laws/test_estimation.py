@@ -229,7 +229,7 @@ def test_too_few_points_and_single_sizes_are_refused_at_once() -> None:
     with pytest.raises(InputError) as refused:
         fit(CHINCHILLA, points)
     told = str(refused.value)
-    assert "5 parameters need 6 different points or more, here are 4" in told
+    assert "5 parameters need 6 or more different points, got 4" in told
     assert "parameters: is 1e+06 in all 4 rows" in told
 
 
@@ -244,7 +244,7 @@ def test_replicates_of_few_sizes_do_not_make_a_law() -> None:
     sizes = np.repeat([1e6, 2e6, 4e6], 5)
     noise = np.random.default_rng(0).normal(0, 0.01, 15)
     points = Observations.of({"parameters": sizes}, 3 * sizes**-0.05 * np.exp(noise))
-    with pytest.raises(InputError, match="3 parameters need 4 different points or more, here are 3 in 15 rows"):
+    with pytest.raises(InputError, match="3 parameters need 4 or more different points, got 3 in 15 rows"):
         fit(LAWS["power-floor"], points)
 
 

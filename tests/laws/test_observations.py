@@ -60,7 +60,7 @@ def test_a_law_needs_one_point_more_than_it_has_parameters_and_repeats_are_no_po
     grid = Observations.of({"parameters": np.array([1.0, 1.0, 2.0, 2.0]), "tokens": np.array([1.0, 2.0, 1.0, 1.0])}, np.ones(4))
     assert grid.settings(LAWS["chinchilla"]) == 3, "of two variables together"
     gone = {"a": "torn", "b": f"{BY_CHOICE}where", "c": f"{BY_CHOICE}where"}
-    with pytest.raises(InputError, match=rf"here are {needed - 1} in {2 * (needed - 1)} rows; left out: 1 row \(torn\)$"):
+    with pytest.raises(InputError, match=rf"got {needed - 1} in {2 * (needed - 1)} rows; left out: 1 row \(torn\)$"):
         replace(twice, excluded=gone).check(law)
     gone |= {"d": "stuck", "e": "stuck"}
     with pytest.raises(InputError, match=r"; left out: 3 rows \(2 of them: stuck\)$"):
@@ -72,7 +72,7 @@ def test_of_no_rows_it_is_said_that_there_are_none_and_nothing_else() -> None:
     with pytest.raises(InputError) as caught:
         Observations.of({name: np.array([]) for name in law.variables}, np.array([])).check(law)
     needed = len(law.parameters) + 1
-    assert str(caught.value).endswith(f" parameters need {needed} different points or more, here are 0")
+    assert str(caught.value).endswith(f" parameters need {needed} or more different points, got 0")
 
 
 def test_rows_are_counted_beside_their_runs_and_what_misses_a_law_together() -> None:

@@ -116,19 +116,19 @@ def test_of_two_conditions_one_may_be_enough_where_the_other_is_missing() -> Non
     [
         ("__import__('os').system('true')", "is not arithmetic or a comparison of columns"),
         ("a.__class__", "has no column 'a.__class__'"),
-        ("(1).real", "'1' is no column"),
+        ("(1).real", "'1' is not a column"),
         ("[x for x in a]", "is not arithmetic or a comparison of columns"),
         ("lambda: 1", "is not arithmetic or a comparison of columns"),
         ("a if a else a", "is not arithmetic or a comparison of columns"),
         ("a;b", "invalid syntax"),
         ("a[0]", "is not arithmetic or a comparison of columns"),
-        ("a is b", "`is` compares no columns"),
+        ("a is b", "`is` does not compare columns"),
         ("a in 1", "`in` needs a column and a list of values"),
         ("a and b == 'x'", "`and`, `or` and `not` join comparisons"),
-        ("a > 1 & a < 3", "join comparisons, which stand in brackets beside & and |"),
+        ("a > 1 & a < 3", "join comparisons, which need brackets beside & and |"),
         ("a = 1", "equality is written =="),
         ("b + 1", "column 'b' holds text"),
-        ("a + 'x'", "'x' is no number"),
+        ("a + 'x'", "'x' is not a number"),
         ("a+" * 600 + "a", "it is longer than 1000 characters"),
     ],
 )
@@ -175,7 +175,7 @@ def test_rows_that_agree_in_all_that_is_read_and_differ_elsewhere_are_told(tmp_p
     points = read(tmp_path, twice)
     told, together = points.warnings
     assert "rows of a setting count as one" in together
-    assert told.startswith("2 rows (row 21, row 22) agree with an earlier one in Model Size, tok, final/loss, though not")
+    assert told.startswith("2 rows (row 21, row 22) equal an earlier row in Model Size, tok, final/loss but differ")
     assert (len(points), points.excluded) == (22, {})
     assert read(tmp_path, twice, where="number < 20").warnings == ()
     assert read(tmp_path, twice.assign(tok=twice["tok"] + 1e3 * twice["number"])).warnings == ()
@@ -199,7 +199,7 @@ def test_rows_without_a_budget_are_left_out_with_reasons(tmp_path: Path, source:
 @pytest.mark.parametrize("source", ORDERS, ids=["budget", "flops"])
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("much", "C: holds a value that is no number (row 3: 'much')"), (-1.0, "must be positive, but is not in row 3 (-1)")],
+    [("much", "C: holds a non-numeric value (row 3: 'much')"), (-1.0, "must be positive, but is not in row 3 (-1)")],
 )
 def test_impossible_budgets_are_refused_with_their_rows(
     tmp_path: Path, source: dict[str, Any], value: str | float, message: str
@@ -226,7 +226,7 @@ def test_clusters_follow_their_column(tmp_path: Path) -> None:
     [
         ({"final/loss": -1.0}, "loss (final/loss): must be positive, but is not in row 1 (-1)"),
         ({"Model Size": 0.0}, "parameters (Model Size): must be positive, but is not in row 1 (0)"),
-        ({"final/loss": "high"}, "final/loss: holds a value that is no number (row 1: 'high')"),
+        ({"final/loss": "high"}, "final/loss: holds a non-numeric value (row 1: 'high')"),
         ({"Model Size": 1e300}, "parameters (Model Size): must be between 1e-100 and 1e+100, but is not in row 1 (1e+300)"),
         ({"final/loss": 1e-200}, "loss (final/loss): must be between 1e-100 and 1e+100, but is not in row 1 (1e-200)"),
     ],
@@ -318,7 +318,7 @@ def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: 
         ("t.csv", b"a,b\n", "has no rows"),
         ("t.csv", b"# of last week\na,b\n1,2\n1,2,3\n", "Expected 2 fields in line 4, saw 3"),
         ("t.csv", b'a,b\n1,2\n"3,4\n', "EOF inside string starting at line 3"),
-        ("t.csv", b"# of last week\n1e6,2e8\n2e6,4e8\n", "t.csv: the first line that is no comment holds numbers, not names"),
+        ("t.csv", b"# of last week\n1e6,2e8\n2e6,4e8\n", "t.csv: the first line after the comments holds numbers, not names"),
         ("t.parquet", b"PAR1garbage", "cannot be read as parquet"),
         ("t.jsonl", b"{not json", "cannot be read as jsonl"),
         ("t.jsonl", b"[" * 100_000, "cannot be read as jsonl: line 1: it is nested too deeply"),

@@ -90,7 +90,7 @@ def test_single_scores_outside_0_to_1_are_named(tmp_path: Path, law: str, role: 
     data = pd.DataFrame({"loss": loss, role: 0.1 + loss / 10})
     data.loc[3, role] = value
     data.to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match=rf"{role}: must be from 0 to 1, but is not in row 4 \({value}\); mend these rows"):
+    with pytest.raises(InputError, match=rf"{role}: must be from 0 to 1, but is not in row 4 \({value}\); correct these rows"):
         read_observations(TableQuery(RunTable.read(tmp_path / "t.csv")), LAWS[law])
 
 
@@ -100,5 +100,5 @@ def test_scores_of_odd_size_are_taken_as_they_are_where_told(table: Path) -> Non
 
 
 def test_too_few_rows_say_so(table: Path) -> None:
-    with pytest.raises(InputError, match="need 6 different points or more"):
+    with pytest.raises(InputError, match="need 6 or more different points"):
         fit_score(TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}, where="N > 8e9 and D > 1e11"))

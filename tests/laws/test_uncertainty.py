@@ -24,7 +24,7 @@ LAW = LAWS["power-floor"]
 
 def test_a_restart_that_gains_a_hundred_millionth_shows_a_failed_fit() -> None:
     assert failures(True, 0.9e-8) == []
-    assert failures(True, 1.1e-8) == ["restarting at the answer lowered the objective by 1.1e-08 of itself"]
+    assert failures(True, 1.1e-8) == ["a restart at the estimate lowered the objective by a relative 1.1e-08"]
     assert failures(False, 0.0) == ["the minimiser stopped before its last step gained nothing"]
 
 
@@ -39,7 +39,7 @@ def test_a_restart_that_gains_a_hundred_millionth_shows_a_failed_fit() -> None:
         ({}, {"alpha": (0.0, 10.0)}, "the interval of alpha ends on its bound of 0 and of 10"),
         ({"floor": (0.01, 2.0)}, {"floor": (0.0, 2.0)}, "the interval of E ends on its bound of 0"),
         ({"failed": 5}, {"failed": 6}, "more than 5% of 100 resamples did not converge"),
-        ({"runs": 6}, {"runs": 5}, "the rows are of 5 runs, too few to tell how runs scatter"),
+        ({"runs": 6}, {"runs": 5}, "the rows are of 5 runs, too few to show how runs scatter"),
     ],
 )
 def test_rows_that_hardly_tell_the_parameters_are_named(sound: dict[str, Any], weak: dict[str, Any], told: str) -> None:
@@ -72,8 +72,8 @@ def test_rows_that_repeat_little_do_not_tell_what_repeats_are_worth() -> None:
     with pytest.raises(InputError) as caught:
         fit(law, repeated(law, 1.0))
     assert str(caught.value) == (
-        "unique_tokens: is no less than tokens in all 36 rows: none repeats, and repeated-tokens asks what repeats give; "
-        "use chinchilla"
+        "unique_tokens: is no less than tokens in all 36 rows: nothing repeats, but repeated-tokens "
+        "measures the value of repeats; use chinchilla"
     )
 
 
@@ -115,5 +115,5 @@ def test_a_fit_that_a_restart_improves_has_failed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(estimation, "minimise", late)
     found = fit(LAWS["power"], points, settings)
     assert found.status == "failed"
-    assert found.reasons[0].startswith("restarting at the answer lowered the objective by ")
+    assert found.reasons[0].startswith("a restart at the estimate lowered the objective by ")
     assert found.estimates == pytest.approx(estimates)

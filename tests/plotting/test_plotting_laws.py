@@ -298,8 +298,8 @@ def test_what_contradicts_an_earlier_fit_is_refused_and_what_adds_to_it_is_not(t
     status, out, err = study("plot", table, "--as", fit, "--into", into, "--law", "power", "--tokens", "C", "--parameters", "N")
     assert (status, out, into.exists()) == (2, "", False)
     assert err.splitlines() == [
-        f"error: --law: is 'power', and {fit} says 'chinchilla'; leave out it or --as",
-        f"error: --tokens: is 'C', and {fit} says 'C/(6*N)'; leave out it or --as",
+        f"error: --law: is 'power', and {fit} says 'chinchilla'; leave out that option or --as",
+        f"error: --tokens: is 'C', and {fit} says 'C/(6*N)'; leave out that option or --as",
     ]
     status, out, _ = study("plot", table, "--as", fit, "--into", into, "--law", "chinchilla", "--where", "N < 1e10")
     assert (status, into.exists()) == (0, True)

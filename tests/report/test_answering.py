@@ -91,7 +91,7 @@ def test_two_budgets_tell_no_exponent_of_the_tokens(tmp_path: Path) -> None:
     answer = undrawn(depth_or_width(tmp_path / "s", budgets=(1e6, 4e6)))
     told = answer.to_dict()
     (first, *_) = told["findings"]["laws"]
-    why = "has 2 values in 24 rows, and chinchilla needs 3: through fewer, a floor of any height goes with some exponent"
+    why = "has 2 values in 24 rows, and chinchilla needs 3: with fewer, any floor fits with some exponent"
     assert first == f"No fit of chinchilla: tokens: {why}."
     assert "chinchilla" not in [law["law"] for law in told["laws"]]
     assert "| chinchilla |" not in answer.to_markdown(), "nor does the table tell any"
@@ -103,7 +103,7 @@ def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
     (folder.fits / "chinchilla.json").write_text("{}")
     answer = checked(folder)
     assert answer.to_dict()["findings"]["laws"] == [
-        "No fit of power-floor: its 3 parameters need 4 different points or more, here are 2 in 4 rows; left out: 6 rows "
+        "No fit of power-floor: its 3 parameters need 4 or more different points, got 2 in 4 rows; left out: 6 rows "
         "(not at the best learning rate of its cell)."
     ]
     assert not (folder.fits / "chinchilla.json").exists()

@@ -248,7 +248,7 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
         ("[" * 100_000, "is not JSON: it is nested too deeply"),
         ("[1]", "holds no keys and values"),
         ("{}", "holds no law"),
-        ('{"law": "powr"}', "y.json: 'powr' is no known law; did you mean 'power'?"),
+        ('{"law": "powr"}', "y.json: 'powr' is not a known law; did you mean 'power'?"),
         ('{"law": "power", "estimates": {"A": "much", "alpha": 0.3}}', "estimates.A: is 'much', not a number"),
         ('{"law": "power", "estimates": {"A": 2, "alpha": 1}, "ranges": {"parameters": 3}}', "ranges.parameters: "),
         ('{"law": "flops", "estimates": {"C": 2, "gamma": 0.3}}', "flops needs flops, which a shape does not have"),
@@ -263,7 +263,7 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
         ),
         (
             '{"law": "power", "columns": {"parameters": "Model Size"}, "estimates": {"A": 2, "alpha": 0.3}}',
-            "columns.parameters: 'Model Size' is none of parameters, parameters_encoder, parameters_non_embedding; say by",
+            "columns.parameters: 'Model Size' is none of parameters, parameters_encoder, parameters_non_embedding; name",
         ),
     ],
 )
