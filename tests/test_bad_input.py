@@ -775,7 +775,7 @@ def test_a_full_disk_is_told_with_the_file(arguments: list[str], file: str, here
         (["--depth", 1, "--width", 100, "--heads", 7], "heads: 7 heads do not divide width 100; 5 would"),
         (["--depth", -1, "--width", 128], "depth: -1 is below the least allowed, 1"),
         (["--depth", 1, "--width", -128], "width: -128 is below the least allowed, 1"),
-        ([""], "'': is no model's name; give one such as bert-base, a file, or a run's folder or id"),
+        ([""], "'': is not a model name; give one such as bert-base, a file, or a run's folder or id"),
         (["bert-base", "--sequence-length", 1000], "--sequence-length: 1000 is not between 1 and positions 512"),
     ],
 )
