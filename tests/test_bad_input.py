@@ -717,7 +717,7 @@ def test_a_ledger_that_lacks_columns_is_named_with_them(here: Path, refusal: Ref
     told = one(refusal.of("multiverse", folder.path))
     assert told.startswith(f"{folder.ledger_file}: lacks state, tokens, as one of another version; `study report` writes it")
     assert one(refusal.of("fit", folder.path, "--law", "power")).startswith(
-        f"{folder.path}: is a ledger without its column 'state'"
+        f"{folder.path}: is a ledger without a 'state' column"
     )
 
 
@@ -732,10 +732,12 @@ def test_text_in_place_of_a_number_of_a_ledger_is_told_with_its_row(column: str,
     ledger[column] = pd.Series([1, "abc"], dtype=object)
     ledger.to_csv("t.csv", index=False)
     told = one(refusal.of("fit", "t.csv", "--law", "power"))
-    assert told.startswith(f"t.csv: {column} of row 2 is 'abc', no number; take the row out, or")
+    assert told.startswith(f"t.csv: {column} of row 2 is 'abc', not a number; remove the row, or")
     ledger.astype({column: str}).to_parquet(folder.ledger_file)
     told = one(refusal.of("multiverse", folder.path))
-    assert told.startswith(f"{folder.ledger_file}: {column} of row 2 is 'abc', no number; take the row out, or `study report`")
+    assert told.startswith(
+        f"{folder.ledger_file}: {column} of row 2 is 'abc', not a number; remove the row, or run `study report`"
+    )
 
 
 def test_a_ledger_with_its_header_twice_is_told_with_the_row(here: Path, refusal: Refusal) -> None:
@@ -745,7 +747,7 @@ def test_a_ledger_with_its_header_twice_is_told_with_the_row(here: Path, refusal
     text = folder.ledger_file.with_suffix(".csv").read_text()
     Path("t.csv").write_text(text + text)
     told = one(refusal.of("fit", "t.csv", "--law", "power"))
-    assert told.startswith("t.csv: recipe.learning_rate of row 2 is 'recipe.learning_rate', no number; take the row out")
+    assert told.startswith("t.csv: recipe.learning_rate of row 2 is 'recipe.learning_rate', not a number; remove the row")
 
 
 @pytest.mark.parametrize(
@@ -774,7 +776,7 @@ def test_a_full_disk_is_told_with_the_file(arguments: list[str], file: str, here
         (["--depth", 1, "--width", 100, "--heads", 7], "heads: 7 heads do not divide width 100; 5 would"),
         (["--depth", -1, "--width", 128], "depth: -1 is below the least allowed, 1"),
         (["--depth", 1, "--width", -128], "width: -128 is below the least allowed, 1"),
-        ([""], "'': is no model's name; give one such as bert-base, a file, or a run's folder or id"),
+        ([""], "'': is not a model name; give one such as bert-base, a file, or a run's folder or id"),
         (["bert-base", "--sequence-length", 1000], "--sequence-length: 1000 is not between 1 and positions 512"),
     ],
 )

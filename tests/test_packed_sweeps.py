@@ -82,7 +82,7 @@ def test_a_packed_run_is_known_by_its_id_and_by_where_its_folder_was(both: tuple
     expected = run.config().architecture
     for name in (str(run.path), run.run_id, run.run_id[:10]):
         assert resolve_architecture(name, packed.path.parent).architecture == expected
-    with pytest.raises(InputError, match="does not exist, and is no model's name"):
+    with pytest.raises(InputError, match="does not exist, and is not a model name"):
         resolve_architecture(str(packed.runs_folder / "0123456789abcdef"), packed.path.parent)
 
 

@@ -1,1 +1,1 @@
-"""The statistics of a sweep: learning rates, paired differences, rankings, laws and scores of its ledger; never torch."""
+"""Statistics of a sweep's ledger: learning rates, paired differences, rankings, laws and scores; never imports torch."""

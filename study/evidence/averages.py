@@ -1,4 +1,4 @@
-"""Which of two variants, or of two shapes of equal parameters, has the lower loss on average over all places of a sweep."""
+"""The mean loss difference of two variants, or of two shapes of equal parameters, over all conditions of a sweep."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from study.evidence.paired import adjust_by_holm, paired_difference
 from study.evidence.seed_scatter import seed_scatter
 
 METHOD = (
-    "Average over conditions: the mean of the differences of one pair over the families in which it was compared, with equal "
-    "weights. Runs of one seed start alike at every budget and may share a trunk, so a seed is one draw in however many "
-    "conditions: losses are averaged over conditions first, with one variance over seeds for both sides where they scatter "
-    "alike. The average leaves out seeds that any cell of either side lacks. Holm's adjustment is over all averages."
+    "Average over conditions: the equally weighted mean of one pair's differences over the families that compare it. Runs of "
+    "one seed have the same initial weights at every budget and may share a trunk, so a seed counts as one draw over all "
+    "conditions: losses are averaged over conditions first, with one variance over seeds for both sides if they scatter "
+    "equally. The average leaves out seeds that any cell of either side lacks. Holm's adjustment covers all averages."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Average(Pair):
-    """The mean difference of a pair over `places`, the families in which it was compared; see METHOD.
+    """The mean difference of a pair over `places`, the families that compare it; see METHOD.
 
-    `least_nats` and `most_nats` are the ends of the families' estimates, at the seeds of the average. `opposed`: some families
-    are decided for the first side and some for the second, so that the average hides what it depends on.
+    `least_nats` and `most_nats` are the extreme family estimates, at the seeds of the average. `opposed`: families decide for
+    either side, so the average hides an interaction.
     """
 
     places: tuple[str, ...]
@@ -37,7 +37,7 @@ class Average(Pair):
 
     @property
     def sides(self) -> str:
-        """What is subtracted from what, and of variants of several shapes what is equal."""
+        """The subtraction in words; for variants of several shapes also what is equal."""
         return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}"
 
     @property
@@ -54,11 +54,10 @@ class Average(Pair):
 
 
 def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tuple[Average, ...]:
-    """The averages of all pairs compared in two families or more, on one validation set and with a seed in common.
+    """Average every pair that two or more families compare on one validation set with a common seed.
 
-    Families without a verdict, since encoders read no word order there, are left out. Sides of equal loss differ significantly
-    in 3% to 4% of draws where both scatter alike (two to four seeds); where one scatters three or ten times as widely, in 5% to
-    7% with three or four seeds and 6% to 11% with two.
+    Families that read no word order are left out. False positives at equal loss: 3% to 4% if both sides scatter equally (two to
+    four seeds); if one scatters 3 or 10 times as widely, 5% to 7% with three or four seeds, 6% to 11% with two.
     """
     named = {cell.name: cell for cell in cells}
     compared = (pair for pair in pairs if pair.status != "reads_no_order")
@@ -68,25 +67,25 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tup
 
 
 def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult]) -> Average | None:
-    """The mean of pairs that compare the same, None where they have no sequences or no seed in common."""
+    """The mean over one pair's families; None without a common seed or a common validation set."""
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
     sides = [cells[pair.first_cell] for pair in pairs], [cells[pair.second_cell] for pair in pairs]
-    common, alike = common_seeds(chain(*sides)), np.full(len(pairs), 1 / len(pairs))
+    common, equal_weights = common_seeds(chain(*sides)), np.full(len(pairs), 1 / len(pairs))
     if not common:
         return None
-    first, second = (weighted_losses(side, alike, common) for side in sides)
+    first, second = (weighted_losses(side, equal_weights, common) for side in sides)
     of_seeds = [[cell.at(common).losses.mean(axis=0) for cell in side] for side in sides]
     estimates = [float((one - other).mean()) for one, other in zip(*of_seeds, strict=True)]
     variances = seed_scatter(cells[pairs[0].first_cell].pool, {"first": first, "second": second}).variances
-    known = [variances[side] for side in ("first", "second")] if len(variances) == 2 else None
+    of_sides = [variances[side] for side in ("first", "second")] if len(variances) == 2 else None
     return Average(
         weighs=pairs[0].weighs,
         equal=pairs[0].equal,
         first=pairs[0].first,
         second=pairs[0].second,
         places=tuple(pair.family for pair in pairs),
-        difference=paired_difference(first, second, known, documents_of(chain(*sides))),
+        difference=paired_difference(first, second, of_sides, documents_of(chain(*sides))),
         reads_order=None if any(pair.reads_order is None for pair in pairs) else True,
         least_nats=min(estimates),
         most_nats=max(estimates),

@@ -1,4 +1,4 @@
-"""Which of two shapes of equal parameters, or of two variants of one shape or size, has the lower loss: one verdict a pair."""
+"""Paired comparisons of shapes at equal parameters and of variants at one shape or size: one verdict per pair."""
 
 from __future__ import annotations
 
@@ -22,35 +22,34 @@ Size = Literal["depth", "width", "ffn", "heads"]
 Equal = Literal["parameters", "depth and parameters", "depth, width and parameters", "depth, FFN ratio and parameters", "shape"]
 
 WEIGHED: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
-"""The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
+"""Sizes by priority: the first in which two shapes differ names their pair."""
 
 EQUAL_BUDGETS_WITHIN = 0.01
-"""Cells of one budget are compared where their whole steps have spent as much of it within this."""
+"""Cells of one budget are compared if their whole steps use equal amounts of it within this."""
 
 METHOD = (
-    "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
-    f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, or depth "
-    "and equal parameters (and width, or FFN ratio, where a variant has several shapes), that of a variant minus that of one "
-    "before it in the sweep file. A budget pays for whole steps; "
-    f"what they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
-    "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, those of "
-    "one document together where runs say which it is (Cameron and Miller 2015), plus over seeds. That over seeds is one for "
-    "all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
-    f"above {ALIKE_ABOVE:.0%}), else of each cell its own; seeds are taken as independent between cells. 95% intervals "
-    "of the sum of two Student's variables, of the sequences and of the seeds (Behrens and Fisher), one pair at a time; a pair "
-    "is decided where Holm's adjusted p, over all pairs, is below 5%. The seeds that chose the learning rate, a third of the "
-    "sweep's or fewer, are among them, which makes the loss too low, by the more the wider the seeds of a cell scatter. "
-    "Intervals are of the chosen rates, and say nothing of a better one that those seeds passed over. There is no verdict on "
-    "shapes of which one reads no word order, nor on variants of which neither does."
+    "Comparison of shapes: loss of the deeper shape (at equal depth the wider, then the one with the larger FFN, then more "
+    f"heads) minus the loss of the other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size. "
+    "Comparison of variants: loss of a variant minus the loss of one before it in the sweep file, at one shape, or at equal "
+    "depth and parameters (and equal width or FFN ratio if a variant has several shapes). A budget pays for whole steps, which "
+    f"must use equal amounts of it within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the shared validation sequences of "
+    "the seed-averaged difference per masked token. Variance: over paired sequences, clustered by document if runs record it "
+    "(Cameron and Miller 2015), plus over seeds. All cells of a budget with about as many tokens share one variance over seeds "
+    f"if they scatter equally (Bartlett's p above {ALIKE_ABOVE:.0%}), else each cell has its own; seeds count as independent "
+    "between cells. The 95% intervals hold for one pair at a time and are those of a sum of two Student's t variables, one for "
+    "sequences and one for seeds (Behrens and Fisher). A pair is decided if Holm's adjusted p, over all pairs, is below 5%. "
+    "The seeds that chose the learning rate, at most a third of the sweep's, are included, which biases the loss downwards, "
+    "the more so the wider a cell's seeds scatter. Intervals apply to the chosen rates and do not cover a better rate that "
+    "those seeds missed. There is no verdict on two shapes if either reads no word order, nor on two variants if neither does."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair(TestedDifference):
-    """Two shapes, or two variants, and the loss of the first minus that of the second.
+    """Two shapes, or two variants, and the loss of the first minus the second.
 
-    `weighs` is, for shapes, the first of WEIGHED in which they differ, of which the first shape has more; for variants, the
-    column in which they differ. `equal` is what both share.
+    `weighs`: for shapes, the first of WEIGHED in which they differ (the first shape has more); for variants, their differing
+    column. `equal`: what both share.
     """
 
     weighs: str
@@ -60,31 +59,31 @@ class Pair(TestedDifference):
 
     @property
     def of_shapes(self) -> bool:
-        """Whether two shapes are compared, not two variants."""
+        """Whether the pair compares shapes, not variants."""
         return self.weighs in WEIGHED
 
     @property
     def first_is_lower(self) -> bool:
-        """Whether the first one's estimated loss is the lower one."""
+        """Whether the first has the lower estimated loss."""
         return self.difference.estimate_nats < 0
 
     @property
     def lower(self) -> str:
-        """The shape or the variant whose estimated loss is lower."""
+        """The shape or variant with the lower estimated loss."""
         return self.first if self.first_is_lower else self.second
 
     @property
     def sides(self) -> str:
-        """What is subtracted from what."""
+        """The subtraction in words."""
         return f"{self.first} − {self.second}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Pair):
-    """One pair of shapes, or of variants of a shape, in one family at one `budget`.
+    """One pair in one family at one `budget`.
 
-    `against` is the first of WEIGHED of which the second shape has more, None where there is none, and for variants. The last
-    two fields say what would decide an undecided pair if its estimate were true; None where that alone would not.
+    `against`: the first of WEIGHED of which the second shape has more; None for variants or without one. The last two fields
+    say what would decide an undecided pair if its estimate were true; None if that alone would not.
     """
 
     family: str
@@ -98,7 +97,7 @@ class Comparison(Pair):
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A cell that a comparison leaves out, and why; `shape` names its variant where variants would be compared."""
+    """A cell left out of comparisons, and why; `shape` names the variant if variants are compared."""
 
     cell: str
     shape: str
@@ -108,7 +107,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """All pairs of a sweep; `reason` says why there are none of shapes where there are none."""
+    """All pairs of a sweep; `reason` says why no shapes are compared, if so."""
 
     pairs: tuple[Comparison, ...]
     left_out: tuple[LeftOut, ...]
@@ -117,36 +116,36 @@ class Comparisons:
 
     @cached_property
     def seed_variances(self) -> SeedVariances:
-        """The seed variance of each cell that has one, by the cell's name."""
+        """Known seed variances by cell name."""
         return seed_variances(self.seed_scatter)
 
     @cached_property
     def seed_variances_beside_other_budgets(self) -> SeedVariances:
-        """Those of differences between budgets."""
+        """Seed variances for differences between budgets, by cell name."""
         return {name: variance for pool in self.seed_scatter for name, variance in pool.beside_other_budgets.items()}
 
     @property
     def compared(self) -> frozenset[str]:
-        """The names of the cells that are in any pair."""
+        """Names of the cells in any pair."""
         return frozenset(name for pair in self.pairs for name in (pair.first_cell, pair.second_cell))
 
     @property
     def weigh_depth_or_width(self) -> bool:
-        """Whether any pair differs in depth or width, so that pairs say what steps in these would."""
+        """Whether any pair differs in depth or width."""
         return any(pair.weighs in ("depth", "width") for pair in self.pairs)
 
 
-def compare(families: Sequence[Family], alike: Sequence[Family] = (), include_unbracketed: bool = False) -> Comparisons:
-    """Compare every two shapes of each family of equal parameters, and every two variants of each family in `alike`.
+def compare(families: Sequence[Family], variants: Sequence[Family] = (), include_unbracketed: bool = False) -> Comparisons:
+    """Compare all shapes within families of equal parameters, and all variants within the families in `variants`.
 
-    A cell needs usable runs and a bracketed learning rate; with `include_unbracketed` any rate will do.
+    A cell needs usable runs and a bracketed learning rate; `include_unbracketed` accepts any rate.
     """
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
     scatter = scatter_of_cells(cell for family in families for cell in family.cells)
     seeds = seed_variances(scatter)
     left_out: dict[tuple[str, str], LeftOut] = {}
-    found: list[Comparison] = []
-    for family in (*equal, *alike):
+    compared: list[Comparison] = []
+    for family in (*equal, *variants):
         reasons = {cell.name: why_left_out(cell, include_unbracketed) for cell in family.cells}
         entering = [cell for cell in family.cells if reasons[cell.name] is None]
         reasons |= {cell.name: _why_unequal(cell, entering) for cell in entering}
@@ -156,18 +155,18 @@ def compare(families: Sequence[Family], alike: Sequence[Family] = (), include_un
         of_several_shapes = len({_sizes(cell) for cell in family.cells}) > 1
         for one, other in combinations(entering, 2):
             if not _equal_budgets(one, other) or (of_several_shapes and _sizes(one) == _sizes(other)):
-                continue  # settings of one shape have a family of their own
+                continue  # variants of one shape have their own family
             first, second = (one, other) if family.column is None and _sizes(one) > _sizes(other) else (other, one)
-            found.append(_comparison(family, first, second, seeds))
-    why_none = None if any(pair.of_shapes for pair in found) else _why_none(equal)
-    pairs = adjust_by_holm(found)
-    known = sum(pair.p_value_holm is not None for pair in pairs)
-    pairs = tuple(_with_remedies(pair, seeds, known) if pair.status == "undecided" else pair for pair in pairs)
+            compared.append(_comparison(family, first, second, seeds))
+    why_none = None if any(pair.of_shapes for pair in compared) else _why_none(equal)
+    pairs = adjust_by_holm(compared)
+    tested = sum(pair.p_value_holm is not None for pair in pairs)
+    pairs = tuple(_add_remedies(pair, seeds, tested) if pair.status == "undecided" else pair for pair in pairs)
     return Comparisons(pairs, tuple(left_out.values()), scatter, why_none)
 
 
 def why_left_out(cell: CellResult, include_unbracketed: bool) -> str | None:
-    """Why comparisons leave a cell out, None where they do not."""
+    """Why comparisons leave a cell out, if so."""
     if not cell.usable:
         return "no usable run at any learning rate"
     if not cell.measured:
@@ -181,15 +180,15 @@ def why_left_out(cell: CellResult, include_unbracketed: bool) -> str | None:
 
 
 def _why_unequal(cell: CellResult, others: Sequence[CellResult]) -> str | None:
-    """Why a cell's spending is too far from every other's to be compared, None where it is not."""
+    """None if another cell uses as much of its budget."""
     if len(others) < 2 or any(other is not cell and _equal_budgets(cell, other) for other in others):
         return None
-    spent = f"its whole steps spend {cell.tokens:,} tokens, {cell.budget_share:.1%} of the budget"
-    return f"{spent}, and those of no other cell as much within {EQUAL_BUDGETS_WITHIN:.0%}"
+    used = f"its whole steps use {cell.tokens:,} tokens, {cell.budget_share:.1%} of the budget"
+    return f"{used}, and no other cell comes within {EQUAL_BUDGETS_WITHIN:.0%} of that"
 
 
 def _equal_budgets(one: CellResult, other: CellResult) -> bool:
-    """Whether two cells of one budget have spent as much: tokens, or shares of a budget of FLOPs or tokens per parameter."""
+    """Whether two cells use equally many tokens, or equal shares of a budget in FLOPs or tokens per parameter."""
     less, more = sorted(cell.tokens if cell.budget.unit in ("tokens", "steps") else cell.budget_share for cell in (one, other))
     return less >= (1 - EQUAL_BUDGETS_WITHIN) * more
 
@@ -209,7 +208,7 @@ def _comparison(family: Family, first: CellResult, second: CellResult, seeds: Se
         first_cell=first.name,
         second_cell=second.name,
         weighs=family.column or next(size for size, one, other in sizes if one > other),
-        equal=_equal(first.architecture, second.architecture) if of_variants else "parameters",
+        equal=_what_both_share(first.architecture, second.architecture) if of_variants else "parameters",
         against=None if of_variants else fewer,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
@@ -217,8 +216,7 @@ def _comparison(family: Family, first: CellResult, second: CellResult, seeds: Se
     )
 
 
-def _equal(first: Architecture, second: Architecture) -> Equal:
-    """What two variants compared at equal parameters have in common."""
+def _what_both_share(first: Architecture, second: Architecture) -> Equal:
     if first.sizes == second.sizes:
         return "shape"
     if first.width == second.width:
@@ -226,8 +224,7 @@ def _equal(first: Architecture, second: Architecture) -> Equal:
     return "depth, FFN ratio and parameters" if ffn_ratio(first) == ffn_ratio(second) else "depth and parameters"
 
 
-def _with_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> Comparison:
-    """An undecided pair, of so many comparisons, with what would decide it."""
+def _add_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> Comparison:
     of_cells = [seeds[pair.first_cell], seeds[pair.second_cell]]
     return replace(
         pair,
@@ -239,5 +236,5 @@ def _with_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> 
 def _why_none(equal: list[Family]) -> str:
     if not equal:
         equal_size = f"equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size)"
-        return f"no two shapes that ran have {equal_size}, budgets and variants"
+        return f"no two shapes that ran have {equal_size} at the same budget and variant"
     return "no group of equal parameters has two cells to compare"

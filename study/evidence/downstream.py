@@ -1,4 +1,4 @@
-"""What downstream scores say of a sweep: each task's trend over the loss, its law and its forecast, and the average."""
+"""Downstream scores of a sweep: each task's trend over the loss, its law and forecast, and the average over tasks."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from study.store.sweep_folder import SweepFolder
 AVERAGE = "average"
 
 SHAPES_HELD_OUT = 0.2
-"""The share of shapes whose scores are held out and forecast: the largest, at least one."""
+"""Share of shapes, the largest and at least one, whose scores are held out and forecast."""
 
 FREE_FROM = 12
-"""From so many shapes on, a law also fits chance and ceiling; from fewer only steepness and place, between chance and 1."""
+"""With this many shapes a law also fits chance and ceiling; below, only steepness and midpoint, between chance and 1."""
 
 FLOOR_FROM = 5
-"""From so many shapes on, a law also fits the floor of the loss."""
+"""With this many shapes a law also fits the floor of the loss."""
 
 _SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
 _LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
@@ -43,7 +43,7 @@ _VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens
 
 @dataclass(frozen=True)
 class Beside:
-    """How many encoders score above what needs no pre-training, and how many below it, beyond noise, of how many compared."""
+    """How many encoders score above and below a baseline without pre-training, beyond noise, of those compared."""
 
     above: int
     below: int
@@ -51,17 +51,17 @@ class Beside:
 
     @classmethod
     def of_sides(cls, sides: pd.Series[float]) -> Beside:
-        """From 1 for an encoder above, −1 for one below, 0 for one within noise, and no number for one not compared."""
+        """Count sides: 1 above, −1 below, 0 within noise, NaN not compared."""
         return cls(int((sides > 0).sum()), int((sides < 0).sum()), int(sides.count()))
 
 
 @dataclass(frozen=True)
 class TaskScores:
-    """One task, or the average over tasks, over the encoders of a sweep: its cells, with one run per pre-training seed.
+    """One task, or the average over tasks, over the cells of a sweep, with one run per pre-training seed.
 
-    `points` are rows of study.evidence.score_points by falling loss. `chance` is the score of the majority class, None where it
-    was not measured. `law` gives the score at a loss. `forecast` is of the largest shapes at their measured loss,
-    `forecast_from_sizes` at the loss that a law of sizes predicts. A text in their place says why there is none.
+    `points`: rows of study.evidence.score_points by falling loss. `chance`: the majority class's score, None if unmeasured.
+    `law` maps loss to score. `forecast`: the largest shapes at their measured loss, `forecast_from_sizes`: at the loss that a
+    law of sizes predicts. Text instead of any of the three says why there is none.
     """
 
     task: str
@@ -75,19 +75,19 @@ class TaskScores:
 
     @property
     def least_p_value(self) -> float:
-        """The p of the trend if scores rose with every fall of the loss: no other order of these encoders has a lower one."""
+        """The trend's lowest p for these encoders: scores rise with every fall of the loss."""
         loss = self.points["loss_nats"].to_numpy(dtype=float)
         return p_value_of(loss, -loss, shapes_of(self.points))
 
     @property
     def is_forecast(self) -> NDArray[np.bool_]:
-        """Of each encoder whether it is one of those that were forecast."""
+        """Whether each encoder was forecast."""
         labels = [one.labels for one in (self.forecast, self.forecast_from_sizes) if isinstance(one, Forecast)]
         return np.isin(observed(self.points).labels, labels)
 
     @property
     def above_untrained(self) -> tuple[int, int]:
-        """How many encoders score above the same architecture untrained and chance, beyond noise, of how many compared."""
+        """Encoders above chance and the same architecture untrained, beyond noise; and the number compared."""
         untrained = self._sides_of_untrained
         above = untrained > 0
         if self.chance is not None:
@@ -101,10 +101,10 @@ class TaskScores:
 
     @property
     def beside_words(self) -> Beside:
-        """The encoders beside a bag of words, whose unmeasured noise over examples is taken to equal theirs.
+        """Encoders beside a bag of words, whose unmeasured noise over examples is assumed equal to theirs.
 
-        If its score were taken as exact, an equal encoder would differ significantly in one draw of six where the two are right
-        on different examples, and in one of ten at a correlation of 0.3.
+        With its score taken as exact, an equal encoder differs significantly in one draw of six if the two are right on
+        different examples, in one of ten at correlation 0.3.
         """
         halves = [replace(noise, over_seeds=0.0, freedom=math.inf).half for noise in self.points["noise"]]
         return Beside.of_sides(self._sides(self.points["bag_of_words"], pd.Series(halves, self.points.index)))
@@ -114,9 +114,9 @@ class TaskScores:
         return self._sides(self.points["random"], self.points["random_half"])
 
     def _sides(self, other: pd.Series[float] | float, half: pd.Series[float] | float = 0.0) -> pd.Series[float]:
-        """For each encoder 1 where it scores above another score beyond noise, −1 below, else 0; NaN without the other.
+        """Per encoder: 1 if above another score beyond noise, −1 if below, else 0; NaN without the other.
 
-        Noise is the root of the summed squares of half its 95% interval and `half`, that of the other.
+        Noise = √(half² + `half`²): half the 95% intervals of the encoder and of the other.
         """
         over = self.points["score"] - other
         noise = np.maximum(np.hypot(self.points["half"], half), SAME)
@@ -125,21 +125,21 @@ class TaskScores:
 
     @property
     def best(self) -> pd.Series[Any]:
-        """The encoder of the highest score."""
+        """The highest-scoring encoder."""
         return self.points.iloc[int(self.points["score"].argmax())]
 
     @property
     def without_scale(self) -> str | None:
-        """Why scores of the task cannot be put between chance and 1, None where they can."""
+        """Why scores cannot be scaled between chance and 1, if so."""
         if self.chance is None:
-            return "its chance was not measured"
+            return "its chance level was not measured"
         return None if self.chance < 1 else "the majority class is always right"
 
     @property
     def normalised(self) -> pd.DataFrame:
         """(score − chance)/(1 − chance) of each encoder, its `noise`, and the same of its `runs`, by cell.
 
-        Every metric is 1 at its best, whatever encoders are scored.
+        Every metric's best value is 1, whichever encoders are scored.
         """
         assert self.chance is not None
         chance, width = self.chance, 1 - self.chance
@@ -152,7 +152,7 @@ class TaskScores:
         return pd.DataFrame(columns).set_axis(self.points["cell"])
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold."""
+        """Plain values for JSON."""
         trend = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
         shown = self.points.drop(columns=["noise", "origins", "run_scores"])
@@ -175,7 +175,7 @@ class TaskScores:
 
 @dataclass(frozen=True)
 class DownstreamEvidence:
-    """The tasks of a sweep by name, and their average where one can be taken; `left_out` says of other tasks why not."""
+    """Tasks by name and their average; `left_out` says why tasks are not in it."""
 
     tasks: tuple[TaskScores, ...]
     average: TaskScores | None
@@ -183,27 +183,26 @@ class DownstreamEvidence:
 
     @property
     def all(self) -> tuple[TaskScores, ...]:
-        """The tasks, and the average behind them."""
+        """The tasks, then the average."""
         return self.tasks if self.average is None else (*self.tasks, self.average)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `fits/downstream.json` holds."""
+        """The content of `fits/downstream.json`."""
         average = None if self.average is None else self.average.to_dict()
         return {"tasks": [task.to_dict() for task in self.tasks], "average": average, "left_out_of_average": self.left_out}
 
 
 def downstream(folder: SweepFolder, ledger: pd.DataFrame) -> DownstreamEvidence | None:
-    """All that the scores of a sweep say, joined to its ledger; None where nothing was scored."""
+    """Analyse a sweep's scores; None if there are none."""
     points = score_points(folder, ledger)
     if points.empty:
         return None
     tasks = tuple(_task(of_task.reset_index(drop=True)) for _, of_task in points.groupby("task", sort=True))
     average, left_out = _average(tasks)
-    return DownstreamEvidence(_corrected(tasks), average, left_out)
+    return DownstreamEvidence(_adjust_by_holm(tasks), average, left_out)
 
 
-def _corrected(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores, ...]:
-    """The tasks with the p of their trends adjusted for one another."""
+def _adjust_by_holm(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores, ...]:
     adjusted = holm([None if task.trend is None else task.trend.p_value for task in tasks])
     return tuple(
         task if task.trend is None else replace(task, trend=replace(task.trend, p_value_holm=p_value))
@@ -235,45 +234,45 @@ def _task(points: pd.DataFrame) -> TaskScores:
 
 
 def _trend(points: pd.DataFrame) -> Trend | None:
-    """The trend over the loss, untested where encoders began as one run, since they share its luck.
+    """The trend over the loss, untested if encoders share an initial run, whose luck they share.
 
-    Encoders that do not follow the loss, in three to six trunks of three or four branches whose luck is as wide as their own
-    scatter, would seem to follow it in 15% to 24% of draws.
+    Otherwise encoders that do not follow the loss would seem to in 15% to 24% of draws: three to six trunks of three or four
+    branches, trunk luck as wide as their own scatter.
     """
     loss, score = (points[column].to_numpy(dtype=float) for column in ("loss_nats", "score"))
-    found = trend(loss, score, list(points["noise"]), shapes_of(points))
-    return found.untested if found is not None and points["origins"].explode().duplicated().any() else found
+    over_loss = trend(loss, score, list(points["noise"]), shapes_of(points))
+    return over_loss.untested if over_loss is not None and points["origins"].explode().duplicated().any() else over_loss
 
 
 def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: Law) -> Forecast | str:
-    """The two-step forecast, or why there is none: encoders of several variants follow no one law of the sizes."""
+    """The two-step forecast, or why none: several variants share no law of the sizes."""
     if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
-        return "none: encoders are of several variants, each of which has a law of the sizes of its own"
+        return "none: the encoders are of several variants, and each variant needs its own law of the sizes"
     of_loss = _law_of_loss(points[~select_largest_runs(observations, SHAPES_HELD_OUT)])
     return forecast_two_steps(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (of_loss, law))
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:
-    """The law of the loss that these encoders suffice for: in tokens too where they vary, with a floor where shapes suffice."""
+    """The richest law determined: in tokens if they vary, with a floor given enough shapes."""
     if points["tokens"].nunique() > 1:
         return LAWS["chinchilla"]
     return LAWS["power-floor" if points["shape"].nunique() >= FLOOR_FROM else "power"]
 
 
 def between(chance: float) -> Law:
-    """The law of a score at a loss between a known chance and 1."""
+    """The law of score over loss between a known chance and 1."""
     free = LAWS["score-of-loss"]
     formula = f"{chance:.4g} + {1 - chance:.4g}/(1 + exp(k·(L − L0)))"
     return ScoreBetween("score-of-loss", formula, free.conventions, free.source, "score", max(chance, 0.0))
 
 
 def shapes_of(points: pd.DataFrame) -> NDArray[np.int64]:
-    """The number of the shape of each encoder."""
+    """Each encoder's shape as a number."""
     return pd.factorize(points["shape"])[0].astype(np.int64)
 
 
 def observed(points: pd.DataFrame) -> Observations:
-    """Scores at losses; cells of one shape go together, and shapes are ordered by the largest training budget."""
+    """Scores at losses, clustered by shape; shapes are ordered by their largest training budget."""
     shapes = shapes_of(points)
     return Observations(
         columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
@@ -288,7 +287,7 @@ def observed(points: pd.DataFrame) -> Observations:
 
 
 def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str, str]]:
-    """The mean over tasks of scores between chance (0) and perfect (1), of encoders that met all those tasks."""
+    """The mean of scores from chance (0) to perfect (1), of encoders scored on all such tasks."""
     reasons = {task.task: why for task in tasks if (why := task.without_scale) is not None}
     used = [task for task in tasks if task.task not in reasons]
     if len(used) < 2:
@@ -313,11 +312,11 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
 
 
 def noises_over_tasks(of_tasks: Sequence[pd.DataFrame]) -> pd.Series[Any]:
-    """The noise of the mean over tasks (TaskScores.normalised) of the cells scored on all of them.
+    """Noise of the mean over tasks (TaskScores.normalised), for cells scored on all of them.
 
-    A lucky run of pre-training is lucky on every task, so runs are averaged over tasks first and their deviation is pooled over
-    cells. A run that lacks a task is left out; a cell counts as many runs as the task with the fewest. Where no cell has two
-    runs of all tasks, seeds of fine-tuning scatter instead, independent between tasks, as examples always are.
+    A lucky pre-training run is lucky on every task: runs are averaged over tasks first, and their deviation is pooled over
+    cells. Runs that lack a task are left out; a cell counts the runs of its scarcest task. If no cell has two such runs,
+    fine-tuning seeds scatter instead, independent between tasks, as examples always are.
     """
     parts = pd.concat([of_task["noise"] for of_task in of_tasks], axis=1).dropna()
     noises = pd.Series([noise_of_mean(of_cell) for of_cell in parts.to_numpy().tolist()], parts.index)

@@ -1,4 +1,4 @@
-"""All that the ledger of a sweep says, gathered once for figures, answers and notebooks."""
+"""Everything a sweep's ledger says, gathered once for figures, answers and notebooks."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 
 MOST_PANELS = 8
-"""A figure of more panels than these is not read."""
+"""Maximum number of panels of a figure."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A sweep's ledger and what follows from it.
+    """A sweep's ledger and the results derived from it.
 
-    `include_unbracketed`: comparisons take in cells whose best learning rate lies at an edge of the tried range.
+    `include_unbracketed`: comparisons include cells whose best rate is at an edge of the tried range.
     """
 
     folder: SweepFolder
@@ -52,63 +52,63 @@ class Evidence:
 
     @cached_property
     def averages(self) -> tuple[Average, ...]:
-        """The pairs compared under several conditions, averaged over them."""
+        """Pairs averaged over conditions."""
         return averages_of(self.comparisons.pairs, self.cells)
 
     @cached_property
     def gains(self) -> tuple[Gain, ...]:
-        """What steps to a larger size bought."""
+        """Steps to a larger size."""
         return gains_of(self.cells, self.comparisons.seed_variances)
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
-        """What layers cut off a trained encoder cost."""
+        """Layers cut off a trained encoder."""
         return cuts_of(self.cells, self.comparisons.seed_variances)
 
     @cached_property
     def token_gains(self) -> tuple[TokenGain, ...]:
-        """What steps to a larger budget bought."""
+        """Steps to a larger budget."""
         return token_gains_of(self.cells, self.comparisons.seed_variances_beside_other_budgets)
 
     @cached_property
     def rises(self) -> tuple[Rise, ...]:
-        """Where a doubling of the tokens buys more than the one before, among the cells that comparisons take in."""
-        taken_in = [cell for cell in self.cells if why_left_out(cell, self.include_unbracketed) is None]
-        return rises_of(taken_in, self.comparisons.seed_variances_beside_other_budgets)
+        """Neighbouring steps in tokens, among the cells that comparisons include."""
+        included = [cell for cell in self.cells if why_left_out(cell, self.include_unbracketed) is None]
+        return rises_of(included, self.comparisons.seed_variances_beside_other_budgets)
 
     @cached_property
     def front(self) -> tuple[CellResult, ...]:
-        """The cells that no other of the same budget and validation set beats."""
+        """The Pareto front of each budget and validation set."""
         return pareto_front(self.cells)
 
     @cached_property
     def laws(self) -> SweepLaws:
-        """The laws that the ledger suffices for, fitted at the first call."""
+        """The fitted laws, computed at the first call."""
         return sweep_laws(self.folder.path, self._in_order, self._settings, searched=isinstance(self.sweep, SearchSweep))
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The filters that select each variant with a law of its own, as --where takes them; empty where one law fits all."""
+        """--where filters of variants with separate laws; empty if one law fits all."""
         if self.ledger.empty:
             return ()
         used = usable(self._in_order, self.sweep.choosing_seeds)
-        apart = differing_columns(used, self._settings)
-        return tuple(where for where, _ in by_variant(used, apart)) if apart else ()
+        differing = differing_columns(used, self._settings)
+        return tuple(where for where, _ in by_variant(used, differing)) if differing else ()
 
     @property
     def _settings(self) -> list[str]:
-        """The columns of what differs beside shapes and budgets."""
         return list(self.cells[0].settings) if self.cells else []
 
     @property
     def _in_order(self) -> pd.DataFrame:
-        """The ledger in the order of the cells."""
-        places = {cell.name: place for place, cell in enumerate(self.cells)}
-        return self.ledger.sort_values("cell", key=lambda names: names.map(places), kind="stable") if places else self.ledger
+        positions = {cell.name: position for position, cell in enumerate(self.cells)}
+        return (
+            self.ledger.sort_values("cell", key=lambda names: names.map(positions), kind="stable") if positions else self.ledger
+        )
 
     @cached_property
     def downstream(self) -> DownstreamEvidence | None:
-        """What downstream scores say, fitted at the first call; None where nothing was scored."""
+        """Downstream scores, analysed at the first call; None without any."""
         return downstream(self.folder, self.ledger)
 
     @property
@@ -122,22 +122,19 @@ class Evidence:
         return self.ledger.drop(index=self.excluded.index)
 
     def panels(self) -> dict[str, tuple[CellResult, ...]]:
-        """The cells of each panel of a figure: one per family, or one per budget beyond MOST_PANELS.
-
-        Families whose sizes read alike share a panel.
-        """
+        """The cells of each panel: one per family label, or one per budget beyond MOST_PANELS."""
         if len(self.families) <= MOST_PANELS:
-            alike = grouped(self.families, lambda family: family.label)
-            return {label: tuple(cell for family in families for cell in family.cells) for label, families in alike.items()}
+            by_label = grouped(self.families, lambda family: family.label)
+            return {label: tuple(cell for family in families for cell in family.cells) for label, families in by_label.items()}
         return {budget_words(budget): tuple(cells) for budget, cells in by_budget(self.cells).items()}
 
     def half_width(self, cell: CellResult) -> float | None:
-        """Half the 95% interval of a cell's mean over seeds (nats), None where these are unknown or nothing was trained."""
+        """Half the 95% interval of a cell's mean (nats); None if unknown or untrained."""
         variance = self.comparisons.seed_variances.get(cell.name)
         return half_width(variance, len(cell.runs)) if variance is not None and cell.tokens else None
 
     def losses(self, cell: CellResult) -> dict[str, Any]:
-        """What every figure of cells shows of one: mean loss over seeds, half its 95% interval, n, tokens, and plateau."""
+        """A cell's values in figures: mean loss over seeds, half its 95% interval, n, tokens, plateau."""
         return {
             "loss_nats": cell.loss_nats,
             "half_nats": self.half_width(cell),
@@ -148,17 +145,17 @@ class Evidence:
 
     @property
     def runs_started(self) -> int:
-        """Runs whose folder is there, ended or not."""
+        """The number of run folders, finished or not."""
         return len(self.folder.runs())
 
     @property
     def runs_open(self) -> int:
-        """Unfinished runs of the sweep as last launched, which the next launch continues."""
+        """Unfinished runs of the last launch, which the next continues."""
         ended = {*self.ledger["run_id"]}
         return sum(run.run_id not in ended and not self._is_foreign(run) for run in self.folder.runs())
 
     def _is_foreign(self, run: RunFolder) -> bool:
-        """Whether an open run is in no cell of the sweep as last launched, by the texts of the ended runs."""
+        """Whether an open run is in no cell of the last launch, given the texts of ended runs."""
         cells, texts = self.folder.cells(), self.ledger.get("data_fingerprint", pd.Series(dtype=str)).dropna().unique()
         try:
             config = run.config()
@@ -169,27 +166,27 @@ class Evidence:
 
     @cached_property
     def first_runs(self) -> pd.DataFrame:
-        """The ledger's row of the first run of each usable cell, by the cell's name."""
+        """Ledger row of each usable cell's first run, by cell name."""
         first = {cell.name: cell.runs[0] for cell in self.cells if cell.usable}
         return self.ledger.set_index("run_id").loc[[*first.values()]].set_axis([*first])
 
     def counted(self, count: str) -> dict[str, float]:
-        """What the ledger says in a column that counts parameters or FLOPs, by the name of each usable cell."""
+        """A ledger column of parameters or FLOPs, by usable cell name."""
         return {str(name): size for name, size in self.first_runs[count].items()} if len(self.first_runs) else {}
 
     def learning_rates(self) -> dict[str, Any]:
-        """What `fits/learning_rate.json` holds: every cell's rate search."""
+        """The content of `fits/learning_rate.json`."""
         return {"cells": [cell.to_dict() | {"search": asdict(cell.rates)} for cell in self.cells]}
 
     def differences(self) -> dict[str, Any]:
-        """What `fits/paired_differences.json` holds: comparisons, cuts, gains, their rises, and the cells on the front."""
-        found = self.comparisons
+        """The content of `fits/paired_differences.json`."""
+        comparisons = self.comparisons
         return {
-            "pairs": [pair.to_dict() | {"budget": budget_words(pair.budget)} for pair in found.pairs],
+            "pairs": [pair.to_dict() | {"budget": budget_words(pair.budget)} for pair in comparisons.pairs],
             "averages": [average.to_dict() for average in self.averages],
-            "left_out": [asdict(cell) for cell in found.left_out],
-            "seed_scatter": [_scatter(scatter) for scatter in found.seed_scatter],
-            "reason": found.reason,
+            "left_out": [asdict(cell) for cell in comparisons.left_out],
+            "seed_scatter": [_scatter_to_dict(scatter) for scatter in comparisons.seed_scatter],
+            "reason": comparisons.reason,
             "method": METHOD,
             "gains": [gain.to_dict() | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains],
             "cuts": [asdict(cut) for cut in self.cuts],
@@ -201,11 +198,7 @@ class Evidence:
         }
 
 
-def _scatter(scatter: SeedScatter) -> dict[str, Any]:
-    """How the cells of a pool scatter, as plain values: whether alike, and each variance with its cells.
-
-    Empty where nothing was trained.
-    """
+def _scatter_to_dict(scatter: SeedScatter) -> dict[str, Any]:
     cells = grouped(scatter.variances, scatter.variances.__getitem__) if scatter.pool.budget.amount else {}
     return {
         "budget": budget_words(scatter.pool.budget),
@@ -217,26 +210,26 @@ def _scatter(scatter: SeedScatter) -> dict[str, Any]:
 
 
 def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
-    """The evidence in a sweep's ledger, as last written.
+    """Gather the evidence in a sweep's ledger.
 
-    Raises InputError where the folder has no readable sweep.yaml, no ledger, or one with text in place of a number.
+    Raises InputError without a readable sweep.yaml or ledger, or for text in place of a number.
     """
     sweep, ledger = folder.sweep(), folder.read_ledger()
     check_ledger(ledger, str(folder.ledger_file))
     cells = cells_of(folder, ledger)
     families = families_of(cells)
-    alike = variant_families(cells, listed_values(sweep)) if isinstance(sweep, CellSweep) else []
-    comparisons = compare(families, alike, include_unbracketed)
+    of_variants = variant_families(cells, listed_values(sweep)) if isinstance(sweep, CellSweep) else []
+    comparisons = compare(families, of_variants, include_unbracketed)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, include_unbracketed)
 
 
 def save_fits(evidence: Evidence) -> None:
-    """Write `fits/learning_rate.json`, `paired_differences.json`, one file a law and, of downstream scores, `downstream.json`.
+    """Write `fits/learning_rate.json`, `paired_differences.json`, one file per law and, with scores, `downstream.json`.
 
-    Files of what is no more are removed.
+    Removes files of fits that no longer exist.
     """
     files = {"learning_rate": evidence.learning_rates(), "paired_differences": evidence.differences()}
-    files |= {file_name(found.name): found.to_dict() for found in evidence.laws.fits}
+    files |= {file_name(law_fit.name): law_fit.to_dict() for law_fit in evidence.laws.fits}
     if evidence.downstream is not None:
         files["downstream"] = evidence.downstream.to_dict()
     for law in (*LAWS, "downstream"):

@@ -1,4 +1,4 @@
-"""The families of a sweep's cells: those that are compared with each other, of equal parameters or of one shape."""
+"""Families of a sweep's cells, compared with each other: cells of equal parameters, or variants."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True)
 class Family:
-    """Cells that belong together: those of equal parameters, variant and budget, or else those of one budget.
+    """Cells of equal parameters, variant and budget, or else all cells of one budget.
 
-    `size` names the parameters and the variant, empty where they differ. In a family of variants (variant_families), which
-    differ in the ledger's `column`, it names the shape, or the depth and the parameters.
+    `size` names parameters and variant; empty if they differ. In a family of variants (variant_families), differing in the
+    ledger's `column`, it names the shape, or the depth and parameters.
     """
 
     size: str
@@ -34,7 +34,7 @@ class Family:
 
     @property
     def equal_parameters(self) -> bool:
-        """Whether the cells may be compared as shapes of one size."""
+        """Whether the cells compare as shapes of one size."""
         return bool(self.size)
 
     @property
@@ -43,14 +43,14 @@ class Family:
         return f"{self.size}, {budget_words(self.budget)}" if self.size else budget_words(self.budget)
 
     def side(self, cell: CellResult) -> str:
-        """What a cell of the family is compared as: its shape, or its variant."""
+        """A cell's shape or variant."""
         return (
             cell.architecture.shape_name if self.column is None else describe_knobs({self.column: cell.settings[self.column]})
         )
 
 
 def families_of(cells: tuple[CellResult, ...]) -> tuple[Family, ...]:
-    """The families of a sweep: groups of equal parameters where any holds two shapes, else one family a budget."""
+    """Group cells by equal parameters if any group holds two shapes, else by budget."""
     equal = tuple(_equal_parameters(cells))
     if any(len(family.cells) > 1 for family in equal):
         return equal
@@ -58,27 +58,26 @@ def families_of(cells: tuple[CellResult, ...]) -> tuple[Family, ...]:
 
 
 def variant_families(cells: Sequence[CellResult], listed: Mapping[str, Sequence[object]]) -> list[Family]:
-    """The cells of one budget and validation set that differ in one knob alone, in the order `listed`.
+    """Group cells of one budget and validation set that differ in one knob only, in the order `listed`.
 
     They share a shape; variants of the architecture, which may cost parameters, share depth and parameters.
     """
-    places = {cell.name: place for place, cell in enumerate(cells)}
+    positions = {cell.name: position for position, cell in enumerate(cells)}
     columns = dict.fromkeys(column for cell in cells for column in cell.settings)
-    found = [family for column in columns for family in _variant_families(cells, column, listed.get(column, ()))]
-    return sorted(found, key=lambda family: min(places[cell.name] for cell in family.cells))
+    families = [family for column in columns for family in _variant_families(cells, column, listed.get(column, ()))]
+    return sorted(families, key=lambda family: min(positions[cell.name] for cell in family.cells))
 
 
 def _variant_families(cells: Sequence[CellResult], column: str, listed: Sequence[object]) -> Iterator[Family]:
-    """The families whose cells differ in this column."""
     ordered = sorted(cells, key=lambda cell: variant_order(cell.settings[column], listed))
     same = grouped(ordered, lambda cell: (cell.variant_without(column), cell.budget, cell.validation))
     for (others, budget, _), members in same.items():
-        for name, alike in _alike(members, column):
-            yield Family(", ".join(filter(None, (name, others))), budget, tuple(alike), column)
+        for name, comparable in _comparable_variants(members, column):
+            yield Family(", ".join(filter(None, (name, others))), budget, tuple(comparable), column)
 
 
-def _alike(cells: Sequence[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
-    """The cells of each shape, and of each depth and size with several shapes, one a variant; with what they share."""
+def _comparable_variants(cells: Sequence[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
+    """What cells share, and the cells: of each shape, and of each depth and size with several shapes; one a variant."""
     for shape, members in grouped(cells, lambda cell: cell.architecture.shape_name).items():
         of_shape = [cell for cell, *_ in grouped(members, lambda cell: str(cell.settings[column])).values()]
         least, most = min(cell.parameters for cell in of_shape), max(cell.parameters for cell in of_shape)
@@ -95,10 +94,10 @@ def _alike(cells: Sequence[CellResult], column: str) -> Iterator[tuple[str, list
 
 
 def _matched(cells: list[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
-    """The cells of one depth and size, one a variant and not all of one shape, with what more they share.
+    """Cells of one depth and size, one a variant, of several shapes, with what else they share.
 
-    Where a variant has several shapes, they are matched by width (as GeGLU's smaller FFN with GELU's) and by FFN ratio: a lower
-    loss at one width may come from the ratio, which the other variant could have too.
+    If a variant has several shapes, match by width (GeGLU's smaller FFN with GELU's) and by FFN ratio: a lower loss at one
+    width may come from the ratio, which the other variant could share.
     """
     if _one_per_variant(cells, column):
         yield "", cells
@@ -114,25 +113,23 @@ def _matched(cells: list[CellResult], column: str) -> Iterator[tuple[str, list[C
 
 
 def ffn_ratio(architecture: Architecture) -> float:
-    """The FFN's size over the width, to one decimal, since solved widths only come near the ratio given."""
+    """FFN size ÷ width, to one decimal, since solved widths are approximate."""
     return round(architecture.ffn / architecture.width, 1)
 
 
 def _one_per_variant(cells: Sequence[CellResult], column: str) -> bool:
-    """Whether cells differ in their variant from one another, and not all have one shape."""
     settings, shapes = {str(cell.settings[column]) for cell in cells}, {cell.architecture.sizes for cell in cells}
     return len(settings) == len(cells) and len(shapes) > 1
 
 
 def _equal_parameters(cells: tuple[CellResult, ...]) -> Iterator[Family]:
-    """Cells of one variant and budget that have equal parameters, from the smallest on."""
     for (setting, budget), members in by_variant_and_budget(cells).items():
         for family in of_equal_size(members, lambda cell: cell.parameters_non_embedding):
             yield _family(family, budget, setting)
 
 
 def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Iterator[list[ItemT]]:
-    """The items from the smallest on, in groups of equal size within EQUAL_WITHIN."""
+    """Group items within EQUAL_WITHIN, smallest first."""
     rest = sorted(items, key=size)
     while rest:
         most = size(rest[0]) * EQUAL_SPAN
@@ -142,7 +139,6 @@ def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Ite
 
 
 def _size(cells: Iterable[CellResult]) -> str:
-    """The parameters of cells of equal size in words."""
     return f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
 
 

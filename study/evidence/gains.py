@@ -1,4 +1,4 @@
-"""What larger sizes, more tokens and layers cut off change in the loss; Pareto fronts of loss against size and FLOPs."""
+"""Loss differences from larger sizes, more tokens and cut layers; Pareto fronts of loss against size and FLOPs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from study.evidence.paired import Contrast, Difference, TestedDifference, adjust
 from study.evidence.seed_scatter import SeedVariances
 
 START = "recipe.start"
-"""The column of a ledger that says which run's weights a run begins with, and which of its layers."""
+"""Ledger column: the run, and its layers, that supply a run's initial weights."""
 
 _HELD: dict[str, Callable[[CellResult], tuple[float, ...]]] = {
     "depth": lambda cell: (cell.architecture.width, cell.architecture.heads, cell.architecture.ffn),
     "width": lambda cell: (cell.architecture.depth, cell.architecture.ffn / cell.architecture.width),
     "ffn": lambda cell: (cell.architecture.depth, cell.architecture.width, cell.architecture.heads),
 }
-"""What two cells share that differ in one size only; the FFN keeps its ratio to the width, and of heads see gains_of."""
+"""What two cells that differ in one size share; the FFN keeps its ratio to the width. For heads see gains_of."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain(TestedDifference):
-    """Two neighbouring cells that differ in one size: the larger minus the smaller in loss and in `parameters_encoder`."""
+    """Two neighbouring cells that differ in one size: larger minus smaller, in loss and in `parameters_encoder`."""
 
     axis: str
     smaller: str
@@ -46,23 +46,23 @@ class Gain(TestedDifference):
 
     @property
     def step(self) -> str:
-        """What is made larger, from what to what, in words."""
+        """The step in words."""
         return f"{self.axis} from {self.smaller} to {shape_and_variant(self.larger, self.setting)} at {self.budget}"
 
     @property
     def nats_lowered_per_million(self) -> float:
-        """Loss lowered for each million parameters added to the encoder, in nats per masked token."""
+        """Loss reduction per million added encoder parameters, in nats per masked token."""
         return -self.difference.estimate_nats / (self.parameters_added / 1e6)
 
 
 def gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Gain, ...]:
-    """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter.
+    """Every step to the next larger depth, width or FFN, all else equal, ranked by loss reduction per added parameter.
 
-    With the width the FFN grows in proportion, and heads follow as the shapes have them; where a width was tried with several
-    numbers of heads, steps in width keep the heads. Steps that add no parameters, as depth does in shared layers, are left out.
+    The FFN grows in proportion to the width, and heads follow the shapes; if a width has several numbers of heads, steps in
+    width keep the heads. Steps that add no parameters (depth with shared layers) are left out.
     """
     usable = measured(cells)
-    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, usable)]
+    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _neighbours(axis, usable)]
     gains = [gain for gain in gains if gain.parameters_added > 0]
     return adjust_by_holm(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
 
@@ -70,33 +70,32 @@ def gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Gain, .
 def pareto_front(
     cells: Sequence[CellResult], size: Callable[[CellResult], float] = lambda cell: cell.parameters
 ) -> tuple[CellResult, ...]:
-    """The cells that no other of the same budget and validation set beats: as small, by default in `parameters`, at lower loss.
+    """The cells of each budget and validation set that no other beats: as small, by `size`, at lower loss.
 
-    Budgets of fewer tokens come first; within one, sizes rise and losses fall.
+    Fewest tokens first; within a budget, sizes rise and losses fall.
     """
     usable = sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens)
     groups = grouped(usable, lambda cell: (cell.budget, cell.validation))
-    return tuple(chain.from_iterable(_falling(alike, size) for alike in groups.values()))
+    return tuple(chain.from_iterable(_pareto(members, size) for members in groups.values()))
 
 
 def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], ...]:
-    """For each shape and variant but for the teacher, the cells that no other beats: lower loss for as few `train_flops`.
+    """For each shape and variant, ignoring the teacher, the Pareto front of loss against `train_flops`.
 
-    Only where teachers make equal tokens cost other FLOPs; ordered by FLOPs.
+    Only if teachers give equal tokens different FLOPs.
     """
 
-    def but_for_the_teacher(cell: CellResult) -> tuple[object, ...]:
+    def except_teacher(cell: CellResult) -> tuple[object, ...]:
         return cell.architecture, cell.validation, cell.variant_without("recipe.teacher")
 
     return tuple(
-        tuple(_falling(alike, lambda cell: cell.train_flops))
-        for alike in grouped((cell for cell in cells if cell.usable), but_for_the_teacher).values()
-        if len({cell.tokens for cell in alike}) < len({(cell.tokens, cell.train_flops) for cell in alike})
+        tuple(_pareto(members, lambda cell: cell.train_flops))
+        for members in grouped((cell for cell in cells if cell.usable), except_teacher).values()
+        if len({cell.tokens for cell in members}) < len({(cell.tokens, cell.train_flops) for cell in members})
     )
 
 
-def _falling(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
-    """In the order of their costs the cells with a lower loss than all before."""
+def _pareto(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
     lowest = inf
     for cell in sorted(cells, key=lambda cell: (cost(cell), cell.losses.mean())):
         if (loss := cell.losses.mean()) < lowest:
@@ -104,8 +103,7 @@ def _falling(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -
             yield cell
 
 
-def _steps(axis: str, cells: Sequence[CellResult]) -> Iterator[tuple[CellResult, CellResult]]:
-    """Neighbours along one size among the cells that share the rest."""
+def _neighbours(axis: str, cells: Sequence[CellResult]) -> Iterator[tuple[CellResult, CellResult]]:
     ladders = grouped(cells, lambda cell: (cell.setting, cell.budget, _HELD[axis](cell)))
     for ladder in [part for whole in ladders.values() for part in _by_heads(axis, whole)]:
         ladder.sort(key=lambda cell: (_size(axis, cell), cell.name))
@@ -113,7 +111,7 @@ def _steps(axis: str, cells: Sequence[CellResult]) -> Iterator[tuple[CellResult,
 
 
 def _by_heads(axis: str, ladder: list[CellResult]) -> list[list[CellResult]]:
-    """A ladder as it is where each size has one number of heads, else a ladder for each number."""
+    """One ladder if each size has one number of heads, else one per number."""
     rungs = {(_size(axis, cell), cell.architecture.heads) for cell in ladder}
     if len(rungs) == len({size for size, _ in rungs}):
         return [ladder]
@@ -143,9 +141,9 @@ def _gain(axis: str, smaller: CellResult, larger: CellResult, seeds: SeedVarianc
 
 @dataclass(frozen=True, kw_only=True)
 class TokenGain(TestedDifference):
-    """One shape at two neighbouring budgets, `shorter` and `longer` as given: the longer minus the shorter in loss.
+    """One shape at two neighbouring budgets, `shorter` and `longer` as given: longer minus shorter in loss.
 
-    Seeds count as independent, which is cautious where one trunk serves both budgets.
+    Seeds count as independent, which is conservative for a shared trunk.
     """
 
     shape: str
@@ -157,21 +155,21 @@ class TokenGain(TestedDifference):
 
     @property
     def step(self) -> str:
-        """Which shape goes from which budget to which, in words."""
+        """The step in words."""
         return f"{shape_and_variant(self.shape, self.setting)} from {self.shorter} to {self.longer}"
 
     @property
     def nats_lowered_per_doubling(self) -> float:
-        """Loss lowered by each doubling of the tokens, in nats per masked token."""
+        """Loss reduction per doubling of the tokens, in nats per masked token."""
         return -self.difference.estimate_nats / log2(self.more_tokens / self.fewer_tokens)
 
 
 @dataclass(frozen=True)
 class Rise:
-    """Two neighbouring steps in tokens of one shape: what a doubling buys in the later minus what it buys in the earlier.
+    """Two neighbouring steps in tokens of one shape: gain per doubling in the later minus the earlier.
 
-    Under E + B·D^−beta each doubling buys less: where `nats_per_doubling` is significantly above zero, no such law holds, if
-    each cell has its best learning rate. The interval is for these two steps; `p_value_holm` is adjusted over the sweep.
+    Under E + B·D^−beta each doubling gains less: a significantly positive `nats_per_doubling` excludes such a law, if each cell
+    has its best learning rate. The interval is for these two steps; `p_value_holm` is adjusted over the sweep.
     """
 
     earlier: TokenGain
@@ -181,34 +179,33 @@ class Rise:
 
     @property
     def decided(self) -> bool:
-        """Whether a doubling buys more in the later step, beyond chance."""
+        """Whether the later step gains significantly more per doubling."""
         return self.nats_per_doubling.estimate > 0 and self.p_value_holm is not None and self.p_value_holm < 1 - CONFIDENCE
 
 
 def token_gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[TokenGain, ...]:
-    """Every step of a shape to the next larger budget of tokens, all else equal, in the order of the cells."""
+    """Every step of a shape to the next larger number of tokens, all else equal."""
     return adjust_by_holm([_token_gain(fewer, more, seeds) for ladder in _ladders(cells) for fewer, more in pairwise(ladder)])
 
 
 def rises_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Rise, ...]:
-    """Every two neighbouring steps in tokens of a shape, in the order of the cells."""
-    found = []
+    """Every two neighbouring steps in tokens of a shape."""
+    rises = []
     for ladder in _ladders(cells):
         steps = pairwise([_token_gain(fewer, more, seeds) for fewer, more in pairwise(ladder)])
         triples = zip(ladder, ladder[1:], ladder[2:], strict=False)
-        found += [Rise(*two, _rise(three, seeds)) for two, three in zip(steps, triples, strict=True)]
-    adjusted = holm([rise.nats_per_doubling.p_value for rise in found])
-    return tuple(replace(rise, p_value_holm=p_value) for rise, p_value in zip(found, adjusted, strict=True))
+        rises += [Rise(*two, _rise(three, seeds)) for two, three in zip(steps, triples, strict=True)]
+    adjusted = holm([rise.nats_per_doubling.p_value for rise in rises])
+    return tuple(replace(rise, p_value_holm=p_value) for rise, p_value in zip(rises, adjusted, strict=True))
 
 
 def _ladders(cells: Sequence[CellResult]) -> Iterator[list[CellResult]]:
-    """The cells of each shape and variant by their tokens, one for each number of tokens."""
-    for alike in grouped(measured(cells), lambda cell: (cell.setting, cell.architecture)).values():
-        yield [first for _, (first, *_) in sorted(grouped(alike, lambda cell: cell.tokens).items())]
+    """The cells of each shape and variant, one per number of tokens, ascending."""
+    for members in grouped(measured(cells), lambda cell: (cell.setting, cell.architecture)).values():
+        yield [first for _, (first, *_) in sorted(grouped(members, lambda cell: cell.tokens).items())]
 
 
 def _token_gain(fewer: CellResult, more: CellResult, seeds: SeedVariances) -> TokenGain:
-    """A step between budgets; without an interval where either has no seed replicates."""
     return TokenGain(
         shape=fewer.architecture.shape_name,
         setting=fewer.setting,
@@ -221,7 +218,7 @@ def _token_gain(fewer: CellResult, more: CellResult, seeds: SeedVariances) -> To
 
 
 def _rise(ladder: tuple[CellResult, CellResult, CellResult], seeds: SeedVariances) -> Contrast:
-    """By how much more a doubling lowers the loss from the second cell to the third than from the first to the second."""
+    """The later gain per doubling minus the earlier."""
     few, more, most = (log2(cell.tokens) for cell in ladder)
     earlier, later = 1 / (more - few), 1 / (most - more)
     weights = np.array([-earlier, earlier + later, -later])
@@ -230,9 +227,9 @@ def _rise(ladder: tuple[CellResult, CellResult, CellResult], seeds: SeedVariance
 
 @dataclass(frozen=True)
 class Cut:
-    """An encoder that started without `layers` of a trained one, minus the one that started with all, after equal budgets.
+    """An encoder initialised without `layers` of a trained one, minus the one initialised with all, at equal budgets.
 
-    The interval in `difference` is for this pair alone.
+    The interval is for this pair alone.
     """
 
     whole: str
@@ -244,7 +241,7 @@ class Cut:
 
 
 def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...]:
-    """Every cell that begins without layers of its donor, beside the cell that begins with all of them; the least cut first."""
+    """Every cell initialised from part of a run's layers, minus the one from all; fewest cut layers first."""
     usable = measured(cells)
     whole = {_lineage(cell): cell for cell in usable if cell.layers_cut == 0}
     cuts = [_cut(whole[_lineage(cell)], cell, seeds) for cell in usable if cell.layers_cut and _lineage(cell) in whole]
@@ -252,13 +249,13 @@ def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...
 
 
 def under_every_start(shown: Sequence[CellResult], cells: Sequence[CellResult]) -> Iterator[CellResult]:
-    """The cells that are shown, those with all layers of a donor under the name of each start from it among all `cells`."""
-    begun = grouped((cell for cell in cells if cell.layers_cut is not None), _lineage)
+    """The cells shown; one with all layers of a run appears under every start from it among all `cells`."""
+    started = grouped((cell for cell in cells if cell.layers_cut is not None), _lineage)
     for cell in shown:
         if cell.layers_cut != 0 or START not in cell.settings:
             yield cell
             continue
-        for start in dict.fromkeys(other.settings[START] for other in begun[_lineage(cell)]):
+        for start in dict.fromkeys(other.settings[START] for other in started[_lineage(cell)]):
             yield replace(cell, settings={**cell.settings, START: start})
 
 
@@ -274,6 +271,6 @@ def _cut(whole: CellResult, cell: CellResult, seeds: SeedVariances) -> Cut:
 
 
 def _lineage(cell: CellResult) -> tuple[Path | None, str, Budget, str]:
-    """What cells share that begin with layers of one donor and differ in nothing else."""
-    donor = parse_start(str(cell.settings.get(START)))
-    return None if donor is None else donor.folder, cell.variant_without(START), cell.budget, cell.validation
+    """What starts from one run share."""
+    start = parse_start(str(cell.settings.get(START)))
+    return None if start is None else start.folder, cell.variant_without(START), cell.budget, cell.validation

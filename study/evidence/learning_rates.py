@@ -1,4 +1,4 @@
-"""What a cell chose: the best of its tuned knobs, the rates tried there, and whether the neighbours of the best are worse."""
+"""Rate search of a cell: the best tuned knobs, the rates tried there, and whether the best rate's neighbours are worse."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from study.store.records import INFORMATIVE_STATES
 RATE = "recipe.learning_rate"
 
 RateStatus = Literal["bracketed", "transferred", "lowest_tried", "highest_tried", "only_tried", "none_usable", "untrained"]
-"""`bracketed` where worse rates were tried on both sides; else at which edge of the tried range the chosen rate lies.
+"""`bracketed`: worse rates were tried on both sides; else the edge of the tried range that was chosen.
 
-`transferred` where it is the bracketed best of the smallest cell, and the largest cell confirms it.
+`transferred`: the smallest cell's bracketed rate, which the largest cell confirms.
 
-`untrained` where the budget is of no steps, so that losses do not hang on it.
+`untrained`: the budget has no steps, so losses do not depend on the rate.
 """
 
 _TUNABLE = ("architecture.", "recipe.", "masking.")
@@ -32,7 +32,7 @@ _TUNABLE = ("architecture.", "recipe.", "masking.")
 
 @dataclass(frozen=True)
 class Trial:
-    """One run at a seed that chooses: its loss in nats per masked token where it reached one, why it is left out."""
+    """One run at a choosing seed: its loss in nats per masked token, and why it is excluded, if so."""
 
     run_id: str
     loss_nats: float | None
@@ -40,31 +40,31 @@ class Trial:
 
     @property
     def usable_loss_nats(self) -> float | None:
-        """The loss, None where comparisons leave the run out."""
+        """The loss; None if comparisons exclude the run."""
         return None if self.exclusion is not None else self.loss_nats
 
 
 @dataclass(frozen=True)
 class TriedRate:
-    """One rate and its informative runs, at least one, at the seeds that choose."""
+    """One rate and its informative runs, at least one, at the choosing seeds."""
 
     learning_rate: float
     trials: tuple[Trial, ...]
 
     @property
     def loss_nats(self) -> float | None:
-        """The mean loss of the runs that learned, nats per masked token; None where none did."""
+        """Mean loss of the runs that learned, nats per masked token; None if none did."""
         learned = [loss for trial in self.trials if (loss := trial.usable_loss_nats) is not None]
         return fmean(learned) if learned else None
 
     @property
     def rank(self) -> float | None:
-        """What the rate ranks by (`study.config.tuned_values.rank`)."""
+        """Sort key (`study.config.tuned_values.rank`)."""
         return rank([trial.usable_loss_nats for trial in self.trials])
 
     @property
     def unlearned(self) -> int:
-        """How many of the runs did not learn."""
+        """How many runs did not learn."""
         return sum(trial.usable_loss_nats is None for trial in self.trials)
 
 
@@ -72,9 +72,9 @@ class TriedRate:
 class RateSearch:
     """The rates tried in one cell and the one chosen.
 
-    `chosen` ranks first at the `seeds` that choose. `optimum` and `gain_left_nats` are the vertex of the parabola in log(rate)
-    through the chosen rate and its two neighbours, at the seeds at which all three learned, and how far below the chosen loss
-    it lies; None without such seeds or neighbours, or where only some runs read word order, which makes the loss jump.
+    `chosen` ranks first at the `seeds` that choose. `optimum`: vertex of the parabola in log(rate) through the chosen rate and
+    its two neighbours, at the seeds where all three learned; `gain_left_nats`: its depth below the chosen loss. Both are None
+    without such seeds or neighbours, or if only some runs read word order, which makes the loss jump.
     """
 
     tried: tuple[TriedRate, ...]
@@ -86,19 +86,19 @@ class RateSearch:
 
     @property
     def bracketed(self) -> bool:
-        """Whether worse rates were tried on both sides of the chosen one, here or where it comes from, or none was needed."""
+        """Whether worse rates were tried on both sides, here or in the source cell, or no search was needed."""
         return self.status in ("bracketed", "transferred", "untrained")
 
     @property
     def next_best(self) -> TriedRate | None:
-        """The rate that ranks first but for the chosen one; None where no other has a usable run."""
+        """The best-ranked rate except the chosen one; None if no other has a usable run."""
         others = [rate for rate in self.tried if rate.learning_rate != self.chosen and rate.loss_nats is not None]
         return min(others, key=lambda rate: rate.rank or 0.0, default=None)
 
 
 @dataclass(frozen=True)
 class TunedKnob:
-    """A tuned knob beside the learning rate: its value in a cell's best run, and at which end of those tried that lies."""
+    """A tuned knob beside the learning rate: its best value, and which end of the tried range that is."""
 
     name: str
     chosen: int | float | str | None
@@ -109,9 +109,9 @@ class TunedKnob:
 class CellSearch:
     """What the runs of one cell tried and what it chose.
 
-    `rows` are their positions in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at
-    the cell's best, which rank first at the seeds that choose; without a usable run there, no knob is off and `knobs` is empty.
-    `rates` is the search among the runs `at_best`.
+    `rows`: ledger positions. `off`: for each row, the tuned knobs (without the learning rate) not at the cell's best, which
+    ranks first at the choosing seeds; if no run is usable, no knob is off and `knobs` is empty. `rates`: the search among the
+    runs `at_best`.
     """
 
     rows: NDArray[np.int64]
@@ -121,25 +121,25 @@ class CellSearch:
 
     @property
     def at_best(self) -> NDArray[np.int64]:
-        """The positions of the runs with all tuned knobs but the learning rate at the cell's best."""
+        """Positions of the runs with all other tuned knobs at the cell's best."""
         return self.rows[[not knobs for knobs in self.off]]
 
 
-def searches(ledger: pd.DataFrame, asked: Collection[int] = ()) -> dict[str, CellSearch]:
-    """The search of each cell of a ledger; `asked` are the seeds that the sweep names for it, empty outside a sweep.
+def searches(ledger: pd.DataFrame, choosing_seeds: Collection[int] = ()) -> dict[str, CellSearch]:
+    """The search of each cell of a ledger; `choosing_seeds` are those the sweep names, empty outside a sweep.
 
-    Runs of a cell differ in tuned knobs and seeds only, so its knobs are the columns of architecture, recipe and masking that
-    differ. Values are compared at the seeds at which several were tried (`study.config.tuned_values`). A diverged run counts as
-    worse than any other. A run that failed otherwise (FAILED, OOM, HUNG) or that a person excluded does not count as tried.
+    A cell's knobs are the differing columns of architecture, recipe and masking, since its runs differ only in tuned knobs and
+    seeds. Values are compared at seeds where several were tried (`study.config.tuned_values`). A diverged run ranks last. Runs
+    that failed otherwise (FAILED, OOM, HUNG) or that a person excluded do not count as tried.
     """
     if ledger.empty:
         return {}
-    runs = _Runs(ledger, asked)
+    runs = _Runs(ledger, choosing_seeds)
     return {str(cell): runs.search(np.asarray(rows)) for cell, rows in ledger.groupby("cell").indices.items()}
 
 
 class _Knob:
-    """A column of something that can be tuned: its values, equal codes for equal ones, and as numbers where they are some."""
+    """A tunable column: values, codes, and numbers if numeric."""
 
     def __init__(self, column: pd.Series[Any]) -> None:
         self.name = str(column.name)
@@ -149,18 +149,18 @@ class _Knob:
 
 
 class _Runs:
-    """The runs of a ledger as arrays by column, indexed by row, for there may be many thousands."""
+    """A ledger's runs as arrays by column, for speed with thousands of runs."""
 
-    def __init__(self, ledger: pd.DataFrame, asked: Collection[int]) -> None:
-        self.asked = asked
+    def __init__(self, ledger: pd.DataFrame, choosing_seeds: Collection[int]) -> None:
+        self.choosing_seeds = choosing_seeds
         tunable = [name for name in ledger.columns if name.startswith(_TUNABLE) and name != RATE]
         self.knobs = [_Knob(ledger[name]) for name in tunable if ledger[name].nunique(dropna=False) > 1]
         self.codes = np.array([knob.codes for knob in self.knobs]).reshape(len(self.knobs), len(ledger))
         self.seeds = pd.Series(ledger.get("seed", np.inf), ledger.index).fillna(np.inf).to_numpy(dtype=float)
         self.untrained = pd.Series(ledger.get("target_tokens", 1), ledger.index).eq(0).to_numpy()
         self.rates = ledger[RATE].to_numpy(dtype=float, na_value=np.nan)
-        apart = pd.DataFrame(np.vstack([self.codes, pd.factorize(self.rates)[0]]).T)
-        self.points = apart.groupby(list(apart), sort=False).ngroup().to_numpy()
+        differing = pd.DataFrame(np.vstack([self.codes, pd.factorize(self.rates)[0]]).T)
+        self.points = differing.groupby(list(differing), sort=False).ngroup().to_numpy()
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
         informative = ledger["state"].isin(INFORMATIVE_STATES)
         self.informative = (
@@ -173,10 +173,10 @@ class _Runs:
         self.usable = losses.where(losses.notna() & ledger["exclusion"].isna(), None).tolist()
 
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
-        """The search of the cell that has these rows."""
-        places = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
-        tried = [Tried(seed, point, self.usable[row], self.informative[row]) for row, seed, point in places]
-        choosing, best = comparable_seeds(tried, self.asked), best_values(tried, self.asked)
+        """The search of one cell's rows."""
+        runs = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
+        tried = [Tried(seed, point, self.usable[row], self.informative[row]) for row, seed, point in runs]
+        choosing, best = comparable_seeds(tried, self.choosing_seeds), best_values(tried, self.choosing_seeds)
         trials = rows[[one.seed in choosing for one in tried]]
         if best is None:
             return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials, None), ())
@@ -191,9 +191,9 @@ class _Runs:
         )
 
     def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64], point: int | None) -> RateSearch:
-        """The rate search among runs that differ in rate and seed only; the trials compare rates.
+        """The search among runs that differ only in rate and seed; trials compare rates.
 
-        The rate of the `point` stands first, None where no run is usable.
+        The rate of `point` ranks first; None if no run is usable.
         """
         learned = [row for row in rows if self.usable[row] is not None]
         if self.untrained[rows].all() and learned:
@@ -201,7 +201,7 @@ class _Runs:
         by_rate = grouped(trials[self.rates[trials].argsort(kind="stable")].tolist(), lambda row: self.rates[row])
         of_rates = [runs for runs in by_rate.values() if self.informative[runs].any()]
         tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials].tolist()))
-        best = next((place for place, runs in enumerate(of_rates) if self.points[runs[0]] == point), None)
+        best = next((position for position, runs in enumerate(of_rates) if self.points[runs[0]] == point), None)
         if best is None:
             return RateSearch(tried, "none_usable", seeds=seeds)
         chosen, status = tried[best].learning_rate, _status(best, len(tried))
@@ -212,14 +212,13 @@ class _Runs:
         return RateSearch(tried, status, chosen, *_vertex(rates, losses), seeds=seeds)
 
     def _learned_alike(self, of_values: list[list[int]]) -> bool:
-        """Whether the runs of several values all learned, at the same seeds, and read word order all or none."""
+        """Whether all runs learned, at equal seeds, and read word order all or none."""
         seeds = {frozenset(self.seeds[rows].tolist()) for rows in of_values}
         runs = [row for rows in of_values for row in rows]
-        alike = len(seeds) == 1 and len({str(self.reads[row]) for row in runs}) == 1
-        return alike and all(self.usable[row] is not None for row in runs)
+        comparable = len(seeds) == 1 and len({str(self.reads[row]) for row in runs}) == 1
+        return comparable and all(self.usable[row] is not None for row in runs)
 
     def _tried(self, rows: list[int]) -> TriedRate:
-        """A rate with its runs, at least one of them informative."""
         informative = (row for row in rows if self.informative[row])
         return TriedRate(float(self.rates[rows[0]]), tuple(map(self._trial, informative)))
 
@@ -228,7 +227,7 @@ class _Runs:
         return Trial(self.names[row], self.losses[row], None if pd.isna(exclusion) else str(exclusion))
 
     def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:
-        """What the best run has of a knob; only numbers have ends, those of the informative runs."""
+        """The best run's value of a knob; only numbers have edges."""
         value, number = knob.values[best], knob.numbers[best]
         numbers = knob.numbers[rows[self.informative[rows]]]
         edge: Literal["lowest", "highest"] | None = None
@@ -246,9 +245,9 @@ def _status(best: int, tried: int) -> RateStatus:
 
 
 def _vertex(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> tuple[float, float]:
-    """The rate at the lowest point of the parabola in log(rate) through three points, and its depth below the middle one.
+    """The vertex of the parabola in log(rate) through three points, the middle lowest: rate, and depth below the middle.
 
-    The middle one is lowest. With x = log(rate/middle rate): loss − middle loss = slope·x + bend·x².
+    With x = log(rate/middle rate): loss − middle loss = slope·x + bend·x².
     """
     (before, _, after), (left, middle, right) = np.log(rates / rates[1]), losses
     rise_left, rise_right = (left - middle) / before, (right - middle) / after

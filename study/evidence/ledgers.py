@@ -1,4 +1,4 @@
-"""A sweep's ledger as a table for laws: which columns mean what, which runs a law may not use, and which may not be pooled."""
+"""A sweep's ledger as a table for laws: column roles, runs that laws leave out, and columns that laws cannot pool."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ LEDGER_COLUMNS = {
     "ffn": "architecture.ffn",
     "unique_tokens": "train_tokens*data.sequence_length/(data.sequence_length - 1)",
 }
-"""What a ledger calls the variables of laws; parameters are all unique tensors, FLOPs `train_flops`.
+"""Ledger columns of law variables; parameters count all unique tensors, FLOPs are `train_flops`.
 
-Unique tokens are counted as trained ones are, with the [CLS] that begins each sequence.
+Unique tokens count the [CLS] of each sequence, as trained tokens do.
 """
 
 _VALIDATION = ("data.", "masking.", "data_fingerprint")
-"""What the ledger's columns begin with that say what a loss was validated on."""
+"""Prefixes of columns that identify what a loss was validated on."""
 
 _PATHS = ("data.corpus", "data.tokenizer.path")
-"""Those that say where text and vocabulary lie; `data_fingerprint` says which they are."""
+"""Locations of text and vocabulary; `data_fingerprint` identifies their content."""
 
-_NO_SETTINGS = (*SHAPE, RATE, "recipe.warmup_fraction", "recipe.warmup_tokens")
-"""What differs between runs of one law beside budgets and what is tuned."""
+_NOT_VARIANTS = (*SHAPE, RATE, "recipe.warmup_fraction", "recipe.warmup_tokens")
+"""Columns that may differ between runs of one law, beside budgets and tuned knobs."""
 
 LEDGER_PARAMETERS = TOTALS
 """The ledger's counts of parameters."""
@@ -53,27 +53,27 @@ LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "trai
 """The ledger's counts of training FLOPs."""
 
 NUMBERS = (RATE, "seed", "tokens", "loss_nats", "unigram_entropy_nats", *LEDGER_PARAMETERS, *LEDGER_FLOPS)
-"""The columns of a ledger that are read as numbers, whatever is asked of it."""
+"""Ledger columns that are always read as numbers."""
 
 
 def open_ledger(path: Path) -> RunTable:
-    """The table of a results folder or of a file, selected for laws; see selected.
+    """Read a results folder or a table file, selected for laws; see selected.
 
-    Raises InputError where the folder has no ledger or none of its runs has ended, and as study.laws.table_files.read_table.
+    Raises InputError if the folder has no ledger or no finished run, and as study.laws.table_files.read_table does.
     """
     if not path.is_dir():
         return selected(RunTable.read(path))
     file = SweepFolder(path).ledger_file
     if not is_there(file):
-        raise InputError.at(str(path), f"is a folder without a {file.name}; give a table, or a sweep that has its report")
-    ledger = read_parquet(file, "`study report` writes it anew")
+        raise InputError.at(str(path), f"is a folder without a {file.name}; give a table, or run `study report` on the sweep")
+    ledger = read_parquet(file, "`study report` writes it again")
     if ledger.empty:
         raise InputError.at(str(file), "has no rows: no run of the sweep has ended")
     return selected(RunTable(path, tidy_table(ledger, file)))
 
 
 def selected(table: RunTable) -> RunTable:
-    """A ledger with its selection for laws, from the sweep beside it if there is one; any other table unchanged.
+    """A ledger with its selection for laws, using the sweep beside it if there is one; other tables unchanged.
 
     Raises InputError as check_ledger does.
     """
@@ -83,7 +83,7 @@ def selected(table: RunTable) -> RunTable:
     check_ledger(ledger, str(table.path))
     sweep = SweepFolder(table.path if table.path.is_dir() else table.path.parent)
     cells = list(searches(ledger, sweep.trial_seeds()).values())
-    known = Selection(
+    selection = Selection(
         roles=LEDGER_COLUMNS,
         counts={"parameters": LEDGER_PARAMETERS, "flops": LEDGER_FLOPS},
         excluded=unusable(ledger, cells),
@@ -96,28 +96,28 @@ def selected(table: RunTable) -> RunTable:
         amounts={"tokens": "tokens", "parameters_non_embedding": "size"},
         without_order=frozenset(np.flatnonzero(ledger["reads_order"].eq(False)).tolist() if "reads_order" in ledger else ()),
     )
-    return replace(table, selection=known)
+    return replace(table, selection=selection)
 
 
 def is_ledger(table: pd.DataFrame) -> bool:
-    """Whether a table is the ledger of a sweep."""
+    """Whether a table is a sweep's ledger."""
     return {"run_id", "cell", "loss_nats", RATE, "exclusion"} <= set(table.columns)
 
 
-def check_ledger(ledger: pd.DataFrame, place: str) -> None:
-    """Raise InputError where a ledger lacks the states of its runs, or has text in place of a number of NUMBERS."""
-    remedy = "`study report` writes a sweep's ledger anew"
+def check_ledger(ledger: pd.DataFrame, source: str) -> None:
+    """Raise InputError if a ledger lacks run states, or has text in place of a number of NUMBERS."""
+    remedy = "run `study report` to rewrite a sweep's ledger"
     if len(ledger) and "state" not in ledger:
-        raise InputError.at(place, f"is a ledger without its column 'state'; {remedy}")
+        raise InputError.at(source, f"is a ledger without a 'state' column; {remedy}")
     for name in NUMBERS:
         column = ledger.get(name, pd.Series())
         if len(text := column[column.notna() & pd.to_numeric(column, errors="coerce").isna()]):
-            problem = f"{name} of row {text.index[0] + 1} is {shown(text.iloc[0])}, no number"
-            raise InputError.at(place, f"{problem}; take the row out, or {remedy}")
+            problem = f"{name} of row {text.index[0] + 1} is {shown(text.iloc[0])}, not a number"
+            raise InputError.at(source, f"{problem}; remove the row, or {remedy}")
 
 
 def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
-    """The run that each row started in: its trunk, or itself; branches of one trunk are not independent."""
+    """Root run of each row: its trunk, or itself; branches of one trunk are dependent."""
     runs = ledger["run_id"].astype(str)
     if "trunk" not in ledger:
         return runs
@@ -125,9 +125,9 @@ def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
     trunks = dict(zip(runs[branches], ledger.loc[branches, "trunk"].astype(str), strict=True))
 
     def first(run: str) -> str:
-        way = {run}
-        while (trunk := trunks.get(run, run)) not in way:  # a table's trunks may lead in a circle
-            way.add(trunk)
+        seen = {run}
+        while (trunk := trunks.get(run, run)) not in seen:  # a table's trunks may form a cycle
+            seen.add(trunk)
             run = trunk
         return run
 
@@ -135,53 +135,49 @@ def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
 
 
 def shapes_of(ledger: pd.DataFrame) -> pd.Series[Any]:
-    """Each row's architecture as a number, by its cell where the ledger has none: runs of one shape miss a law together.
+    """Each row's architecture as a number, or its cell's if unknown: runs of one shape share a law's error.
 
-    A law in some sizes leaves out the rest of a shape, and the best rate lies between those tried. Of 15 shapes that scatter
-    0.5% about a law, and seeds 0.2%, 95% intervals cover the exponent in 0.67 of sweeps if runs are drawn, in 0.96 if shapes
-    are.
+    A law in some sizes omits the rest of a shape, and the best rate lies between those tried. With 15 shapes that scatter 0.5%
+    about a law, and seeds 0.2%, 95% intervals cover the exponent in 0.67 of sweeps resampling runs, 0.96 resampling shapes.
     """
     columns = [name for name in ledger if str(name).startswith("architecture.") and ledger[name].notna().all()]
     return ledger.groupby(columns or ["cell"], sort=False).ngroup()
 
 
 def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: bool = False) -> dict[int, str]:
-    """The rows that a law leaves out: excluded runs, and runs that are not at the best tuned knobs of their cell.
+    """The rows that a law leaves out: excluded runs, and runs not at their cell's best knobs.
 
-    `cells` are the searches of the ledger's cells. With `bracketed_only` also cells whose best rate is not bracketed.
+    `cells` are the ledger's searches. `bracketed_only` also drops cells whose best rate is not bracketed.
     """
-    gone = {row: str(reason) for row, reason in enumerate(ledger["exclusion"]) if pd.notna(reason)}
+    left_out = {row: str(reason) for row, reason in enumerate(ledger["exclusion"]) if pd.notna(reason)}
     rates = ledger[RATE].to_numpy()
     for search in cells:
-        loose = bracketed_only and not search.rates.bracketed
+        unbracketed = bracketed_only and not search.rates.bracketed
         for row, off in zip(search.rows.tolist(), search.off, strict=True):
-            if loose:
-                gone.setdefault(row, "its cell's best learning rate is not bracketed")
+            if unbracketed:
+                left_out.setdefault(row, "its cell's best learning rate is not bracketed")
             elif knobs := off or ("learning rate" if rates[row] != search.rates.chosen else ""):
-                gone.setdefault(row, f"not at the best {knobs} of its cell")
-    return gone
+                left_out.setdefault(row, f"not at the best {knobs} of its cell")
+    return left_out
 
 
 def validation_names(ledger: pd.DataFrame) -> list[str]:
-    """The columns that say what losses were validated on; losses that differ in one are not comparable.
+    """Columns that identify what losses were validated on; losses compare only if all agree.
 
-    None in a foreign ledger, whose columns may mean anything.
+    Empty for a foreign ledger, whose columns may mean anything.
     """
     if "data_fingerprint" not in ledger:
         return []
-    return [name for begins in _VALIDATION for name in ledger.columns if name.startswith(begins) and name not in _PATHS]
+    return [name for prefix in _VALIDATION for name in ledger.columns if name.startswith(prefix) and name not in _PATHS]
 
 
 def validation_columns(runs: pd.DataFrame) -> list[str]:
-    """The columns in which runs differ that say what their losses were validated on."""
+    """The validation columns in which runs differ."""
     return differing_columns(runs, validation_names(runs))
 
 
 def summarise_exclusions(exclusions: pd.Series[str]) -> str:
-    """How many runs are left out for which reason, without its particulars, the commonest first.
-
-    Runs of one state are counted together, with the first of their reasons.
-    """
+    """Count excluded runs by state, with the first reason without details, most frequent first."""
     parts = exclusions.str.partition(" (")[0].str.partition(": ")
     summaries = []
     for state, count in parts[0].value_counts().items():
@@ -192,16 +188,16 @@ def summarise_exclusions(exclusions: pd.Series[str]) -> str:
 
 
 def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
-    """The columns of architecture and recipe that need separate laws, as far as a ledger without its sweep shows.
+    """Columns of architecture and recipe that need separate laws, for a ledger without its sweep.
 
-    All but sizes, rate, budget and its warmup, and the tuned knobs, which differ within a cell.
+    Excludes sizes, rate, budget, warmup, and tuned knobs, which differ within a cell.
     """
-    named = [name for name in ledger.columns if name.startswith(("architecture.", "recipe.")) and name not in _NO_SETTINGS]
+    named = [name for name in ledger.columns if name.startswith(("architecture.", "recipe.")) and name not in _NOT_VARIANTS]
     columns = [name for name in named if not name.startswith("recipe.budget.")]
     within = ledger.groupby("cell")[columns].nunique(dropna=False).max()
     return [name for name in columns if within[name] == 1]
 
 
-def usable(ledger: pd.DataFrame, asked: Collection[int] = ()) -> pd.DataFrame:
-    """The rows that a law uses, of a ledger whose sweep has `asked` some seeds for its tuned values."""
-    return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger, asked).values())))]
+def usable(ledger: pd.DataFrame, choosing_seeds: Collection[int] = ()) -> pd.DataFrame:
+    """The rows that a law uses; `choosing_seeds` are those the sweep names."""
+    return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger, choosing_seeds).values())))]

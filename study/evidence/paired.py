@@ -1,4 +1,4 @@
-"""Paired differences of validation loss: the noise of sequences and seeds in one interval, and verdicts over many of them."""
+"""Paired differences of validation loss: intervals over sequences and seeds, and verdicts adjusted for many pairs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from study.evidence.seed_scatter import SeedVariance
 Verdict = Literal["decided", "undecided", "no_seed_replicates", "reads_no_order"]
 
 MOST_SEEDS = 64
-"""Beyond so many seeds a cell, more of them are no plan."""
+"""Maximum number of seeds per cell that is ever recommended."""
 
 MOST_SEQUENCES = 64
-"""Beyond so many times the present validation sequences, more of them are no plan."""
+"""Maximum multiple of the present validation sequences that is ever recommended."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Loss of one cell minus that of another, in nats per masked token, with its uncertainty.
+    """Loss of one cell minus another's, in nats per masked token, with its uncertainty.
 
-    The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
-    s²(sequences)/n, clustered by document where known, + s²(seeds)·(1/k₁ + 1/k₂), added as study.base.statistics does.
-    `degrees_of_freedom` are those of the seeds, None where losses do not depend on them. Without seed replicates there is no
-    interval.
+    The estimate is the mean over validation sequences of the difference of seed-averaged losses. Variance: s²(sequences)/n,
+    clustered by document if known, + s²(seeds)·(1/k₁ + 1/k₂), added as in study.base.statistics. `degrees_of_freedom` are the
+    seeds', None if losses do not depend on them. No interval without seed replicates.
     """
 
     estimate_nats: float
@@ -48,12 +47,12 @@ class Difference:
 
     @property
     def n_independent(self) -> int:
-        """The documents of the sequences, or the sequences where their documents are not known."""
+        """The number of documents, or of sequences if documents are unknown."""
         return self.n_sequences if self.n_documents is None else self.n_documents
 
     @property
     def bounds(self) -> str | None:
-        """The ends of the interval in words, None where there is none."""
+        """The ends of the interval as text; None without one."""
         if self.low_nats is None or self.high_nats is None:
             return None
         return f"{signed(self.low_nats)} to {signed(self.high_nats)}"
@@ -65,7 +64,7 @@ class Difference:
 
     @property
     def reversed(self) -> Difference:
-        """Loss of the other cell minus that of the one."""
+        """The same difference with its sides swapped."""
         low, high = (None if end is None else -end for end in (self.high_nats, self.low_nats))
         estimate, seeds = -self.estimate_nats, (self.n_seeds[1], self.n_seeds[0])
         return replace(self, estimate_nats=estimate, low_nats=low, high_nats=high, n_seeds=seeds)
@@ -73,10 +72,10 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class TestedDifference:
-    """A difference among others of its kind: `decided` where Holm's p-value, adjusted for all of them, is below 5%.
+    """A difference among others of its kind: `decided` if Holm's p-value over all of them is below 5%.
 
-    A single interval that excludes zero may still be undecided. There is no p-value without seed replicates, nor where encoders
-    do not read word order as a verdict needs; `reads_order` is None where that is not known.
+    An interval that excludes zero may still be undecided. No p-value without seed replicates, nor if encoders do not read word
+    order as the verdict requires; `reads_order` is None if unknown.
     """
 
     difference: Difference
@@ -93,7 +92,7 @@ class TestedDifference:
         return "decided" if self.p_value_holm < 1 - CONFIDENCE else "undecided"
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """Fields and status."""
         return asdict(self) | {"status": self.status}
 
 
@@ -101,7 +100,7 @@ _J = TypeVar("_J", bound=TestedDifference)
 
 
 def adjust_by_holm(differences: Sequence[_J]) -> tuple[_J, ...]:
-    """These, which are all of their kind, the p-values of those on which there may be a verdict adjusted for each other."""
+    """Adjust the p-values of all differences of one kind that may have a verdict."""
     adjusted = holm([None if one.reads_order is False else one.difference.p_value for one in differences])
     return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(differences, adjusted, strict=True))
 
@@ -114,9 +113,9 @@ def paired_difference(
 ) -> Difference:
     """The first cell's loss minus the second's; both are seeds × sequences over the same two or more sequences.
 
-    Sequences are paired and cluster by `documents`, two or more, where known; seeds are independent. `seeds` are their
-    variances in the two cells, None where either is unknown. The variance over sequences holds some of the seeds' interaction
-    with them, so the interval errs on the wide side.
+    Sequences are paired and cluster by `documents`, two or more, if known; seeds are independent. `seeds`: their variances in
+    the two cells, None if either is unknown. The sequence variance includes part of their interaction with seeds, so the
+    interval is conservative.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
     n, n_seeds = len(differences), (len(first), len(second))
@@ -142,7 +141,7 @@ def paired_difference(
 
 
 def half_width(of_cell: SeedVariance, seeds: int) -> float:
-    """Half of the interval of a cell's mean over `seeds` seeds, on the fixed validation set, in nats."""
+    """Half the interval of a cell's mean over `seeds` seeds, on the fixed validation set, in nats."""
     return float(stats.t.isf((1 - CONFIDENCE) / 2, of_cell.degrees_of_freedom) * np.sqrt(of_cell.variance / seeds))
 
 
@@ -153,10 +152,10 @@ def variances_of_sum(
     seeds: Sequence[SeedVariance],
     documents: NDArray[np.int64] | None = None,
 ) -> tuple[Both, Both]:
-    """The variances of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and their degrees of freedom.
+    """Variances of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and their degrees of freedom.
 
-    `summed` holds the sum for each sequence, clustered by `documents` where known. Over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ:
-    cells of one s² share its freedom, several have Satterthwaite's.
+    `summed`: the sum for each sequence, clustered by `documents` if known. Over seeds: Σ s²ᵢ·wᵢ²/kᵢ; cells of one s² share its
+    degrees of freedom, several use Satterthwaite's.
     """
     over_seeds = _over_seeds(weights.tolist(), n_seeds, seeds)
     freedom = satterthwaite(list(over_seeds.values()), [of_cells.degrees_of_freedom for of_cells in over_seeds])
@@ -165,20 +164,20 @@ def variances_of_sum(
 
 
 def _over_seeds(weights: Sequence[float], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]) -> dict[SeedVariance, float]:
-    """What each s² adds to the variance of Σ wᵢ·mean(lossᵢ)."""
-    found: dict[SeedVariance, float] = {}
+    """Contribution of each s² to the variance of Σ wᵢ·mean(lossᵢ)."""
+    contributions: dict[SeedVariance, float] = {}
     for weight, count, of_cell in zip(weights, n_seeds, seeds, strict=True):
-        found[of_cell] = found.get(of_cell, 0.0) + of_cell.variance * weight**2 / count
-    return found
+        contributions[of_cell] = contributions.get(of_cell, 0.0) + of_cell.variance * weight**2 / count
+    return contributions
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p-values, in the given order, of those that are known: reject where one is below the family-wise error.
+    """Holm's adjusted p-values of those known, in order; compare with the family-wise error rate.
 
     Source: Holm 1979, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.
     """
-    known = [place for place, p_value in enumerate(p_values) if p_value is not None]
-    values = np.array([p_values[place] for place in known], dtype=float)
+    known = [position for position, p_value in enumerate(p_values) if p_value is not None]
+    values = np.array([p_values[position] for position in known], dtype=float)
     ordered = np.argsort(values)
     steps = values[ordered] * np.arange(len(values), 0, -1)
     adjusted: list[float | None] = [None] * len(p_values)
@@ -188,16 +187,16 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def interval_and_p_value(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
-    """The ends of the interval of CONFIDENCE around an estimate with two sources of noise, and its p-value against zero."""
+    """The CONFIDENCE interval of an estimate with two sources of noise, and its p-value against zero."""
     half = half_interval(CONFIDENCE, variances, freedoms)
     return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
 
 
 def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
-    """The fewest seeds a cell, more than now, whose interval would exclude zero if the estimate were true.
+    """The fewest seeds per cell, above the present number, whose interval would exclude zero at this estimate.
 
-    `seeds` are the variances of the two cells. The level is 5%/`comparisons`, the hardest step of Holm's procedure; at this
-    many seeds a verdict has a chance of about one half. None where MOST_SEEDS would not do, since sequences are the limit.
+    `seeds`: variances of the two cells. Level: 5%/`comparisons`, the hardest step of Holm's procedure; the power is about one
+    half. None if MOST_SEEDS do not suffice, since sequences are the limit.
     """
     for count in range(max(difference.n_seeds) + 1, MOST_SEEDS + 1):
         over_seeds = _over_seeds((1.0, -1.0), (count, count), seeds)
@@ -208,9 +207,9 @@ def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance
 
 
 def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
-    """The validation sequences, doubled until the interval would leave out zero; as `seeds_that_would_decide`.
+    """Validation sequences, doubled until the interval would exclude zero; as in `seeds_that_would_decide`.
 
-    The further sequences are of as many further documents.
+    Documents grow in proportion.
     """
     over_seeds = _over_seeds((1.0, -1.0), difference.n_seeds, seeds)
     freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
@@ -223,7 +222,7 @@ def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVari
 def would_be_significant(
     estimate_nats: float, noise: Difference, seeds: Sequence[SeedVariance], n_seeds: Sequence[int]
 ) -> bool:
-    """Whether an estimate would differ from zero at 5%, with the sequences of another difference and so many seeds."""
+    """Whether an estimate would be significant at 5%, with another difference's sequences and this many seeds."""
     over_seeds = _over_seeds((1.0, -1.0), n_seeds, seeds)
     freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
     return _decides(replace(noise, estimate_nats=estimate_nats), 1, list(over_seeds.values()), freedoms, 1)
@@ -232,7 +231,7 @@ def would_be_significant(
 def _decides(
     difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
 ) -> bool:
-    """Whether the estimate would differ significantly from zero with `times` the documents and these seed variances."""
+    """Whether the estimate is significant with `times` the documents and these seed variances."""
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
     freedoms = (difference.n_independent * times - 1, satterthwaite(over_seeds, seed_freedoms))
     return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons
@@ -240,7 +239,7 @@ def _decides(
 
 @dataclass(frozen=True)
 class Contrast:
-    """An estimate in nats per masked token, its 95% interval and p-value against zero; None without seed replicates."""
+    """An estimate in nats per masked token, with 95% interval and p-value against zero if there are seed replicates."""
 
     estimate: float
     interval: tuple[float, float] | None = None
@@ -253,10 +252,10 @@ def contrast(
     seeds: Sequence[SeedVariance] | None,
     documents: NDArray[np.int64] | None = None,
 ) -> Contrast:
-    """Σ wᵢ·mean(lossᵢ) of cells that are seeds × sequences each, over the same two or more sequences.
+    """Σ wᵢ·mean(lossᵢ) over cells of seeds × sequences, on the same two or more sequences.
 
-    Its variance is s²(sequences)/n of the weighted sums, clustered by `documents` where known, plus Σ s²ᵢ·wᵢ²/kᵢ, where `seeds`
-    are the s²ᵢ. With weights 1 and −1 it equals paired_difference.
+    Variance: s²(sequences)/n of the weighted sums, clustered by `documents` if known, + Σ s²ᵢ·wᵢ²/kᵢ with s²ᵢ from `seeds`.
+    With weights 1 and −1 it equals paired_difference.
     """
     summed = weights @ np.stack([losses.mean(axis=0) for losses in cells])
     estimate = float(summed.mean())
@@ -268,6 +267,6 @@ def contrast(
 
 
 def slope_weights(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weights whose sum with values is the slope of their least-squares line over x."""
-    away = x - x.mean()
-    return np.asarray(away / (away @ away))
+    """Weights whose sum with values is their least-squares slope over x."""
+    centred = x - x.mean()
+    return np.asarray(centred / (centred @ centred))

@@ -1,4 +1,4 @@
-"""Downstream scores joined to the ledger: one row a cell and task, its score beside what needs no pre-training."""
+"""Downstream scores joined to the ledger: one row per cell and task, with baselines that need no pre-training."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from study.store.score_records import BaselineRecord, baseline
 from study.store.sweep_folder import SweepFolder
 
 FROZEN = " (frozen)"
-"""What the name of a task ends with where only a head was trained, on features that stay as they are."""
+"""Suffix of a task whose head alone was trained, on frozen features."""
 
 _OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens"]
-"""What is known of a cell from any of its runs."""
+"""Facts of a cell, the same for all its runs."""
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
 _OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples", "examples"]
@@ -36,18 +36,17 @@ _SPLITS = ["train_examples", "dev_examples", "test_examples"]
 
 
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
-    """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
+    """The usable runs of each cell, at its best knobs, on each task, by task and falling loss; empty without scores.
 
-    Columns: `task` (see `series`), `metric`, `cell`; its `runs`, one per pre-training seed, and their `run_scores`; `knobs`,
-    the unusual untuned ones in words; `truncated_examples`, the most of any score, of how many `examples`; its facts, of which
-    `name` is the shape, with variant and budget where these differ; `origins`, the runs that its own began as (their InitFrom,
-    their trunk, or themselves); `loss_nats`, their mean; `score`, the mean over runs of each one's mean over `seeds`, its
-    `noise`, standard `error` and `half` of the 95% interval; `random` and `random_half`, the same for untrained weights; and
-    the baselines `majority` and `bag_of_words`, NaN where there is none.
+    Columns: `task` (see `series`), `metric`, `cell`; `runs`, one per pre-training seed, and their `run_scores`; `knobs`,
+    unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`; cell facts, where `name` is
+    the shape, with variant and budget if these differ; `origins`, the root runs (InitFrom, trunk, or themselves); `loss_nats`,
+    their mean; `score`, the mean over runs of means over `seeds`, its `noise`, standard `error` and `half` of the 95% interval;
+    `random` and `random_half`, the same for untrained weights; baselines `majority` and `bag_of_words`, NaN if unknown.
 
-    The noise (study.base.statistics) is over examples and, where any cell has two runs, between runs, else where any run has
-    two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All encoders share the
-    examples, so for a difference between two of them it is too large, if anything.
+    Noise (study.base.statistics) is over examples and between runs if any cell has two, else between seeds if any run has two;
+    its deviation is pooled over a task's cells, untrained weights separately. Encoders share the examples, so it is
+    conservative for differences between them.
     """
     if not is_there(folder.scores_file) or ledger.empty:
         return pd.DataFrame()
@@ -73,16 +72,16 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         is_untrained = untrained.loc[of_task.index]
         random = _means(of_task[is_untrained], "architecture")
         trained = of_task[~is_untrained & of_task["run_id"].isin(used)]
-        means, known = _means(trained, "cell"), baseline(folder, *map(str, of_task[["task", "task_fingerprint"]].iloc[0]))
-        rows += [_row(found, means[str(cell)], random, known) for cell, found in trained.groupby("cell")]
+        means, baselines = _means(trained, "cell"), baseline(folder, *map(str, of_task[["task", "task_fingerprint"]].iloc[0]))
+        rows += [_row(of_cell, means[str(cell)], random, baselines) for cell, of_cell in trained.groupby("cell")]
     points = pd.DataFrame(rows)
     return points if points.empty else points.sort_values(["task", "loss_nats"], ascending=[True, False], ignore_index=True)
 
 
 def series(scores: pd.DataFrame) -> pd.Series[str]:
-    """The series of each row of a table of scores (study.store.score_records.scores); only scores of one series compare.
+    """The series of each row of a table of scores (study.store.score_records.scores); only one series is comparable.
 
-    It names the task, frozen features, and other knobs or examples where scores of one name differ in them.
+    Named by task, frozen features, and knobs or examples if they differ under one name.
     """
     names = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
     for column, words in (("knobs", scores["knobs"]), ("task_fingerprint", scores["task_fingerprint"].str[:6])):
@@ -94,10 +93,10 @@ def series(scores: pd.DataFrame) -> pd.Series[str]:
 _Mean = tuple[float, ScoreNoise]
 
 
-def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: BaselineRecord | None) -> dict[str, object]:
-    (score, noise), first, most = mean, found.iloc[0], found.sort_values("truncated_examples").iloc[-1]
+def _row(scores: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], record: BaselineRecord | None) -> dict[str, object]:
+    (score, noise), first, most = mean, scores.iloc[0], scores.sort_values("truncated_examples").iloc[-1]
     untrained, its_noise = random.get(str(first["architecture"]), (np.nan, UNKNOWN))
-    each_run, of_runs = found.drop_duplicates("run_id"), found.groupby("run_id")["test"].mean()
+    each_run, of_runs = scores.drop_duplicates("run_id"), scores.groupby("run_id")["test"].mean()
     names = {
         "task": first["series"],
         "metric": first["metric"],
@@ -110,30 +109,29 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: Base
         "examples": most["examples"],
     }
     facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
-    measured = {"score": score, **noise_columns(noise), "seeds": found["seed"].nunique()}
-    beside = {} if known is None else known.beside(str(first["metric"]), str(first["data_fingerprint"]))
+    measured = {"score": score, **noise_columns(noise), "seeds": scores["seed"].nunique()}
+    beside = {} if record is None else record.beside(str(first["metric"]), str(first["data_fingerprint"]))
     baselines = {name: beside.get(name, np.nan) for name in ("majority", "bag_of_words")}
     return names | facts | measured | {"random": untrained, "random_half": its_noise.half} | baselines
 
 
 def noise_columns(noise: ScoreNoise) -> dict[str, object]:
-    """The noise of a score as columns of a row."""
+    """The columns of a score's noise."""
     return {"noise": noise, "error": noise.error, "half": noise.half}
 
 
 def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
-    """The shape of each run with its variant."""
     return list(map(shape_and_variant, ledger["shape"], settings))
 
 
 def _origins(ledger: pd.DataFrame) -> list[str]:
-    """The id of the run that each run started from: its InitFrom, else its trunk, else itself."""
-    donors = map(parse_start, ledger[START].astype(str)) if START in ledger else [None] * len(ledger)
-    return [run if donor is None else donor.folder.name for run, donor in zip(runs_of(ledger), donors, strict=True)]
+    """Root of each run: InitFrom, else trunk, else itself."""
+    starts = map(parse_start, ledger[START].astype(str)) if START in ledger else [None] * len(ledger)
+    return [run if start is None else start.folder.name for run, start in zip(runs_of(ledger), starts, strict=True)]
 
 
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
-    """The mean over encoders in each group, with its noise: between encoders where a group has two, else between seeds.
+    """Mean and noise of each group: between encoders if any group has two, else between seeds.
 
     A run is an encoder; untrained weights of one architecture and data are one.
     """
@@ -160,12 +158,12 @@ _COLUMNS = {
     "rte": ("RTE", {"accuracy": 0}),
     "wnli": ("WNLI", {"accuracy": 0}),
 }
-"""The column of each task, and which of the numbers between slashes is which metric."""
+"""The column of each task, and the position of each metric among its slash-separated numbers."""
 
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """One published number: the model, its sizes by each count, the task and the metric (0 to 1)."""
+    """One published number: model, sizes by each count, task and metric (0 to 1)."""
 
     model: str
     sizes: Mapping[str, int]
@@ -175,19 +173,19 @@ class PublishedScore:
 
 
 def published_scores(task: str, metric: str) -> tuple[PublishedScore, ...]:
-    """The published scores of a task by a metric, smallest model first."""
-    column, places = _COLUMNS.get(task, ("", {}))
-    if metric not in places:
+    """Published scores of a task by a metric, smallest model first."""
+    column, positions = _COLUMNS.get(task, ("", {}))
+    if metric not in positions:
         return ()
     with files("study.evidence").joinpath("bert_miniatures_glue.csv").open(encoding="utf-8") as table:
         rows = list(csv.DictReader(table))
-    found = [
+    published = [
         PublishedScore(
-            row["model"], _sizes(row["model"]), task, metric, round(float(row[column].split("/")[places[metric]]) / 100, 6)
+            row["model"], _sizes(row["model"]), task, metric, round(float(row[column].split("/")[positions[metric]]) / 100, 6)
         )
         for row in rows
     ]
-    return tuple(sorted(found, key=lambda one: one.sizes["parameters"]))
+    return tuple(sorted(published, key=lambda one: one.sizes["parameters"]))
 
 
 def _sizes(model: str) -> dict[str, int]:

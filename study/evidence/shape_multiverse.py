@@ -1,9 +1,8 @@
 """Depth or width at equal size, under all defensible conventions.
 
-Two approaches ask a sweep's ledger: `equal sizes` compares cells of one budget whose size, in the convention chosen, is equal
-within 5%, and `law` fits the loss in that size, in depth and in tokens. Both give the nats that doubling the depth adds at
-equal size, the one at equal budgets, the other at equal tokens, which are two questions where budgets are FLOPs: above zero the
-wider shape has the lower loss.
+`equal sizes` compares cells of one budget whose size, in the chosen convention, is equal within 5%; `law` fits the loss in that
+size, depth and tokens. Both give the nats that doubling the depth adds at equal size: above zero the wider shape has the lower
+loss. The first holds budgets equal, the second tokens, which are two questions if budgets are FLOPs.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ QUESTION = BinaryQuestion(
     below="Depth",
 )
 HELD_EQUAL = tuple(dict.fromkeys(("parameters_non_embedding", *LEDGER_PARAMETERS, *LEDGER_FLOPS)))
-"""What may be held equal; the first is what sweeps hold equal."""
+"""Sizes to hold equal; the first is what sweeps hold equal."""
 
 _RATES = ("bracketed only", "all cells")
 _SEEDS = ("all seeds", "without the seeds that chose the rate")
@@ -54,30 +53,30 @@ _FLOORS = ("with floor", "without floor")
 
 
 def asks_about_shape(folder: Path) -> bool:
-    """Whether a folder is a sweep's that compares depths at equal parameters."""
+    """Whether a folder is a sweep that compares depths at equal parameters."""
     if not is_there(SweepFolder(folder).sweep_file):
         return False
     families = gather(SweepFolder(folder)).families
-    return any(family.equal_parameters and _weigh_depth(family.cells) for family in families)
+    return any(family.equal_parameters and _trade_depth(family.cells) for family in families)
 
 
 def why_not_shape(folder: Path) -> list[Problem]:
-    """Why a sweep's folder cannot be asked about shape; empty where it can, or is no sweep's folder."""
+    """Why a sweep cannot answer the question of shape; empty if it can or is no sweep."""
     if not is_there(SweepFolder(folder).sweep_file) or asks_about_shape(folder):
         return []
-    why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
-    settings = "; variants are compared in its answer" if SweepFolder(folder).varied() else ""
-    return [Problem("shape", f"{why}{settings}")]
+    why = "cannot compare depth and width: no two depths were trained at equal parameters and different width or FFN"
+    variants = "; its answer compares variants" if SweepFolder(folder).varied() else ""
+    return [Problem("shape", f"{why}{variants}")]
 
 
 def explore_shapes(folder: Path) -> Multiverse:
-    """Ask a sweep's ledger in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
+    """Analyse a sweep in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
 
-    Cells of equal size are compared within one validation set. Choices that use the same runs as others are no universe of
-    their own. Raises InputError for a folder that is no sweep's, or has no ledger, or an empty one.
+    Cells are compared within one validation set. Choices that select the same runs add no universe. Raises InputError for a
+    folder that is not a sweep, or whose ledger is missing or empty.
     """
     if not is_there(SweepFolder(folder).sweep_file):
-        raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
+        raise InputError.at(str(folder), "is not a sweep folder, which --ask shape needs; for a table use --ask compute")
     evidence, table = gather(SweepFolder(folder)), open_ledger(folder)
     tokens = table.frame["tokens"].dropna().nunique() > 1
     budgets = _BUDGETS if tokens else _BUDGETS[:1]
@@ -90,7 +89,7 @@ def explore_shapes(folder: Path) -> Multiverse:
 
 
 def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[CellResult]]]:
-    """The usable cells of each validation set and masks, named where there are several; the one of most cells first."""
+    """Usable cells of each validation set and masks, named if there are several; most cells first."""
     runs = evidence.first_runs
     words = dict(zip(runs.index, in_words(runs, validation_columns(runs)), strict=True))
     sets = grouped((cell for cell in evidence.cells if cell.usable), lambda cell: words[cell.name])
@@ -101,25 +100,25 @@ def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[CellRe
 def _compared(
     cells: Sequence[CellResult], about: Mapping[str, str], sizes: Mapping[str, float], budgets: Sequence[str]
 ) -> Iterator[Universe]:
-    """The universes that compare cells of equal size on one validation set; each set of runs is asked once."""
-    asked: set[tuple[str, ...]] = set()
+    """Universes that compare cells of equal size; each set of runs counts once."""
+    seen: set[tuple[str, ...]] = set()
     for rates, seeds, budget in product(_RATES, _SEEDS, budgets):
-        kept = (cell if seeds == _SEEDS[0] else cell.at(_that_did_not_choose(cell)) for cell in cells)
-        used = [cell for cell in kept if _serves(cell, rates)]
+        kept = (cell if seeds == _SEEDS[0] else cell.at(_seeds_not_choosing(cell)) for cell in cells)
+        used = [cell for cell in kept if _is_comparable(cell, rates)]
         if budget == _BUDGETS[1]:
             longest = max(used, key=lambda cell: cell.budget.amount, default=None)
             used = [cell for cell in used if longest is not None and cell.budget == longest.budget]
-        families = list(_families(used, lambda cell: sizes[cell.name]))
+        families = list(_depth_families(used, lambda cell: sizes[cell.name]))
         runs = tuple(run for family in families for cell in family for run in cell.runs)
-        if runs in asked:
+        if runs in seen:
             continue
-        asked.add(runs)
+        seen.add(runs)
         choices = {**about, "approach": "equal sizes", "rates": rates, "seeds": seeds, "budgets": budget}
         yield from (_slope(families, space, {**choices, "space": space}) for space in _SPACES)
 
 
-def _that_did_not_choose(cell: CellResult) -> list[int]:
-    """The seeds of a cell that did not choose its rate; all where one rate was tried."""
+def _seeds_not_choosing(cell: CellResult) -> list[int]:
+    """All if only one rate was tried."""
     tried = cell.rates.tried
     chose = {trial.run_id for rate in tried for trial in rate.trials} if len(tried) > 1 else set()
     return [seed for seed, run in zip(cell.seeds, cell.runs, strict=True) if run not in chose]
@@ -128,69 +127,67 @@ def _that_did_not_choose(cell: CellResult) -> list[int]:
 def _slope(families: Sequence[Sequence[CellResult]], space: Space, choices: Mapping[str, str]) -> Universe:
     """The mean over families of the slope of the loss over log₂ depth.
 
-    A seed is one draw at any number of budgets, so the cells of a shape and variant are summed over budgets first.
+    A seed is one draw at any number of budgets, so cells of a shape and variant are summed over budgets first.
     """
     if not families:
-        return Universe(choices, f"no two depths that may be compared are within {EQUAL_WITHIN:.0%} of one size", None)
+        return Universe(choices, f"no two comparable depths are within {EQUAL_WITHIN:.0%} of one size", None)
     if (cells := _with_common_seeds([cell for family in families for cell in family])) is None:
-        return Universe(choices, "some shape has no seed at all its budgets", None)
+        return Universe(choices, "some shape has no seed in common at all its budgets", None)
     parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
     weights, losses = np.concatenate(parts) / len(families), [cell.losses for cell in cells]
     means = np.array([each.mean() for each in losses])
     factors = weights if space == "linear" else weights * means.mean() / means
-    found = _contrast_of_shapes(cells, factors)
-    value = found.estimate if space == "linear" else float(weights @ np.log(means) * means.mean())
-    moved = value - found.estimate
-    interval = None if found.interval is None else (found.interval[0] + moved, found.interval[1] + moved)
+    measured = _contrast_of_shapes(cells, factors)
+    value = measured.estimate if space == "linear" else float(weights @ np.log(means) * means.mean())
+    shift = value - measured.estimate
+    interval = None if measured.interval is None else (measured.interval[0] + shift, measured.interval[1] + shift)
     return Universe(choices, "measured", value, interval)
 
 
 def _with_common_seeds(cells: Sequence[CellResult]) -> list[CellResult] | None:
-    """The cells with only the seeds that all cells of their shape and variant share, None where some share none."""
-    common = {shape: common_seeds(members) for shape, members in grouped(cells, _shape_and_setting).items()}
-    return [cell.at(common[_shape_and_setting(cell)]) for cell in cells] if all(common.values()) else None
+    """The cells at the common seeds of their shape and variant; None if some share none."""
+    common = {shape: common_seeds(members) for shape, members in grouped(cells, _shape_and_variant).items()}
+    return [cell.at(common[_shape_and_variant(cell)]) for cell in cells] if all(common.values()) else None
 
 
-def _shape_and_setting(cell: CellResult) -> tuple[Architecture, str]:
+def _shape_and_variant(cell: CellResult) -> tuple[Architecture, str]:
     return cell.architecture, cell.setting
 
 
 def _contrast_of_shapes(cells: Sequence[CellResult], factors: NDArray[np.float64]) -> Contrast:
-    """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and variant have the same seeds."""
-    places = grouped(range(len(cells)), lambda place: _shape_and_setting(cells[place]))
+    """Σ fᵢ·mean(lossᵢ) of cells; those of one shape and variant have the same seeds."""
+    positions = grouped(range(len(cells)), lambda position: _shape_and_variant(cells[position]))
     shapes: dict[str, NDArray[np.float64]] = {}
     weights: list[float] = []
-    for members in places.values():
+    for members in positions.values():
         weight = float(np.abs(factors[members]).sum())
         if weight:
-            of_shape = [cells[place] for place in members]
+            of_shape = [cells[position] for position in members]
             shapes[f"{len(shapes)}"] = weighted_losses(of_shape, factors[members] / weight, common_seeds(of_shape))
             weights.append(weight)
     variances = seed_scatter(cells[0].pool, shapes).variances
-    known = [variances[name] for name in shapes] if len(variances) == len(shapes) else None
-    return contrast(np.array(weights), list(shapes.values()), known, documents_of(cells))
+    of_shapes = [variances[name] for name in shapes] if len(variances) == len(shapes) else None
+    return contrast(np.array(weights), list(shapes.values()), of_shapes, documents_of(cells))
 
 
-def _serves(cell: CellResult, rates: str) -> bool:
-    """Whether a cell may be compared: with an error over sequences, at a rate that serves, and not as a bag of words."""
+def _is_comparable(cell: CellResult, rates: str) -> bool:
     return cell.measured and cell.reads_order is not False and (rates == "all cells" or cell.rates.bracketed)
 
 
-def _families(cells: Sequence[CellResult], size: Callable[[CellResult], float]) -> Iterator[list[CellResult]]:
-    """Cells that weigh depth, equal in size, budget and variant."""
+def _depth_families(cells: Sequence[CellResult], size: Callable[[CellResult], float]) -> Iterator[list[CellResult]]:
     for members in by_variant_and_budget(cells).values():
-        yield from filter(_weigh_depth, of_equal_size(members, size))
+        yield from filter(_trade_depth, of_equal_size(members, size))
 
 
-def _weigh_depth(cells: Sequence[CellResult]) -> bool:
-    """Whether cells of equal size are of two depths, bought with width or FFN: where layers are shared depth costs neither."""
+def _trade_depth(cells: Sequence[CellResult]) -> bool:
+    """Whether cells of equal size trade depth for width or FFN; with shared layers depth costs neither."""
     shapes = [cell.architecture for cell in cells]
     return len({shape.depth for shape in shapes}) > 1 and len({(shape.width, shape.ffn) for shape in shapes}) > 1
 
 
 def _fitted(table: RunTable, size: str, tokens: bool) -> Iterator[Universe]:
-    """The universes of a law in size and depth, the loss being a power of both; each set of rows is asked once."""
-    asked: set[tuple[str, ...]] = set()
+    """Universes of a power law in size and depth; each set of rows counts once."""
+    seen: set[tuple[str, ...]] = set()
     for rates in _RATES:
         about = {"size held equal": size, "approach": "law", "rates": rates}
         source = TableQuery(table, {"parameters": size}, bracketed_only=rates == "bracketed only")
@@ -199,8 +196,8 @@ def _fitted(table: RunTable, size: str, tokens: bool) -> Iterator[Universe]:
         except InputError as error:
             yield Universe(about, f"refused: {error.problems[0]}", None)
             continue
-        if points.labels not in asked:
-            asked.add(points.labels)
+        if points.labels not in seen:
+            seen.add(points.labels)
             yield from _laws(points, about, tokens)
 
 
@@ -209,19 +206,19 @@ def _laws(points: Observations, about: Mapping[str, str], tokens: bool) -> Itera
         choices = {**about, "space": space, "floor": floor, "loss": loss}
         settings = replace(UNIVERSE_SETTINGS, huber_delta=LOSSES[loss], space=space)
         try:
-            found = fit(_law(floor == "with floor", tokens), points, settings)
+            fitted = fit(_law(floor == "with floor", tokens), points, settings)
         except InputError as error:
             yield Universe(choices, f"refused: {error.problems[0]}", None)
             continue
-        value, interval = _doubling(found)
-        sound = found.status == "converged"
-        yield Universe(choices, found.status, value if sound else None, interval if sound else None)
+        value, interval = _doubling(fitted)
+        converged = fitted.status == "converged"
+        yield Universe(choices, fitted.status, value if converged else None, interval if converged else None)
 
 
 def _law(floor: bool, tokens: bool) -> SumOfTerms:
-    """A·N^−alpha·L^−delta·D^−beta, with a floor E or without, without D where tokens do not vary; exponents may be negative.
+    """A·N^−alpha·L^−delta·D^−beta, with or without a floor E, without D if tokens do not vary; signed exponents.
 
-    One product, since two budgets are too few for a separate term of tokens.
+    One product: two budgets are too few for a separate term of tokens.
     """
     falls = (("alpha", "parameters"), ("delta", "depth"), *((("beta", "tokens"),) if tokens else ()))
     terms = (*((Term("E"),) if floor else ()), Term("A", falls))
@@ -231,7 +228,7 @@ def _law(floor: bool, tokens: bool) -> SumOfTerms:
 
 
 def _doubling(fit: Fit) -> tuple[float, tuple[float, float] | None]:
-    """What doubling the depth adds at the middle of all sizes, with its interval over the resamples."""
+    """Nats that doubling the depth adds at the middle of all sizes, with its interval over resamples."""
     middle = {name: np.full(2, np.exp(np.log(values).mean())) for name, values in fit.observations.columns.items()}
     middle["depth"] = middle["depth"] * np.sqrt([2.0, 0.5])
     deeper, shallower = fit.predict(middle)

@@ -1,4 +1,4 @@
-"""The laws that a sweep's cells suffice for, each fitted with its forecast."""
+"""The laws that a sweep's cells determine, each fitted with its forecast."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from study.store.sweep_folder import SweepFolder
 _SETTINGS = Settings(bootstrap=400)
 
 MOST_VARIANTS = 6
-"""Laws of more variants would drown the answer; `study fit` fits any of them."""
+"""Maximum number of variants with laws in the answer; `study fit` fits any of them."""
 
 LEDGER_LAWS = {
     f"{law.name}: {law.formula}": law.name
     for law in LAWS.values()
     if law.predicts == "loss" and set(law.variables) <= set(LEDGER_COLUMNS)
 }
-"""The names of the laws that a ledger has the columns of, by name and formula."""
+"""Laws whose variables the ledger has: name by name and formula."""
 
 
 @dataclass(frozen=True)
 class SweepLaws:
-    """The laws fitted to a sweep, the richest of each variant first; `reasons` say why others were not fitted."""
+    """Fitted laws, richest of each variant first; `reasons` say why others were not fitted."""
 
     fits: tuple[LawFit, ...]
     reasons: tuple[str, ...]
 
     @property
     def shown(self) -> LawFit | None:
-        """The law that figures show: the first that converged, else the first with known constants."""
-        fits = [found for found in self.fits if found.fit.usable]
-        return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
+        """The first law that converged, else the first with known constants."""
+        fits = [law_fit for law_fit in self.fits if law_fit.fit.usable]
+        return next((law_fit for law_fit in fits if law_fit.fit.status == "converged"), next(iter(fits), None))
 
 
 def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
-    """Fit a law to a ledger with these columns as N and C; C orders the runs for the forecast whatever the law reads.
+    """Fit a law to a ledger with these columns as N and C; C orders the runs for the forecast, whatever the law reads.
 
     Raises InputError as study.laws.law_fits.fit_table does.
     """
@@ -59,86 +59,82 @@ def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, whe
 
 
 def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], searched: bool) -> SweepLaws:
-    """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
+    """Fit the laws whose variables a sweep varies to its usable runs at their cells' best knobs.
 
-    Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, also the law in
-    both; at one budget the law in the sizes of the shape, where these are free of each other. Shapes of equal non-embedding
-    parameters are of one size and show what shape does; where no shape has two budgets, tokens follow from the shape and show
-    nothing. Runs that differ in columns of `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to losses of
-    different validation sets or masks, nor to a search, which gives few shapes a good rate and prunes others; a law whose
-    constants are not determined is left out.
+    Loss in parameters and tokens if both vary, else in the one that does; if depth and width vary too, also the law in both; at
+    one budget the law in the sizes of the shape, if these vary independently. Shapes of equal non-embedding parameters have one
+    size and show only the effect of shape; if no shape has two budgets, tokens follow from the shape and show nothing. Runs
+    that differ in `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to several validation sets or masks, nor
+    to a search, which gives few shapes a good rate and prunes others; a law with undetermined constants is left out.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
     used = usable(ledger, SweepFolder(folder).trial_seeds())
     if used.empty:
-        return SweepLaws((), ("No law is fitted: no run can be used",))
+        return SweepLaws((), ("No law is fitted: no run is usable",))
     if searched:
-        return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
+        return SweepLaws((), ("No law is fitted: a search finds the best rate of few sizes and may prune the others",))
     if not used["tokens"].any():
         return SweepLaws((), ("No law is fitted: nothing was trained",))
-    remedy = "fit some with study fit of this folder and"  # without its path: an answer is the same bytes wherever it lies
+    remedy = "fit some with study fit of this folder and"  # no path, so that answers do not depend on location
     if reason := explain_incomparable_losses(used, validation_names(used), remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
-    if not (apart := differing_columns(used, settings)):
+    if not (differing := differing_columns(used, settings)):
         return _laws(TableQuery(open_ledger(folder)), used)
-    if len(used[apart].drop_duplicates()) > MOST_VARIANTS or used[apart].isna().any(axis=None):
+    if len(used[differing].drop_duplicates()) > MOST_VARIANTS or used[differing].isna().any(axis=None):
         return SweepLaws((), (f"No law is fitted: {explain_separate_laws(used, settings, remedy)}",))
     table = open_ledger(folder)
-    found = {where: _laws(TableQuery(table, where=where), runs) for where, runs in by_variant(used, apart)}
+    by_filter = {where: _laws(TableQuery(table, where=where), runs) for where, runs in by_variant(used, differing)}
     variants_of: dict[str, list[str]] = {}
-    for where, laws in found.items():
+    for where, laws in by_filter.items():
         for reason in laws.reasons:
             variants_of.setdefault(reason, []).append(where)
     reasons = (
-        text if len(named) == len(found) else f"{text} (where {'; '.join(named)})" for text, named in variants_of.items()
+        text if len(named) == len(by_filter) else f"{text} (where {'; '.join(named)})" for text, named in variants_of.items()
     )
-    return SweepLaws(tuple(fit for laws in found.values() for fit in laws.fits), tuple(reasons))
+    return SweepLaws(tuple(fit for laws in by_filter.values() for fit in laws.fits), tuple(reasons))
 
 
-def by_variant(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The runs of each variant, by the columns in which they differ, with the filter that selects them for --where."""
-    for values, runs in used.groupby(apart, sort=False):
+def by_variant(used: pd.DataFrame, columns: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The runs of each variant, by the differing columns, with its --where filter."""
+    for values, runs in used.groupby(columns, sort=False):
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)
-        yield " and ".join(f"{column} == {value!r}" for column, value in zip(apart, plain, strict=True)), runs
+        yield " and ".join(f"{column} == {value!r}" for column, value in zip(columns, plain, strict=True)), runs
 
 
 def _laws(source: TableQuery, used: pd.DataFrame) -> SweepLaws:
-    """The laws of runs that may be pooled."""
     names = _candidates(used)
     if not names:
         return SweepLaws((), ("No law is fitted: the usable runs are of one size, and no shape has two budgets",))
     fits, reasons = [], []
     for name in names:
         try:
-            found = fit_table(source, name, _SETTINGS)
+            fitted = fit_table(source, name, _SETTINGS)
         except InputError as error:
             problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
             reasons += [f"No fit of {problem}" for problem in problems]
             continue
-        if found.fit.intervals or found.fit.status == "failed":
-            fits.append(found)
-        elif found.fit.resamples.failed:
+        if fitted.fit.intervals or fitted.fit.status == "failed":
+            fits.append(fitted)
+        elif fitted.fit.resamples.failed:
             reasons.append(f"No fit of {name}: its resamples do not converge")
         else:
-            points = plural(found.fit.observations.settings(found.fit.law), "different point")
-            reasons.append(f"No fit of {name}: other constants than those found go through the {points} as well")
+            points = plural(fitted.fit.observations.settings(fitted.fit.law), "different point")
+            reasons.append(f"No fit of {name}: other constants fit the {points} equally well")
     return SweepLaws(tuple(fits), tuple(reasons))
 
 
 def _candidates(used: pd.DataFrame) -> list[str]:
-    """The names of the laws whose variables vary, the richest first."""
     varies = {role: used[column].nunique() > 1 for role, column in LEDGER_COLUMNS.items() if column in used}
     varies["parameters"] = len(list(of_equal_size(used["parameters_non_embedding"], float))) > 1
     if varies["parameters"] and varies["tokens"]:
         return ["chinchilla", *(["width-depth-tokens"] if varies["depth"] and varies["width"] else [])]
     if varies["parameters"]:
-        return ["power-floor", *(["shape"] if _free(used) else [])]
+        return ["power-floor", *(["shape"] if _independent_sizes(used) else [])]
     of_one_shape = used.groupby([LEDGER_COLUMNS[size] for size in SIZES])["tokens"].nunique()
     return ["tokens-floor"] if of_one_shape.max() > 1 else []
 
 
-def _free(used: pd.DataFrame) -> bool:
-    """Whether no size of the shape follows from the others, as a power of them."""
+def _independent_sizes(used: pd.DataFrame) -> bool:
     sizes = np.log(used[[LEDGER_COLUMNS[size] for size in SIZES]].to_numpy(dtype=float))
     return bool(np.linalg.matrix_rank(np.column_stack([np.ones(len(sizes)), sizes]), tol=1e-6) == 1 + len(SIZES))

@@ -1,1 +1,1 @@
-"""Sizes without training: what an architecture is made of, how two differ, what a change adds, which shapes fit."""
+"""Sizes without training: parameters and costs of an architecture, differences, effects of changes, shapes for a target."""

@@ -1,4 +1,4 @@
-"""What an architecture is made of and what training it costs, for readers and as JSON; and why other numbers differ."""
+"""Parameters, FLOPs and memory of an architecture, as text and JSON, and why other numbers differ."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from study.counting.memory import Memory, Precision, memory_of
 from study.counting.parameters import MASKING_RATE, ParameterCount, flops_per_token, formulas, masked_positions, parameters
 
 USUAL_LENGTH = 128
-"""The tokens a sequence that models are counted at where nothing else is asked for."""
+"""Default tokens per sequence for counts."""
 
 LECTURE_VOCABULARY = 30_000
-"""The vocabulary as Devlin et al. 2019 round it in their text, §3."""
+"""The vocabulary as rounded by Devlin et al. 2019, §3."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of counting: sequence length for FLOPs; batch, length and precision for memory."""
+    """Sequence length for FLOPs; batch, length and precision for memory."""
 
     sequence_length: int
     batch: int
@@ -34,7 +34,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A figure that others give for the same model, what it is of, and why it differs from ours."""
+    """A figure that others give for the same model, its definition, and why it differs from ours."""
 
     name: str
     figure: int | str
@@ -43,7 +43,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Account:
-    """The parameters of an architecture and the FLOPs of training it at a sequence length, ready to print."""
+    """The parameters and training FLOPs of an architecture at a sequence length, ready to print."""
 
     title: str
     architecture: Architecture
@@ -74,7 +74,7 @@ class Account:
         return account
 
     def to_text(self) -> str:
-        """The account as tables in plain text."""
+        """The account as plain text tables."""
         parts = [self._components(), self._totals(), self._flops()]
         if self.memory:
             parts.append(self._memory())
@@ -94,8 +94,8 @@ class Account:
         return aligned([["total", "parameters"], *rows])
 
     def _flops(self) -> list[str]:
-        where = f"{self.conditions.sequence_length} tokens a sequence, {self.predictions} of them masked"
-        title = f"training FLOPs per token, forward and backward ({where})"
+        lengths = f"{self.conditions.sequence_length} tokens a sequence, {self.predictions} of them masked"
+        title = f"training FLOPs per token, forward and backward ({lengths})"
         return [title, *aligned([[convention, f"{value:,.0f}"] for convention, value in self.flops.items()])]
 
     def _memory(self) -> list[str]:
@@ -119,11 +119,11 @@ TOTALS = {
     "mlm_untied": "MLM model, untied",
     "non_embedding": "encoder, non-embedding",
 }
-"""What a reader calls each total."""
+"""Display name of each total."""
 
 
 def totals(count: ParameterCount) -> dict[str, int]:
-    """The totals of an account by the names that they have in JSON."""
+    """The totals by their JSON names."""
     return {
         "encoder": count.parameters_encoder,
         "encoder_with_pooler": count.parameters_encoder + count.parameters_pooler,
@@ -136,10 +136,10 @@ def totals(count: ParameterCount) -> dict[str, int]:
 def account(
     architecture: Architecture, conditions: Conditions, title: str | None = None, others: tuple[Explanation, ...] = ()
 ) -> Account:
-    """The account of an architecture under some conditions, with BERT's 15% of positions masked.
+    """Account for an architecture under some conditions, with 15% of positions masked as in BERT.
 
-    Memory is that of training with AdamW and of the encoder's forward pass, for encoders that study.model builds. Raises
-    InputError where the architecture has fewer positions than a sequence has tokens.
+    Memory covers training with AdamW and the encoder's forward pass, if study.model builds the encoder. Raises InputError if
+    the sequence length exceeds the positions.
     """
     predictions, flops = training_flops(architecture, conditions.sequence_length)
     return Account(
@@ -154,18 +154,18 @@ def account(
     )
 
 
-def default_length(asked: int | None, architectures: Sequence[Architecture]) -> int:
-    """The sequence length of counts: the one given, else USUAL_LENGTH, or fewer where positions are fewer."""
-    return asked if asked is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
+def default_length(length: int | None, architectures: Sequence[Architecture]) -> int:
+    """The given length, else USUAL_LENGTH, or the fewest positions if smaller."""
+    return length if length is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
 
 
 def memory_in(conditions: Conditions, architecture: Architecture) -> dict[str, Memory]:
-    """The memory of training an architecture, and of its inference, under some conditions."""
+    """Memory of training and inference."""
     return memory_of(architecture, conditions.batch, conditions.sequence_length, conditions.precision)
 
 
 def training_flops(architecture: Architecture, sequence_length: int) -> tuple[int, dict[str, float]]:
-    """Masked positions of a sequence and FLOPs per token by convention; raises InputError for an impossible length."""
+    """Masked positions per sequence, and FLOPs per token by convention; raises InputError for an impossible length."""
     if not 1 <= sequence_length <= architecture.positions:
         raise InputError.at("--sequence-length", f"{sequence_length} is not between 1 and positions {architecture.positions}")
     predictions = masked_positions(sequence_length, MASKING_RATE)
@@ -175,73 +175,74 @@ def training_flops(architecture: Architecture, sequence_length: int) -> tuple[in
 def explanations(architecture: Architecture, published: tuple[str, str] | None = None) -> tuple[Explanation, ...]:
     """Why other people's numbers for this architecture differ from ours, each with its figure.
 
-    `published` is the size as authors or model card state it, and how that is known. Sums of lectures and tutorials are given
-    for BERT's plain kind.
+    `published` is the size that authors or the model card state, and how it is known. Lecture and tutorial sums cover only
+    plain BERT.
     """
     count = parameters(architecture)
-    found = []
+    reasons = []
     if published:
         size, status = published
-        reason = f"rounded, as the authors or the model card state it; which total is meant is rarely said ({status})"
-        found.append(Explanation("published", size, reason))
+        reason = f"rounded, as stated by the authors or the model card, which rarely say which total it is ({status})"
+        reasons.append(Explanation("published", size, reason))
     plain = not not_of_berts_kind(architecture) and architecture.norm == "post"
     if plain and architecture.ffn == 4 * architecture.width:
-        found += [_lecture(architecture), _tutorial(architecture)]
-    return (*found, *_other_totals(architecture, count))
+        reasons += [_lecture(architecture), _tutorial(architecture)]
+    return (*reasons, *_other_totals(architecture, count))
 
 
 def _lecture(a: Architecture) -> Explanation:
-    """30,000 words, positions, and 12·H² a layer that is rounded to whole millions before it is multiplied by L.
+    """30,000 words, positions, and L layers of 12·H², each rounded to whole millions.
 
-    This is our reconstruction: the lecture's figure for Base, 107.4M, is met with the rounding only; exactly it is 108.4M.
+    Our reconstruction: the lecture's figure for Base, 107.4M, needs the rounding; exactly it is 108.4M.
     """
     layer = 12 * a.width**2
     tables = (LECTURE_VOCABULARY + a.positions) * a.width
     rounded = round(layer, -6) or layer
     reason = f"{LECTURE_VOCABULARY:,}·H + P·H + L·12·H², no biases, norms, segments or pooler"
     if rounded != layer:
-        reason += f"; a layer rounded to {rounded / 1e6:.0f}M, without which it is {(tables + a.depth * layer) / 1e6:.1f}M"
+        reason += f"; each layer rounded to {rounded / 1e6:.0f}M (unrounded {(tables + a.depth * layer) / 1e6:.1f}M)"
     return Explanation("sum as in a lecture", tables + a.depth * rounded, reason)
 
 
 def _tutorial(a: Architecture) -> Explanation:
     """Three tables and a decoder of V·H each, and layers of 4·H² attention, a 2·H² FFN and 4·H of norms.
 
-    This is our reconstruction: the tutorial's figures, 136.3M for Base and 276.1M for Large, fix 6·L·H² and 4·V·H; that the
-    small rest is the norms is our reading.
+    Our reconstruction: the tutorial's figures, 136.3M for Base and 276.1M for Large, fix 6·L·H² and 4·V·H; reading the small
+    rest as norms is ours.
     """
     h = a.width
     estimate = 4 * a.vocabulary * h + a.depth * (6 * h**2 + 4 * h)
-    reason = "an FFN of 2·H² where it has 8·H², but three V·H embeddings and a V·H decoder: 4·V·H + L·(6·H² + 4·H)"
+    reason = "an FFN of 2·H² instead of 8·H², but three V·H embeddings and a V·H decoder: 4·V·H + L·(6·H² + 4·H)"
     return Explanation("estimate as in a tutorial", estimate, reason)
 
 
 def _other_totals(a: Architecture, count: ParameterCount) -> list[Explanation]:
-    """Totals of modules that people load or sum, where the architecture has them."""
+    """Totals of modules that people load or sum."""
     tied, pooler, decoder = count.parameters_mlm_tied, count.parameters_pooler, a.vocabulary * a.table_width
-    found = [
+    others = [
         Explanation("matrices of the blocks alone, L·12·H²", 12 * a.depth * a.width**2, "the rule of thumb for BERT's layers")
     ]
     if pooler:
         total = count.parameters_encoder + pooler
-        found.append(Explanation("encoder with pooler", total, "what transformers' AutoModel loads: no MLM head"))
+        others.append(Explanation("encoder with pooler", total, "what transformers' AutoModel loads: no MLM head"))
     if pooler and a.segments > 1:
         pretraining = tied + pooler + 2 * a.width + 2
         reason = "MLM and sentence-pair pre-training: adds the pooler H² + H and the pair head 2·H + 2"
-        found.append(Explanation("pre-training, MLM + NSP", pretraining, reason))
-    found.append(Explanation("decoder not tied", tied + decoder, "the output projection counts V·E again beside the embedding"))
+        others.append(Explanation("pre-training, MLM + NSP", pretraining, reason))
+    others.append(Explanation("decoder not tied", tied + decoder, "the output projection counts V·E again"))
     if a.second_output_bias:
-        both = "the checkpoint names one bias twice (predictions.bias, predictions.decoder.bias); a sum over names adds V"
-        found.append(Explanation("output bias counted twice", tied + a.vocabulary, both))
+        both = "the checkpoint lists one bias twice (predictions.bias, predictions.decoder.bias); a sum over names adds V"
+        others.append(Explanation("output bias counted twice", tied + a.vocabulary, both))
         reason = "transformers with tie_word_embeddings=False: the decoder, and a second bias that it never uses"
-        found.append(Explanation("decoder not tied, bias twice", count.parameters_mlm_untied, reason))
+        others.append(Explanation("decoder not tied, bias twice", count.parameters_mlm_untied, reason))
     if a.layer_groups is not None:
         unshared = parameters(a.model_copy(update={"layer_groups": None})).parameters
-        found.append(Explanation("layers not shared", unshared, "what runs is as large as this, what is stored is not"))
-    return found
+        others.append(
+            Explanation("layers not shared", unshared, "the size of the network as it runs; fewer parameters are stored")
+        )
+    return others
 
 
 def _legend(written: dict[str, str]) -> str:
-    """What the letters of some formulas mean."""
     used = set(re.findall(r"[A-Z]", " ".join(written.values())))
     return ", ".join(f"{letter} {meaning}" for letter, meaning in LETTERS.items() if letter in used)

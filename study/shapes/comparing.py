@@ -1,4 +1,4 @@
-"""What `study compare` prints: models side by side, and single changes of one model ranked by what they add."""
+"""Output of `study compare`: models side by side, and changes of one model ranked by their effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from study.counting.latency_prediction import LatencyModel
 
 Measure = Callable[[Architecture], float]
-"""A number that an architecture has and a change adds to."""
+"""A quantity of an architecture."""
 
 LABELS = {
     "parameters": ("parameters", 1.0),
@@ -29,32 +29,32 @@ LABELS = {
     "memory_bytes": ("training memory, MB", 1e-6),
     "latency_seconds": ("latency, µs", 1e6),
 }
-"""What a reader calls each measure, and by what it is multiplied to be read."""
+"""Display name and scale of each measure."""
 
 
 def measures(conditions: Conditions, latency: LatencyModel | None = None) -> dict[str, Measure]:
-    """What changes are ranked by.
+    """The measures that changes are ranked by.
 
-    `parameters` (unique tensors of the MLM model), `train_flops` per token, `memory_bytes` of training, and, where a latency
-    model is given, `latency_seconds` of the encoder's forward pass.
+    `parameters` (unique tensors of the MLM model), `train_flops` per token, `memory_bytes` of training, and, with a latency
+    model, `latency_seconds` of the encoder's forward pass.
     """
-    found: dict[str, Measure] = {
+    by_name: dict[str, Measure] = {
         "parameters": lambda architecture: parameters(architecture).parameters,
         "train_flops": lambda architecture: training_flops(architecture, conditions.sequence_length)[1]["train_flops"],
         "memory_bytes": lambda architecture: memory_in(conditions, architecture)["training"].total,
     }
     if latency is not None:
         batch, length = conditions.batch, conditions.sequence_length
-        found["latency_seconds"] = lambda architecture: latency.seconds(architecture, batch, length)
-    return found
+        by_name["latency_seconds"] = lambda architecture: latency.seconds(architecture, batch, length)
+    return by_name
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What one change does to one measure: the value before and after, and the elasticity over the change.
+    """One measure before and after a change, and its elasticity.
 
-    The elasticity is ln(after/before) ÷ ln(new size/old size) over the whole step (an arc, not a slope); None for a change of
-    several sizes or of something that is no size.
+    The elasticity is ln(after/before) ÷ ln(new size/old size) over the whole step (an arc, not a slope); None if several sizes,
+    or no size, change.
     """
 
     before: float
@@ -63,7 +63,7 @@ class Effect:
 
     @property
     def added(self) -> float:
-        """What the change adds."""
+        """After minus before."""
         return self.after - self.before
 
     def to_dict(self) -> dict[str, float | None]:
@@ -74,7 +74,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a base: its label, what followed from it, the architecture, and the effect on each measure."""
+    """One change of a base: label, note on its consequences, architecture, and effect on each measure."""
 
     label: str
     note: str
@@ -83,11 +83,11 @@ class Change:
 
 
 def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChange]:
-    """The changes of a base that texts describe, in their order.
+    """Parse changes of a base, in order.
 
     Each text is `field=value`, or several joined by commas for one change. Other fields stay: a wider model keeps its ffn, and
-    its heads where they divide the new width; else it gets the divisor nearest to the base's head width. Raises InputError with
-    every text that cannot be read or gives an impossible architecture.
+    its heads if they divide the new width, else the divisor nearest to the base's head width. Raises InputError with every text
+    that is unreadable or gives an impossible architecture.
     """
     return map_all(partial(_step, base), texts)
 
@@ -95,10 +95,10 @@ def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChan
 def rank_changes(
     base: Architecture, steps: Sequence[ProposedChange], measured: Mapping[str, Measure], by: str = "parameters"
 ) -> list[Change]:
-    """The effects of changes of a base, those that add most to the measure `by` first.
+    """The effects of changes, those that add most to the measure `by` first.
 
-    Memory is known for encoders that study.model builds, latency for those of BERT's kind; a measure unknown for the base or a
-    change is left out. Raises InputError where `by` is.
+    Memory is known for encoders that study.model builds, latency for BERT-like ones; measures unknown for any model are left
+    out. Raises InputError if `by` is.
     """
     architectures = (base, *(step.architecture for step in steps))
     unknown: Set[str] = set()
@@ -116,7 +116,7 @@ def rank_changes(
 
 @dataclass(frozen=True)
 class ProposedChange:
-    """A change before it is measured; `ratio` is new over old of the one size that changes."""
+    """A change before measurement; `ratio` is new over old of the one size that changes."""
 
     label: str
     note: str
@@ -124,7 +124,7 @@ class ProposedChange:
     ratio: float | None
 
     def measured(self, before: Mapping[str, float], measured: Mapping[str, Measure]) -> Change:
-        """The change with its effects on every measure, whose values before it are given."""
+        """Add the effects on every measure, given the values before."""
         effects = {name: _effect(before[name], measure(self.architecture), self.ratio) for name, measure in measured.items()}
         return Change(self.label, self.note, self.architecture, effects)
 
@@ -139,16 +139,15 @@ def _step(base: Architecture, text: str) -> ProposedChange:
             values |= {"heads": heads}
             note = f"heads {base.heads} → {heads}, to divide it"
     architecture = Architecture.parse(base.model_dump() | values, place="--change")
-    asked = [field for field in values if not (note and field == "heads")]
-    old, new = base.model_dump(include=set(asked)), architecture.model_dump(include=set(asked))
+    named = [field for field in values if not (note and field == "heads")]
+    old, new = base.model_dump(include=set(named)), architecture.model_dump(include=set(named))
     if old == new:
-        raise InputError.at(f"--change {text}", "leaves the model as it is; give another value")
-    label = ", ".join(f"{field} {_shown(old[field])} → {_shown(new[field])}" for field in asked)
-    return ProposedChange(label, note, architecture, _ratio([(old[field], new[field]) for field in asked]))
+        raise InputError.at(f"--change {text}", "does not change the model; give another value")
+    label = ", ".join(f"{field} {_shown(old[field])} → {_shown(new[field])}" for field in named)
+    return ProposedChange(label, note, architecture, _ratio([(old[field], new[field]) for field in named]))
 
 
 def _parse(text: str) -> dict[str, object]:
-    """The fields and values of `field=value[,field=value…]`."""
     values: dict[str, object] = {}
     for part in text.split(","):
         field, equals, value = (piece.strip() for piece in part.partition("="))
@@ -159,7 +158,7 @@ def _parse(text: str) -> dict[str, object]:
                 f"--change {text}", f"{field!r} is not a field; {nearest(field, list(Architecture.model_fields))}"
             )
         if field in values:
-            raise InputError.at(f"--change {text}", f"names {field} twice; give a --change to each value")
+            raise InputError.at(f"--change {text}", f"names {field} twice; give each value its own --change")
         values[field] = number_in(value)
     return values
 
@@ -169,7 +168,7 @@ def _effect(before: float, after: float, ratio: float | None) -> Effect:
 
 
 def _ratio(pairs: list[tuple[object, object]]) -> float | None:
-    """New over old of the single size that changed, else None."""
+    """New over old if a single size changed."""
     if len(pairs) != 1:
         return None
     old, new = pairs[0]
@@ -182,14 +181,13 @@ def _shown(value: object) -> str:
 
 
 def changes_as_text(base: NamedArchitecture, changes: Sequence[Change], by: str, conditions: Conditions) -> str:
-    """Changes as rows in their order: for each measure, one below the other, what they add, as a share, and the elasticity."""
+    """Ranked changes as rows: per measure, what they add, as a share, and the elasticity."""
     lines = aligned([row for name in changes[0].effects for row in _rows(base, changes, name)], left=2)
-    note = "elasticity: ln(after/before) ÷ ln(new size/old size), over the whole change; what is not named stays as it is"
+    note = "elasticity: ln(after/before) ÷ ln(new size/old size), over the whole change; other fields stay the same"
     return "\n".join([*lines, *_answer(changes, by), note, f"counted at {conditions}"])
 
 
 def _rows(base: NamedArchitecture, changes: Sequence[Change], name: str) -> list[list[str]]:
-    """What changes do to one measure, below its name and what it was before, and a blank row."""
     label, scale = LABELS[name]
     rows = [["", "change", label, "added", "elasticity"]]
     rows.append(["", base.title, f"{changes[0].effects[name].before * scale:,.0f}", "", ""])
@@ -217,7 +215,7 @@ def changes_to_dict(base: NamedArchitecture, changes: Sequence[Change], by: str,
 
 
 def _answer(changes: Sequence[Change], by: str) -> list[str]:
-    """What people ask for: which change adds most to each measure."""
+    """The change that adds most to each measure."""
     parts = [f"ranked by {LABELS[by][0]} added"]
     for name in changes[0].effects:
         added = [change.effects[name].added for change in changes]
@@ -227,7 +225,7 @@ def _answer(changes: Sequence[Change], by: str) -> list[str]:
 
 @dataclass(frozen=True)
 class ModelQuantity:
-    """One quantity of every model that is compared; None where a model has no such thing."""
+    """One quantity of every compared model; None if a model lacks it."""
 
     group: str
     name: str
@@ -235,7 +233,7 @@ class ModelQuantity:
 
 
 def tabulate_models(subjects: Sequence[NamedArchitecture], sequence_length: int) -> list[ModelQuantity]:
-    """Shapes, components, totals and FLOPs per token of some models; raises InputError for an impossible length."""
+    """Shapes, components, totals and FLOPs per token of models; raises InputError for an impossible length."""
     columns = [_quantities(subject.architecture, sequence_length) for subject in subjects]
     names = dict.fromkeys(key for group in GROUPS for column in columns for key in column if key[0] == group)
     return [ModelQuantity(group, name, tuple(column.get((group, name)) for column in columns)) for group, name in names]
@@ -247,7 +245,7 @@ GROUPS = {
     "parameters": "parameters in all",
     "flops_per_token": "training FLOPs per token, {sequence_length} tokens a sequence",
 }
-"""What is compared, in this order, and what a reader calls it."""
+"""Display names of the compared groups, in order."""
 
 
 def _quantities(a: Architecture, sequence_length: int) -> dict[tuple[str, str], float]:
@@ -260,7 +258,7 @@ def _quantities(a: Architecture, sequence_length: int) -> dict[tuple[str, str], 
 
 
 def models_as_text(subjects: Sequence[NamedArchitecture], rows: Sequence[ModelQuantity], sequence_length: int) -> str:
-    """Models as columns, with how many times the first the second is where there are two."""
+    """Models as columns; for two, also the ratio of second to first."""
     pair = len(subjects) == 2
     lines = [["", *(subject.title for subject in subjects), *(["second ÷ first"] if pair else [])]]
     for group, heading in GROUPS.items():
@@ -276,10 +274,10 @@ def models_as_text(subjects: Sequence[NamedArchitecture], rows: Sequence[ModelQu
 def models_to_dict(
     subjects: Sequence[NamedArchitecture], rows: Sequence[ModelQuantity], sequence_length: int
 ) -> dict[str, object]:
-    """Each model as plain values, quantities by group; None where it has no such thing."""
+    """Models as plain values, quantities by group; None if absent."""
     models = [
         {"name": subject.title}
-        | {group: {row.name: row.values[place] for row in rows if row.group == group} for group in GROUPS}
-        for place, subject in enumerate(subjects)
+        | {group: {row.name: row.values[position] for row in rows if row.group == group} for group in GROUPS}
+        for position, subject in enumerate(subjects)
     ]
     return {"sequence_length": sequence_length, "models": models}

@@ -1,4 +1,4 @@
-"""What a name on the command line stands for: a named model, a configuration file, a run's folder, or a run's id."""
+"""Resolve a name on the command line: a named model, a configuration file, a run folder, or a run id."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class NamedArchitecture:
 
 
 def resolve_architecture(name: str, results: Path) -> NamedArchitecture:
-    """The architecture that `name` stands for; named models come first, then files and folders, then runs in `results`.
+    """Resolve a name: named models first, then files and folders, then runs in `results`.
 
-    Raises InputError with the nearest known name, or with what is wrong in the file.
+    Raises InputError with the nearest known name, or with the file's problem.
     """
     if not name.strip():
-        raise InputError.at(repr(name), "is no model's name; give one such as bert-base, a file, or a run's folder or id")
+        raise InputError.at(repr(name), "is not a model name; give one such as bert-base, a file, or a run's folder or id")
     if model := find(name):
         return NamedArchitecture(model.short_name, model.architecture, (model.published, model.published_status))
     if is_there(path := Path(name)) and path.is_file():
@@ -39,14 +39,14 @@ def resolve_architecture(name: str, results: Path) -> NamedArchitecture:
     if path.is_dir() or _is_run(path):
         return NamedArchitecture(name, _in_folder(path))
     if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and (path.parent.is_dir() or path.parent.name == "runs")):
-        raise InputError.at(name, "does not exist, and is no model's name")
+        raise InputError.at(name, "does not exist, and is not a model name")
     if (architecture := _of_id(name, results)) is not None:
         return NamedArchitecture(name, architecture)
     raise unknown(name, f" (nor is it a file, or a run in {results})")
 
 
 def _in_file(path: Path) -> Architecture:
-    """The architecture of a YAML file that holds one, either alone or under `architecture` as in a run's config.yaml."""
+    """The architecture in a YAML file, alone or under `architecture` as in a run's config.yaml."""
     from study.base.yaml_files import read_yaml
 
     values: dict[str, Any] = read_yaml(path)
@@ -58,30 +58,29 @@ def _in_file(path: Path) -> Architecture:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a run lies at a path, which is no folder where its sweep is packed."""
+    """Whether a path is a run, which is no folder in a packed sweep."""
     from study.store.run_folder import RunFolder
 
     return RunFolder(path).is_run
 
 
 def _in_folder(path: Path) -> Architecture:
-    """The architecture of the run that lies in a folder."""
     from study.store.run_folder import RunFolder
 
     run = RunFolder(path)
     if not run.is_run:
-        raise InputError.at(str(path), "is a folder that holds no run, which has a config.yaml or a record.json")
+        raise InputError.at(str(path), "is not a run folder: it needs a config.yaml or a run's record.json")
     return _of_run(run)
 
 
 def _of_run(run: RunFolder) -> Architecture:
-    """The architecture in a run's config.yaml, or in its record where that is gone."""
+    """The architecture in a run's config.yaml, or else in its record."""
     return _in_file(run.config_file) if is_there(run.config_file) else run.config().architecture
 
 
 def _of_id(run_id: str, results: Path) -> Architecture | None:
-    """The architecture of the run with an id, or with the one id that starts with it."""
+    """The architecture of a run, by id or unique prefix."""
     from study.store.sweep_folder import runs_of_id
 
-    found = runs_of_id(run_id, results)
-    return _of_run(found[0]) if found else None
+    runs = runs_of_id(run_id, results)
+    return _of_run(runs[0]) if runs else None

@@ -1,4 +1,4 @@
-"""What `study shapes` does: from amounts as people write them to the shapes that have them, the best first."""
+"""`study shapes`: from written amounts to the shapes that meet them, best first."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from study.laws.law_files import FittedLaw
 
 Quantities = dict[str, Callable[[Architecture], float]]
-"""How each quantity of a shape is counted, by its name."""
+"""How to count each quantity, by name."""
 
 WRITERS: dict[str, Callable[[float], str]] = {
     "train_flops_per_token": flops_text,
     "memory_bytes": bytes_text,
     "latency_seconds": seconds_text,
 }
-"""How quantities other than counts are written."""
+"""How to write quantities other than counts."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """Shapes that meet the goals, with their quantities; the first is the best, by the law's loss where there is one."""
+    """Shapes that meet the goals, with their quantities; the best first, by the law's loss if there is a law."""
 
     goals: tuple[Goal, ...]
     question: str
@@ -57,7 +57,7 @@ class Solved:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The question, the shapes with every quantity, and how latency was predicted, as plain values."""
+        """The question, shapes, quantities and latency model as plain values."""
         rows = [
             {"shape": shape.shape_name, **{size: getattr(shape, size) for size in SIZES}, **self._values(shape)}
             for shape in self.shapes
@@ -67,7 +67,7 @@ class Solved:
         return {"goals": goals, "question": self.question, "shapes": rows, "latency_model": latency, "notes": list(self.notes)}
 
     def to_text(self) -> str:
-        """The shapes as a table in plain text."""
+        """The shapes as a plain text table."""
         rows = [["shape", *(_heading(name) for name in self.quantities)]]
         for shape in self.shapes:
             rows.append([shape.shape_name, *(_written(name, value) for name, value in self._values(shape).items())])
@@ -79,9 +79,9 @@ class Solved:
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeQuery:
-    """The options of `study shapes`: amounts, the shapes to consider, and what predicts latency and loss.
+    """Options of `study shapes`: amounts, shapes to consider, and predictors of latency and loss.
 
-    One amount is met within `tolerance`; with `under`, shapes stay below one or several.
+    One amount is met within `tolerance`; with `under`, shapes stay below all amounts.
     """
 
     parameters: str | None = None
@@ -112,12 +112,12 @@ class ShapeQuery:
     def answer(self) -> Solved:
         """The shapes that have the amounts.
 
-        Raises InputError for amounts that cannot be read or reached, and for latency without a table.
+        Raises InputError for unreadable or unreachable amounts, and for latency without a table.
         """
         self._check()
         space, quantities = self._space, self._quantities
         if not (goals := self._goals):
-            raise InputError.at("--parameters", "nothing is asked for; give --parameters, --train-flops, --memory or --latency")
+            raise InputError.at("--parameters", "no amount is given; give --parameters, --train-flops, --memory or --latency")
         amounts = " and ".join(f"{goal.text(goal.amount)} {goal.words}" for goal in goals)
         budgets = self.under or len(goals) > 1
         if budgets:
@@ -134,21 +134,20 @@ class ShapeQuery:
         return Solved(goals, f"{question} ({space})", tuple(shapes), quantities, self._latency_model, notes)
 
     def _check(self) -> None:
-        """Raise InputError where an option is of no use, or sequences are longer than there are positions."""
+        """Raise InputError if an option has no effect, or sequences exceed the positions."""
         for option, value, needed, given in (
             ("--threads", self.threads, "--latency", self.latency),
             ("--law-convention", self.law_convention, "--law", self.law),
             ("--tokens", self.tokens, "--law", self.law),
         ):
             if value is not None and given is None:
-                raise InputError.at(option, f"is for {needed}; give that too")
+                raise InputError.at(option, f"only applies with {needed}; give that too")
         if self.sequence_length > self.positions:
-            message = f"{self.sequence_length} exceeds --positions {self.positions}; raise those too"
+            message = f"{self.sequence_length} exceeds --positions {self.positions}; raise that too"
             raise InputError.at("--sequence-length", message)
 
     @property
     def _space(self) -> Space:
-        """The shapes considered."""
         head_width = self.head_width or HEAD_WIDTH
         rules = ShapeRules(head_width, self.ffn_ratio, math.lcm(self.width_multiple, self.head_width or 1))
         sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": self.vocabulary, "positions": self.positions}
@@ -160,15 +159,16 @@ class ShapeQuery:
 
     @cached_property
     def _latency_model(self) -> LatencyModel | None:
-        """The model that predicts latency, if it is needed."""
         if self.latency is None:
             return None
-        setting = (self.batch, self.sequence_length)
-        return fit_latency(read_table(self.latency_table), self.precision, self.threads, setting, self.latency_statistic)
+        batch_and_length = (self.batch, self.sequence_length)
+        return fit_latency(
+            read_table(self.latency_table), self.precision, self.threads, batch_and_length, self.latency_statistic
+        )
 
     @cached_property
     def _fitted_law(self) -> FittedLaw | None:
-        """The law, where there is one; what fits laws takes a second to import, which a question without one is spared."""
+        """The law, if any, imported on use because that takes a second."""
         if self.law is None:
             return None
         from study.laws.law_files import read_law
@@ -181,24 +181,23 @@ class ShapeQuery:
 
     @cached_property
     def _quantities(self) -> Quantities:
-        """How each column is counted; latency only with a model, loss only with a law."""
+        """Latency only with a model, loss only with a law."""
 
         def total(name: str) -> Callable[[Architecture], float]:
             return lambda shape: parameters(shape).totals()[name]
 
         conditions, model, law, tokens = self._conditions, self._latency_model, self._fitted_law, self._trained_tokens
-        found: Quantities = {name: total(name) for name in TOTALS}
-        found["train_flops_per_token"] = lambda shape: training_flops(shape, self.sequence_length)[1]["train_flops"]
-        found["memory_bytes"] = lambda shape: memory_in(conditions, shape)[self.memory_of].total
+        quantities: Quantities = {name: total(name) for name in TOTALS}
+        quantities["train_flops_per_token"] = lambda shape: training_flops(shape, self.sequence_length)[1]["train_flops"]
+        quantities["memory_bytes"] = lambda shape: memory_in(conditions, shape)[self.memory_of].total
         if model is not None:
-            found["latency_seconds"] = lambda shape: model.seconds(shape, self.batch, self.sequence_length)
+            quantities["latency_seconds"] = lambda shape: model.seconds(shape, self.batch, self.sequence_length)
         if law is not None:
-            found["loss_nats"] = lambda shape: law.loss_nats(shape, tokens)
-        return found
+            quantities["loss_nats"] = lambda shape: law.loss_nats(shape, tokens)
+        return quantities
 
     @property
     def _goals(self) -> tuple[Goal, ...]:
-        """The amounts as goals."""
         read = (
             ("--parameters", self.convention, self.parameters, read_count),
             ("--train-flops", "train_flops_per_token", self.train_flops, read_count),
@@ -206,13 +205,13 @@ class ShapeQuery:
             ("--latency", "latency_seconds", self.latency, read_seconds),
         )
         return tuple(
-            Goal(place, quantity, reader(place, text), self._quantities[quantity], partial(_written, quantity))
-            for place, quantity, text, reader in read
+            Goal(option, quantity, reader(option, text), self._quantities[quantity], partial(_written, quantity))
+            for option, quantity, text, reader in read
             if text is not None
         )
 
     def _notes(self, shapes: Sequence[Architecture]) -> Iterator[str]:
-        """At what memory is counted, and what latency and loss are predicted by, where the shapes are like what was seen."""
+        """Conditions of memory, and predictors of latency and loss with the range they cover."""
         step = " a step, 15% masked" if self.memory_of == "training" else ""
         yield f"memory: {self.memory_of}, {self._conditions}{step}"
         if (model := self._latency_model) is not None:
@@ -223,15 +222,15 @@ class ShapeQuery:
 
 
 def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], conditions: Conditions) -> list[str]:
-    """How many shapes lie beyond what latency was measured on, and in what."""
+    """How many shapes lie outside the measured range of latency, and in what."""
     batch, length = conditions.batch, conditions.sequence_length
-    beyond = [found for shape in shapes if (found := model.beyond(shape, batch, length))]
+    beyond = [names for shape in shapes if (names := model.beyond(shape, batch, length))]
     if not beyond:
         return []
-    in_what = Counter(name for found in beyond for name in found)
+    in_what = Counter(name for names in beyond for name in names)
     measured = ", ".join(_from_to(name, *model.ranges[name]) for name in model.ranges if name in in_what)
     return [
-        f"latency is extrapolated for {len(beyond)} of {plural(len(shapes), 'shape')}, which that error does not cover: it was "
+        f"latency is extrapolated for {len(beyond)} of {plural(len(shapes), 'shape')}, beyond what that error covers: it was "
         f"measured at {measured}"
     ]
 
@@ -241,10 +240,8 @@ def _from_to(name: str, least: float, largest: float) -> str:
 
 
 def _written(name: str, value: float) -> str:
-    """A value as its column shows it."""
     return f"{value:.4f}" if name == "loss_nats" else WRITERS.get(name, count_text)(value)
 
 
 def _heading(name: str) -> str:
-    """A quantity's name as a column's heading."""
     return name.removesuffix("_bytes").removesuffix("_seconds").replace("parameters_", "").replace("_per_token", "/token")

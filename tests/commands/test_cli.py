@@ -187,7 +187,7 @@ def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_pat
     (tmp_path / "t.csv").write_text("N,D,loss\n1e6,1e8,3\n")
     assert study("multiverse", tmp_path / "t.csv", "--ask", "shape")[::2] == (
         2,
-        f"error: {tmp_path / 't.csv'}: is no sweep's folder, which the question of shape needs; of a table --ask compute\n",
+        f"error: {tmp_path / 't.csv'}: is not a sweep folder, which --ask shape needs; for a table use --ask compute\n",
     )
 
 
@@ -197,14 +197,14 @@ def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_
     status, out, err = study("multiverse", folder.path)
     assert (status, out) == (2, "")
     shape, compute = err.splitlines()
-    why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
+    why = "cannot compare depth and width: no two depths were trained at equal parameters and different width or FFN"
     assert shape == f"error: shape: {why}"
     assert compute.startswith("error: compute: the best split is undetermined: all ")
     assert " rows have the same tokens (" in compute
     assert study("multiverse", folder.path, "--ask", "compute")[2] == f"{compute}\n"
     folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}}))
     told = study("multiverse", folder.path)[2].splitlines()[0]
-    assert told == f"error: shape: {why}; variants are compared in its answer"
+    assert told == f"error: shape: {why}; its answer compares variants"
 
 
 def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_errors_cluster_by_the_documents_that_any_run_keeps(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\x93NUMPY", "is damaged"), (None, "names the documents of 3 sequences, but the run has the losses of 200")],
+    [(b"\x93NUMPY", "is damaged"), (None, "lists the documents of 3 sequences, but the run has losses for 200")],
 )
 def test_documents_that_are_not_of_the_sequences_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     folder = depth_or_width(tmp_path / "sweep", seeds=1, shapes=[(1, 64)], rates=[1e-3], budgets=[1e6])

@@ -442,7 +442,7 @@ def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> N
     assert loss_findings(found)[0].startswith("Variants are not compared: no two cells")
     told = {cell.shape: cell.reason for cell in found.comparisons.left_out}
     assert told.keys() == {"batch_tokens=1024", "batch_tokens=32768"}
-    spent = "its whole steps spend 983,040 tokens, 98.3% of the budget, and those of no other cell as much within 1%"
+    spent = "its whole steps use 983,040 tokens, 98.3% of the budget, and no other cell comes within 1% of that"
     assert told["batch_tokens=32768"] == spent
 
 
@@ -465,7 +465,7 @@ def test_batches_are_not_compared_at_equal_steps(tmp_path: Path) -> None:
         add_run(folder, run_config(1, 64, seed=seed, batch_tokens=batch, budget={"steps": 500}))
     found = evidence_of(folder, include_unbracketed=True).comparisons
     assert found.pairs == ()
-    assert [cell.reason.split(",")[0] for cell in found.left_out] == ["its whole steps spend 512", "its whole steps spend 2"]
+    assert [cell.reason.split(",")[0] for cell in found.left_out] == ["its whole steps use 512", "its whole steps use 2"]
 
 
 def test_shapes_that_see_more_tokens_for_one_budget_scatter_on_their_own(tmp_path: Path) -> None:

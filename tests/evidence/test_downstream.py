@@ -320,7 +320,7 @@ def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they
     assert set(points.index) == {f"L1-H64-A2-F256 (norm={n}, dropout={d})" for n, d in product(("post", "pre"), ("0", "0.1"))}
     found = gather(folder).downstream
     assert found is not None
-    assert "variants, each of which has a law" in str(found.tasks[0].forecast_from_sizes)
+    assert "each variant needs its own law" in str(found.tasks[0].forecast_from_sizes)
     assert {name for name, row in points.iterrows() if row["random"] > 0} == {
         f"L1-H64-A2-F256 (norm={first}, dropout={dropout})" for dropout in ("0", "0.1")
     }
@@ -525,7 +525,8 @@ def test_the_average_of_tasks_that_follow_a_law_is_forecast_as_they_are(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("chance", "why"), [(np.nan, "its chance was not measured"), (1.0, "the majority class is always right"), (-0.1, None)]
+    ("chance", "why"),
+    [(np.nan, "its chance level was not measured"), (1.0, "the majority class is always right"), (-0.1, None)],
 )
 def test_a_task_without_two_ends_is_left_out_of_the_average(
     monkeypatch: pytest.MonkeyPatch, scored: SweepFolder, chance: float, why: str | None

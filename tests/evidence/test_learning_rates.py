@@ -155,10 +155,10 @@ def test_of_the_seeds_that_a_sweep_asks_for_those_choose_that_tried_several_rate
     """Those beyond its third may have tried as many before; of a version that asked the first alone, the others repeated."""
     first = [(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None)]
     repeats = of_seeds(first, first[1:2], first[1:2], [(rate, 9 - 2 * loss, None) for rate, loss, _ in first])
-    (found,) = searches(repeats.assign(cell="cell"), asked=range(3)).values()
+    (found,) = searches(repeats.assign(cell="cell"), choosing_seeds=range(3)).values()
     assert (found.rates.chosen, found.rates.seeds) == (2e-3, 1)
     assert (search_rates(repeats).chosen, search_rates(repeats).seeds) == (4e-3, 2)
-    (of_others,) = searches(repeats.assign(cell="cell"), asked=range(7, 9)).values()
+    (of_others,) = searches(repeats.assign(cell="cell"), choosing_seeds=range(7, 9)).values()
     assert of_others.rates == search_rates(repeats), "before any run of these"
 
 

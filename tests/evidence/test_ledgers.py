@@ -250,7 +250,7 @@ def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> 
 
 
 def test_a_folder_without_a_ledger_is_refused_and_a_file_that_is_none_is_a_strangers(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is a folder without a ledger.parquet; give a table, or a sweep that has its report"):
+    with pytest.raises(InputError, match=r"is a folder without a ledger.parquet; give a table, or run `study report`"):
         open_ledger(tmp_path)
     pd.DataFrame({"N": [1e8, 2e8], "loss": [3.0, 2.9]}).to_csv(tmp_path / "t.csv")
     assert open_ledger(tmp_path / "t.csv").selection is None

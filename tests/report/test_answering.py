@@ -374,7 +374,7 @@ def test_all_diverged(tmp_path: Path) -> None:
     answer = checked(folder)
     assert "says nothing about loss yet; other learning rates may" in answer.headline
     assert "4 excluded (4 DIVERGED)" in answer.headline
-    assert answer.to_dict()["findings"]["laws"] == ["No law is fitted: no run can be used."]
+    assert answer.to_dict()["findings"]["laws"] == ["No law is fitted: no run is usable."]
     assert answer.to_markdown().count("DIVERGED") == 6, "the verdict and the finding say it, and each run"
 
 
@@ -417,7 +417,7 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
     assert any(line.startswith("Lowest loss at 1M tokens: L2-H192") for line in loss)
     assert any("; the Pareto front below that size: L1-H64" in line for line in loss)
     assert len(answer.to_dict()["comparisons"]["front"]) >= 2
-    told = ["No law is fitted: a search gives few sizes their best rate, and may prune the others."]
+    told = ["No law is fitted: a search finds the best rate of few sizes and may prune the others."]
     assert answer.to_dict()["findings"]["laws"] == told
 
 

@@ -396,7 +396,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
     scores.mkdir(parents=True)
     (scores / "record.json").write_text("{}")
     for folder in (results, scores):
-        with pytest.raises(InputError, match="is a folder that holds no run, which has a"):
+        with pytest.raises(InputError, match="is not a run folder: it needs"):
             resolve_architecture(str(folder), results)
     with pytest.raises(InputError, match="is neither a run's folder nor the id of a run"):
         exclude(str(scores), results, "the GPU was broken")

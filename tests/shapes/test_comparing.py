@@ -96,11 +96,11 @@ def test_counts_are_written_as_in_sweep_files() -> None:
     [
         ("dept=24", "--change dept=24: 'dept' is not a field; did you mean 'depth'"),
         ("depth", "is not field=value, such as depth=24"),
-        ("depth=12", "leaves the model as it is"),
+        ("depth=12", "does not change the model"),
         ("heads=7", "--change.heads: 7 heads do not divide width 768; 6 would"),
         ("width=0", "width: 0 is below the least allowed, 1"),
         ("depth=many", "depth: 'many' is not a whole number"),
-        ("depth=24,depth=36", "--change depth=24,depth=36: names depth twice; give a --change to each value"),
+        ("depth=24,depth=36", "--change depth=24,depth=36: names depth twice; give each value its own --change"),
     ],
 )
 def test_a_change_that_cannot_be_is_told_with_its_remedy(text: str, problem: str) -> None:

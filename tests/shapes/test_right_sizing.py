@@ -127,7 +127,7 @@ def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
     assert not any("extrapolated" in note for note in measured.notes)
     deeper = ShapeQuery(latency="30ms", latency_table=latency_folder, depth="12:13", width="128:512", under=True).answer()
     assert deeper.notes[-1] == (
-        "latency is extrapolated for 1 of 2 shapes, which that error does not cover: it was measured at depth 2 to 12"
+        "latency is extrapolated for 1 of 2 shapes, beyond what that error covers: it was measured at depth 2 to 12"
     )
     longer = ShapeQuery(latency="2s", latency_table=latency_folder, depth="2:12", width="128:512", under=True, ffn_ratio=2.0,
                         sequence_length=512, batch=64, head_width=32).answer()  # fmt: skip
@@ -277,7 +277,7 @@ def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None
 @pytest.mark.parametrize(
     ("options", "place", "told"),
     [
-        ([], "--parameters", "nothing is asked for"),
+        ([], "--parameters", "no amount is given"),
         (["--parameters", "10M", "--tolerance", "1e-7"], "--parameters", "the nearest, L8-H320-A5-F1280, has 9.86M (-1.36%)"),
         (["--parameters", "lots"], "--parameters", "'lots' is not a count"),
         (["--memory", "200"], "--memory", "with its unit"),
@@ -288,9 +288,9 @@ def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None
         (["--parameters", "10M", "--sequence-length", "600"], "--sequence-length", "exceeds --positions 512"),
         (["--latency", "10ms", "--latency-table", "/nowhere"], "/nowhere", "study latency --models"),
         (["--parameters", "10M", "--depth", "1:999999999"], "--depth, --width", "hold 31,999,999,968 shapes"),
-        (["--parameters", "10M", "--tokens", "1B"], "--tokens", "is for --law; give that too"),
-        (["--parameters", "10M", "--law-convention", "parameters"], "--law-convention", "is for --law"),
-        (["--memory", "1GB", "--threads", "2"], "--threads", "is for --latency"),
+        (["--parameters", "10M", "--tokens", "1B"], "--tokens", "only applies with --law; give that too"),
+        (["--parameters", "10M", "--law-convention", "parameters"], "--law-convention", "only applies with --law"),
+        (["--memory", "1GB", "--threads", "2"], "--threads", "only applies with --latency"),
     ],
 )
 def test_bad_questions_are_refused(options: list[str], place: str, told: str) -> None:
