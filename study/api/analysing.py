@@ -11,8 +11,7 @@ from study.evidence.ledgers import open_ledger, selected
 from study.laws.estimation import DEFAULT_SETTINGS
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.reading import TableQuery
-from study.laws.table_files import tidy_table
-from study.laws.tables import RunTable
+from study.laws.tables import RunTable, tidy_table
 from study.report.answer import Answer
 from study.report.answer import report as report_on
 from study.store.sweep_folder import SweepFolder

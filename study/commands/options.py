@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.base.durable_files import is_there
 from study.base.errors import InputError
 from study.base.quantities import read_whole
 
@@ -112,6 +111,7 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 def sweep_folder(path: Path) -> SweepFolder:
     """The sweep's folder, also of a launch that has written nothing yet; raises InputError where there is none."""
+    from study.base.durable_files import is_there
     from study.store.locks import is_held
 
     folder = _folder(path)
@@ -135,6 +135,7 @@ def _folder(path: Path) -> SweepFolder:
 
 def _folder_meant(path: Path) -> str:
     """A hint at the folder that may be meant: by a sweep's name, file or results, or by a similar name."""
+    from study.base.durable_files import is_there
     from study.base.errors import near
     from study.store.sweep_folder import SweepFolder, sweeps_in
 

@@ -16,8 +16,7 @@ from study.counting.architecture import SHAPE
 from study.counting.parameters import TOTALS
 from study.evidence.learning_rates import RATE, CellSearch, searches
 from study.laws.reading import differing_columns
-from study.laws.table_files import tidy_table
-from study.laws.tables import RunTable, Selection, number_runs
+from study.laws.tables import RunTable, Selection, number_runs, tidy_table
 from study.store.named_files import read_parquet
 from study.store.sweep_folder import SweepFolder
 
@@ -59,7 +58,7 @@ NUMBERS = (RATE, "seed", "tokens", "loss_nats", "unigram_entropy_nats", *LEDGER_
 def open_ledger(path: Path) -> RunTable:
     """Read a results folder or a table file, selected for laws; see selected.
 
-    Raises InputError if the folder has no ledger or no finished run, and as study.laws.table_files.read_table does.
+    Raises InputError if the folder has no ledger or no finished run, and as study.laws.tables.read_table does.
     """
     if not path.is_dir():
         return selected(RunTable.read(path))

@@ -34,8 +34,7 @@ from study.laws.columns import (
 from study.laws.expressions import evaluate
 from study.laws.law import Floats, Law
 from study.laws.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
-from study.laws.table_files import NOTES, UNCLEAR
-from study.laws.tables import RunTable, number_runs
+from study.laws.tables import NOTES, UNCLEAR, RunTable, number_runs
 
 NAMED = 30
 """The number of columns listed in a message."""

@@ -12,7 +12,7 @@ from study.base.quantities import plural
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.observations import Observations
-from study.laws.table_files import read_table
+from study.laws.tables import read_table
 from study.laws.uncertainty import percentile_interval
 from study.replicating.comparison import Number, Study
 

@@ -28,8 +28,7 @@ from study.laws.law import Floats
 from study.laws.multiverse import QUESTION, UNIVERSE_SETTINGS, Multiverse, Universe, explore
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery
-from study.laws.table_files import read_table
-from study.laws.tables import RunTable
+from study.laws.tables import RunTable, read_table
 from study.laws.uncertainty import draw_counts
 from study.plotting import answer_by_convention
 from study.store.sweep_folder import SweepFolder

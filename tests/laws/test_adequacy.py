@@ -19,8 +19,7 @@ from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
 from study.laws.residual_tests import bend_of_residuals
-from study.laws.table_files import tidy_table
-from study.laws.tables import RunTable
+from study.laws.tables import RunTable, tidy_table
 from study.plotting.law_fit import frame as figure_frame
 from tests.points import TRUTHS, columns_of, observed
 

@@ -15,8 +15,7 @@ from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
-from study.laws.table_files import tidy_table
-from study.laws.tables import RunTable
+from study.laws.tables import RunTable, tidy_table
 from tests.points import TRUTHS
 
 CHINCHILLA = LAWS["chinchilla"]

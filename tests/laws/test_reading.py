@@ -19,8 +19,7 @@ from study.laws.expressions import evaluate
 from study.laws.forecasting import Forecast, forecast
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_columns, read_observations
-from study.laws.table_files import read_table
-from study.laws.tables import RunTable, Selection
+from study.laws.tables import RunTable, Selection, read_table
 from study.laws.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
 

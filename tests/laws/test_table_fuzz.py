@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from study.base.errors import InputError
 from study.laws.expressions import evaluate
-from study.laws.table_files import read_table
+from study.laws.tables import read_table
 from tests.malice import outcome
 
 pytestmark = pytest.mark.fuzz

@@ -250,7 +250,7 @@ def test_a_plan_tells_how_much_validation_text_trains_once_the_text_is_prepared(
     sweep = write_sweep(tmp_path / "toy.yaml", text, data={"dedupe": dedupe, "validation_sequences": 16})
     planned = ("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])
     status, told, _ = study(*planned)
-    assert (status, "is measured when a launch prepares it." in told) == (0, True)
+    assert (status, "The launch measures how much of the validation text" in told) == (0, True)
     spec, _ = read_sweep(sweep, ())
     share = prepare(spec.data).validation_overlap_share
     assert share is not None

@@ -16,8 +16,7 @@ import pytest
 from study.base.errors import InputError
 from study.laws.catalogue import LAWS
 from study.laws.reading import TableQuery, read_observations
-from study.laws.table_files import read_table
-from study.laws.tables import RunTable
+from study.laws.tables import RunTable, read_table
 
 SIZES = [31_600_000, 125_000_000, 354_000_000, 1_300_000_000, 2_700_000_000]
 LOSSES = [3.912, 3.25, 2.981, 2.656, 2.53]
