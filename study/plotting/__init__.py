@@ -1,1 +1,1 @@
-"""One file a figure: first the data it shows, then the drawing."""
+"""One file per figure: first its data, then the drawing."""

@@ -1,4 +1,4 @@
-"""What every universe of a multiverse says, in order, coloured by the approach."""
+"""Every universe of a multiverse, in order."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from study.plotting.style import drawable, legend_below, panels, save_in, series
 
 
 def frame(multiverse: Multiverse) -> pd.DataFrame:
-    """One row a universe that has an answer, from the lowest value on, with the question that it is about."""
+    """One row per universe with an answer, in ascending order."""
     rows, threshold = [], multiverse.question.threshold
     for universe, answer in zip(multiverse.answered, multiverse.answers, strict=True):
         low, high = universe.interval or (None, None)
-        asked = {"quantity": multiverse.question.quantity, "threshold": threshold, "question": multiverse.question.text}
+        question = {"quantity": multiverse.question.quantity, "threshold": threshold, "question": multiverse.question.text}
         verdict = {"answer": answer, "decided": universe.decided(threshold), "verdict": multiverse.verdict}
         rows.append(
-            {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **verdict, **asked}
+            {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **verdict, **question}
         )
     return pd.DataFrame(rows).sort_values("value", kind="stable", ignore_index=True) if rows else pd.DataFrame()
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A point a universe with its interval, and a line at the value that parts the answers."""
+    """One point with an interval per universe, coloured by approach, and a line at the threshold."""
     with theme():
         figure, (axes,) = panels([""], "universe, by value", str(data["quantity"].iloc[0]), size=(8.5, 4.8))
         floor = data["floor"].map(lambda floor: f", {floor}" if isinstance(floor, str) else "") if "floor" in data else ""
         kinds = data["approach"] + floor
         for kind, (colour, marker) in series_styles(kinds).items():
             rows = data[kinds == kind]
-            place = rows.index + 1
-            axes.vlines(place, rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.35)
-            axes.scatter(place, rows["value"], color=colour, marker=marker, s=22, label=kind, zorder=3)
+            order = rows.index + 1
+            axes.vlines(order, rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.35)
+            axes.scatter(order, rows["value"], color=colour, marker=marker, s=22, label=kind, zorder=3)
         axes.axhline(float(data["threshold"].iloc[0]), color="black", linewidth=1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend_below(figure, axes.get_legend_handles_labels()[0])
@@ -51,7 +51,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def save_multiverse(multiverse: Multiverse, into: Path, png: bool = False) -> None:
-    """Write the figure, where any universe has an answer, and `multiverse.json` into a folder."""
+    """Write `multiverse.json`, and the figure if any universe has an answer."""
     text = json.dumps(rounded_all(multiverse.to_dict()), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "multiverse.json", text.encode() + b"\n")
     if not (data := frame(multiverse)).empty:

@@ -1,4 +1,4 @@
-"""The compute-optimal parameters against FLOPs: the best models of each approach, and the line that it puts through them."""
+"""Compute-optimal parameters against FLOPs, by approach."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from study.plotting.style import legend_below, log_ticks, panels, series_styles,
 
 
 def frame(frontiers: Frontiers) -> pd.DataFrame:
-    """One row a best model of an approach (`kind` best), and two its line (`line`), at the least and the largest budget.
+    """One row per best model of an approach (`kind` best), and two per line (`line`), at the smallest and largest budget.
 
-    `inside` says of a best model whether smaller and larger ones were tried at its budget: a line goes through those alone.
-    `caption` says of each approach its exponent, the 95% interval, what it counts as C, and whether it is weakly identified.
+    `inside` marks models with smaller and larger ones at the same budget; lines are fitted to those alone. `caption` gives each
+    approach's exponent, 95% interval, definition of C, and weak identification.
     """
     rows: list[dict[str, object]] = []
     for name, one in frontiers.approaches.items():
@@ -39,7 +39,7 @@ def _caption(name: str, frontier: Frontier) -> str:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A line an approach; its best models are hollow where no smaller and larger ones were tried at their budget."""
+    """One line per approach; best models not `inside` are hollow."""
     with theme():
         figure, (axes,) = panels([""], "training FLOPs C, as each approach counts them", "", size=(8.5, 5.0))
         axes.set_ylabel(f"best parameters N* ({data['axis'].iloc[0]})")

@@ -1,4 +1,4 @@
-"""Depth and width elasticities of the parameters over the L×H plane, with the named models of BERT's kind on it."""
+"""Depth and width elasticities of the parameters over the L×H plane."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Point = tuple[float, float, str]
 
 
 def elasticities(architecture: Architecture) -> dict[str, float]:
-    """The slopes d ln N / d ln x at a shape, N = `parameters` and x the depth, or the width with F/H and the heads kept.
+    """The slopes d ln N / d ln x at a shape, N = `parameters` and x the depth, or the width at fixed F/H and heads.
 
-    Exact: N is linear in L, so that N(L + 1) − N(L) is its slope, and quadratic in H along F = r·H, so that
-    (N(H + 1) − N(H − 1)) / 2 is. Raises ValueError where F is not a whole multiple of H.
+    Exact: N is linear in L, with slope N(L + 1) − N(L), and quadratic in H along F = r·H, with slope (N(H + 1) − N(H − 1)) / 2.
+    Raises ValueError if F is not a whole multiple of H.
     """
     a, count = architecture, parameters(architecture).parameters
     if a.ffn % a.width:
-        raise ValueError(f"ffn {a.ffn} is no whole multiple of width {a.width}")
+        raise ValueError(f"ffn {a.ffn} is not a multiple of width {a.width}")
     ratio = a.ffn // a.width
 
     def at(**sizes: int) -> int:
@@ -44,7 +44,7 @@ def elasticities(architecture: Architecture) -> dict[str, float]:
 
 
 def frame(base: Architecture, depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS) -> pd.DataFrame:
-    """One row a shape: its elasticities, with all but L, H and F = 4·H as `base` has it."""
+    """One row per shape, with everything but L, H and F = 4·H from `base`."""
     rows = []
     for depth in depths:
         for width in widths:
@@ -55,7 +55,7 @@ def frame(base: Architecture, depths: Sequence[int] = DEPTHS, widths: Sequence[i
 
 
 def draw(data: pd.DataFrame, base: Architecture) -> Figure:
-    """A panel for depth and one for width: contours of the elasticity, and dots at BERT's own shapes."""
+    """Contours of the elasticity by depth and by width, and dots at BERT's named shapes."""
     marked = [(a.depth, a.width, name.removeprefix("bert-")) for name, a in ((name, named(name)) for name in MARKED)]
     with theme():
         titles = [
@@ -73,7 +73,7 @@ def draw(data: pd.DataFrame, base: Architecture) -> Figure:
 
 
 def _contours(panel: Axes, data: pd.DataFrame, size: str, levels: np.ndarray, marked: Sequence[Point]) -> None:
-    """Contours over log2 of depth and width, between whose grid lines the elasticity is nearly linear."""
+    """Draw contours over log2 of depth and width, where the elasticity is nearly linear between grid lines."""
     grid = data.pivot(index="width", columns="depth", values=f"{size}_elasticity")
     depths, widths = np.log2(grid.columns.to_numpy(float)), np.log2(grid.index.to_numpy(float))
     panel.contourf(depths, widths, grid.to_numpy(), levels, cmap="YlGnBu", vmax=levels[-1] + 0.5)
@@ -84,7 +84,7 @@ def _contours(panel: Axes, data: pd.DataFrame, size: str, levels: np.ndarray, ma
         axis.set_major_formatter(lambda value, _: f"{2**value:,.0f}")
     panel.grid(visible=False)
     for depth, width, name in marked:
-        place = (float(np.log2(depth)), float(np.log2(width)))
-        panel.plot(*place, "o", color="white", markeredgecolor="black", markersize=7)
-        label = panel.annotate(name, place, (0, 9), textcoords="offset points", ha="center", fontsize="small")
+        position = (float(np.log2(depth)), float(np.log2(width)))
+        panel.plot(*position, "o", color="white", markeredgecolor="black", markersize=7)
+        label = panel.annotate(name, position, (0, 9), textcoords="offset points", ha="center", fontsize="small")
         label.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1})

@@ -1,4 +1,4 @@
-"""Runs as points to hover over and to select: any quantity against any other, in a browser."""
+"""Runs as points in a browser: any quantity against any other."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SHOWN = {
     "left_out": "left out",
     "run_id": "run",
 }
-"""The columns of a point's tooltip in order, with their labels."""
+"""The tooltip's columns in order, with their labels."""
 
 MANY_OF = 1e4
-"""From here on an axis is `counted`."""
+"""Axes from this value on are `counted`."""
 
 
 def frame(runs: pd.DataFrame, x: str, y: str, colour: str) -> pd.DataFrame:
-    """One row a run that has both quantities: `x`, `y`, `colour`, `used`, `validation`, and what SHOWN names.
+    """One row per run with both quantities: `x`, `y`, `colour`, `used`, `validation` and the columns of SHOWN.
 
-    `runs` is of study.report.exploring.runs_in; `used` says whether laws use the run.
+    `runs` comes from study.report.exploring.runs_in; `used` marks runs that laws use.
     """
     there = runs[runs[x].notna() & runs[y].notna()]
     shown = there.reindex(columns=[*SHOWN, "validation"]).rename(columns=SHOWN)
@@ -41,7 +41,7 @@ def frame(runs: pd.DataFrame, x: str, y: str, colour: str) -> pd.DataFrame:
 
 
 def why_none_used(points: pd.DataFrame) -> str:
-    """Why laws use none of these points, and of how many; empty where they use some."""
+    """Why laws use none of these points; empty if they use any."""
     if points.empty:
         return "No run here has both quantities."
     if points["used"].any():
@@ -50,22 +50,22 @@ def why_none_used(points: pd.DataFrame) -> str:
 
 
 def why_none_shown(points: pd.DataFrame, log_x: bool, log_y: bool) -> str:
-    """Why these axes show none of some points, and what to untick; empty where they show any."""
+    """Why these axes show no points, and what to untick; empty if they show any."""
     if len(_shown(points, log_x, log_y)):
         return ""
     unticked = " and ".join(words for words, is_log in (("“log x”", log_x), ("“log y”", log_y)) if is_log)
-    return f"Of {plural(len(points), 'run')} here none is positive, as logarithmic axes need. Untick {unticked} to see them."
+    runs = plural(len(points), "run")
+    return f"Logarithmic axes need positive values; there are none in {runs} here. Untick {unticked} to see them."
 
 
 def _shown(points: pd.DataFrame, log_x: bool, log_y: bool) -> pd.DataFrame:
-    """The points that these axes can show: on logarithmic ones those that are positive."""
     return points[((points["x"] > 0) | (not log_x)) & ((points["y"] > 0) | (not log_y))]
 
 
 def draw(data: pd.DataFrame, x: str, y: str, colour: str, log_x: bool = True, log_y: bool = False) -> alt.Chart:
-    """A point a run, hollow where laws leave it out; `x`, `y` and `colour` name the axes and the legend.
+    """One point per run, hollow if laws exclude it; `x`, `y` and `colour` name the axes and the legend.
 
-    The title says of how many runs and sweeps, and how many a logarithmic axis cannot show, not being positive.
+    The title counts runs, sweeps, and non-positive runs missing from a logarithmic axis.
     """
     positive = _shown(data, log_x, log_y)
     title = _title(positive, len(data) - len(positive))
@@ -96,7 +96,6 @@ def draw(data: pd.DataFrame, x: str, y: str, colour: str, log_x: bool = True, lo
 
 
 def _title(data: pd.DataFrame, not_positive: int) -> str:
-    """How many runs a figure shows, of how many sweeps, and which of them how."""
     hollow = int((~data["used"]).sum())
     parts = [f"{plural(data['run'].nunique(), 'run')} of {plural(data['sweep'].nunique(), 'sweep')}"]
     parts += [f"{hollow} hollow: excluded, or not at the best knobs of a cell"] if hollow else []
@@ -113,18 +112,18 @@ def _axis(data: pd.DataFrame, name: str, title: str, is_log: bool) -> alt.X | al
 
 
 def log_ticks(values: pd.Series[float]) -> list[float] | UndefinedType:
-    """Ticks of a logarithmic axis of these values; within a factor 2 Vega's own.
+    """Ticks of a logarithmic axis; Vega's own within a factor 2.
 
-    Over a wider range Vega draws so many that it drops the labels of decades.
+    Over a wider range Vega drops the labels of decades.
     """
     low, high = values.min(), values.max()
     if not high >= 2 * low:
         return alt.Undefined
-    return [float(place) for place in log_locator(low, high).tick_values(low, high)]
+    return [float(tick) for tick in log_locator(low, high).tick_values(low, high)]
 
 
 def counted(title: str, ticks: list[float] | UndefinedType) -> alt.Axis:
-    """An axis in k, M, B (of FLOPs G) and T, and beyond in powers of ten, as those that study.plotting.style makes."""
+    """An axis in k, M, B (G for FLOPs) and T, then powers of ten, as in study.plotting.style."""
     short = "format(datum.value, '~s')" if of_flops(title) else "replace(format(datum.value, '~s'), 'G', 'B')"
     words = f"datum.value < 1e15 ? {short} : replace(format(datum.value, '~e'), '+', '')"
     return alt.Axis(labelExpr=words, labelSeparation=8, values=ticks)

@@ -1,4 +1,4 @@
-"""What a law fitted to the smaller runs said about larger budgets, against what was measured."""
+"""Forecasts of a law at larger budgets against measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval
 
 
 def frame(fitted: LawFit) -> pd.DataFrame:
-    """One row a row held out, at most MANY, with the law and its status; empty where there is no forecast."""
+    """One row per held-out row, at most MANY; empty without a forecast."""
     forecast = fitted.forecast
     if not isinstance(forecast, Forecast):
         return pd.DataFrame()
@@ -40,7 +40,7 @@ def frame(fitted: LawFit) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """Predictions with their 95% intervals over measured values, on axes of one scale: on a line that says so they agree."""
+    """Predictions with 95% intervals over measured values, on equal axes."""
     kind, law, caption = data.loc[0, ["predicts", "law", "caption"]]
     with theme():
         figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(6.5, 6.5))

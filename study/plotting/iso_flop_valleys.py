@@ -1,4 +1,4 @@
-"""Loss against parameters at each budget, with the lowest points that approach 2 finds."""
+"""Loss against parameters at each budget, with the minima of approach 2."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from study.plotting.style import MANY, legend_below, log_ticks, panels, theme
 
 
 def frame(fitted: LawFit) -> pd.DataFrame:
-    """The valleys of the rows that a law of loss in parameters and tokens was fitted to; empty where it is another law."""
+    """The valleys behind a law of loss in parameters and tokens; empty for other laws."""
     wanted = {"parameters", "tokens"} <= set(fitted.fit.law.variables) and fitted.fit.law.predicts == "loss"
     return valleys(fitted.fit.observations, fitted.query.where or "") if wanted else pd.DataFrame()
 
 
 def valleys(points: Observations, where: str = "") -> pd.DataFrame:
-    """One row a run at a budget of three sizes or more, and one a minimum (`kind`); empty where there is no frontier.
+    """One row per run at a budget of three sizes or more, and one per minimum (`kind`); empty without a frontier.
 
-    `open_at` says of a run at a budget without a minimum at which sizes the best run lies, at the smallest or the largest that
-    were tried; `where` says which rows of a table the points are.
+    At a budget without a minimum, `open_at` says whether the best run lies at the smallest or the largest sizes. `where` is the
+    table's row filter.
     """
     points = points.thinned(MANY)
     parameters, flops, loss = points.columns["parameters"], points.budget, points.response
     try:
-        found = iso_flop(parameters, flops, loss)
+        frontier = iso_flop(parameters, flops, loss)
     except InputError:
         return pd.DataFrame()
     groups = [rows for rows in iso_flop_groups(flops) if len(np.unique(parameters[rows])) >= 3]
@@ -46,25 +46,24 @@ def valleys(points: Observations, where: str = "") -> pd.DataFrame:
             "parameters": parameters[row],
             "loss": loss[row],
         }
-        for rows, best in zip(groups, found.best, strict=True)
+        for rows, best in zip(groups, frontier.best, strict=True)
         for row in rows
     ]
     minima = [
         {"kind": "minimum", "flops": best.flops, "parameters": best.parameters, "loss": best.loss}
-        for best in found.best
+        for best in frontier.best
         if best.inside
     ]
     return pd.DataFrame(runs + minima).assign(where=where)
 
 
 def _end(parameters: Floats, loss: Floats) -> str:
-    """Which end of the sizes the best run is nearer to."""
     sizes = np.log(parameters)
     return "smallest" if 2 * sizes[loss.argmin()] < sizes.min() + sizes.max() else "largest"
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A line a budget, from dark (small) to light (large), and the minima; the key says why a budget has none."""
+    """One line per budget, dark (small) to light (large), and the minima; the key says why a budget has none."""
     runs, minima = data[data["kind"] == "run"], data[data["kind"] == "minimum"]
     budgets = sorted(runs["flops"].unique())
     ramp = sns.color_palette("viridis", len(budgets)).as_hex()

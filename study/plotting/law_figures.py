@@ -1,4 +1,4 @@
-"""All figures of a law's fit to a table, from the table alone."""
+"""All figures of a law's fit to a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIGURES = {
     "iso_flop_valleys": (iso_flop_valleys.frame, iso_flop_valleys.draw),
     "loss_by_shape": (loss_by_shape.frame_of_law, loss_by_shape.draw),
 }
-"""What a law's fit shows, by the name of the file; a figure without data is not drawn."""
+"""The figures of a law's fit by file name; a figure without data is not drawn."""
 
 
 def draw_all(
@@ -33,16 +33,16 @@ def draw_all(
     held_out: float = HELD_OUT,
     png: bool = False,
 ) -> list[Path]:
-    """Write every figure that has anything to show into a folder and return the files; the same table gives the same bytes."""
-    found = fit_table(query, law, settings, held_out)
-    frames = {name: (frame(found), draw) for name, (frame, draw) in FIGURES.items()}
-    frames["exponents_by_convention"] = (_exponents(found), answer_by_convention.draw)
+    """Write every figure with data and return the files; the same table gives the same bytes."""
+    fitted = fit_table(query, law, settings, held_out)
+    frames = {name: (frame(fitted), draw) for name, (frame, draw) in FIGURES.items()}
+    frames["exponents_by_convention"] = (_exponents(fitted), answer_by_convention.draw)
     figures: dict[str, Figure] = {name: draw(drawable(data)) for name, (data, draw) in frames.items() if not data.empty}
     return [file for name, figure in figures.items() for file in save_in(figure, into, name, png)]
 
 
 def _exponents(fitted: LawFit) -> pd.DataFrame:
-    """The multiverse of the same table; empty unless the law is one of loss in N and D and the question can be asked."""
+    """The table's multiverse; empty unless the law is one of loss in N and D and can answer the question."""
     if not {"parameters", "tokens"} <= set(fitted.fit.law.variables) or fitted.fit.law.predicts != "loss":
         return pd.DataFrame()
     given = fitted.query.roles

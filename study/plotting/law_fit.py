@@ -1,4 +1,4 @@
-"""The law of a table: its curves through the measured rows, against every variable, and its residuals below."""
+"""A table's law and measured rows against every variable, with residuals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from study.plotting.style import MANY, legend_below, log_ticks, theme, title_abo
 BUDGET = "budget"
 
 CURVES = 5
-"""Up to so many curves a panel, one for each level of the other variable or for levels spread over its range."""
+"""The most curves per panel, one for each level of the other variable or for levels spread over its range."""
 
 _POINTS = 60
 _RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 9, "mfc": "none", "mec": "black", "mew": 1.1}
@@ -33,12 +33,12 @@ _PLAIN = "0.35"
 
 
 def frame(fitted: LawFit) -> pd.DataFrame:
-    """Rows of kind `measured`, one a row of the table (at most MANY) and variable, and rows of kind `curve`.
+    """One row of kind `measured` per variable and table row (at most MANY), and rows of kind `curve`.
 
-    A measured row holds the size, the measured value, the law's value and its 95% interval, which for new runs holds their
-    scatter too. `forecast` marks the rows that the forecast is of; the law drawn here was fitted to all. `residual` is in the
-    fit's space. A curve is the law against one variable at a `level` of the variable `by`, with its own 95% interval. `title`
-    and the names of the axes stand in every row.
+    A measured row holds the size, the measured value, and the law's value with its 95% interval, which for new runs includes
+    scatter. `forecast` marks the forecast's rows; the law shown is fitted to all. `residual` is in the fit's space. A curve is
+    the law against one variable at a `level` of the variable `by`, with its own 95% interval. Every row repeats `title` and the
+    axes' names.
     """
     forecast = fitted.forecast.labels if isinstance(fitted.forecast, Forecast) else ()
     law, roles = fitted.fit.law, fitted.fit.observations.roles
@@ -70,7 +70,6 @@ def frame(fitted: LawFit) -> pd.DataFrame:
 
 
 def _title(fitted: LawFit) -> str:
-    """The law, its status and, where they are known, its exponents with their intervals."""
     law = f"{fitted.name}: {fitted.fit.law.formula} ({status_words(fitted.fit.status)}, n = {fitted.fit.n})"
     intervals = fitted.fit.intervals if fitted.fit.usable else {}
     exponents = [
@@ -82,14 +81,14 @@ def _title(fitted: LawFit) -> str:
 
 
 def _other(fit: Fit, name: str) -> str:
-    """The variable beside `name` that varies most, empty where there is none, and for the budget, which no law reads."""
+    """The variable beside `name` that varies most; empty if there is none, and for the budget, which no law reads."""
     columns = {other: fit.observations.columns[other] for other in fit.law.variables if other != name}
     ratios = {other: values.max() / values.min() for other, values in columns.items() if values.min() > 0}
     return max(ratios, key=ratios.__getitem__, default="") if name != BUDGET else ""
 
 
 def _curves(fit: Fit, name: str) -> list[pd.DataFrame]:
-    """The law against a variable over its measured range at each level of another; further ones at their geometric means."""
+    """The law over a variable's measured range at each level of another; further ones at their geometric means."""
     columns, by = fit.observations.columns, _other(fit, name)
     if columns[name].min() <= 0:
         return []
@@ -107,28 +106,28 @@ def _curves(fit: Fit, name: str) -> list[pd.DataFrame]:
 
 
 def _levels(values: np.ndarray) -> np.ndarray:
-    """The values themselves where they are few, else CURVES of them, evenly spread in the logarithm."""
+    """The values themselves if few, else CURVES of them, evenly spread in the logarithm."""
     distinct = np.unique(values)
     return distinct if len(distinct) <= CURVES else np.geomspace(distinct[0], distinct[-1], CURVES)
 
 
 def _axis(name: str, roles: Mapping[str, str], variables: Sequence[str]) -> str:
-    """A variable with the column or expression that it was read from; the budget says what orders the runs."""
+    """A variable with its source; for the budget, what orders the runs."""
     if name == BUDGET and BUDGET not in roles:
         return f"{name} ({roles.get('flops', budget_name(variables))})"
     return axis_of(name, roles)
 
 
 def axis_of(name: str, roles: Mapping[str, str]) -> str:
-    """What a law reads or predicts, with the column or expression that it was read from where this is called otherwise."""
+    """What a law reads or predicts, with its source column or expression if that has another name."""
     column = roles.get(name, name)
     return name if column == name else f"{name} ({column})"
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A column a variable: measured values with the law's curves above, residuals below.
+    """One column per variable: measured values and curves above, residuals below.
 
-    The vertical axis follows these values; an interval beyond it is cut there, as the legend then says.
+    The vertical axis follows the values; longer intervals are cut, as the legend then says.
     """
     measured = data[data["kind"] == "measured"]
     names = list(dict.fromkeys(measured["variable"]))
@@ -166,7 +165,7 @@ def _is_loss(data: pd.DataFrame) -> bool:
 
 
 def _colours(levels: pd.Series[float]) -> Callable[[float], str]:
-    """The colour of each level, from dark (small) to light (large), plain where there is no other variable."""
+    """The colour of each level, dark (small) to light (large); plain without another variable."""
     if levels.isna().all():
         return lambda _: _PLAIN
     ramp, scale = sns.color_palette("viridis", as_cmap=True), LogNorm(levels.min(), levels.max())
@@ -174,7 +173,6 @@ def _colours(levels: pd.Series[float]) -> Callable[[float], str]:
 
 
 def _draw_curves(panel: Axes, curves: pd.DataFrame, colours: Callable[[float], str]) -> None:
-    """The curves of a panel with their bands, and a legend of their levels."""
     for _, curve in curves.groupby("level", dropna=False):
         level = float(curve["level"].iloc[0])
         colour, label = colours(level), None if np.isnan(level) else compact(level)
@@ -186,7 +184,6 @@ def _draw_curves(panel: Axes, curves: pd.DataFrame, colours: Callable[[float], s
 
 
 def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]) -> list[Line2D | Patch]:
-    """The legend: what lines, bands, points and bars are, as far as they are there."""
     banded = data.loc[data["kind"] == "curve", "low"].notna().any()
     key: list[Line2D | Patch] = [
         Line2D([], [], linestyle="none", marker="o", markersize=4, color=_PLAIN, label="measured"),
@@ -202,7 +199,7 @@ def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]
 
 
 def _limits(data: pd.DataFrame) -> tuple[float, float]:
-    """A range with all measured and fitted values, and with intervals as far as the spread of these values beyond them."""
+    """A range with all measured and fitted values, extended for intervals by at most the spread of these values."""
     values = data[["measured", "law"]].to_numpy(dtype=float)
     values = values[np.isfinite(values)]
     least, most = float(values.min()), float(values.max())

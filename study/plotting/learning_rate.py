@@ -1,4 +1,4 @@
-"""Loss against learning rate of every cell that tried two rates or more: was the optimum found?"""
+"""Loss against learning rate of every cell with two rates or more."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from study.plotting.style import LOSS, legend_below, panels, theme, title_above
 
 LEFT_OUT = "diverged"
 _BAND = 0.24
-"""The share of a panel's height that runs without a comparable loss have for themselves, at its top, where they are few."""
+"""The share of a panel's height, at the top, for runs without a comparable loss, if they are few."""
 _ALONE = 0.85
-"""That share where no run has a comparable loss."""
+"""That share if no run has a comparable loss."""
 _HIGH, _LINE = 2.4, 0.2
-"""Inches of a panel within its frame, and of the band for each line that has a run there; the panel grows by what lacks."""
+"""Inches of a panel within its frame, and of the band per line with a run there; the panel grows by any shortage."""
 
 _EDGE = "#d55e00"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row per rate tried, with the mean loss of those of its `runs` that learned; `chosen` marks its cell's best.
+    """One row per rate, with the mean loss of its `runs` that learned; `chosen` marks the cell's best.
 
-    `unlearned` counts the runs that did not learn, `seeds` those at which the cell's rates are compared, and `of_one_rate` the
-    cells that tried no other. `line` names the cell's line (study.plotting.lines).
+    `unlearned` counts runs that did not learn, `seeds` the seeds at which the cell's rates are compared, and `of_one_rate` the
+    cells with a single rate.
     """
     panels = evidence.panels()
     rows = [
@@ -58,10 +58,10 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a family, a line a cell; a ring is a bracketed choice, a square one at the edge.
+    """One panel per family, one line per cell; a ring is a bracketed choice, a square one at the edge.
 
-    A cross marks a rate at which runs are left out, so that it ranks below the others: it stands in a band above all losses, at
-    no particular height. Crosses are labelled by the part of the line's name that not all lines share.
+    A cross marks a rate with runs left out, which ranks it below the others. It stands above all losses, at no particular
+    height, labelled by the part of the line's name that not all lines share.
     """
     with theme():
         names = data["panel"].unique()
@@ -78,18 +78,16 @@ def draw(data: pd.DataFrame) -> Figure:
             band = (_BAND * _HIGH + more) / (_HIGH + more) if data["loss_nats"].notna().any() else _ALONE
             _draw_left_out(axes, data, styles, band)
         legend_below(figure, [*line_key(styles), *_key(data)], columns=3)
-        title_above(figure, f"Loss by learning rate {_where(data)} ({_counted(data)})")
+        title_above(figure, f"Loss by learning rate {_seeds(data)} ({_counts(data)})")
     return figure
 
 
-def _where(data: pd.DataFrame) -> str:
-    """The seeds at which rates are compared, in words."""
+def _seeds(data: pd.DataFrame) -> str:
     few, many = data["seeds"].min(), data["seeds"].max()
     return "at the first seed" if many == 1 else f"averaged over {few if few == many else f'{few} to {many}'} seeds"
 
 
-def _counted(data: pd.DataFrame) -> str:
-    """The cells and runs that are shown, and the cells that are not, in words."""
+def _counts(data: pd.DataFrame) -> str:
     shown = f"{plural(data['cell'].nunique(), 'cell')}, {plural(int(data['runs'].sum()), 'run')}"
     hidden = data["of_one_rate"].iloc[0]
     return f"{shown}; not shown: {plural(hidden, 'cell')} of one rate" if hidden else shown
@@ -104,14 +102,14 @@ def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
 
 
 def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[str, Any]], band: float) -> None:
-    """A cross a run left out, in a band above a line that lies above all losses; the axis has no ticks there."""
+    """Draw a cross per run left out, in a band above all losses; the axis has no ticks there."""
     low, high = axes[0].get_ylim()
     ticks = [tick for tick in axes[0].get_yticks() if low <= tick <= high and data["loss_nats"].notna().any()]
     axes[0].set_ylim(low, high + (high - low) * band / (1 - band))
     axes[0].yaxis.set_major_locator(FixedLocator(ticks))
     out = data[data["unlearned"] > 0]
     there = [line for line in styles if line in set(out["line"])]
-    names = _telling(list(styles))
+    names = _distinct_parts(list(styles))
     for panel, name in zip(axes, data["panel"].unique(), strict=True):
         panel.axhline(high, color="grey", linewidth=1)
         across = panel.get_yaxis_transform()
@@ -122,28 +120,27 @@ def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[
             up, colour = panel.get_xaxis_transform(), styles[str(line)]["color"]
             rates = sorted(crosses["learning_rate"])
             panel.plot(rates, [height] * len(rates), "x", color=colour, markersize=7, mew=2, transform=up)
-            beside, side = _widest_room(rates, data["learning_rate"])
+            beside, side = _widest_gap(rates, data["learning_rate"])
             style: dict[str, Any] = {"ha": side, "va": "center", "fontsize": "x-small", "color": colour}
             away = (6 if side == "left" else -6, 0)
             panel.annotate(names[str(line)], (beside, height), away, xycoords=up, textcoords="offset points", **style)
 
 
-def _telling(names: list[str]) -> dict[str, str]:
-    """Each name without the parts that all of them share."""
+def _distinct_parts(names: list[str]) -> dict[str, str]:
+    """Each name without the parts that all share."""
     parts = {name: name.split(", ") for name in names}
     shared = set.intersection(*map(set, parts.values()))
     return {name: ", ".join(part for part in own if part not in shared) for name, own in parts.items()}
 
 
-def _widest_room(crosses: list[float], rates: pd.Series[float]) -> tuple[float, Literal["left", "right"]]:
-    """The cross with the widest space to the next one or to the edge, and the side of that space."""
+def _widest_gap(crosses: list[float], rates: pd.Series[float]) -> tuple[float, Literal["left", "right"]]:
+    """The cross with the widest space beside it, and the side of that space."""
     edges = np.log([rates.min(), *crosses, rates.max()])
     widest = int(np.diff(edges).argmax())
     return (crosses[0], "right") if widest == 0 else (crosses[widest - 1], "left")
 
 
 def _key(data: pd.DataFrame) -> list[Line2D]:
-    """What the marks say, of those that there are."""
     ring: dict[str, Any] = {"linestyle": "none", "markersize": 11, "mfc": "none", "mew": 1.6}
     bracketed = data.loc[data["chosen"], "bracketed"].astype(bool)
     entries = {
@@ -157,7 +154,7 @@ def _key(data: pd.DataFrame) -> list[Line2D]:
 def _tick_rates(axes: Axes, rates: pd.Series) -> None:
     tried = sorted(rates.unique())
     ticks = tried[:1]
-    for rate in tried[1:]:  # with room for its label beside the one before
+    for rate in tried[1:]:  # with space for its label
         if rate / ticks[-1] >= (tried[-1] / tried[0]) ** (1 / 6):
             ticks.append(rate)
     axes.xaxis.set_major_locator(FixedLocator(ticks))

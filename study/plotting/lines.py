@@ -1,4 +1,4 @@
-"""The names and colours of cells in every figure: by the first size in which they differ, then the others and the variant."""
+"""Names and colours of cells in every figure."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 
 
 def of_cell(cell: CellResult) -> dict[str, object]:
-    """The sizes and the variant of a cell, as columns of a figure's data."""
+    """A cell's sizes and variant, as columns."""
     return dict(zip(SIZES, cell.architecture.sizes, strict=True)) | {"setting": cell.setting}
 
 
 def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.Series[str]:
-    """The name of each row's line: its depth, and the sizes that differ between rows that agree in the columns `among`.
+    """Each row's line name: its depth, and the sizes that differ between rows that agree in the columns `among`.
 
-    The variant follows where there are several: in the panel, if that is in `among`. Run ids are shortened.
+    The variant follows if there are several: in the panel, if that is in `among`. Run ids are shortened.
     """
     names, shared = "depth " + data["depth"].astype(str), ["every", *among]
     data = data.assign(every="")
     for column, word in (("width", "width "), ("heads", "heads "), ("ffn", "ffn "), ("setting", "")):
-        alike = shared if column != "setting" else [name for name in shared if name in ("every", "panel")]
-        several = (data.groupby(alike)[column].transform("nunique") > 1).groupby(names).transform("any")
+        groups = shared if column != "setting" else [name for name in shared if name in ("every", "panel")]
+        several = (data.groupby(groups)[column].transform("nunique") > 1).groupby(names).transform("any")
         names = names.where(~several, names + f", {word}" + data[column].astype(str))
         shared.append(column)
     ids = run_ids_in(names)
@@ -38,7 +38,7 @@ def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.S
 
 
 def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """How each `line` looks: coloured by the first size in which lines differ, or by the variant where they share a shape.
+    """The style of each `line`: coloured by the first size in which lines differ, or by variant if they share a shape.
 
     Within a colour the first line has its marker, the second the same with a white face, the third the next marker, and so on;
     strokes rotate too.
@@ -47,15 +47,15 @@ def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
     size = next((size for size in SIZES if data[size].nunique() > 1), None)
     shade = "setting" if size is None else size
     colours: Mapping[Any, tuple[str, str]] = series_styles(shown[shade]) if size is None else size_styles(shown[shade])
-    found = {}
+    styles = {}
     for number, (value, (colour, _)) in enumerate(colours.items()):
         for rank, line in enumerate(shown.loc[shown[shade] == value, "line"]):
             face = {"markerfacecolor": "white"} if rank % 2 else {}
             marker, stroke = MARKERS[(number + rank // 2) % len(MARKERS)], STROKES[rank % len(STROKES)]
-            found[line] = {"color": colour, "marker": marker, "linestyle": stroke, "markersize": 5, "linewidth": 1.4, **face}
-    return found
+            styles[line] = {"color": colour, "marker": marker, "linestyle": stroke, "markersize": 5, "linewidth": 1.4, **face}
+    return styles
 
 
 def line_key(styles: dict[str, dict[str, Any]], **other: Any) -> list[Line2D]:
-    """The entries of a legend of the lines; `other` overrides their style, such as points that are not joined."""
+    """The legend entries of the lines; `other` overrides their style."""
     return [Line2D([], [], label=line, **(style | other)) for line, style in styles.items()]

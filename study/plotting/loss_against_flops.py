@@ -20,14 +20,14 @@ from study.plotting.style import (
 )
 
 _SIZE = (9.2, 5.0)
-"""Of the panel, in inches."""
+"""The panel in inches."""
 
 
 def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
     """One row per trained cell with a usable run: its mean loss over seeds, and its FLOPs by this `count` of COUNTS.
 
-    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing where unknown. `line` names the
-    cell's line (study.plotting.lines), and `place` is its x, moved aside where others have nearly as many FLOPs.
+    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing if unknown. `place` is the x,
+    shifted if others are near.
     """
     counted = evidence.counted(count)
     rows = [
@@ -43,7 +43,7 @@ def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A line a shape and variant over its budgets."""
+    """One line per shape and variant over its budgets."""
     with theme():
         count = data["count"].iloc[0]
         axis = axis_name(COUNTS[count], data["place"], data[count])

@@ -1,4 +1,4 @@
-"""Final validation loss against parameters, in any convention, with the front that no cell beats."""
+"""Final validation loss against parameters, in any convention."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from study.plotting.style import (
 )
 
 _SIZE = (5.0, 4.2)
-"""Of a panel, in inches."""
+"""A panel in inches."""
 
 
 def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     """One row per cell with a usable run: its mean loss over seeds, its size by this `count`, and whether it is on the front.
 
-    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing where unknown. Cells of a `series`
-    compete for a front, `line` names the cell's line (study.plotting.lines), and `place` is its x, moved aside where others are
-    nearly as large.
+    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing if unknown. Each `series` has its
+    own front. `place` is the x, shifted if others are near.
     """
     counted = evidence.counted(count)
     front = {cell.name for cell in pareto_front(evidence.cells, lambda cell: counted[cell.name])}
@@ -57,7 +56,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a budget, a point a cell; one stepped line joins the Pareto front. Cells of near sizes stand side by side."""
+    """One panel per budget, one point per cell, and a stepped Pareto front."""
     with theme():
         every = list(data.groupby("series", sort=False))
         count = data["count"].iloc[0]

@@ -1,4 +1,4 @@
-"""Loss against seconds of training, ours beside transformers' run_mlm, from the results of `study bench`."""
+"""Loss against seconds of training, ours and transformers' run_mlm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = ["case", "series", "seed", "seconds", "loss"]
 
 
 def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
-    """One row a validation: the case, whose training, its seed, the seconds of training before it, and the loss."""
+    """One row per validation: the case, series, seed, seconds of training before it, and loss."""
     points: dict[tuple[object, ...], None] = {}
     for row in rows:
         if row["error"] is not None:
@@ -29,7 +29,7 @@ def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame, title: str) -> Figure:
-    """A panel a case; one line a training, in the colour of its series."""
+    """One panel per case; one line per training, coloured by series."""
     with theme():
         cases = list(data["case"].unique())
         figure = Figure(figsize=(1 + 5.5 * len(cases), 4.6), layout="constrained")
@@ -51,7 +51,7 @@ def draw(data: pd.DataFrame, title: str) -> Figure:
 
 
 def draw_file(results: Path) -> list[Path]:
-    """Draw the time-to-loss section of a results file beside it, as `<hardware>-time-to-loss`; nothing if it has none."""
+    """Draw the time-to-loss section of `study bench` results, if any, beside them, as `<hardware>-time-to-loss`."""
     rows, where = read_section(results, "time-to-loss")
     data = frame(rows)
     if data.empty:

@@ -1,4 +1,4 @@
-"""A map of the loss over depth and width, with contours of equal parameters."""
+"""A map of the loss over depth and width."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _WIDTHS = 48
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row per usable cell (`kind` cell: depth, width, mean loss over seeds), and the points of each contour.
 
-    Among cells of one depth and width the lowest loss is shown, and the label says among what. Contours are of equal
-    non-embedding parameters at the FFN ratio of the median cell; there are none for fewer than two depths or widths. Each panel
-    is a budget, the smallest first.
+    Cells of one depth and width show their lowest loss, and the label says among what. Contours are of equal non-embedding
+    parameters at the FFN ratio of the median cell; fewer than two depths or widths have none. Each panel is a budget, the
+    smallest first.
     """
     usable = [cell for cell in evidence.cells if cell.usable]
     budgets = list(dict.fromkeys(cell.budget for cell in sorted(usable, key=lambda cell: cell.tokens)))[-MOST_PANELS:]
@@ -60,7 +60,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def frame_of_law(fitted: LawFit) -> pd.DataFrame:
-    """The same of a table with depth and width, contours of 12·depth·width²; empty where the law has no depth and width."""
+    """The same for a table, with contours of 12·depth·width²; empty if the law has no depth and width."""
     columns = fitted.fit.observations.columns
     if not {"depth", "width"} <= columns.keys() or fitted.fit.law.predicts != "loss":
         return pd.DataFrame()
@@ -87,7 +87,7 @@ def _with_contours(cells: pd.DataFrame, count: Count, label: str) -> pd.DataFram
 
 
 def _contours(cells: pd.DataFrame, count: Count) -> Sequence[pd.DataFrame]:
-    """The width at each depth where the parameters are a level's; levels go from the smallest cell to the largest evenly."""
+    """The width at each depth for a level's parameters; levels run evenly from the smallest to the largest cell."""
     sizes = [count(int(depth), int(width)) for depth, width in zip(cells["depth"], cells["width"], strict=True)]
     levels = np.geomspace(min(sizes), max(sizes), CONTOURS)
     if max(sizes) < 1.3 * min(sizes):
@@ -96,16 +96,16 @@ def _contours(cells: pd.DataFrame, count: Count) -> Sequence[pd.DataFrame]:
     widths = np.unique(np.geomspace(max(1, low), high, _WIDTHS).astype(int))
     depths = np.unique(np.geomspace(cells["depth"].min(), cells["depth"].max(), 32).astype(int))
     counted = {depth: np.log([count(depth, width) for width in widths.tolist()]) for depth in depths.tolist()}
-    found = []
+    lines = []
     for level in levels.tolist():
         at = {depth: np.interp(np.log(level), known, np.log(widths), np.nan, np.nan) for depth, known in counted.items()}
         points = {"kind": "contour", "parameters": level, "depth": list(at), "width": np.exp(list(at.values()))}
-        found.append(pd.DataFrame(points).dropna())
-    return found
+        lines.append(pd.DataFrame(points).dropna())
+    return lines
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a budget: a disc a shape, coloured and labelled by its loss; grey lines join equal parameters."""
+    """One panel per budget, one disc per shape, coloured and labelled by loss."""
     cells, lines = data[data["kind"] == "cell"], data[data["kind"] == "contour"]
     names = list(dict.fromkeys(cells["panel"]))
     shade = ScalarMappable(Normalize(cells["loss"].min(), cells["loss"].max()), sns.color_palette("viridis_r", as_cmap=True))
@@ -128,7 +128,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def _tick_widths(axes: Axes, widths: pd.Series) -> None:
-    """Ticks at the widths that there are, without those too close to a smaller one for both to be read."""
+    """Put ticks at the widths, except those too close to a smaller one."""
     low, high = axes.get_xlim()
     ticks: list[float] = []
     for width in sorted(widths.unique().tolist()):
@@ -139,7 +139,7 @@ def _tick_widths(axes: Axes, widths: pd.Series) -> None:
 
 
 def _draw_contours(axes: Axes, lines: pd.DataFrame) -> None:
-    """Contours, labelled with their parameters at a visible end, alternately the lower and the upper one."""
+    """Draw contours, labelled with their parameters at a visible end, alternately the lower and the upper one."""
     low, high = axes.get_xlim()
     for number, (level, line) in enumerate(lines.groupby("parameters")):
         axes.plot(line["width"], line["depth"], color="grey", linewidth=1, linestyle="--", zorder=1)
@@ -163,7 +163,7 @@ def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
 
 
 def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str, aside: int = 0) -> None:
-    """Text above a point and aside of it: centred, or with its near end there."""
+    """Write text above and beside a point: centred, or with its near end there."""
     align = "center" if aside == 0 else "left" if aside > 0 else "right"
     style: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "path_effects": halo()}
     axes.annotate(text, at, (aside, above), textcoords="offset points", **style)

@@ -1,4 +1,4 @@
-"""Final validation loss against depth, heads or FFN: one line a family of equal parameters, or what else is held."""
+"""Final validation loss against depth, heads or FFN."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from study.plotting.style import (
 )
 
 _HELD = {"depth": ("width",), "ffn": ("depth", "width"), "heads": ("depth", "width", "ffn")}
-"""What a line holds beside its setting; where the width trades against the size at equal parameters, all but the width."""
+"""The sizes that a line holds fixed beside its variant; if the width is traded at equal parameters, all except the width."""
 
-_APART = {"depth": ("ffn", "heads"), "ffn": ("heads",), "heads": ()}
-"""What follows the width, and makes lines of its own where a line has several at one place."""
+_SPLITS = {"depth": ("ffn", "heads"), "ffn": ("heads",), "heads": ()}
+"""The sizes that follow the width, and split a line that has several at one position."""
 
 _NAME = {"depth": "depth", "ffn": "FFN ratio", "heads": "number of heads"}
 _WIDTH = 5.0
@@ -52,11 +52,11 @@ class LossBySize:
     size: Literal["depth", "ffn", "heads"]
 
     def frame(self, evidence: Evidence) -> pd.DataFrame:
-        """One row a usable run at its cell's chosen rate, on the lines that hold two places or more.
+        """One row per usable run at its cell's chosen rate, on lines with two positions or more.
 
-        Of lines of equal parameters and lines of equal width it is those that hold more runs; heads trade against nothing. A
-        line whose shapes differ in heads or FFN at one place is one for each of these, and says so. `low_nats` and `high_nats`
-        are the 95% interval of the cell's mean over seeds (study.evidence.seed_scatter, fixed validation set).
+        The lines are of equal parameters or of equal width, whichever hold more runs; heads trade against nothing. A line whose
+        shapes differ in heads or FFN at one position is split by these. `low_nats` and `high_nats` are the 95% interval of the
+        cell's mean over seeds (study.evidence.seed_scatter, fixed validation set).
         """
         rows = [
             row
@@ -91,7 +91,7 @@ class LossBySize:
         return [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
 
     def _on_lines(self, table: pd.DataFrame, traded: bool) -> pd.DataFrame:
-        """The rows with their `line` and `label`, without lines of a single place.
+        """The rows with their `line` and `label`, without lines of a single position.
 
         `traded` lets the width vary along a line of equal parameters.
         """
@@ -100,14 +100,14 @@ class LossBySize:
         held = [f"{size} " + table[size].astype(str) for size in _HELD[self.size] if not (traded and size == "width")]
         words = [table["family"], *held] if traded else [*held, table["setting"]]
         table = table.assign(line=[", ".join(filter(None, parts)) for parts in zip(*words, strict=True)])
-        for size in _APART[self.size]:
-            table["line"] += _apart(table, size, traded)
+        for size in _SPLITS[self.size]:
+            table["line"] += _split_words(table, size, traded)
         width = "H" + table["width"].astype(str) if traded else ""
         table = table.assign(label=width + table["bracketed"].map({True: "", False: "?"}))
-        return _placed(table[table.groupby(["panel", "line"])["place"].transform("nunique") > 1])
+        return _with_positions(table[table.groupby(["panel", "line"])["place"].transform("nunique") > 1])
 
     def draw(self, data: pd.DataFrame) -> Figure:
-        """A panel a budget; points are runs, lines join the means over seeds, and each mean has its interval and label."""
+        """One panel per budget; points are runs, and lines join means over seeds, drawn with intervals and labels."""
         with theme():
             names = data["panel"].unique()
             axis = axis_name(_AXIS[self.size], data["x"], data["place"])
@@ -124,7 +124,7 @@ class LossBySize:
             axes[0].set_xscale("log", base=2)
             axes[0].xaxis.set_major_locator(FixedLocator(sorted(data["place"].unique())))
             axes[0].xaxis.set_minor_locator(NullLocator())
-            axes[0].xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{place:g}"))
+            axes[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             for panel in axes:
                 mark_plateau(panel, data["unigram_entropy_nats"])
             figure.suptitle(_title(data, _NAME[self.size], cut))
@@ -132,22 +132,22 @@ class LossBySize:
         return figure
 
 
-def _placed(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `x`, their position on the line, moved beside other lines at the same place."""
-    place = ["panel", "line", "place"]
-    shown = table.drop_duplicates(place)[place]
-    return table.merge(shown.assign(x=side_by_side(shown["place"].astype(float), shown["panel"], _WIDTH)), on=place)
+def _with_positions(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `x`, shifted beside other lines at the same position."""
+    keys = ["panel", "line", "place"]
+    shown = table.drop_duplicates(keys)[keys]
+    return table.merge(shown.assign(x=side_by_side(shown["place"].astype(float), shown["panel"], _WIDTH)), on=keys)
 
 
-def _apart(table: pd.DataFrame, size: str, traded: bool) -> pd.Series[str]:
-    """Heads or FFN of each row in words, where its line has several at one place.
+def _split_words(table: pd.DataFrame, size: str, traded: bool) -> pd.Series[str]:
+    """Heads or FFN of each row in words, if its line has several at one position.
 
-    Where the width varies along a line, the FFN follows by its ratio and the heads by their rank.
+    If the width varies along a line, the FFN follows by its ratio and the heads by their rank.
     """
     values = _ratio(table, digits=2) if traded and size == "ffn" else table[size]
-    at_place = values.groupby([table["panel"], table["line"], table["place"]])
-    several = (at_place.transform("nunique") > 1).groupby(table["line"]).transform("any")
-    along = values.groupby([table["line"], at_place.rank("dense") if traded and size == "heads" else values])
+    at_position = values.groupby([table["panel"], table["line"], table["place"]])
+    several = (at_position.transform("nunique") > 1).groupby(table["line"]).transform("any")
+    along = values.groupby([table["line"], at_position.rank("dense") if traded and size == "heads" else values])
     low, high = (along.transform(end).map("{:g}".format) for end in ("min", "max"))
     words = f", {'ffn ratio' if traded and size == 'ffn' else size} " + low + (" to " + high).where(low != high, "")
     return words.where(several, "")
@@ -168,17 +168,17 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
 
 
 def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
-    """The label of each mean above its bar, or above its runs where the bar leaves the axis.
+    """Label each mean above its bar, or above its runs if the bar leaves the axis.
 
-    Of several at one place the first reaches to the left and the last to the right.
+    Of several at one position the first reaches left and the last right.
     """
     _, highest = axes.get_ylim()
     of_runs = runs.groupby("cell")["loss_nats"].transform("max")
     means = runs.assign(top=runs["top_nats"].where(runs["top_nats"] < highest, of_runs)).drop_duplicates("cell")
     look: dict[str, Any] = {"textcoords": "offset points", "path_effects": halo()}
     ends = means.groupby("place")["x"].agg(["min", "max"])
-    for line, x, name, top, place in means[["line", "x", "label", "top", "place"]].itertuples(index=False):
-        first, last = ends.loc[place]
+    for line, x, name, top, position in means[["line", "x", "label", "top", "place"]].itertuples(index=False):
+        first, last = ends.loc[position]
         side, aside = ("center", 0) if first == last or first < x < last else ("right", 4) if x == first else ("left", -4)
         axes.annotate(name, (x, top), (aside, 5), ha=side, color=styles[line][0], **look)
 

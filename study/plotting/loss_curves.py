@@ -1,4 +1,4 @@
-"""Validation loss against tokens of the chosen runs over their training loss, with the plateau that training has to leave."""
+"""Validation and training loss against tokens, with the unigram plateau."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ _OF: dict[str, dict[str, Any]] = {
     "val": {},
     "train": {"marker": None, "linestyle": "-", "linewidth": 0.7, "alpha": 0.45, "zorder": 1},
 }
-"""How a loss of each kind looks in the line of its run."""
+"""The look of each kind of loss in its run's line."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a logged loss of a usable run at its cell's chosen rate; a step logged twice counts as logged last.
+    """One row per logged loss of a usable run at its cell's chosen rate; the last log of a step counts.
 
-    `kind` is val, or train where the run learns from text alone: with a teacher, what is minimised is no MLM loss. `line` names
-    the cell's line (study.plotting.lines).
+    `kind` is val, or train without a teacher; with one, the objective is no MLM loss.
     """
     ledger = evidence.ledger
     taught = set(ledger.loc[ledger["recipe.teacher"] != NO_RUN["teacher"], "run_id"] if "recipe.teacher" in ledger else ())
@@ -52,9 +51,9 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a family, a line a run; see study.plotting.lines for their names and colours.
+    """One panel per family, one line per run (study.plotting.lines).
 
-    The range is that of the validation losses and, where there are training losses, of these from the plateau on.
+    The range covers validation losses, and training losses from the plateau on.
     """
     validated = data["kind"] == "val"
     highest = data.loc[validated, ["loss_nats", "unigram_entropy_nats"]].max().max()

@@ -1,4 +1,4 @@
-"""A forest plot of the paired differences between shapes of equal parameters, and between variants of one shape."""
+"""A forest plot of paired differences between shapes or variants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from study.evidence.evidence import Evidence
 from study.plotting.style import legend_below, theme, title_above
 
 AVERAGES = "averages over conditions"
-"""The heading of what is averaged over families."""
+"""The heading of the averages over families."""
 
 _SIDES = {
     "depth": ("deeper", "shallower"),
@@ -28,17 +28,17 @@ _SIDES = {
     "heads": ("more heads", "fewer heads"),
 }
 _LETTER = 0.085
-"""Inches of a letter of a row's name, about; the figure is as wide as the names and six inches for the differences."""
+"""Approximate inches per letter of a row's name; the figure is as wide as the names and six inches for the differences."""
 
 _ROOMY, _TIGHT = 0.33, 0.17
-"""Inches of a row where there are few, and the least where there are many."""
+"""Inches per row: with few rows, and the least with many."""
 
 _FEW = 24
 _PAGE = 8.5
 """Inches of the rows of a page."""
 
 _ONE_LINE = 60
-"""Letters of the two sides below which they stand beside each other under the axis."""
+"""Letters of the two sides below which they share a line under the axis."""
 
 _LOOK = {
     "decided": ("#0173b2", "o"),
@@ -49,9 +49,9 @@ _LOOK = {
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` names both.
+    """One row per pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` names both.
 
-    The averages over several conditions come first. Run ids are shortened.
+    Averages over several conditions come first. Run ids are shortened.
     """
     averages = [
         _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} conditions"}
@@ -65,7 +65,6 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def _row(pair: Comparison | Average) -> dict[str, Any]:
-    """What is drawn of a difference."""
     difference = pair.difference
     return {
         "estimate_nats": difference.estimate_nats,
@@ -80,9 +79,9 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A row a pair under its family's name; left of zero the first side is better.
+    """One row per pair under its family's name; left of zero the first side is better.
 
-    Where every family compares the same two, its name stands for the pair. Thirty pairs fit a page.
+    If every family compares the same two, its name stands for the pair. Thirty pairs fit a page.
     """
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
     pairs = int((data["family"] != AVERAGES).sum())
@@ -109,15 +108,15 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.set_xlabel(f"difference of validation loss (nats per masked token)\n{below}", loc="center" if short else "right")
         equal = " or ".join(data["equal"].unique())
         title = f"{first if '=' in first else first.capitalize()} minus {second} at equal {equal}"
-        alike = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
-        title_above(figure, f"{title} ({plural(pairs, 'pair')}, 95% intervals{alike})")
+        common = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
+        title_above(figure, f"{title} ({plural(pairs, 'pair')}, 95% intervals{common})")
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])
     return figure
 
 
 def _rows(data: pd.DataFrame) -> list[tuple[str, dict[Hashable, Any] | None]]:
-    """The lines of the figure from the top: a label with its pair, or the heading of a family without one."""
+    """The lines from the top: a label with its pair, or a family's heading without one."""
     of_families = data[data["family"] != AVERAGES]
     one_each = of_families["pair"].nunique() == 1 and of_families["family"].is_unique
     lines: list[tuple[str, dict[Hashable, Any] | None]] = []

@@ -1,4 +1,4 @@
-"""Parameters of the encoder against measured latency, from a latency table."""
+"""Encoder parameters against measured latency."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LATENCY = "seconds a call (median)"
 
 
 def frame(table: pd.DataFrame, precision: str = "fp32", threads: int | None = None) -> pd.DataFrame:
-    """One row a measured case of one precision and number of threads (the table's largest by default), panel by panel.
+    """One row per case of one precision and number of threads (default: the table's largest), panel by panel.
 
-    Raises InputError where the table has no such case.
+    Raises InputError if the table has no such case.
     """
     chosen = table[table["precision"] == precision]
     if not chosen.empty:
@@ -35,7 +35,10 @@ def frame(table: pd.DataFrame, precision: str = "fp32", threads: int | None = No
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a batch and length, a point a model coloured by depth, its bar from the fastest call to the 95th percentile."""
+    """One panel per batch and length, one point per model coloured by depth.
+
+    Bars reach from the fastest call to the 95th percentile.
+    """
     with theme():
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), f"{PARAMETERS} (no pooler, no head)", LATENCY, 2, (4.9, 3.5))
@@ -72,12 +75,12 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def _label(model: str, depth: int, width: int) -> tuple[str, str]:
-    """A point's label and its alignment: a named model's name to the right, an unnamed shape's sizes to the left."""
+    """A point's label and alignment: a named model's name to the right, other shapes' sizes to the left."""
     return (f"{depth}x{width}", "right") if model.startswith(f"L{depth}-H{width}-") else (model, "left")
 
 
 def write(table: Path) -> None:
-    """Draw a latency table's figure beside it, for the precision of most of its rows."""
+    """Draw a latency table's figure beside it, for its most frequent precision."""
     measured = read_table(table)
     save_in(draw(drawable(frame(measured, str(measured["precision"].mode()[0])))), table.parent, "parameters_against_latency")
 

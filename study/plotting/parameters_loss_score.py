@@ -1,4 +1,4 @@
-"""From parameters to loss to score: three panels side by side, of the average over tasks or of the only task."""
+"""From parameters to loss to score, in three panels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 6}
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row per scored encoder: `parameters`, the mean loss and the score, with half the 95% interval of each.
+    """One row per scored encoder: `parameters`, mean loss and score, with half the 95% interval of each.
 
-    The score is the average over tasks, or that of the only task; empty where there is neither.
+    The score is the average over tasks or the only task's; empty if there is neither.
     """
     data = measured(evidence, _COUNT)
     if data.empty or evidence.downstream is None:
@@ -31,16 +31,16 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     cells = {cell.name: cell for cell in evidence.cells}
     data = data[data["task"] == shown.task].rename(columns={"x": _COUNT})
     trend = shown.trend
-    found = "" if trend is None else f"rank correlation of score and falling loss {trend.correlation:+.2f}"
+    correlation = "" if trend is None else f"rank correlation of score and falling loss {trend.correlation:+.2f}"
     interval = "" if trend is None or trend.low is None else f" (95% interval {trend.low:+.2f} to {trend.high:+.2f})"
     losses = pd.DataFrame([evidence.losses(cells[str(cell)]) for cell in data["cell"]], index=data.index)
     return data.assign(
-        loss_nats=losses["loss_nats"], half_nats=losses["half_nats"].astype(float), found=f"{found}{interval}"
+        loss_nats=losses["loss_nats"], half_nats=losses["half_nats"].astype(float), found=f"{correlation}{interval}"
     ).reset_index(drop=True)
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """Loss against parameters, score against falling loss, and score against parameters; better is up in the last two."""
+    """Loss against parameters, score against falling loss, and score against parameters."""
     styles = line_styles(data)
     with theme():
         figure = Figure(figsize=(13.0, 4.6), layout="constrained")

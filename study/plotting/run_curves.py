@@ -1,4 +1,4 @@
-"""Learning curves of chosen runs, to hover over in a browser."""
+"""Learning curves of chosen runs, in a browser."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ LOSSES = {
 }
 
 MOST_RUNS = 20
-"""More lines, of as many colours, cannot be read."""
+"""The most lines whose colours can be read."""
 
 MOST_POINTS = 300
-"""A line has at most so many points, spread evenly, its last among them."""
+"""The most points per line, spread evenly and including the last."""
 
 
 def frame(
     runs: pd.DataFrame, folders: Mapping[str, SweepFolder], loss: str = "val/loss"
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Up to MOST_POINTS rows a run, each a logged `loss`: the `run` in words, `tokens`, `train_flops`, `loss_nats`; and why
-    curves are missing.
+    """Up to MOST_POINTS rows per run, and why curves are missing.
 
-    `runs` has the `sweep` (a name in `folders`), `run`, `shape`, `setting`, `learning rate` and `seed` of each. Of a step
-    logged twice the last row counts.
+    A row is a logged `loss`: the `run` in words, `tokens`, `train_flops`, `loss_nats`. `runs` has the `sweep` (a name in
+    `folders`), `run`, `shape`, `setting`, `learning rate` and `seed` of each. The last log of a step counts.
     """
     curves, damaged = [], {}
     for run in runs.to_dict("records"):
@@ -63,9 +62,9 @@ def _curve(run: Mapping[Hashable, Any], folder: SweepFolder, loss: str) -> pd.Da
 
 
 def draw(data: pd.DataFrame, x: str = "tokens", loss: str = "val/loss") -> alt.Chart:
-    """A line a run over tokens or FLOPs; a click on the legend leaves one alone.
+    """One line per run over tokens or FLOPs; a click on the legend isolates one.
 
-    The legend cuts the end of long names, which begin with what no other run has, and has them in the order of the data.
+    The legend keeps the data's order and cuts the end of long names.
     """
     chosen = alt.selection_point(fields=["run"], bind="legend")
     few = len(data) < 2 * MOST_POINTS

@@ -1,4 +1,4 @@
-"""Downstream score against the FLOPs of pre-training, in any convention, task by task."""
+"""Downstream score against pre-training FLOPs, in any convention, task by task."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from study.plotting.style import COUNTS, axis_name, log_ticks, side_by_side
 
 
 def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
-    """The scores of trained encoders against their FLOPs by this `count` of COUNTS (study.plotting.score_panels).
+    """The scores of trained encoders against FLOPs by this `count` of COUNTS (study.plotting.score_panels).
 
-    `x` is the FLOPs, moved aside where others have nearly as many.
+    `x` is shifted if others have nearly as many.
     """
     data = measured(evidence, count)
     data = data if data.empty else data[data["x"] > 0]

@@ -1,4 +1,4 @@
-"""Downstream score against validation loss, task by task, with the law that gives one from the other."""
+"""Downstream score against validation loss, task by task, with fitted laws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAW = "black"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """The scores (see study.plotting.score_panels), and rows of kind `law`: each law that is found, and its 95% interval."""
+    """The scores (study.plotting.score_panels), and rows of kind `law`: each fitted law and its 95% interval."""
     data = measured(evidence, "loss_nats")
     if data.empty or evidence.downstream is None:
         return data
@@ -36,7 +36,7 @@ def _law(task: TaskScores) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """The lower the loss, the further right."""
+    """Loss falls to the right."""
     laws = data[data["kind"] == "law"]
     label = "law of the loss, with the law's 95% interval" if "low" in laws and laws["low"].notna().any() else "law of the loss"
     entries = [] if laws.empty else [Line2D([], [], color=_LAW, label=label)]

@@ -1,4 +1,4 @@
-"""Downstream score against parameters, in any convention, task by task, beside published scores of BERT's miniatures."""
+"""Downstream and published scores against parameters, in any convention, task by task."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _PUBLISHED = "tab:red"
 def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     """The scores (study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets.
 
-    `x` is the size by this `count` of COUNTS, moved aside where others are nearly as large.
+    `x` is the size by this `count` of COUNTS, shifted if others are near.
     """
     data = measured(evidence, count)
     if data.empty or evidence.downstream is None:
         return data
     published = [
-        {"task": task.task, "kind": "published", "x": found.sizes[count], "score": found.score, "label": found.model}
+        {"task": task.task, "kind": "published", "x": entry.sizes[count], "score": entry.score, "label": entry.model}
         for task in evidence.downstream.tasks
-        for found in published_scores(task.task, task.metric)
+        for entry in published_scores(task.task, task.metric)
     ]
     data = data.assign(**{count: data["x"]}, x=side_by_side(data["x"], data["task"], SIZE[0]))
     return pd.concat([data, pd.DataFrame(published)], ignore_index=True).assign(count=count)
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """Sizes on a logarithmic axis; the published models are named where they stand."""
+    """Sizes on a logarithmic axis; published models are named."""
     there = (data["kind"] == "published").any()
     reference = "published: BERT's miniatures on GLUE's test sets (Turc et al. 2019)"
     entries = [Line2D([], [], marker="*", color=_PUBLISHED, linewidth=1, label=reference)] if there else []
@@ -46,11 +46,11 @@ def draw(data: pd.DataFrame) -> Figure:
 def _finish(panel: Axes, rows: pd.DataFrame) -> None:
     published = rows[rows["kind"] == "published"]
     panel.plot(published["x"], published["score"], marker="*", markersize=9, color=_PUBLISHED, linewidth=1, zorder=3)
-    for place, (_, row) in enumerate(published.iterrows()):
+    for rank, (_, row) in enumerate(published.iterrows()):
         panel.annotate(
             str(row["label"]).removeprefix("BERT-"),
             (row["x"], row["score"]),
-            (6, -14) if place % 2 else (-4, 5),
+            (6, -14) if rank % 2 else (-4, 5),
             textcoords="offset points",
             ha="right",
             fontsize="x-small",

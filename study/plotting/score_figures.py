@@ -1,4 +1,4 @@
-"""The figures of downstream scores by what they are against: the loss, parameters or FLOPs in each convention."""
+"""Downstream scores against the loss, and against parameters or FLOPs in each convention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from study.plotting import score_against_flops, score_against_loss, score_agains
 from study.plotting.style import COUNTS, LOSS
 
 AXES = {"loss_nats": LOSS, **COUNTS}
-"""What scores may be drawn against, by the ledger's column, in words."""
+"""The x axes of scores in words, by ledger column."""
 
 FIGURES: dict[str, tuple[Callable[[Evidence], pd.DataFrame], Callable[[pd.DataFrame], Figure]]] = {
     "loss_nats": (score_against_loss.frame, score_against_loss.draw),
@@ -24,4 +24,4 @@ FIGURES: dict[str, tuple[Callable[[Evidence], pd.DataFrame], Callable[[pd.DataFr
     },
     **{count: (partial(score_against_flops.frame, count=count), score_against_flops.draw) for count in LEDGER_FLOPS},
 }
-"""The data and the drawing of each; a figure without data is not drawn."""
+"""The data and drawing of each; a figure without data is not drawn."""

@@ -1,4 +1,4 @@
-"""What the figures of downstream scores share: a panel a task, scores beside what needs no pre-training."""
+"""The shared parts of downstream-score figures."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _UNTRAINED = "tab:gray"
 _BUDGET = "dimgray"
 _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 6}
 _SMALLEST, _LARGEST = 4, 8
-"""The sizes of points of the smallest and of the largest of several budgets."""
+"""The point sizes of the smallest and the largest of several budgets."""
 _FORECAST: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 13, "mfc": "none", "mec": "black", "mew": 1}
 
 SIZE = (4.0, 3.0)
-"""Of a panel, in inches."""
+"""A panel in inches."""
 
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
-    """One row per encoder and task, the average last: the score against the loss or a count of the ledger.
+    """One row per encoder and task, the average last: the score against the loss or a ledger count.
 
-    `half` is half the 95% interval of the score `over` seeds (of pre-training or fine-tuning) and examples, or over examples
-    where no encoder has two seeds. `forecast` marks encoders that were forecast from the others, `line` names the encoder's
-    line (study.plotting.lines), and `budget` its training, in order of tokens.
+    `half` is half the 95% interval of the score `over` seeds (of pre-training or fine-tuning) and examples, or over examples if
+    no encoder has two seeds. `forecast` marks encoders forecast from the others, and `budget` names the training, in order of
+    tokens.
     """
     if evidence.downstream is None:
         return pd.DataFrame()
@@ -70,17 +70,16 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
 
 
 def _has_seeds(task: TaskScores) -> bool:
-    """Whether an encoder has several seeds, of pre-training or of fine-tuning."""
     return bool((task.points["seeds"] > 1).any() or (task.points["runs"].map(len) > 1).any())
 
 
 def drawn(
     data: pd.DataFrame, x: str, convention: str, finish: Callable[[Axes, pd.DataFrame], None], entries: list[Line2D]
 ) -> Figure:
-    """A panel a task: points with intervals, a ring around held-out encoders, untrained weights, and baselines.
+    """One panel per task: points with intervals, a ring around held-out encoders, untrained weights, and baselines.
 
-    Larger budgets have larger points. `x` names the axis and `convention` says in full what it counts; `finish` adds what is
-    particular to a figure to each panel, from all its rows.
+    Larger budgets have larger points. `convention` says in full what the axis `x` counts; `finish` completes each panel from
+    all its rows.
     """
     points = data[data["kind"] == "measured"]
     styles, sizes = line_styles(points), _sizes(points)
@@ -108,14 +107,14 @@ def drawn(
 
 
 def _sizes(points: pd.DataFrame) -> dict[str, float]:
-    """The size of the points of each budget, the usual one where there is one budget."""
+    """The point size of each budget; the usual one for a single budget."""
     budgets = points.groupby("budget")["tokens"].min().sort_values(kind="stable").index
     several = np.linspace(_SMALLEST, _LARGEST, len(budgets)).tolist()
     return dict(zip(budgets, several if len(budgets) > 1 else [_POINT["markersize"]], strict=True))
 
 
 def _bars(points: pd.DataFrame) -> str:
-    """What the intervals are over, for a title; the average's are over those of its tasks."""
+    """The scope of the intervals, for a title; the average's is that of its tasks."""
     over = points.loc[(points["task"] != AVERAGE) & points["half"].notna()].groupby("task")["over"].first()
     if over.empty:
         return ""

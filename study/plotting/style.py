@@ -1,4 +1,4 @@
-"""How every figure looks and how it is saved: one theme, one ramp for depth, and the same bytes for the same data."""
+"""The look and saving of every figure: the same bytes for the same data."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ COUNTS = {
     "train_flops_6n": "training FLOPs (train_flops_6n: 6·parameters·tokens)",
     "train_flops_6n_non_embedding": "training FLOPs (train_flops_6n_non_embedding: 6·parameters_non_embedding·tokens)",
 }
-"""The ways to count parameters and FLOPs, by the ledger's column, as axes name them with their convention."""
+"""Axis names for each count of parameters and FLOPs, with the convention, by ledger column."""
 
 SIDE_BY_SIDE = "; near ones side by side"
-"""What the name of an axis ends with where they do (see `axis_name`)."""
+"""The end of an axis name if points stand side by side (see `axis_name`)."""
 
 _REACH = 2.0
-"""How far beyond its points a figure shows their bars, in spreads of the points: those of two seeds can be far longer."""
+"""How far beyond its points a figure shows their bars, in spreads of the points; bars of two seeds can be far longer."""
 
 _APART = 0.13
-"""Inches between bars of sizes that are equal or nearly so, less where there are many."""
+"""Inches between bars of sizes that are equal or nearly so, less if there are many."""
 
 LEGEND_INCHES = 1.0
-"""The height of a legend that figures have room for."""
+"""The legend height that figures allow for."""
 
 MANY = 2000
-"""A figure of points shows at most so many rows, spread evenly."""
+"""The most rows that a figure of points shows, spread evenly."""
 
 Panels = tuple[Figure, list[Axes]]
 """A figure and its panels in reading order."""
@@ -66,16 +66,16 @@ _FIXED = {
     "svg.fonttype": "path",
     "figure.dpi": 100,
     "savefig.dpi": 160,
-    # a title stands right above its panel: to move it above ticks and factors of an axis, all ticks are placed each time
+    # fixed right above the panel: moving titles above ticks and axis factors would lay out all ticks each time
     "axes.titley": 1.0,
     "axes.formatter.useoffset": False,
-    "text.parse_math": False,  # names of columns may hold dollars
+    "text.parse_math": False,  # column names may hold dollars
 }
 
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Draw and save within the theme: seaborn's white grid, type that is legible at half size, fixed SVG ids."""
+    """Draw and save within the theme: seaborn's white grid, type legible at half size, fixed SVG ids."""
     look = {"legend.frameon": False, "axes.titlesize": 12, "figure.titlesize": 13, "axes.titleweight": "normal"}
     with mpl.rc_context():
         sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.95, rc={**look, **_FIXED})
@@ -85,7 +85,7 @@ def theme() -> Iterator[None]:
 def panels(
     titles: Sequence[str], x: str, y: str, columns: int = 2, size: tuple[float, float] = (4.6, 3.4), one_y: bool = True
 ) -> Panels:
-    """A figure and its panels, in rows of at most `columns`, with one x and one y range and the axes' names outside.
+    """A figure and its panels, in rows of at most `columns`, with a shared x and y range and outer axis names.
 
     `one_y` False gives each panel its own y range.
     """
@@ -97,8 +97,8 @@ def panels(
         spare.remove()
     axes = axes[: len(titles)]
     for panel, title in zip(axes, titles, strict=True):
-        room = int(11 * figure.get_figwidth() / columns)
-        panel.set_title("\n".join(_in_lines(line, room) for line in title.splitlines()), fontsize=11)
+        letters = int(11 * figure.get_figwidth() / columns)
+        panel.set_title("\n".join(_in_lines(line, letters) for line in title.splitlines()), fontsize=11)
     for lowest in axes[-columns:]:
         lowest.set_xlabel(_in_lines(x, int(10 * figure.get_figwidth() / columns)))
         lowest.xaxis.set_tick_params(labelbottom=True)
@@ -110,26 +110,26 @@ def panels(
 
 
 def size_styles(sizes: Iterable[int]) -> dict[int, tuple[str, str]]:
-    """Colour and marker of each value of a size: a colour-blind-safe ramp from dark (small) to light (large)."""
+    """Colour and marker of each value of a size, on a colour-blind-safe ramp from dark (small) to light (large)."""
     ordered = sorted(set(sizes))
     ramp = sns.color_palette("viridis", len(ordered) + 1).as_hex()
     return {size: (ramp[rank], MARKERS[rank % len(MARKERS)]) for rank, size in enumerate(ordered)}
 
 
 def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
-    """Colour and marker of each named line, in the order of first appearance."""
+    """Colour and marker of each named line, in order of first appearance."""
     ordered = list(dict.fromkeys(str(name) for name in names))
     colours = sns.color_palette("colorblind", max(1, len(ordered))).as_hex()
     return {name: (colours[rank], MARKERS[rank % len(MARKERS)]) for rank, name in enumerate(ordered)}
 
 
 def style_key(styles: Mapping[Any, tuple[str, str]], of: str = "") -> list[Line2D]:
-    """The legend entries of sizes or named lines, each with the word `of` before it."""
+    """The legend entries of sizes or named lines, each prefixed with `of`."""
     return [Line2D([], [], color=colour, marker=mark, label=f"{of}{name}") for name, (colour, mark) in styles.items()]
 
 
 def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
-    """The unigram entropy as a labelled line where it is near the drawn range, else as a note in the corner."""
+    """Draw the unigram entropy as a labelled line if near the drawn range, else as a note in the corner."""
     known = entropies.dropna()
     if known.empty:
         return
@@ -148,7 +148,7 @@ def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
 
 
 def side_by_side(sizes: pd.Series[float], among: pd.Series[str], inches: float) -> pd.Series[float]:
-    """Positions on a logarithmic axis of so many inches that keep the members of each group of `among` apart.
+    """Positions on a logarithmic axis of so many inches that separate the members of each group of `among`.
 
     Each moves as little as possible, by least squares in the logarithm: an isotonic regression of the sizes less even steps.
     """
@@ -162,23 +162,23 @@ def side_by_side(sizes: pd.Series[float], among: pd.Series[str], inches: float) 
     return sizes * np.exp(aside.round(9))
 
 
-def axis_name(name: str, places: pd.Series[float], sizes: pd.Series[float]) -> str:
-    """The name of an axis of sizes, which says where points are moved aside."""
-    return name + (SIDE_BY_SIDE if (places != sizes).any() else "")
+def axis_name(name: str, positions: pd.Series[float], sizes: pd.Series[float]) -> str:
+    """An axis name that says whether points are shifted."""
+    return name + (SIDE_BY_SIDE if (positions != sizes).any() else "")
 
 
 def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, colour: str) -> None:
-    """Vertical bars of the 95% intervals of losses; where there is none (one seed everywhere), nothing."""
+    """Draw vertical bars of the 95% intervals of losses; none if all are missing (one seed everywhere)."""
     known = half.notna()
     bars = half[known].astype(float)
     axes.errorbar(x[known], loss[known], bars, color=colour, fmt="none", capsize=4, linewidth=1.4, zorder=2)
 
 
 def cut_long_bars(axes: Axes, losses: pd.Series, low: pd.Series, high: pd.Series) -> str:
-    """End the y axis where bars reach too far beyond the losses, and give what the title then says of it, else nothing."""
-    room = _REACH * float(np.ptp(losses))
-    bottom, top = losses.min() - room, losses.max() + room
-    if not room or not ((low < bottom) | (high > top)).any():
+    """End the y axis where bars reach too far beyond the losses, and return the title's note on it, else nothing."""
+    reach = _REACH * float(np.ptp(losses))
+    bottom, top = losses.min() - reach, losses.max() + reach
+    if not reach or not ((low < bottom) | (high > top)).any():
         return ""
     lowest, highest = axes.get_ylim()
     axes.set_ylim(max(lowest, bottom), min(highest, top))
@@ -186,7 +186,7 @@ def cut_long_bars(axes: Axes, losses: pd.Series, low: pd.Series, high: pd.Series
 
 
 def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) -> None:
-    """One legend under all panels, in as many columns as fit, at most `columns`; the figure grows with it."""
+    """Put one legend under all panels, in at most `columns` columns; the figure grows with it."""
     for count in range(min(columns, len(entries)), 0, -1):
         legend = figure.legend(handles=entries, loc="outside lower center", ncols=count)
         if count == 1 or _fits(figure, legend):
@@ -197,7 +197,7 @@ def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) ->
 
 
 def title_above(figure: Figure, title: str) -> None:
-    """The figure's title, in as few lines as fit its width."""
+    """Put the title above, in as few lines as fit."""
     text = figure.suptitle(title)
     length = len(title)
     while not _fits(figure, text) and length > 20:
@@ -205,12 +205,12 @@ def title_above(figure: Figure, title: str) -> None:
         text.set_text(_in_lines(title, length))
 
 
-def _in_lines(text: str, room: int) -> str:
-    """Text in as few lines of that many letters as possible, each about as long, so that no word is alone."""
-    fewest = textwrap.wrap(text, room)
-    lengths = range(1 + len(text) // max(1, len(fewest)), room)
+def _in_lines(text: str, width: int) -> str:
+    """Text in the fewest lines of at most `width` letters, of about equal length."""
+    fewest = textwrap.wrap(text, width)
+    lengths = range(1 + len(text) // max(1, len(fewest)), width)
     tried = (textwrap.wrap(text, length, break_long_words=False) for length in lengths)
-    even = (lines for lines in tried if len(lines) == len(fewest) and max(map(len, lines)) <= room)
+    even = (lines for lines in tried if len(lines) == len(fewest) and max(map(len, lines)) <= width)
     return "\n".join(next(even, fewest))
 
 
@@ -219,15 +219,15 @@ def _fits(figure: Figure, drawn: Artist) -> bool:
 
 
 def _extent(figure: Figure, drawn: Artist) -> Bbox:
-    """Where something is drawn, in dots."""
+    """The extent of an artist in dots."""
     return drawn.get_window_extent(RendererAgg(1, 1, figure.dpi))  # type: ignore[no-untyped-call]
 
 
 def log_ticks(axes: Axes) -> None:
-    """A logarithmic x axis of a factor 2 at least, whose ticks read 200k, 1B, 3T, 1e18; call it when the data are drawn."""
+    """A logarithmic x axis of at least a factor 2, with ticks such as 200k, 1B, 3T, 1e18; call it after drawing."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(NullLocator())  # that of a logarithmic axis puts decades around a single value
-    axes.autoscale(axis="x")  # anew, over all panels that share the axis
+    axes.xaxis.set_major_locator(NullLocator())  # a logarithmic axis adds decades around a single value
+    axes.autoscale(axis="x")  # again, over all panels that share the axis
     low, high = axes.get_xlim()
     if high < 2 * low:
         middle = np.sqrt(low * high)
@@ -245,14 +245,14 @@ def log_locator(low: float, high: float) -> LogLocator:
 
 
 def _x_tick(axes: Axes, value: float) -> str:
-    """A tick of an x axis: SI where its name says that it is of FLOPs, else a count in billions."""
+    """A tick in SI if the axis name mentions FLOPs, else a count in billions."""
     names = [panel.get_xlabel() for panel in axes.get_shared_x_axes().get_siblings(axes)]
     words = tick(value, axes.get_xlim()[1])
     return words if any(map(of_flops, names)) else in_billions(words)
 
 
 def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title: str) -> None:
-    """A drawn figure of cells over a size: log x axis, plateau, and a title that counts cells and runs."""
+    """Finish a figure of cells over a size: log x axis, plateau, and a title that counts cells and runs."""
     for panel in axes:
         panel.margins(x=0.08, y=0.15)
     log_ticks(axes[0])
@@ -265,9 +265,9 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
 
 
 def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:
-    """What the bars of a figure show, for its title, from the intervals of means over seeds, missing where unknown or nought.
+    """The title's note on the bars, from the intervals of means over seeds, missing if unknown or zero.
 
-    What was trained on no tokens has no scatter between seeds.
+    Untrained models (no tokens) have no scatter between seeds.
     """
     if intervals.notna().any():
         return "bars: 95% over seeds"
@@ -275,20 +275,20 @@ def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:
 
 
 def halo(linewidth: float = 3) -> list[withStroke]:
-    """White around letters, so that they can be read on lines."""
+    """White around letters, to be readable on lines."""
     return [withStroke(linewidth=linewidth, foreground="white")]
 
 
 def drawable(data: pd.DataFrame) -> pd.DataFrame:
-    """The data of a figure, rounded so that every processor draws the same."""
+    """A figure's data, rounded so that every processor draws the same."""
     floats = data.select_dtypes("float")
     return data.assign(**{name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)})
 
 
 def save_in(figure: Figure, folder: Path, name: str, png: bool = False) -> list[Path]:
-    """Write `<name>.svg`, with `png` also `<name>.png`, into a folder, without dates or versions, and return the files.
+    """Write `<name>.svg`, with `png` also `<name>.png`, without dates or versions, and return the files.
 
-    Without `png`, an earlier `<name>.png` is removed: beside the new SVG it would show another state of the data.
+    Without `png`, an earlier, now outdated `<name>.png` is removed.
     """
     metadata: dict[str, dict[str, str | None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
     if not png:
@@ -296,7 +296,7 @@ def save_in(figure: Figure, folder: Path, name: str, png: bool = False) -> list[
         (folder / f"{name}.png").unlink(missing_ok=True)
     for axes in figure.axes:
         for spine in axes.spines.values():
-            spine.axis = None  # else it places every tick, at each layout, to learn that none sticks out
+            spine.axis = None  # else each layout checks every tick for overhang
     written = []
     for kind, blank in metadata.items():
         buffer = io.BytesIO()
@@ -309,7 +309,7 @@ def save_in(figure: Figure, folder: Path, name: str, png: bool = False) -> list[
 
 @contextmanager
 def _laid_out(figure: Figure, kind: str) -> Iterator[None]:
-    """A figure laid out by the text as a format measures it, for which savefig would draw it once more."""
+    """Lay out a figure by a format's text measures; savefig would draw it again for that."""
     engine = figure.get_layout_engine()
     assert engine is not None
     figure.set_dpi(mpl.rcParams["savefig.dpi"])
@@ -318,6 +318,6 @@ def _laid_out(figure: Figure, kind: str) -> Iterator[None]:
     figure.set_layout_engine(None)
     for axes in figure.axes if kind == "svg" else ():
         left, bottom, width, height = map(rounded, axes.get_position(original=True).bounds)
-        axes.set_position((left, bottom, width, height))  # SVG names clips by all of their digits
+        axes.set_position((left, bottom, width, height))  # SVG clip ids use all digits
     yield
     figure.set_layout_engine(engine)

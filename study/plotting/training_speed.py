@@ -1,4 +1,4 @@
-"""Training speed against the usual peer and the machine's own limit, from the results of `study bench`."""
+"""Training speed against the usual peer and the hardware's limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARES = {"share_of_matmul_rate": "of plain matrix products", "mfu": "of the dat
 
 
 def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
-    """One row a bar: the case, the kind of figure (`times faster` or `share`), its series and value."""
+    """One row per bar: the case, the kind (`times faster` or `share`), its series and value."""
     bars = []
     for row in rows:
         speed = row["ours_tokens_per_second"]
@@ -39,7 +39,7 @@ def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame, title: str) -> Figure:
-    """Two panels over the same cases: how many times the peers' tokens/s, and the share of the hardware's rate in use."""
+    """The ratio to the peers' tokens/s, and the share of the hardware's rate in use."""
     with theme():
         cases = list(data["case"].unique())
         figure = Figure(figsize=(12.5, 1.6 + 0.46 * max(3, len(cases))), layout="constrained")
@@ -47,9 +47,9 @@ def draw(data: pd.DataFrame, title: str) -> Figure:
         faster = data[data["kind"] == "times faster"]
         _bars(left, faster, cases, "tokens/s of our training over the peer's", "{:.1f}x")
         left.axvline(1, color="black", linewidth=1)
-        for place, case in enumerate(cases):
+        for row, case in enumerate(cases):
             if case not in faster["case"].array:
-                left.text(0.04, place, "no peer", transform=left.get_yaxis_transform(), va="center", fontsize=8, color="gray")
+                left.text(0.04, row, "no peer", transform=left.get_yaxis_transform(), va="center", fontsize=8, color="gray")
         _bars(right, data[data["kind"] == "share"], cases, "rate of the products that run, as a share", "{:.0%}")
         right.set_xlim(0, max(1.0, right.get_xlim()[1]))
         figure.suptitle(title)
@@ -68,7 +68,7 @@ def _bars(axes: Axes, data: pd.DataFrame, cases: list[str], label: str, form: st
 
 
 def draw_file(results: Path) -> list[Path]:
-    """Draw the training section of a results file beside it; nothing where it has none."""
+    """Draw the training section of `study bench` results, if any, beside them."""
     rows, where = read_section(results, "train")
     data = frame(rows)
     if data.empty:
@@ -77,10 +77,10 @@ def draw_file(results: Path) -> list[Path]:
 
 
 def read_section(results: Path, name: str) -> tuple[list[dict[str, Any]], str]:
-    """The rows of a section, empty if the file has none, and the hardware they were measured on."""
+    """The rows of a section, empty if missing, and the hardware."""
     section = json.loads(results.read_bytes())["sections"].get(name)
     if section is None:
         return [], ""
-    place = section["environment"]
-    where = place["device"] if place["device"] != "cpu" else f"{place['processor']}, {place['threads']} threads"
-    return section["rows"], where
+    environment = section["environment"]
+    device = environment["device"]
+    return section["rows"], device if device != "cpu" else f"{environment['processor']}, {environment['threads']} threads"

@@ -1,4 +1,4 @@
-"""What doubling the depth, the width, the FFN or the heads adds to the encoder's parameters."""
+"""Encoder parameters added by doubling the depth, width, FFN or heads."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from study.evidence.evidence import Evidence
 from study.plotting.style import panels, theme
 
 _TITLE = 40
-"""Letters of a line of a panel's title."""
+"""Letters per line of a panel's title."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a size doubled, for BERT-Base and the sweep's smallest and largest shapes, counted as `parameters_encoder`."""
+    """One row per doubled size, for the `shapes_shown`, counted as `parameters_encoder`."""
     rows = []
     for name, architecture in shapes_shown(evidence).items():
         before = parameters(architecture).parameters_encoder
@@ -33,10 +33,10 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def shapes_shown(evidence: Evidence) -> dict[str, Architecture]:
-    """BERT-Base and the sweep's smallest and largest shapes, by what they are called; one that is both comes once.
+    """BERT-Base and the sweep's smallest and largest shapes, by name; one that is both comes once.
 
-    The name says what differs from BERT, such as shared layers, of which twice as many cost nothing. Of shapes of one size,
-    such as those that differ in heads alone, the first is shown.
+    The name gives differences from BERT, such as shared layers, whose doubling costs nothing. Of shapes of one size, such as
+    those that differ in heads alone, the first is shown.
     """
     shown = {"BERT-Base": named("BERT-Base")}
     if evidence.cells:
@@ -51,7 +51,7 @@ def _name(ends: Sequence[str], architecture: Architecture) -> str:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a shape, bars as shares of its encoder, the counts written at them."""
+    """One panel per shape, bars as shares of its encoder, labelled with counts."""
     with theme():
         names = data["shape"].unique()
         before = data.groupby("shape")["before"].first()

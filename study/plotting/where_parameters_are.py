@@ -1,4 +1,4 @@
-"""Where the parameters of the named models are: shares of token embeddings, attention, FFN and the rest."""
+"""The named models' parameters, by group of components."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from study.counting.parameters import Component, parameters
 from study.plotting.style import theme
 
 GROUPS = ("token embeddings", "other tables", "attention", "FFN", "projections and norms", "MLM head")
-"""The groups of components in the order in which a bar stacks them, from the input to the output."""
+"""The groups of components in stacking order, from the input to the output."""
 
 GAP = 0.5
-"""Room between two families, in bars."""
+"""Space between two families, in bars."""
 
 SHOWN_OF_MINIATURES = ("bert-tiny", "bert-mini", "bert-small", "bert-medium")
-"""The miniatures that have names of their own; the other shapes of that grid would be a third of the figure."""
+"""The miniatures with names of their own; the other shapes of that grid would fill a third of the figure."""
 
 
 def shown(models: Sequence[NamedModel]) -> list[NamedModel]:
-    """The models of the figure: one for each architecture, and of BERT's miniatures those that have names."""
+    """One model per architecture, and of BERT's miniatures only the named ones."""
     wanted = [model for model in models if model.family != "BERT miniature" or model.short_name in SHOWN_OF_MINIATURES]
     first = {model.architecture: model for model in reversed(wanted)}
     return [model for model in wanted if first[model.architecture] is model]
 
 
 def frame(models: Sequence[NamedModel]) -> pd.DataFrame:
-    """One row a model and group: the parameters there, and their share of `parameters` (the MLM model)."""
+    """One row per model and group: its parameters, and their share of `parameters` (the MLM model)."""
     rows = []
     for model in models:
         count = parameters(model.architecture)
@@ -46,7 +46,7 @@ def frame(models: Sequence[NamedModel]) -> pd.DataFrame:
 
 
 def group_of(component: Component) -> str:
-    """The group that a component belongs to."""
+    """The group of a component."""
     if component.part == "head":
         return "MLM head"
     if component.name == "token embeddings":
@@ -57,7 +57,7 @@ def group_of(component: Component) -> str:
 
 
 def draw(data: pd.DataFrame, columns: int = 2) -> Figure:
-    """A bar a model in the order of the table, families kept together; totals behind the names."""
+    """One bar per model in the table's order, families kept together; totals behind the names."""
     sizes = data.groupby("family", sort=False)["model"].nunique() + GAP
     start = sizes.cumsum() - sizes
     column_of = (start * columns / sizes.sum()).astype(int)
@@ -66,8 +66,8 @@ def draw(data: pd.DataFrame, columns: int = 2) -> Figure:
         figure = Figure(figsize=(6.2 * columns, 0.21 * room + 1.4), layout="constrained")
         axes: list[Axes] = figure.subplots(1, columns, squeeze=False).ravel().tolist()
         colours = dict(zip(GROUPS, sns.color_palette("colorblind", len(GROUPS)).as_hex(), strict=True))
-        for place, panel in enumerate(axes):
-            _bars(panel, data[data["family"].map(column_of) == place], colours, room)
+        for column, panel in enumerate(axes):
+            _bars(panel, data[data["family"].map(column_of) == column], colours, room)
         key = [Patch(color=colour, label=group) for group, colour in colours.items()]
         figure.legend(handles=key, loc="outside lower center", ncols=len(GROUPS))
         figure.suptitle("Where the parameters are: shares of the MLM model, tied unless its authors untie it")
@@ -75,7 +75,7 @@ def draw(data: pd.DataFrame, columns: int = 2) -> Figure:
 
 
 def _bars(panel: Axes, data: pd.DataFrame, colours: dict[str, str], room: float) -> None:
-    """Bars from the top down, half a bar of space between families; all columns have height `room`."""
+    """Draw bars from the top down, half a bar of space between families; all columns have height `room`."""
     models = data.drop_duplicates("model").reset_index(drop=True)
     y = models.index + GAP * ((models["family"] != models["family"].shift()).cumsum() - 1)
     left = pd.Series(0.0, index=models.index)

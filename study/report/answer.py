@@ -1,4 +1,4 @@
-"""The answer of a sweep: ledger, fits, figures and answer.md, rebuilt from the records with the same bytes every time."""
+"""The answer of a sweep, rebuilt from the records with the same bytes every time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FINDINGS = {
     "downstream": ("Downstream", "measured on the split that nothing was chosen on"),
     "parameters": ("Parameters", "counted, exact"),
 }
-"""What `Answer.findings` are of, in the order of an answer: a title, and how it is known."""
+"""The kinds of `Answer.findings` in order: a title, and the evidence behind it."""
 
 CONVENTIONS = (
     "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",
@@ -54,7 +54,7 @@ CONVENTIONS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What a sweep's ledger says to its question; `figures` are the names of those that had anything to show."""
+    """The ledger's answer to a sweep's question; `figures` names those with data."""
 
     evidence: Evidence
     figures: tuple[str, ...]
@@ -71,7 +71,7 @@ class Answer:
 
     @cached_property
     def findings(self) -> dict[str, list[str]]:
-        """Sentences by what they are of, as FINDINGS names it, and what is undecided."""
+        """Sentences by kind, as in FINDINGS, and the open questions."""
         return {
             "parameters": parameter_findings(self.evidence),
             "loss": loss_findings(self.evidence),
@@ -81,7 +81,7 @@ class Answer:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as plain values that JSON can hold."""
+        """The answer as plain JSON values."""
         evidence = self.evidence
         ended, excluded = len(evidence.ledger), tables.excluded(evidence)
         return {
@@ -96,14 +96,14 @@ class Answer:
             "doubling": what_doubling_adds.frame(evidence).to_dict("records"),
             "cells": [cell.to_dict() for cell in evidence.cells],
             "comparisons": evidence.differences(),
-            "laws": [found.to_dict() for found in evidence.laws.fits],
+            "laws": [fit.to_dict() for fit in evidence.laws.fits],
             "downstream": None if evidence.downstream is None else evidence.downstream.to_dict(),
             "excluded": excluded,
             "figures": [f"figures/{name}.svg" for name in self.figures],
         }
 
     def to_markdown(self) -> str:
-        """The text of answer.md: the verdict and its figure, what else was found, and all the rest in folds."""
+        """The text of answer.md: the verdict and its figure, the main findings, and the rest in folds."""
         evidence = self.evidence
         folds = {
             "All findings": "\n\n".join(
@@ -142,16 +142,15 @@ class Answer:
 
     @property
     def _first_figure(self) -> str | None:
-        """The figure that shows the verdict, None where none is drawn."""
         return next((name for name in (*self.verdict.figures, *self.figures) if name in self.figures), None)
 
     @property
     def _counts(self) -> bool:
-        """Whether the question asks about parameters, so that what doubling a size adds belongs into the answer."""
+        """Whether the question asks about parameters, so that the answer says what doubling a size adds."""
         return asks_about(self.evidence, "parameter")
 
     def _in_view(self) -> Iterator[str]:
-        """What was expected, how many runs there are, and the first finding of each kind that the verdict does not sum up."""
+        """The expectation, the run counts, and the first finding of each kind not in the verdict."""
         if expected := self.evidence.sweep.expect:
             yield f"**Expected:** {escape(expected)}"
         yield f"**Runs:** {run_count(self.evidence)}."
@@ -165,9 +164,8 @@ class Answer:
 def report(folder: SweepFolder, include_unbracketed: bool = False, png: bool = False) -> Answer:
     """Rebuild ledger, scores, fits, figures and answer.md of a sweep from its records.
 
-    `include_unbracketed` lets cells whose best learning rate lies at an edge of the tried range into the comparisons; `png`
-    draws each figure as PNG too. Raises InputError where the folder has no readable sweep.yaml or holds a file that is not a
-    record.
+    `include_unbracketed` admits cells whose best learning rate lies at an edge of the tried range to comparisons; `png` also
+    draws each figure as PNG. Raises InputError if the folder has no readable sweep.yaml or holds a file that is not a record.
     """
     folder.write_ledger()
     if is_there(folder.scores_file) or any(run.names(run.scores) for run in folder.runs()):
@@ -180,7 +178,7 @@ def report(folder: SweepFolder, include_unbracketed: bool = False, png: bool = F
 
 
 def _drawn(evidence: Evidence, name: str, png: bool) -> bool:
-    """Draw and save a figure; where there is nothing to show, take away one that an earlier report left."""
+    """Draw and save a figure; without data, remove that of an earlier report."""
     module, _ = FIGURES[name]
     data = drawable(module.frame(evidence))
     if data.empty:
@@ -197,7 +195,6 @@ def _figure(name: str) -> str:
 
 
 def _fold(title: str, text: str) -> str:
-    """A part of the page that opens at a click; within it Markdown goes on."""
     return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 

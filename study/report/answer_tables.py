@@ -1,4 +1,4 @@
-"""The tables of an answer, as Markdown: differences, gains, laws, cells and excluded runs."""
+"""The tables of an answer, as Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from study.laws.law_fits import LawFit, fit_every_count
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
-    """Every pair of shapes of equal parameters, or of variants of one shape, with its interval and status; empty if none."""
+    """Every pair of shapes of equal parameters, or of variants of one shape, with interval and status; empty if none."""
     return table_of(
         [
             {
@@ -34,20 +34,19 @@ def differences(evidence: Evidence, of_shapes: bool) -> str:
 
 
 def _test_columns(tested: TestedDifference) -> dict[str, object]:
-    """A difference, its interval and Holm's adjusted p."""
     p_value = None if tested.p_value_holm is None else f"{tested.p_value_holm:.2g}"
     return {"nats": signed(tested.difference.estimate_nats), "95% interval": tested.difference.bounds, "Holm p": p_value}
 
 
 def _seeds(difference: Difference) -> dict[str, object]:
-    """The seeds of both sides, and the degrees of freedom of their variance."""
+    """The seeds of both sides, and their variance's degrees of freedom."""
     first, second = difference.n_seeds
     freedom = None if difference.degrees_of_freedom is None else f"{difference.degrees_of_freedom:.1f}"
     return {"seeds": f"{first} and {second}", "dof of seeds": freedom}
 
 
 def averages(evidence: Evidence) -> str:
-    """Every pair compared under several conditions, averaged over them; empty if none."""
+    """Every pair with several conditions, averaged over them; empty if none."""
     return table_of(
         [
             {
@@ -65,7 +64,7 @@ def averages(evidence: Evidence) -> str:
 
 
 def gains(evidence: Evidence) -> str:
-    """Every step to a larger depth, width or FFN; empty where there is none."""
+    """Every step to a larger depth, width or FFN; empty if none."""
     if not evidence.gains:
         return ""
     intro = (
@@ -89,7 +88,7 @@ def gains(evidence: Evidence) -> str:
 
 
 def cuts(evidence: Evidence) -> str:
-    """Every encoder that started without layers of a trained one, beside the whole; empty if none."""
+    """Every encoder cut from a trained one, beside the whole; empty if none."""
     if not evidence.cuts:
         return ""
     intro = (
@@ -112,7 +111,7 @@ def cuts(evidence: Evidence) -> str:
 
 
 def token_gains(evidence: Evidence) -> str:
-    """Every step of a shape to a larger budget; empty where there is none."""
+    """Every step of a shape to a larger budget; empty if none."""
     if not evidence.token_gains:
         return ""
     intro = (
@@ -136,7 +135,7 @@ def token_gains(evidence: Evidence) -> str:
 
 
 def laws(evidence: Evidence) -> str:
-    """Every law's parameters with their intervals, and its status; empty where there is no law."""
+    """Every law's parameters with intervals, and its status; empty if none."""
     if not evidence.laws.fits:
         return ""
     usable = [cell for cell in evidence.cells if cell.usable]
@@ -146,7 +145,7 @@ def laws(evidence: Evidence) -> str:
 
 
 def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
-    """One row per parameter; one without a value where the runs do not determine them."""
+    """One row per parameter; one without a value if the runs do not determine them."""
     fit = law.fit
     constants = [
         (name, f"{fit.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in fit.intervals.items()
@@ -157,13 +156,12 @@ def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
 
 
 def law_by_count(fitted: LawFit) -> str:
-    """A ledger's law in every count of its variables: constants where they are determined, and forecast; empty for no count."""
+    """A ledger's law in every count of its variables: determined constants and forecast; empty for no count."""
     parameters = fitted.fit.law.parameters
     return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(fitted).items()])
 
 
 def _counted_row(count: str, fitted: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
-    """Status, constants and forecast of a law in one count."""
     if isinstance(fitted, str):
         return {"counted as": count, "status": f"none: {fitted}"} | dict.fromkeys(
             [*parameters, "held-out error", "its intervals"]
@@ -176,13 +174,13 @@ def _counted_row(count: str, fitted: LawFit | str, parameters: Sequence[str]) ->
 
 
 def _constant(fit: Fit, name: str) -> str:
-    """A constant with its interval, where it has one."""
+    """A constant, with its interval if known."""
     interval = fit.intervals.get(name)
     return f"{fit.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
 
 
 def cells(evidence: Evidence) -> str:
-    """Every cell with its size, rate, loss and FLOPs; empty where there is none."""
+    """Every cell with its size, rate, loss and FLOPs; empty if none."""
     any_knobs = any(cell.knobs for cell in evidence.cells)
     any_order = any(cell.order_gain_nats is not None for cell in evidence.cells)
     more = [(_order(cell) if any_order else {}) | (_knobs(cell) if any_knobs else {}) for cell in evidence.cells]
@@ -207,7 +205,7 @@ def _cell_row(cell: CellResult) -> dict[str, object]:
 
 
 def _order(cell: CellResult) -> dict[str, object]:
-    """What the order of words is worth to the runs of a cell, and that they read none of it where any does not."""
+    """The gain from word order, and a note if a run reads none."""
     none = " (reads none)" if cell.reads_order is False else ""
     return {"order gain (nats)": None if cell.order_words is None else f"{cell.order_words}{none}"}
 
@@ -217,7 +215,7 @@ def _knobs(cell: CellResult) -> dict[str, object]:
 
 
 def _vertex(cell: CellResult) -> str | None:
-    """Where the parabola through the chosen rate and its neighbours is lowest, and how far below the chosen loss."""
+    """The minimum of the parabola through the chosen rate and its neighbours, and how far below the chosen loss it lies."""
     rates = cell.rates
     return None if rates.optimum is None else f"{rates.optimum:.3g} (−{rates.gain_left_nats:.4f})"
 
@@ -246,7 +244,7 @@ def excluded(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def excluded_runs(evidence: Evidence) -> str:
-    """Every excluded run with its reason; empty where there is none."""
+    """Every excluded run with its reason; empty if none."""
     runs = [row | {"setting": row["setting"] or None, "tokens": f"{row['tokens']:,}"} for row in excluded(evidence)]
     if not runs:
         return ""

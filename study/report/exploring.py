@@ -1,4 +1,4 @@
-"""The runs of many sweeps in one table, for whoever looks at them together: sizes, costs, losses and downstream scores."""
+"""The runs of many sweeps in one table: sizes, costs, losses and downstream scores."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from study.store.score_records import scores_in
 from study.store.sweep_folder import SweepFolder
 
 SCORE = "downstream/"
-"""What the column of a downstream score begins with."""
+"""The prefix of a downstream score's column."""
 
 LOSSES = {
     "loss_nats": LOSS,
     "order_gain_nats": ORDER_GAIN,
     "accuracy": "validation accuracy (share of masked tokens)",
 }
-"""What is measured on a validation set and compares only there, with its unit."""
+"""Quantities that compare only on one validation set, with units."""
 
 QUANTITIES = {
     **COUNTS,
@@ -42,22 +42,21 @@ QUANTITIES = {
     "peak_memory_bytes": "peak memory (bytes)",
     **LOSSES,
 }
-"""The columns of a ledger that an axis may show, with their conventions and units."""
+"""The ledger columns for axes, with conventions and units."""
 
 MOST_KINDS = 10
-"""A column of words groups runs if it has at most so many values; a column of numbers always does, by a scale."""
+"""The most values of a column of words that groups runs; a column of numbers always does, by a scale."""
 
 _CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
 
 
 def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str, str]]:
-    """One row per ended run and sweep that has it, and why sweeps that cannot be read were left out.
+    """One row per ended run and sweep, and why sweeps that cannot be read are missing.
 
-    A row is the ledger's as the records are now, with `sweep`, the name in `folders`; `setting`, the variant in words;
-    `left_out`, why laws do not use the run (study.evidence.ledgers.unusable), missing where they do; `validation`, the
-    validation set and masks in words, empty where all runs share them, since losses compare only under one name; and
-    `downstream/<series>/<metric>`, the mean score of trained weights over seeds of fine-tuning
-    (study.evidence.score_points.series).
+    A row is the current ledger's, with `sweep`, the name in `folders`; `setting`, the variant in words; `left_out`, why laws do
+    not use the run (study.evidence.ledgers.unusable), missing if they do; `validation`, the validation set and masks in words,
+    empty if all runs share them, since losses compare only under one name; and `downstream/<series>/<metric>`, the mean score
+    of trained weights over seeds of fine-tuning (study.evidence.score_points.series).
     """
     tables, scores, problems = [], [], {}
     for name, folder in folders.items():
@@ -79,7 +78,7 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
 
 
 def with_reasons(ledger: pd.DataFrame, folder: SweepFolder) -> pd.DataFrame:
-    """A sweep's ledger with `setting`, what the sweep varies, in words, and `left_out`, why laws do not use the run."""
+    """A sweep's ledger with `setting`, the variant in words, and `left_out`, why laws do not use the run."""
     if ledger.empty:
         return ledger
     varied = [knob for knob in folder.varied() if knob in ledger]
@@ -89,20 +88,18 @@ def with_reasons(ledger: pd.DataFrame, folder: SweepFolder) -> pd.DataFrame:
 
 
 def _scores_of(name: str, folder: SweepFolder) -> pd.DataFrame:
-    """The scores of trained weights."""
     scores = scores_in(folder)
     return scores if scores.empty else scores[scores["protocol"] != "random_init"].assign(sweep=name)
 
 
 def _with_scores(runs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """The runs with a column a series and metric."""
     scores = scores.assign(column=SCORE + series(scores) + "/" + scores["metric"])
     by_run = scores.pivot_table(index=["sweep", "run_id"], columns="column", values="test", aggfunc="mean")
     return runs.join(by_run, on=["sweep", "run_id"])
 
 
 def quantities(runs: pd.DataFrame) -> dict[str, str]:
-    """The columns that an axis can show of these runs, with what they are called: numbers that any run has."""
+    """The numeric columns with values in these runs, and their axis names."""
     scores = {name: f"{name.removeprefix(SCORE)} (downstream score)" for name in _columns(runs, SCORE)}
     return {name: words for name, words in (QUANTITIES | scores).items() if name in runs and runs[name].notna().any()}
 
@@ -121,7 +118,7 @@ def validations(runs: pd.DataFrame) -> list[str]:
 
 
 def comparable(runs: pd.DataFrame, axes: Iterable[str], validation: str) -> pd.DataFrame:
-    """The runs that these axes may show: those of one validation set where one of them is measured on it."""
+    """The runs for these axes: of one validation set if an axis is measured on it."""
     return runs[runs["validation"] == validation] if LOSSES.keys() & set(axes) else runs
 
 

@@ -1,4 +1,4 @@
-"""The figures of an answer, in its order, with their captions."""
+"""The figures of an answer, in order, with captions."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from study.plotting.loss_by_size import LossBySize
 
 @dataclass(frozen=True)
 class LawFigure:
-    """A figure of a sweep that shows its main law: `data_of` gives the data of a law's fit."""
+    """A figure of a sweep's main law: `data_of` gives the data of a law's fit."""
 
     data_of: Callable[[LawFit], pd.DataFrame]
     draw: Callable[[pd.DataFrame], Figure]
 
     def frame(self, evidence: Evidence) -> pd.DataFrame:
-        """The data of the figure, empty where there is no law."""
+        """The figure's data, empty without a law."""
         shown = evidence.laws.shown
         return pd.DataFrame() if shown is None else self.data_of(shown)
 
@@ -74,4 +74,4 @@ FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
     ),
     "score_against_flops": (score_against_flops, "Downstream score against FLOPs of pre-training"),
 }
-"""The figures of an answer in its order: what has `frame(evidence)` and `draw(data)`, and the caption."""
+"""The figures of an answer in order: the object with `frame(evidence)` and `draw(data)`, and the caption."""

@@ -1,4 +1,4 @@
-"""The findings of a sweep in plain words: sentences about parameters and about loss."""
+"""The findings of a sweep: sentences about parameters and loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_STEPS = 3
 
 
 def parameter_findings(evidence: Evidence) -> list[str]:
-    """One sentence a shape: what doubling each size adds to its encoder, which follows from the counts alone."""
+    """One sentence per shape: what doubling each size adds to its encoder, from the counts alone."""
     sentences = []
     for name, architecture in shapes_shown(evidence).items():
         before = parameters(architecture).parameters_encoder
@@ -43,10 +43,10 @@ def parameter_findings(evidence: Evidence) -> list[str]:
 
 
 def loss_findings(evidence: Evidence) -> list[str]:
-    """What the ledger says about loss: the verdict over all pairs and each family, the best cells and steps; then tokens.
+    """The ledger's findings on loss: the verdict over all pairs and each family, the best cells and steps; then tokens.
 
-    Variants come before shapes: a sweep that varies a knob asks about it. Best cells and steps follow where no pairs weigh
-    depth or width.
+    Variants come before shapes: a sweep that varies a knob asks about it. Best cells and steps follow if no pairs weigh depth
+    or width.
     """
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{why_excluded(evidence)}."]
@@ -71,7 +71,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
 
 
 def missing_comparison(evidence: Evidence) -> str:
-    """Why the comparison that a sweep was made for is missing: of variants, or at equal parameters; empty where it is there."""
+    """Why the sweep's intended comparison is missing: of variants, or at equal parameters; empty if it exists."""
     pairs = evidence.comparisons.pairs
     if evidence.sweep.varied and all(pair.of_shapes for pair in pairs):
         why = f"no two cells can be used that differ in one of them, at one shape and budget{_unbracketed(evidence)}"
@@ -82,7 +82,7 @@ def missing_comparison(evidence: Evidence) -> str:
 
 
 def _unbracketed(evidence: Evidence) -> str:
-    """How many cells comparisons leave out for their learning rates, and what lets them in; empty where they leave out none."""
+    """How many cells comparisons leave out for their learning rates, and how to include them; empty if none."""
     cells = {cell.name: cell for cell in evidence.cells}
     left_out = ((cells[left.cell], left.reason) for left in evidence.comparisons.left_out)
     loose = sum(why_left_out(cell, True) is None and why_left_out(cell, False) == reason for cell, reason in left_out)
@@ -94,7 +94,7 @@ def _unbracketed(evidence: Evidence) -> str:
 
 
 def why_excluded(evidence: Evidence) -> str:
-    """Why runs are left out, the commonest reason first, and what may help."""
+    """Why runs are left out, the most frequent reason first, and possible remedies."""
     if evidence.excluded.empty:
         return "; the ledger says nothing about loss yet"
     reasons = evidence.excluded["exclusion"]
@@ -110,14 +110,14 @@ def why_excluded(evidence: Evidence) -> str:
 
 
 def run_count(evidence: Evidence) -> str:
-    """How many runs there are, ended and used."""
+    """The number of runs, ended and used."""
     ended, excluded = len(evidence.ledger), len(evidence.excluded)
     started = f"{ended} of {plural(evidence.runs_started, 'run')} ended" if evidence.runs_started else "no run was started"
     return f"{started}, {excluded} excluded" if excluded else started
 
 
 def _cut_sentences(evidence: Evidence) -> Iterator[str]:
-    """A sentence for each donor at each budget: for each number of layers cut off, the way that costs least."""
+    """One sentence per donor and budget: the cheapest cut for each number of layers."""
     for (whole, budget), cuts in grouped(evidence.cuts, lambda cut: (cut.whole, cut.budget)).items():
         clauses = []
         for layers, ways in grouped(cuts, lambda cut: cut.layers).items():
@@ -128,7 +128,7 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
 
 
 def _best(evidence: Evidence) -> Iterator[str]:
-    """The Pareto front of each budget and validation set, and what steps to a larger size bought."""
+    """The Pareto front of each budget and validation set, and the gains of steps to a larger size."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
         size = f"({compact(best.parameters)} parameters)"
@@ -148,24 +148,24 @@ def _best(evidence: Evidence) -> Iterator[str]:
 
 
 def _like(cell: CellResult, evidence: Evidence) -> str:
-    """How many of the cells compared with one, in pairs or steps, do not differ significantly from it; empty where all do."""
+    """How many of the cells compared with one do not differ significantly from it; empty if all differ."""
     beside = _beside(cell, evidence)
-    others, alike = {other for other, _ in beside}, {other for other, status in beside if status != "decided"}
-    which = "any cell" if alike == others else f"{len(alike)} of the {len(others)} cells"
-    return f", not significantly different from {which} that it was compared with" if alike else ""
+    others, equal = {other for other, _ in beside}, {other for other, status in beside if status != "decided"}
+    which = "any cell" if equal == others else f"{len(equal)} of the {len(others)} cells"
+    return f", not significantly different from {which} that it was compared with" if equal else ""
 
 
 def _beside(cell: CellResult, evidence: Evidence) -> list[tuple[str, str]]:
-    """The names of the cells that one was compared with in pairs or steps, each with the verdict."""
-    found = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
-    found += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
-    return [(two if one == cell.name else one, status) for one, two, status in found if cell.name in (one, two)]
+    """The cells compared with one in pairs or steps, each with the verdict."""
+    compared = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
+    compared += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
+    return [(two if one == cell.name else one, status) for one, two, status in compared if cell.name in (one, two)]
 
 
 def _next(best: CellResult, evidence: Evidence) -> str:
-    """The next lowest cell minus the best, where no pair or step compares the two: chance may have put them in their order."""
-    alike = [cell for cell in measured(evidence.cells) if (cell.budget, cell.validation) == (best.budget, best.validation)]
-    others = [cell for cell in alike if cell.name != best.name]
+    """The next lowest cell minus the best, if no pair or step compares them: their order may be chance."""
+    same = [cell for cell in measured(evidence.cells) if (cell.budget, cell.validation) == (best.budget, best.validation)]
+    others = [cell for cell in same if cell.name != best.name]
     second = min(others, key=lambda cell: float(cell.losses.mean()), default=None)
     if second is None or any(second.name == other for other, _ in _beside(best, evidence)):
         return ""
@@ -174,7 +174,6 @@ def _next(best: CellResult, evidence: Evidence) -> str:
 
 
 def _steps(gains: Sequence[Gain]) -> Iterator[str]:
-    """How many steps to a larger size lower the loss and how many raise it; those in full that buy or cost most."""
     counts = _counted_steps(gains, f"{plural(len(gains), 'step')} to a larger size")
     decided = [gain for gain in gains if gain.status == "decided"]
     lowering = [gain for gain in decided if gain.difference.estimate_nats < 0]
@@ -188,7 +187,7 @@ def _steps(gains: Sequence[Gain]) -> Iterator[str]:
 
 
 def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
-    """How many steps lower the loss and how many raise it, or why that is not known, or says nothing."""
+    """How many steps lower or raise the loss, or why that is unknown, or says nothing."""
     compared = [gain for gain in gains if gain.status != "reads_no_order"]
     if not compared:
         return f"No verdict on {steps}: an encoder of each reads no word order; {READING_REMEDIES}."
@@ -213,7 +212,7 @@ def _gain_sentence(gain: Gain) -> str:
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
-    """What the step to the largest budget bought each encoder; of many, how many gained and the largest gains."""
+    """The gain of each encoder's step to the largest budget; for many, a count and the largest gains."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     if len(last) > MOST_STEPS:
         counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")

@@ -1,4 +1,4 @@
-"""The laws of a sweep in plain words, with what they forecast, and where the tokens follow none."""
+"""The laws of a sweep in words, their forecasts, and tokens that follow no law."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def law_findings(evidence: Evidence) -> list[str]:
 
 
 def _rises(rises: Sequence[Rise]) -> Iterator[str]:
-    """Where each doubling of the tokens buys more than the one before, beyond chance; the widest in full."""
+    """Where doubling the tokens buys significantly more than the doubling before; the widest in full."""
     decided = [rise for rise in rises if rise.decided]
     if not decided:
         return
@@ -37,7 +37,7 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
 
 
 def law_sentence(fitted: LawFit) -> str:
-    """A law's fit in one sentence: status, n, exponents with intervals, and what it said of the runs held out."""
+    """A law's fit in one sentence: status, n, exponents with intervals, and forecast of held-out runs."""
     law = fitted.fit.law
     status = status_words(fitted.fit.status, fitted.fit.reasons)
     columns = ", ".join(fitted.fit.observations.roles.get(name, name) for name in law.variables)
@@ -58,7 +58,6 @@ def exponents_in_words(fitted: LawFit) -> str:
 
 
 def _forecast_words(forecast: Forecast | str) -> str:
-    """What a forecast of the largest runs came to, in words."""
     if isinstance(forecast, str):
         return f"forecast {forecast}"
     if forecast.status == "failed":

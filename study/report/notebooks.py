@@ -1,4 +1,4 @@
-"""What the notebooks of analysis/ begin with and how they show text: marimo is imported inside, for those who have it."""
+"""The start and text display of the analysis/ notebooks; marimo, an extra, is imported inside functions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 _FOLD = re.compile(r'<details markdown="1">\n<summary>(?P<title>.*?)</summary>\n\n(?P<text>.*?)\n\n</details>', re.DOTALL)
-"""A fold of an answer, the only HTML that is let through."""
+"""A fold of an answer, the only HTML allowed."""
 
 MOST_UNBROKEN = 40
-"""Letters of a cell of a table that are kept on one line."""
+"""Letters of a table cell kept on one line."""
 
 
 def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Evidence] = gather) -> Evidence:
     """The evidence of a notebook's sweep: from `--folder`, else $STUDY_RESULTS, else `folder_of`.
 
-    Where it cannot be read, a script ends with 2 and the problems; a browser shows these instead of what needs it.
+    If it cannot be read, a script ends with status 2 and the problems; a browser shows them in place of the cells that need it.
     """
     import marimo as mo
 
@@ -46,15 +46,15 @@ def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Evidence] = 
 
 
 def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
-    """The folder that is given, else a sweep's under `results`, else that under its `reference`.
+    """The given folder, else a sweep's under `results`, else that under its `reference`.
 
-    Raises InputError for one that holds sweeps and is none, with their names.
+    Raises InputError for a folder of sweeps, with their names.
     """
-    places = (results / sweep, results / "reference" / sweep)
-    folder = SweepFolder(given or next((place for place in places if is_there(place)), places[0]))
+    folders = (results / sweep, results / "reference" / sweep)
+    folder = SweepFolder(given or next((path for path in folders if is_there(path)), folders[0]))
     if not is_there(folder.sweep_file) and folder.path.is_dir() and any(folder.path.glob("[!.]*/sweep.yaml")):
         raise InputError.at(
-            str(folder.path), f"holds sweeps and is none; give one of them: {', '.join(sweeps_in(folder.path))}"
+            str(folder.path), f"holds sweeps but is not one; give one of them: {', '.join(sweeps_in(folder.path))}"
         )
     return folder
 
@@ -63,30 +63,30 @@ def gather_ended(folder: SweepFolder) -> Evidence:
     """The evidence of a sweep with ended runs; raises InputError without any."""
     evidence = gather(folder)
     if evidence.ledger.empty:
-        raise InputError.at(str(folder.path), "no run has ended yet; `study status` says where they are")
+        raise InputError.at(str(folder.path), "no run has ended yet; see `study status`")
     return evidence
 
 
 def gather_scored(folder: SweepFolder) -> Evidence:
-    """The evidence of a sweep whose runs were scored; raises InputError for another."""
+    """The evidence of a sweep with scored runs; raises InputError without any."""
     evidence = gather(folder)
     if evidence.downstream is None:
-        raise InputError.at(str(folder.path), "has no downstream scores of runs that can be used; `study score` makes some")
+        raise InputError.at(str(folder.path), "has no downstream scores of usable runs; run `study score`")
     return evidence
 
 
 def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html:
-    """The problems of an error, one below the other."""
+    """An error's problems, one below the other."""
     import marimo as mo
 
     return mo.callout(prose("\n".join(map(str, error.problems))), kind=kind)
 
 
 def scrolling_tables(text: str) -> Html:
-    """Markdown in whose tables no short cell breaks, as of a shape or an interval: they scroll sideways where they are wide.
+    """Markdown whose wide tables scroll sideways, with no line breaks in short cells, such as a shape or an interval.
 
-    The text may be a stranger's: HTML but for folds is shown as text, links lead to pages alone, and only those images are
-    drawn that are figures within the text, as `data:image/svg+xml`, whose scripts no browser runs.
+    The text may be untrusted: HTML except folds is shown as text, links lead to pages alone, and images are drawn only from
+    embedded `data:image/svg+xml`, whose scripts no browser runs.
     """
     import marimo as mo
 
@@ -99,7 +99,7 @@ def scrolling_tables(text: str) -> Html:
 
 
 def _with_folds(text: str) -> str:
-    """Markdown as HTML, in which the folds of an answer open at a click."""
+    """Markdown as HTML, with folds that open at a click."""
     parser, done, parts = _markdown(), 0, []
     for fold in _FOLD.finditer(text):
         summary = f"<summary>{html.escape(fold['title'])}</summary>"
@@ -112,7 +112,7 @@ _FIGURE = "data:image/svg+xml;base64,"
 
 
 def _markdown() -> MarkdownIt:
-    """The parser of `scrolling_tables`; the one of `marimo.md` lets HTML and attributes through."""
+    """The parser of `scrolling_tables`; `marimo.md` would allow HTML and attributes."""
     from markdown_it import MarkdownIt
     from markdown_it.common.normalize_url import validateLink
 
@@ -127,12 +127,12 @@ def _markdown() -> MarkdownIt:
 
 
 def plain(text: str) -> Html:
-    """Preformatted text, whose tables scroll sideways where they are wider than the page."""
+    """Preformatted text; wide tables scroll sideways."""
     return _as_it_stands(text, "pre")
 
 
 def prose(text: str) -> Html:
-    """Preformatted text whose long lines wrap: for sentences and narrow tables."""
+    """Preformatted text with long lines wrapped: for sentences and narrow tables."""
     return _as_it_stands(text, "pre-wrap")
 
 

@@ -1,4 +1,4 @@
-"""What a sweep does not decide, in plain words, each with what would settle it."""
+"""The open questions of a sweep, each with what would settle it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from study.report.findings import MOST_STEPS
 from study.report.pair_sentences import READING_REMEDIES
 
 MOST_UNREAD = 8
-"""Up to so many cells that read no word order are named; the table of cells has all."""
+"""The most cells without word order to name; the table of cells has all."""
 
 
 def undecided(evidence: Evidence) -> list[str]:
-    """What the evidence leaves open, each with what would settle it."""
+    """The open questions, each with what would settle it."""
     of_cells = (_open_runs, _open_cells, _open_order, _open_sizes, _open_seeds, _open_spikes, _open_scatter, _open_two_seeds)
     of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices, _open_choices)
     parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _overlapping_text, _trained_runs, _limits)
@@ -42,7 +42,7 @@ def _open_runs(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_cells(evidence: Evidence) -> Iterator[str]:
-    """The cells that nothing is known of; where that is all of them, the answer says so already."""
+    """The cells with no known loss, unless that is all of them."""
     lost = [cell.at_budget for cell in evidence.cells if not cell.usable]
     if lost and len(lost) < len(evidence.cells):
         yield f"What these would reach, none of whose runs can be used: {', '.join(lost)}."
@@ -69,12 +69,11 @@ def _open_order(evidence: Evidence) -> Iterator[str]:
 
 
 def _gain_words(cell: CellResult) -> str:
-    """What order is worth to a cell, in brackets; empty where it was not measured."""
     return "" if cell.order_gain_nats is None else f" ({cell.order_words})"
 
 
 def _open_sizes(evidence: Evidence) -> Iterator[str]:
-    """The shapes of one number of parameters in the sweep file that differ too much in it to be compared."""
+    """The shapes meant to have equal parameters that differ too much in it to be compared."""
     shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
     if not isinstance(sweep := evidence.sweep, CellSweep):
         return
@@ -83,14 +82,14 @@ def _open_sizes(evidence: Evidence) -> Iterator[str]:
         sizes = list(of_equal_size(of_target, lambda name: shapes[name]))
         if len(sizes) > 1:
             groups = "; ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
-            apart = (
+            why = (
                 f"shapes asked for at {compact(target)} non-embedding parameters are not within {EQUAL_WITHIN:.0%} of one size"
             )
-            yield f"How {groups} compare: {apart}, so none is compared across a semicolon; other depths or targets would meet."
+            yield f"How {groups} compare: {why}, so none is compared across a semicolon; other depths or targets would meet."
 
 
 def _open_seeds(evidence: Evidence) -> Iterator[str]:
-    """The cells whose mean is of some seeds only, the others having diverged at the same rate."""
+    """The cells whose mean lacks some seeds, which diverged at the same rate."""
     cells = [cell for cell in evidence.cells if cell.usable and cell.unlearned]
     partial = [f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + cell.unlearned})" for cell in cells]
     if partial:
@@ -98,7 +97,6 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_spikes(evidence: Evidence) -> Iterator[str]:
-    """The cells of whose runs some had a loss spike in training."""
     spikes = evidence.ledger.get("loss_spikes", pd.Series(dtype=float))
     spiked = {*evidence.ledger.loc[spikes.index[spikes > 0], "run_id"]} if len(spikes) else set()
     runs = [(cell, len(spiked.intersection(cell.runs))) for cell in evidence.cells]
@@ -124,10 +122,10 @@ def _open_scatter(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_two_seeds(evidence: Evidence) -> Iterator[str]:
-    """What verdicts on cells of two seeds are worth: where two agree by chance, a widely scattering cell looks like others.
+    """The reliability of verdicts on cells of two seeds: if two agree by chance, a widely scattering cell looks like others.
 
-    Bartlett's test at a level of 50% would halve the wrong verdicts, but lose a fifth of the right ones, even of pairs 20
-    deviations over seeds apart; each cell's own variance alone would leave none.
+    Bartlett's test at a level of 50% would halve the wrong verdicts, but lose a fifth of the right ones, even of pairs that
+    differ by 20 deviations over seeds; each cell's own variance alone would leave none.
     """
     cells = {cell.name: cell for cell in evidence.cells}
     decided = (pair for pair in evidence.comparisons.pairs if pair.status == "decided")
@@ -157,14 +155,14 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
         )
     for family, among in families.items():
         clauses = (
-            f"{', '.join(f'{pair.first} minus {pair.second}' for pair in alike)} ({remedy})"
-            for remedy, alike in grouped(among, _remedy).items()
+            f"{', '.join(f'{pair.first} minus {pair.second}' for pair in same)} ({remedy})"
+            for remedy, same in grouped(among, _remedy).items()
         )
         yield f"{family}: {'; '.join(clauses)}."
 
 
 def _open_steps(evidence: Evidence) -> Iterator[str]:
-    """Steps to more tokens, and where no pairs say it to a larger size, that may change nothing: few by name, many counted."""
+    """Undecided steps to more tokens and, if no pairs cover it, to a larger size: few by name, many counted."""
     of_sizes = () if evidence.comparisons.weigh_depth_or_width else evidence.gains
     steps: list[Gain | TokenGain] = [*of_sizes, *evidence.token_gains]
     if names := [gain.step for gain in steps if gain.status == "undecided"]:
@@ -197,7 +195,7 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_knobs(evidence: Evidence) -> Iterator[str]:
-    """The knobs tuned beside the learning rate whose best value tried is the lowest or the highest, with the cells."""
+    """Knobs besides the learning rate whose best value tried is the lowest or the highest, with the cells."""
     ends = ((knob, cell) for cell in evidence.cells if cell.usable for knob in cell.knobs if knob.edge is not None)
     for (name, edge), at in grouped(ends, lambda end: (end[0].name, end[0].edge)).items():
         cells = ", ".join(f"{cell.at_budget} ({knob.chosen})" for knob, cell in at)
@@ -205,7 +203,7 @@ def _open_knobs(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_vertices(evidence: Evidence) -> Iterator[str]:
-    """The decided pairs whose interval would not hold their difference at the rates where the cells' parabolas are lowest."""
+    """The decided pairs whose interval excludes their difference at the minima of the cells' parabolas."""
     cells, moved = {cell.name: cell for cell in evidence.cells}, []
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
     for pair in decided:
@@ -226,12 +224,12 @@ def _open_vertices(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_choices(evidence: Evidence) -> Iterator[str]:
-    """The decided pairs whose sides would not differ significantly at the rate ranked next for the higher side.
+    """The decided pairs that would not differ significantly at the next-ranked rate of the higher side.
 
     No interval covers a choice that missed the best rate tried, which makes two of five equal cells differ in more than 5% of
-    draws (`study.config.tuned_values.trial_seeds`): without the pairs listed here, in 3% to 7% where a third of the seeds chose
-    and in 3% to 10% where one of five to twelve did. Of pairs two deviations or more apart at their best rates, 0% to 14% are
-    listed.
+    draws (`study.config.tuned_values.trial_seeds`): without the pairs listed here, in 3% to 7% if a third of the seeds chose
+    and in 3% to 10% if one of five to twelve did. Of pairs that differ by two deviations or more at their best rates, 0% to 14%
+    are listed.
     """
     cells, seeds = {cell.name: cell for cell in evidence.cells}, evidence.comparisons.seed_variances
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
@@ -257,7 +255,7 @@ def _open_choices(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
-    """The cells of fronts and steps, which need no bracket, whose rate may be far from its best; no pair names them."""
+    """The cells of fronts and steps, which need no bracket, whose rate may be far from its best, except those in pairs."""
     named = evidence.comparisons.compared | {left.cell for left in evidence.comparisons.left_out}
     usable = [cell for cell in evidence.cells if cell.usable]
     loose = [cell for cell in usable if not cell.rates.bracketed and cell.name not in named]
@@ -267,9 +265,9 @@ def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_tasks(evidence: Evidence) -> Iterator[str]:
-    """The downstream tasks that the sweep asks for, where some or all runs that can be used were not scored."""
-    asked = evidence.sweep.downstream
-    named = [] if asked is None else [Path(task).stem for task in asked.tasks]
+    """The sweep's downstream tasks on which some or all usable runs lack scores."""
+    requested = evidence.sweep.downstream
+    named = [] if requested is None else [Path(task).stem for task in requested.tasks]
     runs = {run: cell.at_budget for cell in evidence.cells for run in cell.runs}
     for missing, tasks in grouped(named, lambda task: tuple(run for run in runs if run not in _scored(evidence, task))).items():
         if missing or not runs:
@@ -287,7 +285,6 @@ def _why_unscored(missing: int, runs: int) -> str:
 
 
 def _scored(evidence: Evidence, task: str) -> set[str]:
-    """The runs that were scored on a task in any way."""
     tasks = evidence.downstream.tasks if evidence.downstream else ()
     ways = (of_task.points for of_task in tasks if of_task.task == task or of_task.task.startswith(f"{task} ("))
     return {run for points in ways for runs in points["runs"] for run in runs}
@@ -307,7 +304,6 @@ def _mixed_precision(evidence: Evidence) -> Iterator[str]:
 
 
 def _unread_text(evidence: Evidence) -> Iterator[str]:
-    """How much of the text is [UNK], in the run that has most."""
     if evidence.ledger.empty or "unknown_share" not in evidence.ledger:
         return
     row = evidence.ledger.sort_values("unknown_share", ascending=False).iloc[0]
@@ -317,7 +313,7 @@ def _unread_text(evidence: Evidence) -> Iterator[str]:
 
 
 def _overlapping_text(evidence: Evidence) -> Iterator[str]:
-    """How much of the validation text is also trained on, where that is much, in the run with most of it."""
+    """The share of the validation text in the training text, if large, in the run with most."""
     if evidence.ledger.empty or "validation_overlap_share" not in evidence.ledger:
         return
     row = evidence.ledger.sort_values("validation_overlap_share", ascending=False).iloc[0]
@@ -333,7 +329,7 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
     unique = evaluate(LEDGER_COLUMNS["unique_tokens"], used.__getitem__, "the ledger", used.columns)
     passes = (used["tokens"] / unique).to_numpy(dtype=float)
     most = int(passes.argmax())
-    if passes[most] >= 1.05:  # more than once, as it is printed
+    if passes[most] >= 1.05:  # more than once as printed
         yield (
             f"What new text would do in place of repeated: runs passed up to {passes[most]:.1f} times over the "
             f"{compact(float(unique.iloc[most]))} tokens that they were trained on; a larger corpus would."
@@ -341,7 +337,6 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
 
 
 def _trained_runs(evidence: Evidence) -> Iterator[str]:
-    """What is open for runs that start from another's weights or learn from it."""
     used = evidence.used
     roles = {
         "start": ("donor", "donors cost", "began with weights of", "whose tokens and FLOPs are not counted"),

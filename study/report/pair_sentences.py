@@ -1,4 +1,4 @@
-"""Sentences about the pairs of a sweep: over all of them, family by family, and averaged over conditions."""
+"""Sentences about pairs: over all, by family, and averaged over conditions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from study.evidence.paired import TestedDifference
 PairT = TypeVar("PairT", bound=Pair)
 
 MOST_FAMILIES = 8
-"""Up to so many families have a sentence each; of more, two have, and the tables have all."""
+"""The most families with a sentence each; of more, two have, and the tables have all."""
 
 _SIDES = {
     "depth": ("the deeper shape", "the shallower"),
@@ -25,10 +25,10 @@ _SIDES = {
     "ffn": ("the shape of larger FFN", "that of smaller"),
     "heads": ("the shape of more heads", "that of fewer"),
 }
-"""Of a pair that weighs a size: the first shape, which has more of it, and the second."""
+"""The sides of a pair that weighs a size: the first shape, with more of it, and the second."""
 
 _HAS_MORE = {"width": " (wider)", "ffn": " (of larger FFN)", "heads": " (of more heads)"}
-"""What the second shape has more of."""
+"""The size of which the second shape has more."""
 
 _LOWERS = {
     "depth": "Depth lowers loss",
@@ -37,7 +37,7 @@ _LOWERS = {
     "heads": "More heads lower loss",
 }
 _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower loss"}
-"""Where the second shape has more of nothing; less depth or width at equal parameters is more of something."""
+"""For a second shape with more of nothing; less depth or width at equal parameters is more of something."""
 
 
 READING_REMEDIES = (
@@ -45,13 +45,13 @@ READING_REMEDIES = (
     "(base.architecture.distance_bias: learned), more masks (base.recipe.masking.rate: 0.3) or Muon (base.recipe.optimizer: "
     "muon) may let them read it"
 )
-"""What helps encoders that read no word order: the plateau on which they lie lasts longest with learned positions."""
+"""Remedies for encoders that read no word order: their plateau lasts longest with learned positions."""
 
 
 def verdict(pairs: Sequence[Comparison]) -> str:
     """How many pairs, all of shapes or all of variants, are decided and for which side; for the others why not.
 
-    The verdict is conditional where it is unknown whether the encoders read word order.
+    The verdict is conditional if it is unknown whether the encoders read word order.
     """
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     unread = [pair for pair in pairs if pair.status == "reads_no_order"]
@@ -68,13 +68,12 @@ def verdict(pairs: Sequence[Comparison]) -> str:
 
 
 def _unread(pairs: Sequence[Comparison]) -> str:
-    """That encoders of these pairs read no word order."""
     who, of = ("an encoder reads no", "shapes") if pairs[0].of_shapes else ("neither encoder reads", "variants")
     return f"in {plural(len(pairs), 'pair')} {who} word order, so that the losses say nothing of the {of}"
 
 
 def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
-    """The verdict over pairs on which there may be one."""
+    """The verdict over the pairs that allow one."""
     of_shapes = pairs[0].of_shapes
     n, equal = plural(len(pairs), "pair"), f"equal {pairs[0].equal}"
     if why := why_unknown(pairs):
@@ -90,7 +89,7 @@ def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
 
 
 def why_unknown(differences: Sequence[TestedDifference]) -> str:
-    """Why chance between seeds is known of none of these differences; empty where it is of any."""
+    """Why none of these differences has a known scatter between seeds; empty if any has."""
     if any(one.status != "no_seed_replicates" for one in differences):
         return ""
     alone = all(max(one.difference.n_seeds) < 2 for one in differences)
@@ -99,7 +98,6 @@ def why_unknown(differences: Sequence[TestedDifference]) -> str:
 
 
 def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """Of the pairs that weigh each size, in how many more of it is better."""
     weighed = {size: among for size in WEIGHED if (among := [pair for pair in pairs if pair.weighs == size])}
     for size, among in weighed.items():
         more, less = _SIDES[size]
@@ -109,32 +107,31 @@ def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _counts_of_settings(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """For each knob, in how many pairs either of two values is lower, or which of several is lower than which."""
+    """For each knob, how often either of two values is lower, or which of several is lower than which."""
     for among in grouped(pairs, lambda pair: pair.weighs).values():
         first, second, *more = dict.fromkeys(value for pair in among for value in (pair.first, pair.second))
         yield _lower_ones(among) if more else _counts(among, "", first, second)
 
 
 def _lower_ones(pairs: Sequence[Comparison]) -> str:
-    """Which of several variants are lower than which, in how many of the conditions where they were compared."""
-    places = Counter(frozenset((pair.first, pair.second)) for pair in pairs)
+    """Which of several variants are lower than which, with the number of conditions."""
+    conditions = Counter(frozenset((pair.first, pair.second)) for pair in pairs)
     decided = [pair for pair in pairs if pair.status == "decided"]
     below = Counter((pair.lower, pair.second if pair.first_is_lower else pair.first) for pair in decided)
     clauses = []
     for lower, than in grouped(below, lambda sides: sides[0]).items():
-        higher = (f"{other}{_in_places(below[lower, other], places[frozenset((lower, other))])}" for _, other in than)
+        higher = (f"{other}{_in_conditions(below[lower, other], conditions[frozenset((lower, other))])}" for _, other in than)
         clauses.append(f"{lower} is lower than {' and '.join(higher)}")
     wins = f": {', '.join(clauses)}" if clauses else ""
     return f"of {plural(len(pairs), 'pair')} {len(decided)} {'is' if len(decided) == 1 else 'are'} decided{wins}"
 
 
-def _in_places(decided: int, places: int) -> str:
-    """In how many conditions a pair is decided for one side; empty where there is only one."""
-    return f" in {decided} of {places}" if places > 1 else ""
+def _in_conditions(decided: int, conditions: int) -> str:
+    return f" in {decided} of {conditions}" if conditions > 1 else ""
 
 
 def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> str:
-    """In how many pairs the first side is better, in how many the second, and how many are undecided."""
+    """How many pairs favour the first side, the second, and neither."""
     decided = [pair for pair in pairs if pair.status == "decided"]
     lower = sum(pair.first_is_lower for pair in decided)
     counts = f"{first} is lower in {lower}, {second} in {len(decided) - lower}, undecided {len(pairs) - len(decided)}"
@@ -142,20 +139,20 @@ def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> 
 
 
 def _winner(pairs: Sequence[Comparison]) -> str | None:
-    """What lowers the loss more, where every pair is decided and says the same of the same sizes or variants."""
+    """What lowers the loss more, if every pair is decided and says the same of the same sizes or variants."""
     pair = pairs[0]
     if pair.of_shapes:
         what = what_lowers(pairs)
         return f"{what} more" if what else None
-    alike = {(other.first, other.second, other.lower) for other in pairs}
-    return f"{pair.lower} is lower" if len(alike) == 1 and all(other.status == "decided" for other in pairs) else None
+    verdicts = {(other.first, other.second, other.lower) for other in pairs}
+    return f"{pair.lower} is lower" if len(verdicts) == 1 and all(other.status == "decided" for other in pairs) else None
 
 
 def what_lowers(pairs: Sequence[Comparison]) -> str | None:
-    """What lowers the loss in pairs of shapes, where all are decided for the same side of the same sizes; else None."""
+    """What lowers the loss in pairs of shapes, if all are decided for the same side of the same sizes; else None."""
     pair = pairs[0]
-    alike = {(other.weighs, other.against, other.first_is_lower) for other in pairs}
-    if len(alike) > 1 or any(other.status != "decided" for other in pairs):
+    verdicts = {(other.weighs, other.against, other.first_is_lower) for other in pairs}
+    if len(verdicts) > 1 or any(other.status != "decided" for other in pairs):
         return None
     if pair.first_is_lower:
         return _LOWERS[pair.weighs]
@@ -163,18 +160,18 @@ def what_lowers(pairs: Sequence[Comparison]) -> str | None:
 
 
 def pair_kinds(evidence: Evidence) -> dict[tuple[bool, str], list[Comparison]]:
-    """The pairs by whether they are of shapes and by what is equal, variants first: a sweep that varies one asks about it."""
+    """The pairs by `kind_of`, variants first: a sweep that varies one asks about it."""
     kinds = grouped(evidence.comparisons.pairs, kind_of)
     return dict(sorted(kinds.items(), key=lambda kind: kind[1][0].of_shapes))
 
 
 def kind_of(pair: Pair) -> tuple[bool, str]:
-    """What is compared, shapes or variants, and at what that is equal."""
+    """Whether shapes are compared, and at what equal quantity."""
     return pair.of_shapes, pair.equal
 
 
 def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """A sentence a family; of more than MOST_FAMILIES those whose largest decided differences are the largest and the least."""
+    """One sentence per family; of more than MOST_FAMILIES, the two whose largest decided differences are extreme."""
     families = grouped(pairs, lambda pair: pair.family)
     shown = {name: _largest(among) for name, among in families.items()}
     if len(families) <= MOST_FAMILIES:
@@ -189,14 +186,13 @@ def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _largest(pairs: Sequence[Comparison]) -> Comparison:
-    """The largest difference of a family, of those that are decided if any is, else of those on which a verdict may be."""
+    """A family's largest difference: of the decided ones if any, else of those that allow a verdict."""
     decided = [pair for pair in pairs if pair.status == "decided"]
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     return max(decided or compared or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
 
 
 def _family_sentence(name: str, shown: Comparison, pairs: Sequence[Comparison]) -> str:
-    """One difference of a family in full, and how many of its pairs are decided."""
     decided = sum(pair.status == "decided" for pair in pairs)
     words = f"{shown.first} minus {shown.second}: {shown.difference.to_text()}"
     if decided:
@@ -207,27 +203,27 @@ def _family_sentence(name: str, shown: Comparison, pairs: Sequence[Comparison]) 
 
 
 def chance_words(undecided: TestedDifference) -> str:
-    """The p-value of what Holm's procedure leaves undecided, beside an interval that is for this difference alone."""
+    """The p-value of an undecided difference by Holm's procedure, beside an interval for this difference alone."""
     return "" if undecided.p_value_holm is None else f"; Holm's p {undecided.p_value_holm:.2g}"
 
 
 def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
-    """The averages over conditions of shapes or variants, all of one kind.
+    """The averages over conditions, all of shapes or all of variants, at one equal quantity.
 
-    Of several, it says by how much each exceeds the lowest; without a lowest, it lists each average.
+    Of several, it gives each excess over the lowest; without a lowest, each average.
     """
     groups = connected(averages)
-    for alike in groups[:MOST_FAMILIES]:
-        counts = {len(average.places) for average in alike}
+    for group in groups[:MOST_FAMILIES]:
+        counts = {len(average.places) for average in group}
         over = f"over {counts.pop()} conditions" if len(counts) == 1 else "over conditions"
-        names = dict.fromkeys(name for average in alike for name in (average.second, average.first))
-        wins = Counter(average.lower for average in alike)
+        names = dict.fromkeys(name for average in group for name in (average.second, average.first))
+        wins = Counter(average.lower for average in group)
         lowest = next((name for name in names if wins[name] == len(names) - 1), None)
-        if lowest is None or len(alike) == 1:
-            clauses = (f"{average.first} minus {average.second}: {_average_clause(average)}" for average in alike)
+        if lowest is None or len(group) == 1:
+            clauses = (f"{average.first} minus {average.second}: {_average_clause(average)}" for average in group)
             yield f"Averaged {over}, {'; '.join(clauses)} (Holm, 5%)."
             continue
-        above = [one.reversed if one.first == lowest else one for one in alike if lowest in (one.first, one.second)]
+        above = [one.reversed if one.first == lowest else one for one in group if lowest in (one.first, one.second)]
         yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_test_columns(above)} (Holm, 5%)."
     if more := groups[MOST_FAMILIES:]:
         rest = plural(len(more), "more group")
@@ -236,16 +232,15 @@ def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
 
 
 def _test_columns(averages: Sequence[Average]) -> str:
-    """Averages over conditions with their intervals, those of one status together and the decided ones first."""
     by_status = grouped(sorted(averages, key=lambda average: average.status), lambda average: average.status)
     return "; ".join(
-        f"{status_words(status)}: {', '.join(f'{one.first} {one.difference.to_text()}{_opposed(one)}' for one in alike)}"
-        for status, alike in by_status.items()
+        f"{status_words(status)}: {', '.join(f'{one.first} {one.difference.to_text()}{_opposed(one)}' for one in group)}"
+        for status, group in by_status.items()
     )
 
 
 def connected(pairs: Sequence[PairT]) -> list[list[PairT]]:
-    """The pairs in groups of shapes or variants that were compared with one another."""
+    """The pairs in groups of shapes or variants compared with one another."""
     groups: list[list[PairT]] = []
     for pair in pairs:
         sides = {pair.first, pair.second}
@@ -256,9 +251,8 @@ def connected(pairs: Sequence[PairT]) -> list[list[PairT]]:
 
 
 def _average_clause(average: Average) -> str:
-    """An average over conditions with its interval, verdict and range."""
-    span_of_places = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} conditions"
-    return f"{average.difference.to_text()}, {status_words(average.status)}, {span_of_places}{_opposed(average)}"
+    span = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} conditions"
+    return f"{average.difference.to_text()}, {status_words(average.status)}, {span}{_opposed(average)}"
 
 
 def _opposed(average: Average) -> str:

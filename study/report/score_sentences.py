@@ -1,4 +1,4 @@
-"""What downstream scores say in plain words and as tables: which tasks follow the loss, and what was forecast."""
+"""Downstream scores in words and tables: which tasks follow the loss, and the forecasts."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _WORDS: dict[Verdict, str] = {
 
 
 NEAR = 2.0
-"""An encoder stands beside a published one of up to so many times its parameters, or as many times fewer."""
+"""The largest ratio of parameters between an encoder and the published one beside it."""
 
 NOISE = (
     "Noise is over examples and between seeds, of pre-training where an encoder has several, else of fine-tuning; encoders "
     "share the examples, which makes what is said of two of them cautious."
 )
-"""What the intervals of scores are over."""
+"""The scope of the intervals of scores."""
 
 SCORES = f"Each encoder's mean over its runs and the seeds of fine-tuning, beside what needs no pre-training. {NOISE}"
-"""What a table of scores shows."""
+"""The columns of a table of scores."""
 
 
 def score_findings(evidence: Evidence) -> list[str]:
-    """Which tasks follow the loss, how scores compare with baselines, and the best on average; empty without scores."""
+    """Which tasks follow the loss, comparisons with baselines, and the best average; empty without scores."""
     scores = evidence.downstream
     if scores is None:
         return []
@@ -67,7 +67,7 @@ def _verdicts(scores: DownstreamEvidence) -> Iterator[str]:
 
 
 def _hopeless(scores: DownstreamEvidence, undecided: Sequence[str]) -> str:
-    """Which undecided tasks cannot be decided by so few encoders in any order, given so many tasks."""
+    """The undecided tasks that so few encoders cannot decide in any order, given so many tasks."""
     tested = {task.task: task for task in scores.tasks if task.trend and task.trend.p_value is not None}
     few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
     if not few:
@@ -79,7 +79,7 @@ def _hopeless(scores: DownstreamEvidence, undecided: Sequence[str]) -> str:
 
 
 def _beside_baselines(scores: DownstreamEvidence) -> Iterator[str]:
-    """Where pre-training shows, where it hurts, and where a bag of words does better than an encoder."""
+    """Where pre-training helps or hurts, and where a bag of words beats an encoder."""
     if compared := {task.task: task.above_untrained for task in scores.tasks if task.beside_untrained.of}:
         none = ", ".join(name for name, (encoders, _) in compared.items() if not encoders)
         rest = f"; none on {none}" if none and any(encoders for encoders, _ in compared.values()) else ""
@@ -94,17 +94,16 @@ def _beside_baselines(scores: DownstreamEvidence) -> Iterator[str]:
 
 
 def _where(counts: Mapping[str, tuple[int, int]]) -> str:
-    """On which tasks there are such encoders, how many and of how many."""
+    """The tasks with such encoders, and how many of how many."""
     return ", ".join(f"{task} {_of(count)}" for task, count in counts.items() if count[0]) or "none on any task"
 
 
 def _of(count: tuple[int, int]) -> str | None:
-    """`k of n`, None where none was compared."""
+    """`k of n`, None if none was compared."""
     return f"{count[0]} of {count[1]}" if count[1] else None
 
 
 def _unusual(scores: DownstreamEvidence) -> Iterator[str]:
-    """The tasks that were scored with unusual knobs, such as a limit of examples."""
     knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in scores.tasks}
     for words, tasks in grouped(knobs, knobs.__getitem__).items():
         if words and not all(words in task for task in tasks):
@@ -112,7 +111,6 @@ def _unusual(scores: DownstreamEvidence) -> Iterator[str]:
 
 
 def _truncated(scores: DownstreamEvidence) -> Iterator[str]:
-    """How many examples of each task some encoder did not read whole."""
     most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in scores.tasks}
     if truncated := ", ".join(
         f"{task} {row['truncated_examples']:,.0f} of {row['examples']:,.0f}"
@@ -131,7 +129,7 @@ def _average(scores: DownstreamEvidence) -> Iterator[str]:
 
 
 def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
-    """The highest average of several encoders, beside the second; of one it says nothing."""
+    """The highest average of several encoders, beside the second; nothing for one."""
     ranked = average.points.sort_values("score", ascending=False)
     if len(ranked) < 2:
         return
@@ -144,7 +142,7 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
 
 
 def _trend_of_average(average: TaskScores) -> Iterator[str]:
-    """Whether the average follows the loss, one test alone beside those of the tasks."""
+    """Whether the average follows the loss, as one test separate from those of the tasks."""
     if (trend := average.trend) is None:
         return
     words = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
@@ -162,7 +160,7 @@ def _interval(trend: Trend) -> str | None:
 
 
 def trend_table(evidence: Evidence) -> str:
-    """Each task's best score beside what needs no pre-training, and its rank correlation with the falling loss."""
+    """Each task's best score and baselines, and its rank correlation with the falling loss."""
     scores = evidence.downstream
     if scores is None:
         return ""
@@ -203,7 +201,7 @@ def _chance(p_value: float | None) -> str | None:
 
 
 def law_table(evidence: Evidence) -> str:
-    """The law from loss to score of each task, and what it forecast of the largest encoders from the others."""
+    """Each task's law from loss to score, and its forecast of the largest encoders from the others."""
     scores = evidence.downstream
     if scores is None:
         return ""
@@ -231,7 +229,7 @@ def _law_row(task: TaskScores) -> dict[str, object]:
 
 
 def _forecast(forecast: Forecast | str) -> str:
-    """The error of a forecast, how many of its intervals covered the truth, and the status of the law it was made by."""
+    """A forecast's error, its intervals' coverage, and its law's status."""
     if isinstance(forecast, str):
         return forecast
     if forecast.status == "failed":
@@ -240,7 +238,7 @@ def _forecast(forecast: Forecast | str) -> str:
 
 
 def scores_frame(evidence: Evidence) -> pd.DataFrame:
-    """Every encoder's score on every task with its interval, beside what needs no pre-training; empty where there is none."""
+    """Every encoder's score on every task with its interval, beside the baselines; empty if none."""
     if evidence.downstream is None:
         return pd.DataFrame()
     rows = [
@@ -265,7 +263,7 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def score_table(evidence: Evidence) -> str:
-    """What `scores_frame` has, as Markdown."""
+    """`scores_frame` as Markdown."""
     scores = scores_frame(evidence)
     if scores.empty:
         return ""
@@ -274,14 +272,13 @@ def score_table(evidence: Evidence) -> str:
 
 
 def _written(name: str, value: Any) -> object:
-    """A value of a column of scores for readers."""
     if name == "parameters":
         return f"{value:,}"
     return _number(value) if isinstance(value, float) else value
 
 
 def published_table(evidence: Evidence) -> str:
-    """The published scores of the tasks, each beside an encoder of its size; empty where nobody has published any."""
+    """The published scores of the tasks, each beside an encoder of its size; empty if none."""
     scores = evidence.downstream
     rows = [] if scores is None else [row for task in scores.tasks for row in _published_rows(task)]
     if not rows:
@@ -296,7 +293,6 @@ def published_table(evidence: Evidence) -> str:
 
 
 def _published_rows(task: TaskScores) -> Iterator[list[object]]:
-    """Each published score of a task, and the encoder of the nearest size where one is near."""
     for one in published_scores(task.task, task.metric):
         size = one.sizes["parameters"]
         away = np.abs(np.log(task.points["parameters"].to_numpy(dtype=float) / size))

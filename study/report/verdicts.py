@@ -1,4 +1,4 @@
-"""The verdict of a sweep: one sentence that answers its question, how sure it is, and what would change it."""
+"""The verdict of a sweep: a one-sentence answer, its certainty, and what would change it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from study.report.law_sentences import exponents_in_words
 from study.report.pair_sentences import READING_REMEDIES, connected, kind_of, pair_kinds, what_lowers, why_unknown
 
 MOST_NAMES = 4
-"""A verdict names up to so many tasks or conditions and counts more."""
+"""The most tasks or conditions that a verdict names; it counts the rest."""
 
 MOST_KINDS = 2
-"""A verdict answers for up to so many kinds of comparison; the findings have all."""
+"""The most kinds of comparison in a verdict; the findings have all."""
 
 
 _WHAT_HELPS = "more tokens, rotary positions, a learned bias by distance, more masks or Muon"
@@ -39,9 +39,9 @@ _WHAT_HELPS = "more tokens, rotary positions, a learned bias by distance, more m
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to a sweep's question: a `sentence`, the `certainty` of it, and what would `change` it.
+    """The answer to a sweep's question: a `sentence`, its `certainty`, and what would `change` it.
 
-    `figures` are the names of figures that show it, the best first; `about` is the kind of finding that it sums up.
+    `figures` names its figures, the best first; `about` is the kind of finding that it sums up.
     """
 
     sentence: str
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def verdict_of(evidence: Evidence) -> Verdict:
-    """The verdict on what the sweep's question asks about: scores, tokens, or the loss of shapes and variants."""
+    """The verdict on the topic of the sweep's question: scores, tokens, or the loss of shapes and variants."""
     if not any(cell.usable for cell in evidence.cells):
         sentence = printable(f"No answer yet: {run_count(evidence)}{why_excluded(evidence)}.")
         return Verdict(sentence, "No run can be used.", "runs that end and learn", ("learning_rate", "loss_curves"))
@@ -61,7 +61,7 @@ def verdict_of(evidence: Evidence) -> Verdict:
 
 
 def asks_about(evidence: Evidence, *words: str) -> bool:
-    """Whether the question asks about any of some words, such as `parameter`; what is held equal does not count."""
+    """Whether the question contains any of some words, such as `parameter`, except in what is held equal."""
     question = re.sub(r"\bequal [\w-]+( parameters)?", "", evidence.sweep.question.lower())
     return any(re.search(rf"\b{word}s?\b", question) for word in words)
 
@@ -88,7 +88,6 @@ def _untested(scores: DownstreamEvidence) -> bool:
 
 
 def _beside_untrained(scores: DownstreamEvidence) -> str:
-    """On which tasks pre-training beats the same encoders untrained."""
     compared = [task for task in scores.tasks if task.beside_untrained.of]
     if not compared:
         return ""
@@ -109,7 +108,6 @@ _TRENDS: dict[TrendVerdict, str] = {
 
 
 def _trends(scores: DownstreamEvidence) -> str:
-    """How scores go with the loss, task by task, and on average."""
     verdicts = {task.task: task.trend.verdict for task in scores.tasks if task.trend is not None}
     by_verdict = grouped(verdicts, verdicts.__getitem__)
     parts = [f"{words} {_tasks(by_verdict[name], len(scores.tasks))}" for name, words in _TRENDS.items() if name in by_verdict]
@@ -134,7 +132,7 @@ def _on_cuts(evidence: Evidence) -> Verdict:
 
 
 def _cuts(evidence: Evidence) -> str:
-    """What the cheapest ways to cut off layers cost at the largest budget, by the number of layers."""
+    """The cost of the cheapest cuts at the largest budget, by the number of layers."""
     *_, cuts = grouped(evidence.cuts, lambda cut: (cut.whole, cut.budget)).values()
     clauses = []
     for layers, ways in islice(grouped(cuts, lambda cut: cut.layers).items(), MOST_KINDS):
@@ -144,7 +142,7 @@ def _cuts(evidence: Evidence) -> str:
 
 
 def _on_tokens(evidence: Evidence) -> Verdict:
-    """The law where its fit converged, else what the largest budget buys; then the best variant."""
+    """The law if its fit converged, else the gain of the largest budget; then the best variant."""
     law = evidence.laws.shown
     if law is not None and law.fit.status == "converged":
         clauses = [f"the loss follows {law.fit.law.formula} with {exponents_in_words(law)}"]
@@ -159,7 +157,7 @@ def _on_tokens(evidence: Evidence) -> Verdict:
 
 
 def _token_gain(evidence: Evidence) -> str:
-    """For how many encoders the largest budget lowers the loss, and the median of these."""
+    """For how many encoders the largest budget lowers the loss, and their median gain."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     lowering = [gain for gain in last if gain.status == "decided" and gain.difference.estimate_nats < 0]
     ordered = sorted(lowering or last, key=lambda gain: gain.difference.estimate_nats)
@@ -180,7 +178,7 @@ def _on_pairs(evidence: Evidence) -> Verdict:
 
 
 def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> list[str]:
-    """What pairs of one kind say: one clause for shapes, and one for each knob that variants differ in."""
+    """One clause for shapes, or one for each knob in which variants differ."""
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     if not compared:
         who = "one encoder of each pair reads" if pairs[0].of_shapes else "the encoders read"
@@ -195,10 +193,10 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> list[str]:
 
 
 def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
-    """What pairs say that may be judged: by their averages over conditions where there are any."""
+    """The result of judgeable pairs: by their averages over conditions if any."""
     of_shapes, equal, n = pairs[0].of_shapes, f"at equal {pairs[0].equal}", plural(len(pairs), "pair")
-    alike = [average for average in evidence.averages if kind_of(average) == kind_of(pairs[0])]
-    averages = [average for average in alike if of_shapes or average.weighs == pairs[0].weighs]
+    same_kind = [average for average in evidence.averages if kind_of(average) == kind_of(pairs[0])]
+    averages = [average for average in same_kind if of_shapes or average.weighs == pairs[0].weighs]
     group = max(connected(averages or pairs), key=len)
     decided = sum(pair.status == "decided" for pair in pairs)
     if not decided and all(pair.status != "decided" for pair in group):
@@ -216,7 +214,7 @@ def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
 
 
 def _tally(pairs: Sequence[Comparison]) -> str | None:
-    """In how many pairs more of either size lowers the loss significantly; None unless all pairs weigh the same two sizes."""
+    """How often more of either size lowers the loss significantly; None unless all pairs weigh the same two sizes."""
     if len({(pair.weighs, pair.against) for pair in pairs}) > 1 or (against := pairs[0].against) is None:
         return None
     decided = [pair for pair in pairs if pair.status == "decided"]
@@ -228,7 +226,7 @@ def _tally(pairs: Sequence[Comparison]) -> str | None:
 
 
 def _best_of(group: Sequence[Pair]) -> str:
-    """The side that is below all others, beside the nearest and the farthest of them; else the largest difference."""
+    """The side below all others, with its nearest and farthest; else the largest difference."""
     sides = dict.fromkeys(name for pair in group for name in (pair.first, pair.second))
     lowest = next((name for name in sides if sum(pair.lower == name for pair in group) == len(sides) - 1), None)
     beside = [pair for pair in group if lowest in (pair.first, pair.second)] if lowest else list(group)
@@ -249,14 +247,14 @@ def _higher(pair: Pair) -> str:
 
 
 def _where(pair: Pair) -> str:
-    """Where a difference was measured: on average over conditions, or in one family."""
+    """The scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
         return f" on average over {len(pair.places)} conditions"
     return f" ({pair.family})" if isinstance(pair, Comparison) else ""
 
 
 def _certainty(compared: Sequence[Comparison]) -> str:
-    """How sure the verdict over pairs is: its condition, the test, and what it was measured over."""
+    """The certainty of a verdict over pairs: its condition, the test, and its seeds and sequences."""
     parts = []
     if any(pair.reads_order is None for pair in compared):
         parts.append("It holds if these encoders read word order (not measured).")
@@ -267,7 +265,7 @@ def _certainty(compared: Sequence[Comparison]) -> str:
 
 
 def _measured_over(differences: Sequence[Difference]) -> str:
-    """The seeds and validation sequences that differences rest on, said once."""
+    """The seeds and validation sequences behind differences, stated once."""
     seeds = [count for difference in differences for count in difference.n_seeds]
     if not seeds:
         return ""
@@ -279,7 +277,7 @@ def _measured_over(differences: Sequence[Difference]) -> str:
 
 
 def _change(evidence: Evidence, compared: Sequence[Comparison]) -> str:
-    """What would change the verdict: what decides the open pairs, wider rates, or a larger sweep."""
+    """What would change the verdict: deciding the open pairs, wider rates, or a larger sweep."""
     undecided = [pair for pair in compared if pair.status == "undecided"]
     if any(pair.status == "no_seed_replicates" for pair in compared):
         return "two seeds a cell or more"
@@ -332,7 +330,7 @@ def _on_steps(evidence: Evidence) -> Verdict:
 
 
 def _lowest(evidence: Evidence) -> Verdict:
-    """The cell of the lowest loss at the largest budget, where nothing is compared."""
+    """The cell of the lowest loss at the largest budget, if nothing is compared."""
     best = evidence.front[-1]
     half, over = evidence.half_width(best), "seeds"
     if half is None and best.standard_error_nats is not None:
@@ -355,18 +353,17 @@ _TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]],
     (lambda evidence: bool(missing_comparison(evidence)), _not_compared),
     (lambda evidence: bool(evidence.gains or evidence.token_gains), _on_steps),
 )
-"""What a question may ask about, the most particular first, and what answers it."""
+"""The topics of a question, the most specific first, and the function that answers each."""
 
 
 def _size(difference: Difference) -> str:
-    """How large a difference is, without its sign, with its interval."""
     positive = difference if difference.estimate_nats >= 0 else difference.reversed
     size = f"{positive.estimate_nats:.3f} nats"
     return size if positive.low_nats is None else f"{size} (95% interval {positive.low_nats:.3f} to {positive.high_nats:.3f})"
 
 
 def listed(names: Sequence[str], kind: str = "others") -> str:
-    """Up to MOST_NAMES names as a list in words, and how many more there are."""
+    """Up to MOST_NAMES names as a list in words, and the number of others."""
     shown = [*names[:MOST_NAMES], *([f"{len(names) - MOST_NAMES} {kind}"] if len(names) > MOST_NAMES else [])]
     return joined(shown)
 
@@ -383,13 +380,13 @@ def _tasks(names: Sequence[str], of: int) -> str:
 
 
 def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
-    """Clauses as one sentence that says once what its intervals are."""
+    """Clauses as one sentence that explains its intervals once."""
     text, interval, rest = "; ".join(clauses).partition("95% interval ")
     text = short_ids(evidence, text + interval + rest.replace("95% interval ", ""))
     return printable(f"{text[0].upper()}{text[1:]}.")
 
 
 def short_ids(evidence: Evidence, text: str) -> str:
-    """Text with the ids of donors and teachers shortened, and left out before layers where the sweep has one donor."""
+    """Text with the ids of donors and teachers shortened, and omitted before layers if the sweep has one donor."""
     settings = (value for cell in evidence.cells for value in cell.settings.values())
     return shorten_run_ids(text, run_ids_in(settings))

@@ -84,7 +84,7 @@ def test_a_notebook_without_a_folder_takes_the_users_own_sweep_before_the_refere
 
 def test_folders_that_a_notebook_cannot_use_are_refused_with_what_would_serve(tmp_path: Path) -> None:
     begun = sweep_folder(tmp_path / "begun")
-    with pytest.raises(InputError, match=r"holds sweeps and is none; give one of them: begun"):
+    with pytest.raises(InputError, match=r"holds sweeps but is not one; give one of them: begun"):
         folder_of(tmp_path, "mine", tmp_path)
     begun.write_ledger()
     with pytest.raises(InputError, match=r"begun: no run has ended yet"):

@@ -230,7 +230,7 @@ def test_a_logarithmic_axis_leaves_out_what_is_not_positive(made: SweepFolder) -
     assert explorer.why_none_shown(data, log_x=True, log_y=True) == "", "some are shown"
     below = data.head(1)
     assert explorer.why_none_shown(below, log_x=True, log_y=False) == ""
-    assert "Of 1 run here none is positive" in explorer.why_none_shown(below, log_x=False, log_y=True)
+    assert "there are none in 1 run here" in explorer.why_none_shown(below, log_x=False, log_y=True)
     assert "Untick “log y” to see them." in explorer.why_none_shown(below, log_x=False, log_y=True)
 
 
