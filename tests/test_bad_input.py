@@ -411,7 +411,7 @@ def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refus
 def test_a_folder_of_tasks_that_is_not_there_is_told_once(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
     told = refusal.of("plan", "x.yaml", "downstream={tasks: [cola, sst2], data: gone}")
-    assert one(told).endswith("gone: is not a folder; give the one that holds the files of the tasks")
+    assert one(told).endswith("gone: is not a folder; give the one that holds the task files")
 
 
 @pytest.mark.parametrize(
