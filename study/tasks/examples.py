@@ -85,7 +85,7 @@ class TaskData:
     def notes(self) -> list[str]:
         """A sentence per location with dropped rows."""
         return [
-            f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are left out"
+            f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are skipped"
             for place, counts in self.dropped.items()
         ]
 

@@ -91,7 +91,7 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
         ("a.jsonl", b'{"text": "a", "n": ' + b"1" * 5000 + b"}", r"a.jsonl:1: cannot be read: Exceeds the limit"),
         ("a.jsonl", '{"text": "éé" x}'.encode(), r"is not JSON: .* \(byte 16 of the file\)"),
         ("a.jsonl", b"\xef\xbb\xbf" + '{"text": "éé" x}'.encode(), r"is not JSON: .* \(byte 19 of the file\)"),
-        ("a.jsonl", b'["text"]', r"a.jsonl:1: is \['text'\] where an object"),
+        ("a.jsonl", b'["text"]', r"a.jsonl:1: is \['text'\], but an object"),
         ("a.jsonl", b'{"texts": "a"}', r"'text' is not a column of .*a.jsonl:1; did you mean 'texts'"),
         ("a.jsonl", b'{"text": 3, "body": "a"}', r"'text' does not hold text in .*; known: body"),
         ("a.jsonl", b"[" * 100_000, r"a.jsonl:1: is nested too deeply"),

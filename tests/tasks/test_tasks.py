@@ -457,7 +457,7 @@ def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> Non
         ("test.csv", b"text,label\n" + b"x,1\n" * 9000 + b"\xff,1\n", "is not UTF-8 text (byte 36011)"),
         ("test.jsonl", b'{"text": "x", "label": ' + b"1" * 5000 + b"}\n", ":1: cannot be read: Exceeds the limit"),
         ("test.jsonl", b'\n{"text": "x", "label": 1}\n{"text": "\xff"}\n', ":3: is not UTF-8 text (byte 37 of the file)"),
-        ("test.parquet", b"PAR1 no", "is not a Parquet file, or damaged"),
+        ("test.parquet", b"PAR1 no", "is not a Parquet file, or is damaged"),
         ("test.conll", b"word\n", ":1: is 'word', but a word and its tag are needed"),
     ],
 )
