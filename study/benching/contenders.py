@@ -81,7 +81,6 @@ class _GateCallback(pl.Callback):
         self.gate = gate
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Count the step."""
         self.gate.step()
 
 
@@ -94,7 +93,6 @@ class _ProfileCallback(pl.Callback):
         self.profile = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Start profiling after the warm-up, once the gate opens, and stop after the last profiled step."""
         if trainer.global_step == UNPROFILED:
             self.gate.ready()
             self.gate.wait()
@@ -178,7 +176,6 @@ def matmul(case: Case, folder: Path, channel: Connection) -> None:
 
 
 def _products(sizes: tuple[int, int, int], case: Case) -> list[Callable[[], object]]:
-    """Return the product by torch, and by oneDNN if our training uses it."""
     rows, inner, columns = sizes
     dtype = torch.bfloat16 if case.dtype == "bf16" else torch.float32
     left = torch.randn(rows, inner, device=case.device, dtype=dtype)

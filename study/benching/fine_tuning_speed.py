@@ -106,13 +106,10 @@ def measure_fine_tuning(device: Device, threads: int, rounds: int, report: Repor
 
 
 class _ClockCallback(pl.Callback):
-    """Reports every step to a clock."""
-
     def __init__(self, clock: TokenClock, module: FineTuning) -> None:
         self.clock, self.module = clock, module
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Report the step."""
         self.clock.step(trainer.global_step, self.module.tokens_done)
 
 

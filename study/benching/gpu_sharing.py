@@ -92,7 +92,6 @@ def _throughputs(case: Case, way: Way) -> Iterator[dict[str, Any]]:
 
 
 def _together(contenders: list[Contender], case: Case) -> float:
-    """Return the total tokens/s of contenders that run in parallel."""
     for contender in contenders:
         contender.begin(Order(SECONDS, lead_in=3))
     times = [contender.end() for contender in contenders]

@@ -230,7 +230,6 @@ def kernels(of: Sizes) -> Iterator[Kernel]:
 
 
 def _with_sums(gradient: Tensor) -> Tensors:
-    """Return a gradient with its column sums."""
     return gradient, gradient.flatten(0, -2).sum(0, dtype=torch.float32)
 
 

@@ -125,7 +125,7 @@ def measure(cases: list[LatencyCase], timing: Timing, progress: Progress = lambd
     torch.set_num_threads(timing.threads)
     try:
         with torch.inference_mode():
-            times = _timed_in_turns(_calls(cases, timing), timing.seconds, progress)
+            times = _timed_in_rounds(_calls(cases, timing), timing.seconds, progress)
     finally:
         torch.set_num_threads(threads_before)
     return pd.DataFrame([_row(case, timing, seconds) for case, seconds in zip(cases, times, strict=True)])
@@ -156,7 +156,7 @@ def _calls(cases: list[LatencyCase], timing: Timing) -> list[Callable[[], object
     return [call_of(case) for case in cases]
 
 
-def _timed_in_turns(calls: list[Callable[[], object]], seconds: float, progress: Progress) -> list[list[float]]:
+def _timed_in_rounds(calls: list[Callable[[], object]], seconds: float, progress: Progress) -> list[list[float]]:
     """Time each call n times, in n evenly spread rounds."""
     expected = [_warmed_up(call) for call in calls]
     counts = [min(MOST, max(FEWEST, math.ceil(seconds / one))) for one in expected]
@@ -187,7 +187,6 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _row(case: LatencyCase, timing: Timing, seconds: list[float]) -> dict[str, Any]:
-    """Return the row of a case."""
     a, ordered = case.architecture, sorted(seconds)
     return {
         "model": case.model,

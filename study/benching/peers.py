@@ -81,7 +81,6 @@ def collator_of(tokenizer: Tokenizer) -> Any:
 
 
 def _drawn(case: Case, folder: Path) -> tuple[Any, Any]:
-    """Return the random sequences of our side as a Dataset, and their collator."""
     folder.mkdir()
     vocabulary = case.architecture.vocabulary
     split = drawn_data(folder, vocabulary, case.sequence_length).split("train")
@@ -89,7 +88,6 @@ def _drawn(case: Case, folder: Path) -> tuple[Any, Any]:
 
 
 def _drawn_tokenizer(vocabulary: int) -> Tokenizer:
-    """Return BERT's tokeniser with `vocabulary` pieces, special ones first."""
     words = (f"w{number}" for number in range(vocabulary - len(SPECIAL_PIECES)))
     return bert_tokenizer({piece: number for number, piece in enumerate([*SPECIAL_PIECES, *words])})
 
@@ -119,13 +117,10 @@ def loop(case: Case, folder: Path, channel: Connection) -> None:
 
 
 class _GateCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Calls the gate after every optimiser step."""
-
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Count the step."""
         self.gate.step()
 
 
@@ -200,11 +195,9 @@ class _EvaluationCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._watch = TrainingClock()
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Start the clock."""
         self._watch.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Validate if due."""
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             if self.case.device == "cuda":
                 torch.cuda.synchronize()
@@ -231,7 +224,6 @@ def validation_loss(model: Any, case: Case, prepared: PreparedData) -> float:
 
 
 def _batches(case: Case, prepared: PreparedData) -> Iterator[MaskedBatch]:
-    """Return our runs' masked validation set in batches."""
     masked = PackedBatches(case.config(), prepared).validation
     parts = (torch.split(each, EVALUATION_SEQUENCES) for each in masked)
     return (MaskedBatch(*batch) for batch in zip(*parts, strict=True))

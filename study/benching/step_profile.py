@@ -77,7 +77,6 @@ def seconds_by_kind(profile: Any, device: Device, vocabulary: int, steps: int) -
 
 
 def _operations(profile: Any, vocabulary: int) -> Iterator[tuple[str, float]]:
-    """Yield kind and own microseconds of each CPU operation."""
     for event in profile.key_averages(group_by_input_shape=True):
         if event.key.startswith(("aten::", "mkldnn::")):
             yield kind_of(event.key, event.input_shapes, vocabulary), event.self_cpu_time_total

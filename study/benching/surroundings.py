@@ -31,9 +31,9 @@ STEP_SECONDS = 0.025
 OVERHEAD_SHARE, TOKENS_PER_SECOND = 0.03, 1.5e6
 """The targets for overhead per step, and for tokenising."""
 
-TURN_SECONDS, TURNS, BLOCK = 0.1, 30, 15
-"""The turns of the two compared loops: their seconds, short so that other programs disturb both equally; turns per round; and
-turns per compared block, enough that each block logs rows."""
+SHORT_ROUND_SECONDS, SHORT_ROUNDS, BLOCK = 0.1, 30, 15
+"""The rounds of the two compared loops: their seconds, short so other programs disturb both equally; their number per round
+of the command; and their number per compared block, enough that each block logs rows."""
 
 CHECKPOINT_SECONDS, REPEATS = 60.0, 5
 """Seconds between a run's checkpoints, and timings of a checkpoint."""
@@ -51,7 +51,7 @@ def measure_overhead(threads: int, rounds: int, report: Report) -> None:
             for name in ("ours", "bare"):
                 comparison.start(name)
                 comparison.warm_up(name)
-            comparison.measure(TURNS * rounds, TURN_SECONDS)
+            comparison.measure(SHORT_ROUNDS * rounds, SHORT_ROUND_SECONDS)
         share = checkpoint_seconds(case.architecture, Path(folder)) / CHECKPOINT_SECONDS
     if errors := comparison.rounds.errors:
         report(failure("what surrounds a step", str(errors)))
@@ -60,7 +60,7 @@ def measure_overhead(threads: int, rounds: int, report: Report) -> None:
     blocks = [slice(begin, begin + BLOCK) for begin in range(0, len(ours), BLOCK)]
     extras = [(_step_seconds(ours[block]) - _step_seconds(bare[block])) / STEP_SECONDS for block in blocks]
     extra, (low, high) = median(extras), median_interval(extras)
-    interval = f"95% interval of the median {low:.1%} to {high:.1%}, of {len(extras)} blocks of {BLOCK} turns"
+    interval = f"95% interval of the median {low:.1%} to {high:.1%}, of {len(extras)} blocks of {BLOCK} short rounds"
     mirror = "W&B takes no time of a step: a separate process mirrors what runs write."
     report(measurement("a step of ours", median(time.step_seconds for time in ours), "s"))
     what = "Lightning and logging, of a step of 25 ms"
@@ -70,9 +70,8 @@ def measure_overhead(threads: int, rounds: int, report: Report) -> None:
     report(measurement(what, extra + share, "share", at_most=OVERHEAD_SHARE, sentence=mirror))
 
 
-def _step_seconds(turns: Sequence[RoundTime]) -> float:
-    """Return seconds per step over some turns."""
-    return sum(turn.seconds for turn in turns) / sum(turn.steps for turn in turns)
+def _step_seconds(times: Sequence[RoundTime]) -> float:
+    return sum(time.seconds for time in times) / sum(time.steps for time in times)
 
 
 def checkpoint_seconds(architecture: Architecture, folder: Path) -> float:

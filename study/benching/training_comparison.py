@@ -225,7 +225,6 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
 
 
 def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Return per-round ratios."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 

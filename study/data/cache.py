@@ -79,7 +79,6 @@ def cached_sha256_of(path: Path) -> str:
 
 
 def _touched(path: Path) -> list[int]:
-    """Return facts that change with the file."""
     stat = path.stat()
     return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
@@ -132,7 +131,6 @@ def _checked_facts(folder: Path) -> dict[str, Any]:
 
 
 def _identity(path: Path) -> dict[str, Any]:
-    """Return a file's size and hash, empty if it does not exist."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)} if path.is_file() else {}
 
 

@@ -73,7 +73,7 @@ def skipped_files_note(data: DataConfig) -> str | None:
 def check_corpus(data: DataConfig) -> None:
     """Raise InputError if a local corpus is missing, unreadable at its start, of unknown kind, or certainly too small.
 
-    It is too small with no training document, or with fewer validation bytes than validation tokens are needed. Reading stops
+    It is too small without a training document, or with fewer validation bytes than required validation tokens. Reading stops
     once there is enough. Of a hub corpus only the name is checked, offline.
     """
     if data.corpus.startswith(PREFIX):
@@ -146,7 +146,6 @@ def split_documents(documents: Iterable[Document], tally: Tally) -> Iterator[tup
 
 
 def _texts(data: DataConfig, progress: bool) -> Iterator[tuple[str, str]]:
-    """Yield source and text of each row."""
     if data.corpus == _DOCSTRINGS:
         yield from read_docstrings(progress=progress)
     elif data.corpus.startswith(PREFIX):

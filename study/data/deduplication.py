@@ -98,12 +98,12 @@ def repetitions(documents: Callable[[], Documents]) -> Repetitions:
 class _HeldOut:
     """The words of the validation and test documents in one array, and the splits they move to.
 
-    `document` and `paragraph` index `numbers` and `places` for each word; `own` marks windows within one document. Splits are
+    `document` and `paragraph` index `numbers` and `paragraph_numbers` for each word; `own` marks windows within one document. Splits are
     indices into SPLITS.
     """
 
     numbers: NDArray[np.int64]
-    places: NDArray[np.int64]
+    paragraph_numbers: NDArray[np.int64]
     splits: NDArray[np.int8]
     document: NDArray[np.int32]
     paragraph: NDArray[np.int32]
@@ -117,8 +117,7 @@ class _HeldOut:
 
     @classmethod
     def of(cls, documents: Documents, dropped: NDArray[np.bool_]) -> Self:
-        """Read the validation and test documents without their dropped paragraphs."""
-        numbers, places, splits, hashes = array("q"), array("q"), array("b"), _WordHashes()
+        numbers, paragraph_numbers, splits, hashes = array("q"), array("q"), array("b"), _WordHashes()
         words, paragraphs, lengths = array("Q"), array("q"), array("q")
         for number, split, here, texts in _numbered(documents):
             if split == "train":
@@ -126,15 +125,15 @@ class _HeldOut:
             for index in np.flatnonzero(~dropped[here]).tolist():
                 of_paragraph = _WORD.findall(texts[index].lower())
                 words.extend(map(hashes.__getitem__, of_paragraph))
-                places.append(here.start + index)
+                paragraph_numbers.append(here.start + index)
                 paragraphs.append(len(numbers))
                 lengths.append(len(of_paragraph))
             numbers.append(number)
             splits.append(SPLITS.index(split))
-        paragraph = np.repeat(np.arange(len(places), dtype=np.int32), np.array(lengths))
+        paragraph = np.repeat(np.arange(len(paragraph_numbers), dtype=np.int32), np.array(lengths))
         return cls(
             numbers=np.array(numbers),
-            places=np.array(places),
+            paragraph_numbers=np.array(paragraph_numbers),
             splits=np.array(splits),
             document=np.array(paragraphs, np.int32)[paragraph],
             paragraph=paragraph,
@@ -168,9 +167,9 @@ class _HeldOut:
         """Return the numbers of held-out paragraphs with enough words in training windows."""
         training = (self.splits == SPLITS.index("train"))[self.window_document]
         repeated = items_in(self.own & windows.met & ~training, WINDOW, len(self.words))
-        count = len(self.places)
+        count = len(self.paragraph_numbers)
         share = np.bincount(self.paragraph, repeated, count) / np.maximum(np.bincount(self.paragraph, minlength=count), 1)
-        return self.places[share >= MOST_REPEATED]
+        return self.paragraph_numbers[share >= MOST_REPEATED]
 
 
 class _WordHashes(dict[str, int]):

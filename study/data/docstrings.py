@@ -122,7 +122,6 @@ def _root_of(package: str) -> Path:
 
 
 def _write(file: Path, packages: tuple[str, ...], progress: bool) -> dict[str, Any]:
-    """Parse all files into one Parquet file and return its counts."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -108,8 +108,8 @@ class Masker:
             return scores.masked_fill_(special, -1.0).topk(self.predictions, dim=1, sorted=False).indices
         begins = ~self.continuing[tokens] | special
         begins[:, 1:] |= special[:, :-1]
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        of_words = scores.gather(1, torch.where(begins, places, 0).cummax(1).values).masked_fill_(special, -1.0)
+        indices_S = torch.arange(tokens.shape[1], device=tokens.device)
+        of_words = scores.gather(1, torch.where(begins, indices_S, 0).cummax(1).values).masked_fill_(special, -1.0)
         return of_words.sort(dim=1, descending=True, stable=True).indices[:, : self.predictions]
 
 

@@ -44,7 +44,6 @@ def overlap_share(validation: Tokens, train: Tokens, vocabulary: int, separator:
 
 
 def _hashes(tokens: Tokens, start: int, count: int, table: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash the windows that begin at tokens `start` to `start + count`."""
     return window_hashes(table[tokens[start : start + count + OVERLAP_WINDOW - 1]], OVERLAP_WINDOW)
 
 

@@ -277,7 +277,6 @@ def _tokenizer_identity(config: TokenizerConfig) -> dict[str, object]:
 
 
 def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
-    """Write the tokeniser and the token files of each split; return the facts."""
     corpus = CorpusText(data, progress=progress)
     if data.tokenizer.kind == "file":
         tokenizer = load_tokenizer(data.tokenizer)

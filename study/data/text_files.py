@@ -32,7 +32,7 @@ class CorpusFiles:
 def corpus_files(corpus: str) -> CorpusFiles:
     """Return the files of a corpus: the path itself, or all files of known kinds below a folder, sorted.
 
-    Hidden files are ignored. Of a `save_to_disk` dataset only the files it names are read, and only the train split.
+    Hidden files are ignored. Of a `save_to_disk` dataset only the files it names are read; of several splits, only train.
 
     Raises InputError if the path is missing, its suffix unknown, a file empty, or a folder holds no known kind.
     """
@@ -72,7 +72,6 @@ def _files_at(corpus: str) -> CorpusFiles:
 
 
 def _files_in(folder: Path) -> CorpusFiles:
-    """Sort the files below a folder into read and skipped."""
     below = (file for file in files_below(folder) if not any(map(_is_hidden, file.relative_to(folder).parts)))
     files = sorted(file for file in below if file.is_file())
     unread = {file for left_out in map(_left_out_by, files) for file in left_out}

@@ -91,7 +91,6 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def _learnt(sample: list[str], vocabulary: int, characters: list[str]) -> dict[str, int]:
-    """Train on texts with this alphabet; return at most `vocabulary` pieces."""
     alphabet = sorted(characters)
     continuing = (piece for character in alphabet for piece in _pieces_of(character)[1:])
     trainer = WordPieceTrainer(

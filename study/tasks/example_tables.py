@@ -104,7 +104,6 @@ def pick(table: ExampleTable, wanted: Sequence[str]) -> ExampleTable:
 
 
 def _inner(value: object, name: str) -> object:
-    """Return a field of a nested value, or of each value in a list."""
     if isinstance(value, list):
         return [_inner(part, name) for part in value]
     return value.get(name) if isinstance(value, dict) else None
@@ -152,7 +151,6 @@ def _read_delimited(path: Path, delimiter: str) -> ExampleTable:
 
 
 def _refuse_twice(place: str, names: Sequence[str]) -> None:
-    """Raise InputError if two columns have the same name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise InputError.at(place, f"names the column {shown(twice[0])} twice; rename one of them")
 
@@ -201,7 +199,6 @@ def _may_be_comment(line: str) -> bool:
 
 
 def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Drop blank lines."""
     return (row for row in rows if row)
 
 
@@ -232,7 +229,6 @@ def read_hub_split(source: TaskSource, split: str, remedy: str) -> ExampleTable:
 
 
 def _class_names(kind: Any) -> list[str] | None:
-    """Return the class names of a class column, or of a column of class lists."""
     inner = getattr(kind, "feature", kind)
     names = getattr(inner, "names", None)
     return list(names) if names else None

@@ -98,7 +98,6 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | N
 
 
 def _named_splits(spec: TaskSpec, source: TaskSource) -> dict[str, str]:
-    """Return the data's split names by role."""
     if spec.kind == "minimal_pairs":
         return {"test": source.splits.test}
     dev = {} if source.splits.dev is None else {"dev": source.splits.dev}
@@ -106,7 +105,6 @@ def _named_splits(spec: TaskSpec, source: TaskSource) -> dict[str, str]:
 
 
 def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path | None) -> dict[str, ExampleTable]:
-    """Read the wanted columns of every split, by role."""
     wanted, splits = list(spec.columns(source).values()), _named_splits(spec, source)
     if source.embedded is not None:
         tables = embedded_tables(source.embedded)
@@ -131,7 +129,6 @@ def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:
 
 
 def _label_column(spec: TaskSpec, source: TaskSource) -> str | None:
-    """Return the column of classes, None if the task has none."""
     if spec.regression or spec.kind in ("spans", "minimal_pairs"):
         return None
     return spec.columns(source)["labels" if spec.kind == "tokens" else "label"]

@@ -77,7 +77,7 @@ class ClassIndex:
         self._by_index = not any(is_whole(name) for name in self.labels)
 
     def __call__(self, value: object) -> int:
-        """Return the class index of a value; raises RowError if unknown."""
+        """Return a value's class index; raises RowError."""
         if isinstance(value, list | tuple | dict):
             raise RowError(f"label {shown(value)} holds several values; give each row, or word, one label")
         name = label_name(value)

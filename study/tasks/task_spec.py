@@ -201,5 +201,4 @@ def is_whole(name: str) -> bool:
 
 
 def _named(values: dict[str, object], path: Path) -> dict[str, object]:
-    """Default the task's name to the file's."""
     return {"name": path.stem} | values
