@@ -348,7 +348,7 @@ def test_a_saved_tokenizer_is_a_tokenizer_file(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"validation_sequences": 10_000}, r"data.validation_sequences: 10,000 are asked for, but .*; set it to at most (\d+)"),
+        ({"validation_sequences": 10_000}, r"data.validation_sequences: 10,000 are requested, but .*; set it to at most (\d+)"),
         ({"sequence_length": 4000}, r"no validation|4% of the documents validate"),
         ({"sequence_length": 500_000}, "holds no training sequence of 500000"),
         ({"tokenizer": {"vocabulary": 60_000}}, "this corpus yields only"),
