@@ -98,7 +98,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("question: Why?", "question: Why?\nsedes: 2", "sedes: is not a known key; did you mean 'seeds'?"),
         ("corpus:", "corpsu: x, corpus:", "data.corpsu: is not a known key; did you mean 'corpus'?"),
         ("depth: [1]", "depth: [1], dept: [2]", "shapes.grid.dept: is not a known key; did you mean 'depth'?"),
-        ("question: Why?", "question: Why?\nquestion: How?", "x.yaml:2:1: is not valid YAML: the key 'question' stands twice"),
+        ("question: Why?", "question: Why?\nquestion: How?", "x.yaml:2:1: is not valid YAML: the key 'question' appears twice"),
         ("question: Why?\n", "", "question: is missing and has no default"),
         ("question: Why?", "question: Why?\n7: 8", "7"),
         ("heads: [2]", "heads: [3]", "shapes.grid.heads: [3] holds 3, which does not divide width 16; leave heads out"),
@@ -106,14 +106,14 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("depth: [1]", "depth: []", "shapes.grid.depth: [] is empty"),
         ("depth: [1]", "depth: 1", "shapes.grid.depth: 1"),
         ("width: [16]", "width: [1000000000000]", "shapes.grid.width[0]: 1000000000000 is above the most allowed, 1,000,000"),
-        ("width: [16]", "width: [true]", "shapes.grid.width[0]: True is true or false where a number is needed"),
+        ("width: [16]", "width: [true]", "shapes.grid.width[0]: True is true or false, not a number"),
         ("batch_tokens: 256", "learning_rate: -1e-3", "base.recipe.learning_rate: '-1e-3' must be above 0"),
         ("batch_tokens: 256", "learning_rate: .nan", "base.recipe.learning_rate: nan must be a finite number"),
         ("batch_tokens: 256", "learning_rate: .inf", "base.recipe.learning_rate: inf must be a finite number"),
         (
             "batch_tokens: 256",
             "learning_rate: yes",
-            "base.recipe.learning_rate: True is true or false where a number is needed",
+            "base.recipe.learning_rate: True is true or false, not a number",
         ),
         ("batch_tokens: 256", "batch_tokens: 100", "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16"),
         ("batch_tokens: 256", "budget: {steps: 1, tokens: 5}", "base.recipe.budget: belongs under budgets, beside base"),
@@ -132,8 +132,8 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
             "base: {rate: 1}",
             "base.rate: is not a known key; known: architecture, recipe",
         ),
-        ("base: {recipe: {batch_tokens: 256}}", "base: [1]", "base: [1] where keys and values are needed"),
-        ("steps: [10]", "tokens: 1e5", "budgets.tokens: '1e5' where a list is needed, such as [1e5]"),
+        ("base: {recipe: {batch_tokens: 256}}", "base: [1]", "base: [1] is not a mapping of keys to values"),
+        ("steps: [10]", "tokens: 1e5", "budgets.tokens: '1e5' is not a list; write it in brackets, such as [1e5]"),
         (
             "base: {recipe: {batch_tokens: 256}}",
             "base: {architecture: {positions: 8}}",
@@ -310,7 +310,7 @@ def test_shapes_or_a_search(command: str, text: str, message: str, here: Path, r
         (b"base: 1\n  seeds: 2\n", "a space after the colon of each key"),
         (b"question: @x\n", "found character '@' that cannot start any token; put text that begins with it in quotes"),
         (b"data:\n  corpus: x\n seeds: 2\n", "x.yaml:3:2: is not valid YAML: expected <block end>"),
-        (b"data:\n  corpus: x\n seeds: 2\n", "indent keys of one mapping alike"),
+        (b"data:\n  corpus: x\n seeds: 2\n", "give all keys of a mapping the same indent"),
         (
             b"question: ok\n\tbudgets: 2\n",
             "x.yaml:2:1: is not valid YAML: found character '\\t' that cannot start any token; indent by spaces, not by tabs",
@@ -320,11 +320,14 @@ def test_shapes_or_a_search(command: str, text: str, message: str, here: Path, r
             b"tags: [2026-02-30]\n",
             f"x.yaml:1:8: is not valid YAML: '2026-02-30' cannot be read: {NO_SUCH_DAY}; put text in quotes",
         ),
-        (b"seeds: 010\n", "x.yaml:1:8: is not valid YAML: 010 is octal or a time in YAML, no plain number; write it without"),
+        (
+            b"seeds: 010\n",
+            "x.yaml:1:8: is not valid YAML: 010 is octal or a time in YAML, not a plain number; write it without",
+        ),
         (b"seeds: 1:30\n", "x.yaml:1:8: is not valid YAML: 1:30 is octal or a time in YAML"),
-        (b"base: &b {x: *b}\n", "x.yaml:1:14: is not valid YAML: the value holds itself"),
+        (b"base: &b {x: *b}\n", "x.yaml:1:14: is not valid YAML: the value contains itself"),
         (b"question: caf\xe9\n", "x.yaml: is not UTF-8 text (byte 13)"),
-        (b"\x7fELF\x02\x01\x01\x00\x00", "x.yaml:1:1: is not valid YAML: the character '\\x7f' cannot stand here"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "x.yaml:1:1: is not valid YAML: the character '\\x7f' is not allowed here"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "launch"])
@@ -383,7 +386,7 @@ def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, ref
 def test_of_a_list_that_is_wrong_throughout_the_first_are_told(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD + f"tags: {[*range(300)]}\n")
     told = refusal.of("plan", "x.yaml")
-    assert told[0] == "tags[0]: 0 where text is needed, such as '0'"
+    assert told[0] == "tags[0]: 0 is not text; write it in quotes, such as '0'"
     assert told[MOST_REPORTED:] == [f"and {300 - MOST_REPORTED} more"]
 
 
@@ -420,10 +423,10 @@ def test_a_folder_of_tasks_that_is_not_there_is_told_once(here: Path, refusal: R
         ("seeds", "'seeds': is not an override; write key.path=value, as in seeds=3"),
         ("seeds: 3", "'seeds: 3': is not an override"),
         ("seeds={", "seeds: '{' is not a YAML value"),
-        ("seeds=010", "seeds: 010 is octal or a time in YAML, no plain number; write it without a leading zero"),
+        ("seeds=010", "seeds: 010 is octal or a time in YAML, not a plain number; write it without a leading zero"),
         ("base.recipe.dropout=1:30.5", "base.recipe.dropout: 1:30.5 is octal or a time in YAML"),
         ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate: is not a known key; did you mean 'learning_rate'?"),
-        ("question.more=1", "question.more: question is 'Why?', nothing can be set below it"),
+        ("question.more=1", "question.more: question is 'Why?', so nothing can be set below it"),
         ("name=..", "name: '..' cannot name a folder"),
     ],
 )
@@ -681,7 +684,7 @@ def test_a_row_of_metrics_that_holds_no_number_is_named(value: object, here: Pat
     run = folder.run(add_run(folder, run_config(1, 64)))
     first, *others = run.metrics_file.read_text().splitlines()
     run.metrics_file.write_text("\n".join([json.dumps(json.loads(first) | {"train/loss": value}), *others]) + "\n")
-    with pytest.raises(InputError, match=r"metrics.jsonl:1: is no row of metrics \(train/loss is .*, no number\)"):
+    with pytest.raises(InputError, match=r"metrics.jsonl:1: is not a row of metrics \(train/loss is .*, not a number\)"):
         list(run.metrics())
 
 
@@ -715,7 +718,9 @@ def test_a_ledger_that_lacks_columns_is_named_with_them(here: Path, refusal: Ref
     add_run(folder, run_config(1, 64))
     folder.write_ledger().drop(columns=["tokens", "state"]).to_parquet(folder.ledger_file)
     told = one(refusal.of("multiverse", folder.path))
-    assert told.startswith(f"{folder.ledger_file}: lacks state, tokens, as one of another version; `study report` writes it")
+    assert told.startswith(
+        f"{folder.ledger_file}: lacks state, tokens, as if another version wrote it; `study report` writes it"
+    )
     assert one(refusal.of("fit", folder.path, "--law", "power")).startswith(
         f"{folder.path}: is a ledger without a 'state' column"
     )

@@ -168,7 +168,7 @@ def test_packed_runs_are_excluded_and_taken_back_and_not_retried(tmp_path: Path)
         assert folder.ledger().set_index("run_id").loc[run_id, "exclusion"] == "excluded: a bad disk"
         include(run_id, tmp_path / "results")
     assert [record.excluded for record in folder.records()] == [None, None]
-    with pytest.raises(InputError, match=rf"{failed}: is packed, and stays as it is; first: study unpack {folder.path}"):
+    with pytest.raises(InputError, match=rf"{failed}: is packed and cannot be changed; first run: study unpack {folder.path}"):
         retry(folder)
     unpack(folder)
     assert [retried.run_id for retried in retry(folder)] == [failed]

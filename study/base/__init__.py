@@ -1,4 +1,4 @@
-"""What every room needs and none is about: errors, schemas, quantities, text, files, seeds, statistics.
+"""What every room uses: errors, schemas, quantities, text, files, seeds and statistics.
 
-Imports nothing of study.
+Imports nothing else of study.
 """

@@ -1,4 +1,4 @@
-"""Refuse bad input: all problems at once, each with its place, value and remedy."""
+"""Reject bad input with all problems at once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PREEMPTED_EXIT = 75
 OOM_EXIT = 71
 """Exit status that an executor gives a run that ran out of memory (EX_OSERR)."""
 
-GOES_ON = "the same command goes on from here"
-"""The remedy of work that stopped after saving."""
+GOES_ON = "the same command continues from here"
+"""The remedy for work that stopped after saving."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: its place, and a message that names the value and the remedy."""
+    """A place, and a message with the value and the remedy."""
 
     place: str
     message: str
@@ -34,7 +34,7 @@ class Problem:
 
 
 class InputError(Exception):
-    """Unusable input, with all of its problems; the command line exits with 2."""
+    """Unusable input, with all its problems; the command line exits with 2."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -42,7 +42,7 @@ class InputError(Exception):
 
     @classmethod
     def at(cls, place: str, message: str) -> InputError:
-        """An error of a single problem."""
+        """An error with a single problem."""
         return cls([Problem(place, message)])
 
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
@@ -50,19 +50,19 @@ class InputError(Exception):
 
 
 def option_name(name: str) -> str:
-    """The command-line spelling of a parameter, as the place of a problem."""
+    """The command-line spelling of a parameter."""
     return f"--{name.replace('_', '-')}"
 
 
 LEAST_LIKENESS = 0.6
-"""The least likeness of a known word that is suggested alone."""
+"""The least similarity at which one known word is suggested."""
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """A clause that suggests the nearest known word, or lists all if none is near."""
+    """A clause with the nearest known word, or all of them if none is near."""
     if best := near(word, known):
         return f"did you mean {best!r}?"
-    return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
+    return "known: " + ", ".join(sorted(known)) if known else "nothing is allowed here"
 
 
 def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
@@ -72,16 +72,15 @@ def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | No
 
 
 def _likeness(word: str, one: str) -> float:
-    """How alike a word and a known one are, from 0 to 1.
+    """The similarity of two words: from 0 to 1, 2 if the initials match (`lr`, `learning_rate`), 3 if only case differs.
 
-    Matching initials, as of `lr` and `learning_rate`, give 2, and words that differ in case alone 3. A word without dots is
-    also compared with the last word of a path.
+    A word without dots is also compared with the last word of a path.
     """
-    place, dot, last = one.rpartition(".")
+    parent, dot, last = one.rpartition(".")
     initials = "".join(part[:1] for part in last.split("_"))
     if word.lower() in (one.lower(), last.lower()):
         return 3.0
-    if word in (place + dot + initials, initials):
+    if word in (parent + dot + initials, initials):
         return 2.0
     return max(difflib.SequenceMatcher(None, word, end).ratio() for end in {one, one if "." in word else last})
 
@@ -99,7 +98,7 @@ ResultT = TypeVar("ResultT")
 
 
 def map_all(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
-    """Apply a function to every item, and raise all problems together, each once."""
+    """Map a function over items and raise all distinct problems together."""
     results: list[ResultT] = []
     problems: list[Problem] = []
     for item in items:
@@ -113,9 +112,9 @@ def map_all(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[Re
 
 
 def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> ResultT:
-    """Run every check, raise all problems together, and return the result of the first check.
+    """Run every check, raise all problems together, and return the first result.
 
-    Of each place, the first check to find problems reports them.
+    At each place, the first check with problems reports them.
     """
     results: list[Any] = []
     problems: list[Problem] = []
@@ -132,11 +131,11 @@ def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> Re
 
 
 UNREADABLE = (InputError, OSError, TypeError, ValueError)
-"""What reading a damaged folder raises, for callers that report it and go on with other folders."""
+"""Errors from reading a damaged folder, for callers that report it and continue with other folders."""
 
 
 def map_readable(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> tuple[list[ResultT], list[Problem]]:
-    """Apply a function to every item; the results, and the problems of items that cannot be read."""
+    """Map a function over items; return the results and the problems of unreadable items."""
     results: list[ResultT] = []
     problems: list[Problem] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""Grouping by a key, in order of first occurrence."""
+"""Group items by a key, in order of first occurrence."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
-def grouped(items: Iterable[ItemT], alike: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
+def grouped(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
     """Group items by a key; groups and items keep their order."""
     groups: dict[KeyT, list[ItemT]] = {}
     for item in items:
-        groups.setdefault(alike(item), []).append(item)
+        groups.setdefault(key(item), []).append(item)
     return groups

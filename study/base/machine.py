@@ -1,4 +1,4 @@
-"""The machine of a process: its processor, the cores it may use, and how busy they are."""
+"""The processor of a process, its usable cores and their load."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import time
 from pathlib import Path
 
 PROCESSORS = "/proc/cpuinfo"
-"""Where Linux lists the processors."""
+"""The file in which Linux lists the processors."""
 
 
 CPU_TIMES = "/proc/stat"
-"""Where Linux counts processor time."""
+"""The file in which Linux counts processor time."""
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """The variables that set how OpenMP threads wait."""
 
 SHORT_SPIN = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-"""The default here: GNU's OpenMP, which torch has on Linux, spins for ten microseconds; others sleep at once."""
+"""The default here: GNU OpenMP, which torch uses on Linux, spins for ten microseconds; others sleep at once."""
 
 
 def rest_at_barriers() -> None:
-    """Have threads of OpenMP sleep where they wait for long, unless the user says how; call it before torch loads.
+    """Make OpenMP threads sleep during long waits unless the user configures them; call it before torch loads.
 
-    GNU's spin for three milliseconds by default, and a thread that spins keeps the one that all wait for from a core that
-    other programs want too. On two cores with three to five busy programs beside it a run of two threads (2x128, 2,048 tokens a
-    batch, fp32) made 4,000 to 8,000 tokens/s so, and 39,000 to 41,000 with a short spin; on idle cores 69,000 to 79,000, and
-    64,000 to 73,000; without any spin it lost a fifth there. Source: libgomp manual, GOMP_SPINCOUNT; OpenMP 5.2, 21.2.7.
+    GNU's threads spin for three milliseconds by default, and on a busy machine occupy cores that the awaited thread needs. Two
+    threads on two cores (2x128, 2,048 tokens a batch, fp32) beside three to five busy programs trained 4,000 to 8,000 tokens/s
+    by default, 39,000 to 41,000 with a short spin; on idle cores 69,000 to 79,000 and 64,000 to 73,000, a fifth less without
+    spin. Source: libgomp manual, GOMP_SPINCOUNT; OpenMP 5.2, 21.2.7.
     """
     if not any(name in os.environ for name in WAITING):
         os.environ.update(SHORT_SPIN)
 
 
 def busy_share(seconds: float = 1.0) -> float | None:
-    """The share of processor time that all programs use over the next seconds, None if the kernel does not say."""
+    """The share of processor time in use over the next seconds, None if unknown."""
     if not os.path.exists(CPU_TIMES):
         return None
     idle, total = _cpu_times()
@@ -46,23 +46,23 @@ def busy_share(seconds: float = 1.0) -> float | None:
 
 
 def _cpu_times() -> tuple[int, int]:
-    """Ticks that all processors were idle, waiting for a disk included, and ticks since the start. Source: proc_stat(5)."""
+    """Idle ticks of all processors, disk waits included, and all ticks. Source: proc_stat(5)."""
     ticks = [int(field) for field in Path(CPU_TIMES).read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
     return ticks[3] + ticks[4], sum(ticks)
 
 
 def cores() -> int:
-    """The cores that this process may use: those of its affinity, or all."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def peak_resident_bytes() -> int:
-    """The peak resident memory of this process; macOS counts it in bytes, Linux in KiB."""
+    """Peak resident memory; macOS counts bytes, Linux KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def processor_line(name: str) -> str | None:
-    """A field of the first processor in /proc/cpuinfo, None if there is none, as outside Linux."""
+    """A field of the first processor in /proc/cpuinfo, None if missing, as outside Linux."""
     if os.path.exists(PROCESSORS):
         with open(PROCESSORS, encoding="utf-8") as lines:
             for line in lines:
@@ -72,9 +72,6 @@ def processor_line(name: str) -> str | None:
 
 
 def processor_name() -> str:
-    """The first processor's name, with its family where the name holds no number, as the AMD EPYC of a virtual machine.
-
-    Family 25 is Zen 3 and Zen 4, 26 is Zen 5.
-    """
+    """The first processor's name, with its family if it has no number, as on virtual machines (25 is Zen 3 and 4, 26 Zen 5)."""
     name, family = processor_line("model name") or platform.machine(), processor_line("cpu family")
     return name if family is None or any(letter.isdigit() for letter in name) else f"{name} family {family}"

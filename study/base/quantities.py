@@ -1,4 +1,4 @@
-"""Quantities as people write them, 10M, 200MB, 10ms: read strictly, with the unit that belongs there, and written back."""
+"""Read and write quantities with units, such as 10M, 200MB and 10ms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from study.base.errors import InputError, shown
 
 COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
-"""Prefixes of counts (B is a billion, as in a 7B model); a thousand each, so that 16K is 16,000."""
+"""Prefixes of counts, in steps of a thousand: 16K is 16,000, and B is a billion, as in a 7B model."""
 
 BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 """Units of memory in bytes; MB is a million, MiB 2²⁰."""
@@ -20,10 +20,10 @@ SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600
 """Units of time in seconds."""
 
 _PREFIXES = ("q", "r", "y", "z", "a", "f", "p", "n", "µ", "m", "", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
-"""The prefixes of SI by powers of a thousand, from −10 to 10."""
+"""The SI prefixes by powers of a thousand, from −10 to 10."""
 
 _UP_TO = 1e15
-"""Numbers above this have no SI prefix: few readers know P, E and Z."""
+"""Numbers above this get no SI prefix: few readers know P, E and Z."""
 
 EQUAL_WITHIN = 0.05
 """Sizes are equal if all lie within this share of one size."""
@@ -32,15 +32,15 @@ EQUAL_SPAN = (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
 """The largest ratio of equal sizes."""
 
 DIGITS = 6
-"""How many digits of a computed number mean something, or of the interval that it lies in.
+"""The number of meaningful digits of a computed number, or of its interval.
 
-Processors differ in the last bits of exponentials, logarithms and sums: that moves a fit by about 1e-13 of its interval, and
-other numbers by 1e-15 of themselves. Between one number of so many digits and the next lie ten million such errors, so that of
-as many numbers one or two are written otherwise by another processor; none at all cannot be had by rounding.
+Processors differ in the last bits of exponentials, logarithms and sums. That moves a fit by about 1e-13 of its interval, and
+other numbers by 1e-15 of themselves. Neighbouring numbers of this many digits are ten million such errors apart, so another
+processor writes one or two of ten million numbers differently. No rounding avoids all differences.
 """
 
 MOST_DIGITS = 9
-"""How many digits any number is saved to that is not whole, whatever it means."""
+"""The most digits saved of any number that is not whole."""
 
 _NUMBER = re.compile(r"([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+) ?([A-Za-zµ]*)")
 
@@ -69,10 +69,10 @@ def read_seconds(place: str, text: str) -> float:
 
 
 def read_range(place: str, text: str) -> range:
-    """Parse a range of whole numbers, such as `2:12`, or a single one."""
-    if not (found := re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())):
+    """Parse a range of whole numbers, such as `2:12` or `3`."""
+    if not (match := re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())):
         raise InputError.at(place, f"{shown(text)} is not a range; write one as 2:12, or a whole number")
-    low, high = int(found[1]), int(found[2] or found[1])
+    low, high = int(match[1]), int(match[2] or match[1])
     if not 1 <= low <= high:
         raise InputError.at(place, f"{shown(text)} is empty or starts below 1; write the smaller number first, as in 2:12")
     return range(low, high + 1)
@@ -93,23 +93,23 @@ def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
 
 def read_shape(place: str, text: str) -> tuple[int, int]:
     """Parse depth and width, such as `2x128`."""
-    if not (found := re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", text)):
+    if not (match := re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", text)):
         raise InputError.at(place, f"{shown(text)} is not depth x width; write shapes as 2x128,4x256")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def count_text(number: float) -> str:
-    """A count with three digits and its prefix, 10.4M."""
+    """A count with three digits, 10.4M."""
     return in_billions(flops_text(number))
 
 
 def flops_text(number: float) -> str:
-    """FLOPs with three digits and their SI prefix, 1.25G."""
+    """FLOPs with three digits, 1.25G."""
     return _written(number, {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}, "")
 
 
 def in_billions(words: str) -> str:
-    """A count with an SI prefix as parameters and tokens are counted: 1.25B for 1.25G."""
+    """Replace G by B, as for parameters and tokens: 1.25B."""
     return words.replace("G", "B")
 
 
@@ -124,14 +124,14 @@ def seconds_text(number: float) -> str:
 
 
 def _read(place: str, text: str, units: dict[str, float] | dict[str, int], needed: str) -> float:
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None or found[2] not in units:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2] not in units:
         raise InputError.at(place, f"{shown(text)} is not {needed}")
-    digits, unit = re.sub("[_,]", "", found[1]), units[found[2]]
+    digits, unit = re.sub("[_,]", "", match[1]), units[match[2]]
     number = float(digits) * unit
     if not 0 < number < float("inf"):
         raise InputError.at(place, f"{shown(text)} must be above zero and finite")
-    return float(Decimal(digits) * Decimal(str(unit)))  # 16.1K is 16,100, which its product of floats misses
+    return float(Decimal(digits) * Decimal(str(unit)))  # exact: 16.1K is 16,100, unlike the product of floats
 
 
 def _written(number: float, units: dict[str, float], gap: str) -> str:
@@ -140,18 +140,18 @@ def _written(number: float, units: dict[str, float], gap: str) -> str:
 
 
 def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
-    """A number that rounds to a thousand of its unit, in the next unit if there is one."""
+    """A number that rounds to a thousand, in the next unit if there is one."""
     larger = [name for name in units if units[name] > units[unit]]
     return f"{number / units[larger[0]]:.3g}{gap}{larger[0]}" if larger else f"{number / units[unit]:,.0f}{gap}{unit}"
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`: a count with its noun."""
+    """`1 run`, `2 runs`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def duration(seconds: float) -> str:
-    """A time as people read it: 45 s, 12 min, 3.4 h, 2.1 d."""
+    """A readable time: 45 s, 12 min, 3.4 h, 2.1 d."""
     for size, unit in ((86400, "d"), (3600, "h")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -159,24 +159,24 @@ def duration(seconds: float) -> str:
 
 
 def compact(number: float) -> str:
-    """A count to one decimal with its prefix, 85.1M for 85,054,464, beyond T as 1.0e18; 250 stays 250."""
+    """A count to one decimal, 85.1M for 85,054,464; beyond T 1.0e18; 250 stays 250."""
     return in_billions(compact_flops(number))
 
 
 def compact_flops(number: float) -> str:
-    """FLOPs as `compact` writes a count, but in SI: 1.5G."""
+    """FLOPs as in `compact`, but 1.5G."""
     if abs(number) < 1000 and number == round(number):
         return f"{number:.0f}"
     return engineering(number, ".1f") if abs(number) < _UP_TO else _power(f"{number:.1e}")
 
 
 def tick(number: float, largest: float) -> str:
-    """A round number of an axis that ends at `largest`, with its SI prefix, 200k or 3T; where that is beyond T, as 2e14."""
+    """An axis label, 200k or 3T, or 2e14 if the axis ends beyond T."""
     return engineering(number) if largest < _UP_TO else _power(f"{number:.1e}").replace(".0e", "e")
 
 
 def of_flops(title: str) -> bool:
-    """Whether an axis of this name is of FLOPs, which keep the prefixes of SI."""
+    """Whether an axis shows FLOPs, which keep SI prefixes."""
     return "flop" in title.lower() or "6·N·D" in title
 
 
@@ -185,25 +185,25 @@ def _power(words: str) -> str:
 
 
 class UnitAmount(Protocol):
-    """So much of a unit."""
+    """An amount of a unit."""
 
     @property
     def amount(self) -> float:
-        """How much."""
+        """The number of units."""
 
     @property
     def unit(self) -> str:
-        """Of what, in words."""
+        """The unit in words."""
 
 
 def budget_words(budget: UnitAmount) -> str:
-    """A budget in its own unit with all digits: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
+    """A budget with all digits: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
     words = _exact(budget.amount)
     return f"{words if of_flops(budget.unit) else in_billions(words)} {budget.unit}"
 
 
 def _exact(number: float) -> str:
-    """A number with all of its digits: from 1,000 to T with its SI prefix, or in full where those are more than six."""
+    """All digits, with an SI prefix from 1,000 to T if there are at most six."""
     few = 1000 <= number < _UP_TO and number == float(f"{number:.6g}")  # the digits that engineering writes
     return engineering(number) if few else _power(f"{number:,.15g}")
 
@@ -214,12 +214,12 @@ def span(low: float, high: float) -> str:
 
 
 def signed(nats: float) -> str:
-    """A difference in nats with its sign, to four decimals."""
+    """A signed difference in nats, to four decimals."""
     return f"{nats:+.4f}"
 
 
 def engineering(number: float, form: str = "g") -> str:
-    """A number with its SI prefix, 12.5k or 300µ, and digits in the given form, as matplotlib's EngFormatter writes it."""
+    """A number as matplotlib's EngFormatter writes it, 12.5k or 300µ."""
     power = min(max(math.floor(math.log10(abs(number)) / 3), -10), 10) if number else 0
     digits = (number or 0.0) / 10.0 ** (3 * power)
     if abs(float(f"{digits:{form}}")) >= 1000 and power < 10:
@@ -228,10 +228,7 @@ def engineering(number: float, form: str = "g") -> str:
 
 
 def rounded(number: float, width: float = 0.0, digits: int = DIGITS) -> float:
-    """A computed number to so many digits of itself, or of the `width` of its interval, but to no more than MOST_DIGITS.
-
-    There is one zero: −0.0 is taken as it.
-    """
+    """Round to `digits` digits of the number, or of its interval's `width`, at most MOST_DIGITS; −0.0 becomes 0.0."""
     scale = max(width, abs(number) * 10.0 ** (digits - MOST_DIGITS)) if width > 0 else abs(number)
     if not math.isfinite(number) or not math.isfinite(scale) or scale == 0:
         return number + 0.0
@@ -239,7 +236,7 @@ def rounded(number: float, width: float = 0.0, digits: int = DIGITS) -> float:
 
 
 def rounded_all(values: Any, digits: int = MOST_DIGITS) -> Any:
-    """Plain values, nested in lists and by name, with every number that is not whole rounded to so many digits."""
+    """Round all fractional numbers in nested lists and mappings."""
     if isinstance(values, float):
         return values if values.is_integer() else rounded(values, digits=digits)
     if isinstance(values, Mapping):

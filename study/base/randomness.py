@@ -1,4 +1,4 @@
-"""Randomness as a function of what it is for and where in the run it is, so that a resumed run needs no generator state."""
+"""Randomness as a function of purpose and position, so that a resumed run needs no generator state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What a random number is for; two streams of one seed share nothing. A number makes seeds: none is given out again."""
+    """The purpose of a random number; streams of one seed are independent. Numbers enter seeds, so none is ever reused."""
 
     INITIALISATION = 0
     DATA_ORDER = 1

@@ -1,4 +1,4 @@
-"""Strict, frozen models: unknown keys, wrong types and broken invariants are all reported at once, with their paths."""
+"""Strict, frozen models that report all problems together, with their paths."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from study.base.quantities import read_count
 
 
 def _number(value: object) -> object:
-    """A number with a prefix, such as 10M, as a number; other values unchanged; booleans are refused."""
-    if type(value) in (int, float):  # nearly all that is read are numbers of records
+    """Parse a prefixed number, such as 10M; other values stay, booleans are refused."""
+    if type(value) in (int, float):  # the common case, as in records
         return value
     if isinstance(value, bool):
-        raise ValueError("is true or false where a number is needed")
+        raise ValueError("is true or false, not a number")
     return number_in(value) if isinstance(value, str) and value[-1:].isalpha() else value
 
 
@@ -34,10 +34,10 @@ MOST = 2**63 - 1
 """The largest 64-bit integer."""
 
 Count = Annotated[int, Field(ge=1, le=MOST), _Number]
-"""A whole number of things, at least one; 2e5 is accepted for 200000."""
+"""A whole number, at least one; 2e5 is accepted for 200000."""
 
 Index = Annotated[int, Field(ge=0, le=MOST), _Number]
-"""A whole number from zero on."""
+"""A whole number, at least zero."""
 
 
 def _held(value: float) -> float:
@@ -54,23 +54,23 @@ Positive = Annotated[float, Field(gt=0), _Number, AfterValidator(_held)]
 """A finite number above zero; PyYAML reads 1e-3 as a string, which is accepted."""
 
 NonNegative = Annotated[float, Field(ge=0), _Number, AfterValidator(_held)]
-"""A finite number, zero or above; there is one zero, -0.0 is taken as it."""
+"""A finite number, zero or above; -0.0 becomes 0.0."""
 
 Share = Annotated[float, Field(ge=0, le=1), _Number, AfterValidator(_held)]
-"""A share of a whole, between 0 and 1; there is one zero."""
+"""A share between 0 and 1; -0.0 becomes 0.0."""
 
 Text = Annotated[str, Field(min_length=1)]
-"""A string that says something."""
+"""A nonempty string."""
 
 ItemT = TypeVar("ItemT")
 
 
 def each_once(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
-    """The values; raises ValueError, naming it, where one stands twice."""
+    """The values; raises ValueError for a repeated one."""
     for value, count in Counter(values).items():
         if count > 1:
-            named = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
-            raise ValueError(f"holds {shown(named)} twice; each stands once")
+            repeated = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+            raise ValueError(f"holds {shown(repeated)} twice; list it once")
     return values
 
 
@@ -101,12 +101,12 @@ class Strict(BaseModel):
 
     @classmethod
     def parse(cls, values: object, place: str = "", unknown: Literal["forbid", "ignore"] = "forbid") -> Self:
-        """The model that `values` (a mapping, as YAML gives it) describe; `unknown` says what becomes of keys it does not have.
+        """Validate a mapping, as YAML gives it; `unknown` says whether unknown keys are errors.
 
-        Raises InputError with every problem, each under its dotted path below `place`.
+        Raises InputError with every problem under its dotted path below `place`.
         """
         if not isinstance(values, Mapping):
-            raise InputError.at(place, f"is {shown(values)} where keys and values are needed")
+            raise InputError.at(place, f"is {shown(values)}, not keys and values")
         try:
             return cls.model_validate(values, extra=unknown)
         except ValidationError as error:
@@ -114,18 +114,18 @@ class Strict(BaseModel):
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
-        """The keys of the model as files spell them, with their types."""
+        """The keys as files spell them, with their types."""
         return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}
 
 
 ModelT = TypeVar("ModelT", bound=Strict)
 
 SAME_LIKENESS = 0.9
-"""The likeness from which a key of the same mapping is suggested: about that of a plural."""
+"""The similarity from which a key of the same mapping is suggested: about that of a plural."""
 
 
 def join_path(*parts: str | int) -> str:
-    """`a.b[2].c` from its parts, empty ones left out."""
+    """`a.b[2].c` from its parts, without empty ones."""
     path = ""
     for part in parts:
         if isinstance(part, int):
@@ -137,11 +137,11 @@ def join_path(*parts: str | int) -> str:
 
 def _problems(model: type[Strict], error: ValidationError, place: str) -> list[Problem]:
     """Every problem once, in the order of the fields."""
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
         path = join_path(place, *_without_tags(detail["loc"]))
-        found.setdefault(path, Problem(path, _message(model, detail)))
-    return list(found.values())
+        problems.setdefault(path, Problem(path, _message(model, detail)))
+    return list(problems.values())
 
 
 def _without_tags(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -151,7 +151,6 @@ def _without_tags(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 def _message(model: type[Strict], detail: ErrorDetails) -> str:
-    """What is wrong with a value, in words."""
     value = shown(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
@@ -162,16 +161,16 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             reason = str(detail["ctx"]["error"])
             return reason if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {reason}"
         case "model_type" | "model_attributes_type":
-            return f"{value} where keys and values are needed: {', '.join(_model_at(model, detail['loc']).known_keys())}"
+            return f"{value} is not a mapping with keys {', '.join(_model_at(model, detail['loc']).known_keys())}"
         case "dict_type":
-            return f"{value} where keys and values are needed"
+            return f"{value} is not a mapping of keys to values"
         case "string_too_short" | "too_short":
             return "is empty"
     return "has no value; give one, or leave it out" if detail["input"] is None else f"{value}{_of_value(detail)}"
 
 
 def _unknown_key(model: type[Strict], location: tuple[str | int, ...]) -> str:
-    """That a key is not known, with the nearest: the path of its like inside a part of the model, else one of its own."""
+    """A message with the nearest key: a path inside a part of the model, else its own."""
     key = str(location[-1])
     parts = {name: _part(annotation) for name, annotation in _model_at(model, location[:-1]).known_keys().items()}
     inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in part.known_keys()]
@@ -186,7 +185,7 @@ _LIMITS = {
     "less_than_equal": ("is above the most allowed, ", "le"),
     "less_than": ("must be below ", "lt"),
 }
-"""What pydantic's errors of limits say, and under which key they hold the limit."""
+"""The words for pydantic's limit errors, and the key under which they hold the limit."""
 
 _NEEDED = {
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "is not a whole number"),
@@ -195,11 +194,11 @@ _NEEDED = {
     "int_parsing_size": "is too large",
     "finite_number": "must be a finite number",
 }
-"""What pydantic's errors of a single value say."""
+"""The words for pydantic's errors of a single value."""
 
 
 def _of_value(detail: ErrorDetails) -> str:
-    """What is wrong with a value, to stand behind it."""
+    """The problem, to follow the value."""
     kind, given = detail["type"], detail["input"]
     context: dict[str, Any] = detail.get("ctx") or {}
     example = shown(str(given)).strip("'\"")
@@ -214,24 +213,23 @@ def _of_value(detail: ErrorDetails) -> str:
             best = near(str(given), known)
             return f" is not one of {', '.join(known)}{f'; did you mean {best!r}?' if best else ''}"
         case "string_type" if isinstance(given, bool):
-            return " where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"
+            return " is not text; no, yes, on, off, true and false are text only in quotes, as in 'no'"
         case "string_type":
-            return f" where text is needed, such as '{example}'"
+            return f" is not text; write it in quotes, such as '{example}'"
         case "tuple_type" | "list_type":
-            return f" where a list is needed, such as [{example}]"
+            return f" is not a list; write it in brackets, such as [{example}]"
         case _:
             return f": {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
 def _paths(model: type[Strict]) -> Iterator[str]:
-    """The keys within the parts of a model, as in `masking.rate`."""
+    """The keys within parts, as in `masking.rate`."""
     for name, annotation in model.known_keys().items():
         if (part := _part(annotation)) is not None:
             yield from (f"{name}.{key}" for key in part.known_keys())
 
 
 def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Strict]:
-    """The model at a location inside another."""
     for part in location:
         if part in (keys := model.known_keys()):
             model = next(_models_in(keys[str(part)]), model)
@@ -239,13 +237,13 @@ def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Stri
 
 
 def _part(annotation: object) -> type[Strict] | None:
-    """The strict model that a type is, or holds as optional; None for lists and mappings of models."""
+    """The strict model that a type is, or holds as optional."""
     alternatives = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     return next((one for one in alternatives if isinstance(one, type) and issubclass(one, Strict)), None)
 
 
 def _models_in(annotation: object) -> Iterator[type[Strict]]:
-    """The strict models in a type, such as the one in a list of them or none."""
+    """The strict models in a type, such as a list's."""
     if isinstance(annotation, type) and issubclass(annotation, Strict):
         yield annotation
     for part in get_args(annotation):
@@ -262,21 +260,18 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
 
 
 def set_path(values: dict[str, Any], path: str, value: object) -> None:
-    """Put `value` at the dotted `path`, as `set_below` does."""
+    """Set `value` at the dotted `path`, as `set_below` does."""
     set_below(values, path.split("."), value)
 
 
 def set_below(values: dict[str, Any], keys: Sequence[str], value: object) -> None:
-    """Set a value below these keys, which may contain dots, and create mappings on the way.
-
-    Raises InputError if a scalar is in the way.
-    """
+    """Set a value below these keys, which may contain dots, creating mappings; raises InputError if a scalar is in the way."""
     *way, last = keys
     here = values
     for depth, part in enumerate(way):
         below = here.setdefault(part, {})
         if not isinstance(below, dict):
-            message = f"{'.'.join(way[: depth + 1])} is {shown(below)}, nothing can be set below it"
+            message = f"{'.'.join(way[: depth + 1])} is {shown(below)}, so nothing can be set below it"
             raise InputError.at(".".join(keys), message)
         here = below
     here[last] = value
@@ -295,12 +290,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def whole(value: float) -> int | float:
-    """An int if the number is whole and exact in a float, so that 2e5 equals 200000."""
+    """An int if exact, so that 2e5 equals 200000."""
     return int(value) if abs(value) < 2**53 and value == int(value) else value
 
 
 def number_in(value: object) -> object:
-    """The number that a string spells, with or without a prefix; other values unchanged."""
+    """Parse a number in a string, with or without a prefix; other values stay."""
     if not isinstance(value, str):
         return value
     try:

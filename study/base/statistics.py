@@ -1,4 +1,4 @@
-"""Variances pooled over groups and within clusters, and what two sources of noise of unlike freedom make together."""
+"""Variances pooled over groups and within clusters, and sums of two noise sources with different degrees of freedom."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from scipy.optimize import brentq
 from scipy.special import chdtri, gammaincinv, gammaln, ndtr, stdtrit, xlogy
 
 CONFIDENCE = 0.95
-"""Coverage of every interval, and one less the family-wise error of every verdict."""
+"""Coverage of every interval, and one minus the family-wise error of every verdict."""
 
 _LEFT_OUT = 1e-12
-"""The share of each source at either end that is not summed: smaller chances are reported as this."""
+"""The share of each source cut off at either end; smaller chances are reported as this."""
 
 Both = tuple[float, float]
 """A value for each of the two sources."""
 
 
 def pooled_variance(groups: Iterable[Sequence[float] | NDArray[np.float64]]) -> tuple[float, int]:
-    """Σ over groups of Σ(x − mean)² ÷ Σ(k − 1), and its degrees of freedom Σ(k − 1); 0 and 0 where no group has two."""
+    """Σ over groups of Σ(x − mean)² ÷ Σ(k − 1), and its degrees of freedom Σ(k − 1); 0 and 0 if no group has two."""
     varied = [np.asarray(values, dtype=float) for values in groups if len(values) > 1]
     freedom = sum(len(values) - 1 for values in varied)
     squares = sum(float(((values - values.mean()) ** 2).sum()) for values in varied)
@@ -31,11 +31,9 @@ def pooled_variance(groups: Iterable[Sequence[float] | NDArray[np.float64]]) -> 
 
 
 def variance_of_mean(values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None) -> float:
-    """The variance of a mean over units, s²/n; over units in G `clusters` G/(G − 1)·Σ_g (Σ_{i in g} (xᵢ − mean))² ÷ n².
+    """The variance of a mean, s²/n; over G `clusters` G/(G − 1)·Σ_g (Σ_{i in g} (xᵢ − mean))² ÷ n², G − 1 degrees of freedom.
 
-    Units of one cluster may depend on each other in any way, those of different clusters not at all. Where each unit is a
-    cluster of its own, the two are equal. The mean then has G − 1 degrees of freedom.
-
+    Units of one cluster may depend on each other; clusters are independent. The two are equal if each unit is its own cluster.
     Source: Cameron and Miller 2015, A practitioner's guide to cluster-robust inference, J. Human Resources 50, 317-372, eq. 11.
     """
     if clusters is None:
@@ -46,15 +44,16 @@ def variance_of_mean(values: NDArray[np.float64], clusters: NDArray[np.int64] | 
 
 
 def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:
-    """The chance that |√v₁·T₁ + √v₂·T₂| exceeds `size`, where T₁ and T₂ are Student's of these degrees of freedom.
+    """The chance that |√v₁·T₁ + √v₂·T₂| exceeds `size`, for Student's T₁ and T₂ with these degrees of freedom.
 
-    Given the true variances the sum is normal, and each of them is vᵢ·νᵢ/χ²: E[2·Φ(−size/√(v₁·ν₁/χ²₁ + v₂·ν₂/χ²₂))].
+    Given the true variances, vᵢ·νᵢ/χ², the sum is normal: E[2·Φ(−size/√(v₁·ν₁/χ²₁ + v₂·ν₂/χ²₂))].
 
-    One Student's with Satterthwaite's degrees of freedom in its place has them from the estimates: where a variance of few
-    degrees happens to be small, they are many, and far out its tail is too thin. Of equal cells of three seeds it finds a
-    difference at p < 0.0025 two to eight times as often as that, at p < 0.05 in 5% to 8% of draws; this one in 0.3 to 2 times
-    and 3% to 5%. Sources: Fisher 1935, The fiducial argument in statistical inference, Ann. Eugenics 6, 391-398; Robinson
-    1976, Properties of Student's t and of the Behrens-Fisher solution to the two means problem, Ann. Statist. 4, 963-971.
+    A single Student's t with Satterthwaite's degrees of freedom has too thin a tail if a variance with few of them happens to
+    be small. For equal cells of three seeds it finds p < 0.0025 two to eight times too often, and p < 0.05 in 5% to 8% of
+    draws; this function 0.3 to 2 times, and 3% to 5%.
+
+    Sources: Fisher 1935, The fiducial argument in statistical inference, Ann. Eugenics 6, 391-398; Robinson 1976, Properties of
+    Student's t and of the Behrens-Fisher solution to the two means problem, Ann. Statist. 4, 963-971.
     """
     if sum(variances) == 0:
         return 0.0 if size else 1.0
@@ -64,10 +63,10 @@ def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:
 
 
 def half_interval(confidence: float, variances: Both, freedoms: Both) -> float:
-    """The size that the sum stays within with this chance."""
+    """The size that the sum stays within with this probability."""
     if sum(variances) == 0:
         return 0.0
-    tail = (1 - confidence) / 4  # each stays within its own with twice this
+    tail = (1 - confidence) / 4  # each source stays within its bound with twice this
     beyond = sum(-stdtrit(freedom, tail) * variance**0.5 for variance, freedom in zip(variances, freedoms, strict=True))
     return float(brentq(lambda size: chance_beyond(size, variances, freedoms) - (1 - confidence), 0.0, beyond, rtol=1e-7))
 
@@ -81,9 +80,9 @@ def satterthwaite(variances: Sequence[float], freedoms: Sequence[float]) -> floa
 
 @lru_cache(maxsize=256)
 def _mixture(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Values of ν/χ² with their shares: even steps of log χ², over which sums converge as fast as the number of steps grows.
+    """Values of ν/χ² with their shares, in even steps of log χ², for which sums converge fast.
 
-    These are the expressions of scipy.stats.chi2, whose checks of its arguments take several times as long.
+    The formulas are scipy.stats.chi2's, whose argument checks take several times as long.
     """
     if freedom == np.inf:
         return np.ones(1), np.ones(1)
@@ -96,10 +95,7 @@ def _mixture(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 @dataclass(frozen=True)
 class ScoreNoise:
-    """The variances of a mean score: over seeds, estimated with `freedom` degrees of freedom, and over examples.
-
-    The two are added as chance_beyond adds them. The examples being many, their variance is taken as known.
-    """
+    """The variances of a mean score: over seeds, with `freedom` degrees of freedom, and over examples, taken as known."""
 
     over_seeds: float
     freedom: float
@@ -112,15 +108,15 @@ class ScoreNoise:
 
     @property
     def half(self) -> float:
-        """Half of the 95% interval; not a number where the noise is not known."""
+        """Half of the 95% interval; NaN if the noise is unknown."""
         return math.nan if math.isnan(self.error) else half_interval(CONFIDENCE, *self._sources)
 
     def chance_beyond(self, size: float) -> float:
-        """The chance of an error of more than `size`, either way."""
+        """The chance of an error larger than `size` in either direction."""
         return chance_beyond(size, *self._sources)
 
     def of_difference(self, other: ScoreNoise) -> ScoreNoise:
-        """The noise of this score minus another of other seeds, whose variance may be the same estimate."""
+        """The noise of this score minus one of other seeds, whose variance may be the same estimate."""
         of_both = (self.over_seeds + other.over_seeds, self.over_examples + other.over_examples)
         return ScoreNoise(of_both[0], min(self.freedom, other.freedom), of_both[1])
 
@@ -138,19 +134,18 @@ UNKNOWN = ScoreNoise(math.nan, math.nan, math.nan)
 
 
 def noise_of_seeds(variance: float, freedom: int, seeds: int, error_over_examples: float) -> ScoreNoise:
-    """The noise of a mean over seeds: variance ÷ seeds, and error_over_examples².
+    """The noise of a mean over seeds: variance ÷ seeds, and error_over_examples², the standard error over the examples.
 
-    `variance` between seeds has `freedom` degrees of freedom, 0 where it is not known; `error_over_examples` is the standard
-    error of one score over the examples.
+    `freedom` is 0 if the `variance` between seeds is unknown.
     """
     over_examples = error_over_examples**2
     return ScoreNoise(variance / seeds, freedom, over_examples) if freedom else ScoreNoise(0.0, math.inf, over_examples)
 
 
 def noise_of_mean(parts: Sequence[ScoreNoise]) -> ScoreNoise:
-    """The noise of a mean of independent scores, one a task; the variances over seeds have Satterthwaite's freedom.
+    """The noise of a mean of independent scores, one a task, with Satterthwaite's freedom over seeds.
 
-    Runs of pre-training are no such seeds: what one has learned is in its scores on all tasks.
+    Not for pre-training seeds: a run's scores share what it learned.
     """
     over_seeds, freedoms = [part.over_seeds for part in parts], [part.freedom for part in parts]
     over_examples = sum(part.over_examples for part in parts)

@@ -1,4 +1,4 @@
-"""Tables and text on a terminal: narrow, never cut, and safe with text of unknown origin."""
+"""Tables and text on a terminal: never cut, and safe for text of unknown origin."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ PIPED_WIDTH = 200
 """The width of text without a terminal."""
 
 NARROW = 78
-"""How wide headings and notes in a table may be, so that a terminal of 80 columns wraps none."""
+"""The widest headings and notes in a table, so that a terminal of 80 columns wraps none."""
 
 _ANY_WIDTH = 10_000
 
 WHOLE = Column(no_wrap=True)
-"""The layout of what is never wrapped beside a bar, such as a time."""
+"""A column beside a bar that never wraps, such as a time."""
 
 
 def narrow_table(
     title: str, words: Sequence[str], numbers: Sequence[str], rows: Sequence[tuple[str, Sequence[str], str]]
 ) -> Table:
-    """A table with columns of words and then of numbers, none of them wrapped, without those that are empty.
+    """A table with columns of words, then of numbers; none wraps, and empty ones are left out.
 
-    A row is its heading, its cells and a note on it. Neighbours with one heading stand in a group below it, so that what they
-    share takes no column; a note stands below its row. Both may be empty.
+    A row is heading, cells and note; heading and note may be empty. Neighbours with one heading form a group below it; a note
+    goes below its row.
     """
     names, ways = [*words, *numbers], [str.ljust] * len(words) + [str.rjust] * len(numbers)
     columns = zip(names, *(cells for _, cells, _ in rows), strict=True)
@@ -67,13 +67,11 @@ class _Outlived:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, ignoring OSError."""
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, ignoring OSError."""
         with suppress(OSError):
             self._stream.flush()
 
@@ -83,7 +81,7 @@ class _Outlived:
 
 @contextmanager
 def tolerate_lost_output() -> Iterator[None]:
-    """Drop output inside the block once its terminal, file or pipe takes no more."""
+    """Drop output inside the block once its terminal, file or pipe accepts no more."""
     kept = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Outlived(sys.stdout), _Outlived(sys.stderr)
     try:
@@ -94,29 +92,29 @@ def tolerate_lost_output() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Visible:
-    """A text, a table or any other renderable of unknown origin, of which visible characters alone are shown."""
+    """A renderable of unknown origin of which only visible characters are shown."""
 
     content: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        """Its segments; the ones by which rich itself controls the terminal stay."""
+        """Its segments; rich's own control segments stay."""
         for segment in console.render(self.content, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """How wide the content is."""
+        """The width of the content."""
         return Measurement.get(console, options, self.content)
 
 
 def say(console: Console, text: str) -> None:
-    """Print visible text: on a terminal wrapped at words, in a log one line that is as long as it is."""
+    """Print visible text, wrapped on a terminal, on one line in a log."""
     console.print(visible(text), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
-    """Bars with numbers beside them, each task with its description and a `note`, gone from the terminal when they end.
+    """Progress bars with numbers, a description and a `note` a task, removed at the end.
 
-    On a narrow terminal the bar gives way first, then descriptions and notes are wrapped; numbers stay whole.
+    On a narrow terminal the bar shrinks first, then descriptions and notes wrap; numbers never do.
     """
     description, note = (
         TextColumn(f"{{{words}}}", markup=False, table_column=Column(overflow="fold"))
@@ -127,7 +125,7 @@ def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
 
 
 def show(*parts: Table | str) -> None:
-    """Print tables and lines at the width of the terminal; wider tables wrap, so that nothing is cut."""
+    """Print tables and lines at the terminal's width; wider tables wrap, so that nothing is cut."""
     width = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).width
     for part in parts:
         needed = Console(width=_ANY_WIDTH).measure(part).maximum if isinstance(part, Table) else 0

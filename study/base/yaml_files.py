@@ -1,4 +1,4 @@
-"""Read YAML files strictly as mappings: values that YAML 1.1 misreads, such as 010, are refused."""
+"""Read YAML files strictly as mappings; values that YAML 1.1 misreads, such as 010, are refused."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from yaml.constructor import ConstructorError
 from study.base.errors import InputError, shown
 
 MOST_BYTES = 2**20
-"""The size of the largest file that is read as YAML."""
+"""The size of the largest YAML file that is read."""
 
 MOST_VALUES = 100_000
-"""The most values and keys of a YAML text, aliases expanded."""
+"""The most values and keys of a YAML text, with aliases expanded."""
 
 MOST_NESTED = 64
-"""The most levels of lists and mappings inside each other."""
+"""The most levels of nested lists and mappings."""
 
 MOST_DIGITS = 40
-"""The longest whole number that is read, in characters."""
+"""The most characters of a whole number."""
 
 _UNHELD = re.compile(r"[\x00\ud800-\udfff]")
-"""Zero bytes and lone surrogates, which escapes can write and no file holds."""
+"""Zero bytes and lone surrogates, which escapes can write but no file can hold."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise InputError.at(str(path), f"is larger than {MOST_BYTES:,} bytes, the most that is read of a YAML file")
+            raise InputError.at(str(path), f"is larger than {MOST_BYTES:,} bytes, the limit for a YAML file")
         values = load_yaml(content.decode())
     except FileNotFoundError:
         raise InputError.at(str(path), "does not exist") from None
@@ -44,17 +44,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise InputError.at(where, f"is not valid YAML: {problem_in_words(error)}{_remedy(error)}") from None
+        position = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise InputError.at(position, f"is not valid YAML: {problem_in_words(error)}{_remedy(error)}") from None
     if not isinstance(values, dict):
         raise InputError.at(str(path), "is empty" if values is None else "does not hold keys and values")
     return values
 
 
 def load_yaml(text: str) -> Any:
-    """The value that a YAML text holds, None of an empty one.
+    """Parse a YAML text, None if empty.
 
-    Raises yaml.MarkedYAMLError where it is none: ConstructorError for what is YAML and refused here, any other for its syntax.
+    Raises yaml.MarkedYAMLError: ConstructorError for valid YAML that is refused, another for syntax.
     """
     try:
         return yaml.load(text, Loader=KeyLoader)
@@ -63,14 +63,14 @@ def load_yaml(text: str) -> Any:
         line, column = before.count("\n"), error.position - before.rfind("\n") - 1
         mark = yaml.Mark("", error.position, line, column, None, 0)
         raise yaml.MarkedYAMLError(
-            problem=f"the character {chr(error.character)!r} cannot stand here", problem_mark=mark
+            problem=f"the character {chr(error.character)!r} is not allowed here", problem_mark=mark
         ) from None
-    except (ValueError, OverflowError) as error:  # of an escape such as "\\U00110000"
+    except (ValueError, OverflowError) as error:  # from an escape such as "\\U00110000"
         raise yaml.MarkedYAMLError(problem=str(error)) from None
 
 
 def problem_in_words(error: yaml.MarkedYAMLError, limit: int = 200) -> str:
-    """What is wrong with a YAML text, on one line."""
+    """The problem of a YAML text, on one line."""
     text = " ".join((error.problem or error.context or "cannot be parsed").split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -80,24 +80,24 @@ _REMEDIES = {
     "and a space after the colon of each key",
     "found character '\\t'": "indent by spaces, not by tabs",
     "found character": "put text that begins with it in quotes",
-    "expected <block end>": "indent keys of one mapping alike, and put text that begins with a quote in quotes as a whole",
+    "expected <block end>": "give all keys of a mapping the same indent, and quote the whole text if it begins with a quote",
 }
-"""Remedies by the beginning of the YAML parser's messages, which name none."""
+"""Remedies by the start of the YAML parser's messages, which have none."""
 
 
 def _remedy(error: yaml.MarkedYAMLError) -> str:
-    """How to mend invalid YAML: which bracket or quote to close, or how to write the value."""
-    problem, begun = error.problem or "", error.context_mark
-    if begun and problem.startswith(("expected ',' or", "found unexpected end of stream")):
-        return f"; close what opens at {begun.line + 1}:{begun.column + 1}, or put text that holds such a sign in quotes"
+    """Which bracket or quote to close, or how to write the value."""
+    problem, opening = error.problem or "", error.context_mark
+    if opening and problem.startswith(("expected ',' or", "found unexpected end of stream")):
+        return f"; close what opens at {opening.line + 1}:{opening.column + 1}, or put text that holds such a sign in quotes"
     return next((f"; {remedy}" for words, remedy in _REMEDIES.items() if problem.startswith(words)), "")
 
 
 class KeyLoader(yaml.SafeLoader):
-    """SafeLoader for plain data, in which every key is text and a value is what it looks like.
+    """SafeLoader in which every key is text and every value means what it looks like.
 
-    It refuses keys that stand twice in one mapping, numbers such as 010, which is 8 in YAML 1.1, or 1:30, which is 90, tags,
-    text that no file can hold, and values that hold themselves, are nested too deeply or stand for too many by their aliases.
+    It refuses repeated keys, tags, text that no file can hold, numbers that YAML 1.1 misreads, such as 010 (8) or 1:30 (90),
+    and values that contain themselves, nest too deeply, or expand to too many.
     """
 
     def __init__(self, stream: str) -> None:
@@ -106,16 +106,16 @@ class KeyLoader(yaml.SafeLoader):
         self._counts: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next node, checked before anything is made of it."""
+        """The next node, checked before it is constructed."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
-            above = self.anchors.get(event.anchor)
-            if above is not None and above.end_mark is None:
-                raise _refused("the value holds itself", event.start_mark)
+            anchored = self.anchors.get(event.anchor)
+            if anchored is not None and anchored.end_mark is None:
+                raise _refused("the value contains itself", event.start_mark)
             return super().compose_node(parent, index)
         if event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-            raise _refused(f"the tag {shown(tag)} is not read; leave it out, and put text in quotes", event.start_mark)
+            raise _refused(f"the tag {shown(tag)} is not supported; remove it, and put text in quotes", event.start_mark)
         if self._depth == MOST_NESTED:
             raise _refused(f"the value is nested more than {MOST_NESTED} levels deep", event.start_mark)
         if len(self._counts) == MOST_VALUES:
@@ -127,7 +127,7 @@ class KeyLoader(yaml.SafeLoader):
         return node
 
     def _check(self, node: yaml.Node | None) -> None:
-        """Raise ConstructorError where a node holds what is refused; those below it have been checked."""
+        """Raise ConstructorError if a node is refused; the nodes below are already checked."""
         below: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
             node.value = _with_plain_keys(node.value)
@@ -135,33 +135,33 @@ class KeyLoader(yaml.SafeLoader):
         elif isinstance(node, yaml.SequenceNode):
             below = node.value
         elif isinstance(node, yaml.ScalarNode) and (unheld := _UNHELD.search(node.value)):
-            raise _refused(f"the text holds {unheld[0]!r}, which no file can; leave it out", node.start_mark)
+            raise _refused(f"the text holds {unheld[0]!r}, which no file can hold; remove it", node.start_mark)
         if node is not None:
             self._counts[node] = 1 + sum(self._counts.get(one, 1) for one in below)
             if self._counts[node] > MOST_VALUES:
-                raise _refused(f"the value holds more than {MOST_VALUES:,} others, aliases written out", node.start_mark)
+                raise _refused(f"the value holds more than {MOST_VALUES:,} others, with aliases expanded", node.start_mark)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of a node; what Python cannot make of it, as of the day 2026-02-30, is refused with its place."""
+        """The value of a node; an impossible one, such as the day 2026-02-30, is refused with its position."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
             raise _refused(f"{shown(node.value)} cannot be read: {error}; put text in quotes", node.start_mark) from None
 
     def construct_plain_int(self, node: yaml.ScalarNode) -> int:
-        """The whole number of a node."""
+        """A whole number."""
         _check_plain(node)
         if len(node.value) > MOST_DIGITS:
             raise _refused(f"{shown(node.value)} is too long for a number", node.start_mark)
         return int(self.construct_yaml_int(node))
 
     def construct_plain_float(self, node: yaml.ScalarNode) -> float:
-        """The number of a node."""
+        """A number."""
         _check_plain(node)
         return float(self.construct_yaml_float(node))
 
     def construct_text(self, node: yaml.ScalarNode) -> str:
-        """The text of a node that is << or = and no key."""
+        """The text of a << or = that is not a key."""
         return str(node.value)
 
 
@@ -170,13 +170,13 @@ def _refused(problem: str, mark: Any) -> ConstructorError:
 
 
 def _with_plain_keys(pairs: list[tuple[yaml.Node, yaml.Node]]) -> list[tuple[yaml.Node, yaml.Node]]:
-    """The pairs of a mapping with keys as text, `on` and 7 too, but for the one that merges; each stands once."""
+    """The pairs of a mapping with keys as text, `on` and 7 too, except the merge key; repeated keys are refused."""
     plain: dict[str, tuple[yaml.Node, yaml.Node]] = {}
     for key, value in pairs:
         if not isinstance(key, yaml.ScalarNode):
             raise _refused("a key must be a plain word", key.start_mark)
         if key.value in plain:
-            raise _refused(f"the key {shown(key.value)} stands twice", key.start_mark)
+            raise _refused(f"the key {shown(key.value)} appears twice", key.start_mark)
         merges = key.tag == "tag:yaml.org,2002:merge"
         named = key if merges else yaml.ScalarNode("tag:yaml.org,2002:str", key.value, key.start_mark, key.end_mark)
         plain[key.value] = named, value
@@ -186,7 +186,7 @@ def _with_plain_keys(pairs: list[tuple[yaml.Node, yaml.Node]]) -> list[tuple[yam
 def _check_plain(node: yaml.ScalarNode) -> None:
     if re.fullmatch(r"[-+]?0[0-7_]+|.*:.*", node.value):
         number = node.value[:MOST_DIGITS]
-        message = f"{number} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
+        message = f"{number} is octal or a time in YAML, not a plain number; write it without a leading zero, or in quotes"
         raise _refused(message, node.start_mark)
 
 

@@ -1,8 +1,7 @@
 """The two locks of a sweep: one process at a time launches it, and one scores it.
 
-The kernel lets go of a lock when its process dies. On a file system without flock, as some of Lustre, filelock marks what is
-held by the lock's file alone: what a dead process of this machine left is removed by the next one, that of another has to be
-by hand.
+The kernel releases a dead process's lock. Without flock, as on some Lustre mounts, filelock uses the file alone: the next
+process removes one left by a dead process of this machine; others must be removed by hand.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from study.store.records import timestamp
 from study.store.sweep_folder import LockFiles
 
 LOCK_SECONDS = 1.0
-"""How long to wait for a lock, which `is_held` takes for an instant to test it."""
+"""How long to wait for a lock, which `is_held` takes for an instant."""
 
 
 @contextmanager
 def held(files: LockFiles) -> Iterator[None]:
-    """Hold a lock of a sweep; raises InputError naming the holder where another process has it.
+    """Hold a lock of a sweep; raises InputError naming another holder.
 
-    Folders that were made for it, and in which nothing was written meanwhile, are removed again.
+    Folders created for it are removed again if otherwise empty.
     """
     lock, folder = FileLock(files.lock_file, timeout=LOCK_SECONDS), files.folder
-    made = [path for path in (folder, *folder.parents) if not is_there(path)]
+    created = [path for path in (folder, *folder.parents) if not is_there(path)]
     try:
         _acquire(lock, files)
     except Timeout:
@@ -45,26 +44,26 @@ def held(files: LockFiles) -> Iterator[None]:
             remedy += f"; if it has died, remove {files.lock_file}"
         raise InputError.at(str(folder), f"is being {files.what} by {who}; {remedy}") from None
     except OSError as error:
-        what = "locked" if error.errno == errno.ENOLCK else "written"  # as on NFS whose lock service does not run
+        what = "locked" if error.errno == errno.ENOLCK else "written"  # as on NFS without a lock service
         raise InputError.at(str(folder), f"cannot be {what}: {error.strerror}; use a folder that can be {what}") from None
     try:
-        files.stop_file.unlink(missing_ok=True)  # left for a holder that was killed; who sees this one may order it to stop
+        files.stop_file.unlink(missing_ok=True)  # left for a killed holder
         holder = {"pid": os.getpid(), "hostname": platform.node(), "since": timestamp()}
         write_atomically(files.holder_file, json.dumps(holder).encode())
         yield
     finally:
         for file in (files.holder_file, files.stop_file):
             file.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody else has use for a folder, or has removed one
-            if made and [*folder.iterdir()] == [files.lock_file]:
+        with suppress(OSError):  # another process uses a folder or has removed it
+            if created and [*folder.iterdir()] == [files.lock_file]:
                 files.lock_file.unlink()
-                for path in made:
+                for path in created:
                     path.rmdir()
         lock.release()
 
 
 def _acquire(lock: FileLock, files: LockFiles) -> None:
-    """Acquire the lock on the file that exists: the last holder may have removed its file with the folder."""
+    """Acquire the lock on the existing file: the last holder may have removed its file."""
     while True:
         files.folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -74,7 +73,7 @@ def _acquire(lock: FileLock, files: LockFiles) -> None:
 
 
 def is_held(files: LockFiles) -> bool:
-    """Whether a process holds a lock of a sweep now."""
+    """Whether any process holds the lock."""
     if (locked := is_locked(files.lock_file)) is not None:
         return locked
     try:

@@ -1,4 +1,4 @@
-"""The rows of a metrics.jsonl, one JSON object a line; a line that a kill has torn is no row yet."""
+"""The rows of a metrics.jsonl, one JSON object a line; a torn line is not yet a row."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from study.base.durable_files import json_value
 from study.base.errors import InputError, shown
 
 TAIL_BYTES = 4096
-"""The bytes that are read from the end of a file for its newest rows."""
+"""The bytes read from the end of a file for its newest rows."""
 
 
 def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Each line from here on with its row, in order; a torn line ends them.
+    """Yield each line with its row, up to a torn line, numbered after `lines_before`.
 
-    `lines_before` are those that end before. Raises InputError at a whole line that is no row, with the place of the file and
-    the number of the line.
+    Raises InputError, with file and line number, for an invalid line.
     """
     for number, line in enumerate(lines, lines_before + 1):
         if not line.endswith(b"\n"):
@@ -27,9 +26,9 @@ def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[t
 
 
 class Rows:
-    """The rows of a growing file of JSON lines, each once; a line without its end is left until it has one.
+    """The rows of a growing file, each once, without a torn last line.
 
-    `opened` opens the file, or an empty one where there is none yet; `place` names it in messages.
+    `opened` opens the file, empty if missing; `place` names it.
     """
 
     def __init__(self, opened: Callable[[], BinaryIO], place: str) -> None:
@@ -51,7 +50,7 @@ class Rows:
                 yield row
 
     def rewritten(self) -> bool:
-        """Whether the last row has moved, as when a resumed run drops rows that it will repeat."""
+        """Whether the last row has moved, as when a resumed run drops rows to repeat."""
         if not self._last:
             return False
         with self._opened() as lines:
@@ -60,7 +59,7 @@ class Rows:
 
 
 def size_of(file: Path) -> int:
-    """The size of a file in bytes, 0 if it does not exist."""
+    """The size of a file in bytes, 0 if missing."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -68,7 +67,7 @@ def size_of(file: Path) -> int:
 
 
 def newest_rows(lines: BinaryIO, place: str) -> list[dict[str, Any]]:
-    """The last rows, some ten, read from the end of the file."""
+    """About the last ten rows."""
     start = max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES)
     lines.seek(start)
     tail = lines.read().split(b"\n")[1 if start else 0 : -1]
@@ -76,7 +75,7 @@ def newest_rows(lines: BinaryIO, place: str) -> list[dict[str, Any]]:
 
 
 def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The newest value of each metric in rows that are in order."""
+    """The newest value of each metric in ordered rows."""
     values: dict[str, Any] = {}
     for row in rows:
         values |= row
@@ -84,14 +83,14 @@ def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _row(line: bytes, place: str) -> dict[str, Any]:
-    """Parse a line of metrics.jsonl; raises InputError at the place if it is no row."""
+    """Parse a line; raises InputError if invalid."""
     why = ""
     try:
         if isinstance(row := json_value(line), dict):
             odd = [key for key, value in row.items() if type(value) not in (int, float)]
             if not odd:
                 return row
-            why = f" ({odd[0]} is {shown(row[odd[0]])}, no number)"
+            why = f" ({odd[0]} is {shown(row[odd[0]])}, not a number)"
     except ValueError as error:
         why = f" ({error})"
-    raise InputError.at(place, f"is no row of metrics{why}, and nothing but that line is lost without it: take it out")
+    raise InputError.at(place, f"is not a row of metrics{why}; remove that line, nothing else is lost")

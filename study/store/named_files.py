@@ -1,4 +1,4 @@
-"""Named files of a folder, and how models, reasons, arrays and tables are read and written."""
+"""Named files, and how models, reasons, arrays and tables are read and written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 _NPY_HEADER_BYTES = 128
-"""Of a vector: the header is padded to a multiple of 64 bytes, and no length of a vector takes more."""
+"""The header size of a vector: a multiple of 64 bytes, and no vector's length needs more than 128."""
 
 
 class Folder:
@@ -40,7 +40,7 @@ class Inside:
 
 
 def parsed(content: bytes | None, place: str, model: type[ModelT], remedy: str) -> ModelT | None:
-    """Parse a model from JSON, None if there is no text; raises InputError with place and remedy."""
+    """Parse a model from JSON, None without content; raises InputError with place and remedy."""
     values = json_in(content, place, dict, remedy)
     try:
         return None if values is None else model.parse(values, place=place)
@@ -50,52 +50,52 @@ def parsed(content: bytes | None, place: str, model: type[ModelT], remedy: str) 
 
 
 def array_content(values: NDArray[np.generic]) -> bytes:
-    """An array as NumPy saves it."""
+    """An array in NumPy's file format."""
     buffer = io.BytesIO()
     np.save(buffer, values, allow_pickle=False)
     return buffer.getvalue()
 
 
 def array_in(content: bytes, kind: type[ScalarT]) -> NDArray[ScalarT]:
-    """The vector of numbers of one kind that NumPy saved as this content.
+    """The vector in a NumPy file; raises ValueError for other content.
 
-    Raises ValueError for any other content. `np.load` reads Python from the header, and a flipped bit makes it raise anything.
+    `np.load` parses the header as Python, so a flipped bit can raise anything.
     """
     values = np.frombuffer(content[_NPY_HEADER_BYTES:], kind)
     if array_content(values) != content:
-        raise ValueError(f"no vector of {kind.__name__}")
+        raise ValueError(f"not a vector of {kind.__name__}")
     return values
 
 
 def file_once(file: Path, record: Strict) -> bool:
-    """Link a record into place; False if one exists already, which stays."""
+    """Link a record into place; False if one exists, which stays."""
     return write_once(file, record.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
 
 
 def reason_in(file: Path, remedy: str) -> str | None:
-    """The reason in a file, None if there is none; raises InputError with the remedy if it is damaged."""
+    """The reason in a file, None if missing; raises InputError with the remedy."""
     values = json_of(file, dict, remedy)
     if values is not None and "reason" not in values:
-        raise InputError.at(str(file), f"is damaged: it gives no reason; {remedy}")
+        raise InputError.at(str(file), f"is damaged: it has no reason; {remedy}")
     return None if values is None else str(values["reason"])
 
 
 def read_parquet(file: Path, remedy: str) -> pd.DataFrame:
-    """Read a Parquet file; raises InputError with the remedy if it is missing or damaged."""
+    """Read a Parquet file; raises InputError with the remedy if missing or damaged."""
     import pandas as pd
 
     if (content := content_of(file)) is None:
         raise InputError.at(str(file), f"does not exist; {remedy}")
     try:
         return pd.read_parquet(io.BytesIO(content))
-    except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's, of damage at any place
+    except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's errors for damaged files
         raise InputError.at(
             str(file), f"cannot be read as parquet: {' '.join(str(error).split())[:200].rstrip('.')}; {remedy}"
         ) from None
 
 
 def write_table(file: Path, table: pd.DataFrame) -> None:
-    """Write a table as Parquet, and as CSV beside it, each atomically."""
+    """Write a table as Parquet and CSV, each atomically."""
     contents = {file: table.to_parquet(None, index=False), file.with_suffix(".csv"): table.to_csv(index=False).encode()}
     for path, content in contents.items():
         write_atomically(path, content)

@@ -1,10 +1,10 @@
-"""Who owns a run or a score: a lock on one machine, a lease across machines, and a fence against former owners.
+"""Ownership of a run or a score: a lock on one machine, a lease across machines, and a fence against former owners.
 
-An attempt owns its work until a later attempt exists. On one machine the kernel's lock, released when its process dies,
-decides who may begin the next attempt. A stopped process keeps its lock, and some network file systems have none, so every
-owner also renews a lease by writing a growing number. A waiting process watches that number by its own clock; clocks of two
-machines are never compared. After LEASE_SECONDS without change the owner counts as gone, and the next attempt begins. If the
-old owner wakes, it finds that attempt before its next write, and writes nothing more.
+An attempt owns its work until a later one exists. On one machine the kernel's lock, released when its process dies, decides who
+may start the next attempt. A stopped process keeps its lock, and some network file systems have none, so every owner also
+renews a lease by writing a growing number. Waiting processes watch that number by their own clocks; clocks of two machines are
+never compared. After LEASE_SECONDS without change the owner counts as dead, and the next attempt starts. If the old owner
+wakes, it finds that attempt before its next write and stops writing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LEASE_SECONDS = 30.0
 """How long a lease lasts without renewal; a few renewals may fail."""
 
 HUNG_AFTER = "STUDY_HUNG_AFTER"
-"""The environment variable of the time that a run may take no step, such as 10min."""
+"""The environment variable for the longest time without a step, such as 10min."""
 
 HANG_SECONDS = 600.0
-"""How long training may take no step by default: longer than compiling or the slowest step."""
+"""The default longest time without a step: longer than compiling or the slowest step."""
 
 POLL_SECONDS = 0.1
 
@@ -44,7 +44,7 @@ UNLOCKED = "has no lock"
 
 
 class Fenced(Exception):
-    """A later attempt owns the work; this one may not write any more."""
+    """A later attempt owns the work; this one must not write."""
 
 
 class Held(InputError):
@@ -53,7 +53,7 @@ class Held(InputError):
 
 @dataclass(frozen=True)
 class Pulse:
-    """The latest attempt, its process, and how often it has renewed its lease; `beats` is ENDED once it is given back."""
+    """The latest attempt, its process and its renewals; `beats` is ENDED after release."""
 
     attempt: int
     beats: str
@@ -62,12 +62,12 @@ class Pulse:
 
     @property
     def ended(self) -> bool:
-        """Whether the attempt gave the work back."""
+        """Whether the attempt released the work."""
         return self.beats == ENDED
 
 
 class Attempt:
-    """One start of the process of a run or a score, and its right to write into the folder."""
+    """One start of a run's or score's process, and its right to write."""
 
     def __init__(self, folder: WorkFolder, number: int, started_at: str) -> None:
         self.folder, self.number, self.started_at = folder, number, started_at
@@ -75,19 +75,19 @@ class Attempt:
 
     @classmethod
     def begin(cls, folder: WorkFolder, locked: bool = True) -> Attempt:
-        """The next attempt: from now on every earlier one is fenced.
+        """Start the next attempt, which fences all earlier ones.
 
-        One that could not get the lock names no machine, so that nobody takes a free lock for a dead owner.
+        Without a lock it names no machine, so that a free lock never means a dead owner.
         """
         started_at = timestamp()
-        place = {"hostname": platform.node(), "machine": machine() if locked else UNLOCKED}
-        details = {"pid": os.getpid(), "started_at": started_at} | place | _scheduled()
+        host = {"hostname": platform.node(), "machine": machine() if locked else UNLOCKED}
+        details = {"pid": os.getpid(), "started_at": started_at} | host | _scheduled()
         return cls(folder, retry_write(lambda: folder.claim_attempt(details)), started_at)
 
     def check(self) -> None:
         """Raise Fenced if a later attempt owns the work; call it before every write.
 
-        Raises FileNotFoundError if the folder was moved or removed: a write would create it again.
+        Raises FileNotFoundError if the folder, which a write would create again, is gone.
         """
         if is_there(self.folder.attempt_file(self.number + 1)):
             raise Fenced(f"attempt {self.number + 1} has taken the {self.folder.work} over from attempt {self.number}")
@@ -95,7 +95,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def renewed(self) -> Iterator[None]:
-        """Renew the lease in a thread while the block runs, then give it back."""
+        """Renew the lease in a thread during the block, then release it."""
         thread = threading.Thread(target=self._renew, daemon=True, name="lease")
         thread.start()
         try:
@@ -112,7 +112,7 @@ class Attempt:
             self._beat(str(beats))
 
     def _beat(self, beats: str) -> None:
-        """Renew the lease; an OSError counts as a missed renewal."""
+        """Renew the lease; an OSError is a missed renewal."""
         file = _beat_file(self.folder, self.number)
         temporary = file.with_suffix(".tmp")
         with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ class Attempt:
 
 @contextlib.contextmanager
 def work_lock(folder: WorkFolder) -> Iterator[bool]:
-    """Wait until nobody owns the work, and take its lock; yields whether the file system has locks.
+    """Wait for the work and lock it; yields whether the file system has locks.
 
     Raises Held if another process keeps it.
     """
@@ -135,7 +135,7 @@ def work_lock(folder: WorkFolder) -> Iterator[bool]:
 
 
 def _await(folder: WorkFolder, lock: int) -> bool:
-    watch, begun = Watch(folder), time.monotonic()
+    watch, started = Watch(folder), time.monotonic()
     while True:
         locked, pulse = _try_lock(lock), watch.look()
         if locked is not False and (pulse is None or pulse.ended):
@@ -144,14 +144,14 @@ def _await(folder: WorkFolder, lock: int) -> bool:
             return True
         if watch.silent:
             return locked is True
-        if time.monotonic() - begun > LEASE_SECONDS:
+        if time.monotonic() - started > LEASE_SECONDS:
             who = pulse.who if pulse else "another process"
             raise Held.at(str(folder.path), f"is being {folder.done} by {who}; wait for it or stop it")
         time.sleep(POLL_SECONDS)
 
 
 def _try_lock(lock: int, kind: int = fcntl.LOCK_EX) -> bool | None:
-    """Whether this process got the lock; None on a file system without locks, where the lease decides."""
+    """Whether this process got the lock; None without locks."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -162,7 +162,7 @@ def _try_lock(lock: int, kind: int = fcntl.LOCK_EX) -> bool | None:
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether a process holds this lock now, None on a file system that has no locks; needs no more than the right to read."""
+    """Whether a process holds this lock, None without locks; needs only read access."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
@@ -175,24 +175,24 @@ def is_locked(path: Path) -> bool | None:
 
 
 class Watch:
-    """The owner of a run or score, watched by the watcher's own clock."""
+    """The owner of work, watched by the watcher's own clock."""
 
     def __init__(self, folder: WorkFolder) -> None:
         self.folder, self._pulse, self._changed = folder, pulse_of(folder), time.monotonic()
 
     def look(self) -> Pulse | None:
-        """The run's pulse now."""
+        """The current pulse."""
         if (pulse := pulse_of(self.folder)) != self._pulse:
             self._pulse, self._changed = pulse, time.monotonic()
         return pulse
 
     @property
     def silent(self) -> bool:
-        """Whether the pulse has not changed for the length of a lease while watched."""
+        """Whether the pulse has not changed for a lease while watched."""
         return time.monotonic() - self._changed > LEASE_SECONDS
 
     def holder(self) -> str | None:
-        """The owner, None if there is none or it fell silent."""
+        """The owner, None without one or if silent."""
         pulse = self.look()
         if pulse is None or pulse.ended or self.silent:
             return None
@@ -206,7 +206,7 @@ class Watches:
         self._watches: dict[Path, Watch] = {}
 
     def holder(self, folder: WorkFolder) -> str | None:
-        """The owning process, None if there is none."""
+        """The owner, None if there is none."""
         watch = self._watches.get(folder.path) or Watch(folder)
         who = watch.holder()
         if who is not None or watch.silent:
@@ -217,7 +217,7 @@ class Watches:
 
 
 def has_owner(folder: WorkFolder) -> bool:
-    """Whether a process owns the work: by its lock on this machine, or by its lease elsewhere."""
+    """Whether a process owns the work: by lock on this machine, by lease elsewhere."""
     if is_locked(folder.lock_file):
         return True
     pulse, since = pulse_of(folder), seconds_since_beat(folder)
@@ -226,9 +226,9 @@ def has_owner(folder: WorkFolder) -> bool:
 
 
 def seconds_since_beat(folder: WorkFolder) -> float | None:
-    """The age of the latest lease by file times and this machine's clock, None if there is no attempt.
+    """The age of the latest lease by file times and this machine's clock, None without attempts.
 
-    For display; a Watch, which compares no clocks, decides who may begin the next attempt.
+    For display only: a Watch, which compares no clocks, decides who starts next.
     """
     number = folder.attempts()
     beaten = seconds_since_write(_beat_file(folder, number))
@@ -236,7 +236,7 @@ def seconds_since_beat(folder: WorkFolder) -> float | None:
 
 
 def seconds_since_write(file: Path) -> float | None:
-    """The age of a file by its time and this machine's clock, None if it does not exist."""
+    """The age of a file by this machine's clock, None if missing."""
     try:
         return max(0.0, time.time() - file.stat().st_mtime)
     except FileNotFoundError:
@@ -244,7 +244,7 @@ def seconds_since_write(file: Path) -> float | None:
 
 
 def pulse_of(folder: WorkFolder) -> Pulse | None:
-    """The pulse of the latest attempt, None if there is none."""
+    """The latest attempt's pulse, None without attempts."""
     number = folder.attempts()
     if not number:
         return None
@@ -255,13 +255,13 @@ def pulse_of(folder: WorkFolder) -> Pulse | None:
 
 
 def hang_seconds() -> float:
-    """The time without a step after which a run is HUNG."""
-    asked = os.environ.get(HUNG_AFTER)
-    return HANG_SECONDS if asked is None else read_seconds(HUNG_AFTER, asked)
+    """The time without a step that makes a run HUNG."""
+    limit = os.environ.get(HUNG_AFTER)
+    return HANG_SECONDS if limit is None else read_seconds(HUNG_AFTER, limit)
 
 
 def machine() -> str:
-    """An id of this machine, inside which processes see each other's locks: the kernel's boot id, or the host name."""
+    """An id of this machine, within which locks are visible: the kernel's boot id, or the host name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -269,7 +269,7 @@ def machine() -> str:
 
 
 def _scheduled() -> dict[str, str]:
-    """The job and node of a scheduler, if this process has one."""
+    """The scheduler's job and node, if any."""
     names = {"slurm_job": "SLURM_JOB_ID", "slurm_node": "SLURMD_NODENAME"}
     return {name: os.environ[variable] for name, variable in names.items() if variable in os.environ}
 

@@ -1,17 +1,16 @@
-"""A packed sweep: the files of its run folders in a few tables, read behind the same names.
+"""A packed sweep: the files of its run folders in a few tables, read under the same names.
 
-results/<sweep>/packed/<number>/    the highest number counts; there are two only while one replaces the other
+results/<sweep>/packed/<number>/    the highest number counts; there are two only during replacement
     manifest.json                   the version of the format, and the SHA-256 of each table
-    records.jsonl.gz                the records of the runs, one a line
-    scores.jsonl.gz                 the records of downstream scores
-    attempts.jsonl.gz               who started each run, where and when; score_attempts.jsonl.gz the same of scores
-    curves.parquet                  the rows of each run's metrics.jsonl; score_curves.parquet the same of scores
+    records.jsonl.gz                run records, one a line
+    scores.jsonl.gz                 downstream score records
+    attempts.jsonl.gz               the process, machine and time of each start; score_attempts.jsonl.gz: the same of scores
+    curves.parquet                  the rows of each metrics.jsonl; score_curves.parquet: the same of scores
     validation_losses.parquet       a vector a run
-    files.parquet                   every other file, as it stands: configurations, orders, trunks, past attempts
+    files.parquet                   every other file verbatim: configurations, orders, trunks, past attempts
 
-A table is read at its first use, and refused if its SHA-256 is not that of the manifest. Files of a run folder take precedence
-over a pack: a half-removed folder is still whole, an exclusion can be written beside a packed run, and later runs lie beside
-the pack.
+A table is read on first use; its SHA-256 must match. Files of a run folder take precedence over a pack, so half-removed folders
+stay whole, packed runs can be excluded, and later runs lie beside the pack.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from study.store.named_files import parsed
 from study.store.packed_tables import FILES, RECORDS, TABLES, Entries, PackedTable
 
 PACKED = "packed"
-"""The folder of the packs of a sweep."""
+"""The folder of a sweep's packs."""
 
 MANIFEST = "manifest.json"
 
@@ -38,20 +37,20 @@ FORMAT = 1
 """The version of the format that is written, and the only one that is read."""
 
 KEPT_OPEN = 32
-"""So many packs stay in memory, for a dashboard that reads the same sweeps again and again."""
+"""The number of packs kept in memory, for dashboards that read the same sweeps repeatedly."""
 
 RESTORE = "restore it from a copy of the sweep, such as a backup or git checkout"
 
 
 class Manifest(Strict):
-    """What a pack consists of: the SHA-256 of each table by its file's name."""
+    """The SHA-256 of each table by its file's name."""
 
     format: int
     sha256: dict[str, str]
 
 
 class Packed:
-    """One pack; a name is the path of a file below `runs/`."""
+    """One pack; names are file paths below `runs/`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,12 +58,12 @@ class Packed:
         self._folders: dict[PackedTable, dict[str, set[str]]] = {}
 
     def content(self, name: str) -> bytes | None:
-        """What a file held, byte for byte, None where the pack has none of this name."""
+        """A file's exact content, None if not packed."""
         entries = self._holding(name)
         return None if entries is None else entries.content(name)
 
     def json(self, name: str) -> bytes | None:
-        """The JSON value that a file held, perhaps with other white space, None where the pack has no such file."""
+        """A file's JSON value, perhaps with other white space, None if not packed."""
         entries = self._holding(name)
         return None if entries is None else entries.json(name)
 
@@ -72,31 +71,30 @@ class Packed:
         return self._holding(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        """The names of all files."""
+        """Yield the names of all files."""
         for table in TABLES:
             if (entries := self._read(table)) is not None:
                 yield from entries.names
 
     def names_in(self, folder: str) -> set[str]:
-        """The names of files and folders that lie in a folder below `runs/`."""
+        """The names in a folder below `runs/`."""
         below = (self._by_folder(table) for table in TABLES if table.may_hold_below(folder))
         return set[str]().union(*(names.get(folder, ()) for names in below))
 
     @cached_property
     def run_ids(self) -> frozenset[str]:
-        """The ids of the runs, all of which have a record: in FILES where no version of the workbench writes it so."""
+        """The run ids; each has a record, in FILES if not reproducible."""
         entries = filter(None, map(self._read, (RECORDS, FILES)))
         return frozenset(name.partition("/")[0] for each in entries for name in each.names if RECORDS.takes(name))
 
     def _by_folder(self, table: PackedTable) -> dict[str, set[str]]:
-        """The names that lie in each folder, of the files of a table."""
         if table not in self._folders:
             folders: dict[str, set[str]] = defaultdict(set)
             for name in () if (entries := self._read(table)) is None else entries.names:
-                place = name
-                while place:
-                    place, _, last = place.rpartition("/")
-                    folders[place].add(last)
+                path = name
+                while path:
+                    path, _, last = path.rpartition("/")
+                    folders[path].add(last)
             self._folders[table] = folders
         return self._folders[table]
 
@@ -108,7 +106,7 @@ class Packed:
         return None
 
     def _read(self, table: PackedTable) -> Entries | None:
-        """A table, None where the pack has none of its kind; raises InputError where it is gone or damaged."""
+        """A table, None if the pack lacks it; raises InputError if missing or damaged."""
         if table not in self._entries:
             self._entries[table] = self._decoded(table)
         return self._entries[table]
@@ -118,7 +116,7 @@ class Packed:
             return None
         file = self.path / table.file
         if (content := content_of(file)) is None:
-            raise InputError.at(str(file), f"does not exist, and {MANIFEST} beside it names it; {RESTORE}")
+            raise InputError.at(str(file), f"does not exist, but {MANIFEST} beside it lists it; {RESTORE}")
         if hashlib.sha256(content).hexdigest() != expected:
             raise InputError.at(str(file), f"is damaged: its SHA-256 is not the one in {MANIFEST} beside it; {RESTORE}")
         return table.decode(content)
@@ -129,13 +127,13 @@ class Packed:
         if (manifest := parsed(content_of(file), str(file), Manifest, RESTORE)) is None:
             raise InputError.at(str(file), f"does not exist, and the pack cannot be read without it; {RESTORE}")
         if manifest.format != FORMAT:
-            message = f"has format {manifest.format}, where this version of the workbench reads {FORMAT}"
+            message = f"has format {manifest.format}, but this version of the workbench reads {FORMAT}"
             raise InputError.at(str(file), f"{message}; read it with the version that wrote it")
         return manifest
 
 
 def pack_of(sweep: Path) -> Packed | None:
-    """The pack of the sweep in a folder, None where it has none."""
+    """The pack of a sweep, None if there is none."""
     folder = os.path.join(sweep, PACKED)
     try:
         status = os.stat(folder)
@@ -146,11 +144,11 @@ def pack_of(sweep: Path) -> Packed | None:
 
 @lru_cache(KEPT_OPEN)
 def _newest(folder: str, *_: int) -> Packed | None:
-    """The newest pack in a folder, which is looked at anew when a pack has come or gone, by its inode and its time."""
+    """The newest pack, cached until the folder's inode or time changes."""
     numbers = pack_numbers(Path(folder))
     return Packed(Path(folder, str(numbers[-1]))) if numbers else None
 
 
 def pack_numbers(folder: Path) -> list[int]:
-    """The numbers of the packs in a folder, in order."""
+    """The sorted numbers of the packs in a folder."""
     return sorted(int(name) for name in names_in(folder) if name.isdecimal())

@@ -1,7 +1,7 @@
-"""The tables of a packed sweep: each keeps the files of one kind and gives every one of them back byte for byte.
+"""The tables of a packed sweep: each keeps files of one kind and returns them byte for byte.
 
-A file is named by its path below `runs/`, as `05bb558dd9e5a570/record.json`. What a table could not give back byte for byte,
-as metrics that a kill has torn or a person has edited, goes into FILES as it stands.
+A file is named by its path below `runs/`, as `05bb558dd9e5a570/record.json`. One that a table cannot reproduce, such as torn or
+edited metrics, goes into FILES verbatim.
 """
 
 from __future__ import annotations
@@ -23,28 +23,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ZSTD_LEVEL = 9
-"""Of Parquet; the highest level writes a thirtieth less in ten times the time."""
+"""The level for Parquet; the highest saves a thirtieth in ten times the time."""
 
 
 class Entries(ABC):
-    """The files that a table holds, which are made again one at a time."""
+    """The files in a table, rebuilt one at a time."""
 
     names: Collection[str]
 
     @abstractmethod
     def content(self, name: str) -> bytes:
-        """What the file of this name held, byte for byte."""
+        """The exact content of this file."""
 
     def json(self, name: str) -> bytes:
-        """The same JSON value as `content`, perhaps with other white space, where that is quicker."""
+        """The JSON value of `content`, perhaps with other white space, if quicker."""
         return self.content(name)
 
 
 class PackedTable(ABC):
-    """A file of a pack, and which files of the run folders it is for.
-
-    `template` is their path below `runs/`, with the name of a key column in braces where paths differ.
-    """
+    """A file of a pack; `template` is the path below `runs/` of files in it, with key columns in braces."""
 
     def __init__(self, file: str, template: str) -> None:
         self.file, self.template = file, template
@@ -53,18 +50,18 @@ class PackedTable(ABC):
         self._pattern = re.compile("/".join(r"([\w.-]+)" if part.startswith("{") else re.escape(part) for part in self._parts))
 
     def takes(self, name: str) -> bool:
-        """Whether a file of this name belongs here."""
+        """Whether this file belongs here."""
         return self._pattern.fullmatch(name) is not None
 
     def may_hold_below(self, folder: str) -> bool:
         """Whether files in this folder may belong here."""
         parts = folder.split("/")
         return len(parts) < len(self._parts) and all(
-            here.startswith("{") or here == there for here, there in zip(self._parts, parts, strict=False)
+            own.startswith("{") or own == part for own, part in zip(self._parts, parts, strict=False)
         )
 
     def encode_all(self, names: Iterable[str], contents: Mapping[str, bytes]) -> tuple[bytes, tuple[str, ...]]:
-        """The table of these files, and the names of those that it holds: all that it gives back byte for byte."""
+        """The table of these files, and the names that it reproduces."""
         names = [name for name in names if self.takes(name) and self.reads(contents[name])]
         while names:
             table = self.encode((name, contents[name]) for name in names)
@@ -77,36 +74,34 @@ class PackedTable(ABC):
 
     @abstractmethod
     def reads(self, content: bytes) -> bool:
-        """Whether a file is of the kind that the table is for."""
+        """Whether a file has the table's format."""
 
     @abstractmethod
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
-        """The table of files that it reads, each a name and a content."""
+        """The table of these names and contents."""
 
     @abstractmethod
     def decode(self, table: bytes) -> Entries:
         """The files in a table."""
 
     def _keys_of(self, name: str) -> tuple[str, ...]:
-        """The values of the key columns that a name stands for."""
         match = self._pattern.fullmatch(name)
         assert match is not None
         return match.groups()
 
     def _name_of(self, keys: Iterable[str]) -> str:
-        """The name that values of the key columns stand for."""
         return self.template.format(**dict(zip(self.keys, keys, strict=True)))
 
 
 class JsonLines(PackedTable):
-    """JSON objects, one a line, gzipped: `file`, the name, and then the keys of the object. `end` ends each file."""
+    """JSON objects, one a line, gzipped: `file`, the name, then their keys. `end` ends each file."""
 
     def __init__(self, file: str, template: str, end: bytes) -> None:
         super().__init__(file, template)
         self._end = end
 
     def reads(self, content: bytes) -> bool:
-        """Whether a file holds a JSON object with any key."""
+        """Whether a file is a nonempty JSON object."""
         try:
             values = from_json(content)
         except ValueError:
@@ -119,7 +114,7 @@ class JsonLines(PackedTable):
         return gzip.compress(b"".join(lines), mtime=0)
 
     def decode(self, table: bytes) -> Entries:
-        """The lines, which are parsed when they are asked for."""
+        """The lines, parsed on request."""
         lines = {}
         for line in gzip.decompress(table).splitlines():
             named, _, rest = line.partition(b'",')
@@ -137,25 +132,25 @@ class _JsonEntries(Entries):
         return to_json(from_json(self._lines[name]), indent=1) + self._end
 
     def json(self, name: str) -> bytes:
-        """The object in one line."""
+        """The object on one line."""
         return self._lines[name]
 
 
 class MetricRows(PackedTable):
-    """Parquet with a row for each line of a metrics.jsonl: the key columns, and a column of float64 a metric.
+    """Parquet with a row for each line of a metrics.jsonl: key columns, and a float64 column a metric.
 
-    What a line does not tell is null. Whole numbers are written without a point, as by study.training.metrics_log.
+    Missing values are null. Whole numbers have no point, as in study.training.metrics_log.
     """
 
     def reads(self, content: bytes) -> bool:
-        """Whether a file holds rows of finite numbers as the workbench writes them."""
+        """Whether a file holds finite rows as the workbench writes them."""
         try:
             return all(_line({key: float(value) for key, value in _row(line).items()}) == line for line in _lines(content))
         except (ValueError, TypeError, AttributeError, OverflowError):
             return False
 
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
-        """The rows of all files, one file after the other."""
+        """The rows of all files in turn."""
         import pyarrow as pa
 
         tables = []
@@ -172,7 +167,7 @@ class MetricRows(PackedTable):
         return _parquet(table, self.keys, floats=[name for name in table.column_names if name not in self.keys])
 
     def decode(self, table: bytes) -> Entries:
-        """The rows of each file, which are written out when they are asked for."""
+        """The rows of each file, written out on request."""
         import pyarrow.parquet as pq
 
         rows = pq.read_table(io.BytesIO(table), read_dictionary=list(self.keys)).combine_chunks()
@@ -198,10 +193,10 @@ class _RowEntries(Entries):
 
 
 class Losses(PackedTable):
-    """Parquet with a row a run: the key column, and a list of float64, the nats of each validation sequence."""
+    """Parquet with a row a run: the key column, and a float64 list, the nats of each validation sequence."""
 
     def reads(self, content: bytes) -> bool:
-        """Whether a file is a vector of float64 as NumPy saves it."""
+        """Whether a file is a NumPy vector of float64."""
         try:
             array_in(content, np.float64)
         except ValueError:
@@ -224,39 +219,39 @@ class Losses(PackedTable):
         return _parquet(table, (), floats=["losses_nats.list.element"])
 
     def decode(self, table: bytes) -> Entries:
-        """The vectors, which become files when they are asked for."""
+        """The vectors, made into files on request."""
         import pyarrow.parquet as pq
 
         rows = pq.read_table(io.BytesIO(table)).combine_chunks()
         keys = zip(*(rows.column(key).to_pylist() for key in self.keys), strict=True)
-        places = {self._name_of(values): place for place, values in enumerate(keys)}
-        return _LossEntries(rows.column("losses_nats"), places)
+        positions = {self._name_of(values): position for position, values in enumerate(keys)}
+        return _LossEntries(rows.column("losses_nats"), positions)
 
 
 class _LossEntries(Entries):
-    def __init__(self, losses: Any, places: dict[str, int]) -> None:
-        self.names = places.keys()
-        self._losses, self._places = losses, places
+    def __init__(self, losses: Any, positions: dict[str, int]) -> None:
+        self.names = positions.keys()
+        self._losses, self._positions = losses, positions
 
     def content(self, name: str) -> bytes:
-        """The vector as NumPy saves it."""
-        losses: NDArray[np.float64] = self._losses[self._places[name]].values.to_numpy()
+        """The vector in NumPy's file format."""
+        losses: NDArray[np.float64] = self._losses[self._positions[name]].values.to_numpy()
         return array_content(losses)
 
 
 class Verbatim(PackedTable):
-    """Parquet with a row a file: its name, and its content as it stands."""
+    """Parquet with a row a file: its name and content."""
 
     def takes(self, name: str) -> bool:
-        """Whether there is a name: any will do."""
+        """Accept any name."""
         return bool(name)
 
     def may_hold_below(self, folder: str) -> bool:
-        """Whether there is a folder: any may have files here."""
+        """Accept any folder."""
         return bool(folder)
 
     def reads(self, content: bytes) -> bool:
-        """Whether there is a content: any will do."""
+        """Accept any content."""
         return isinstance(content, bytes)
 
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
@@ -280,7 +275,7 @@ class _VerbatimEntries(Entries):
         self._contents = contents
 
     def content(self, name: str) -> bytes:
-        """The content as it stood."""
+        """The stored content."""
         return self._contents[name]
 
 
@@ -294,7 +289,7 @@ LOSSES = Losses("validation_losses.parquet", "{run_id}/validation_losses.npy")
 FILES = Verbatim("files.parquet", "{file}")
 
 TABLES: tuple[PackedTable, ...] = (RECORDS, SCORES, ATTEMPTS, SCORE_ATTEMPTS, CURVES, SCORE_CURVES, LOSSES, FILES)
-"""All tables; a file goes into the first that gives it back, and FILES takes any."""
+"""All tables; a file goes into the first that reproduces it, and FILES takes any."""
 
 
 def _lines(content: bytes) -> list[bytes]:
@@ -307,12 +302,11 @@ def _row(line: bytes) -> dict[str, Any]:
 
 
 def _line(row: Mapping[str, float]) -> bytes:
-    """A row of metrics as it is logged."""
     return json.dumps({key: int(value) if value.is_integer() else value for key, value in row.items()}).encode() + b"\n"
 
 
 def _parquet(table: Any, dictionaries: Collection[str] = (), floats: Collection[str] = ()) -> bytes:
-    """A table as Parquet; floats are split into streams of bytes, which halves them: their high bytes are alike."""
+    """A table as Parquet; byte streams halve floats, whose high bytes are similar."""
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()

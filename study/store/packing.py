@@ -1,12 +1,11 @@
-"""From run folders to a pack and back: at every moment each file lies whole in its run folder, in the pack, or in both.
+"""From run folders to a pack and back; each file is always whole in its run folder, the pack, or both.
 
-A pack is written beside the run folders, read back and compared with them, and put in its place by renaming its folder; only
-then are the run folders removed. Unpacking writes run folders aside, compares them with the pack, renames them into place, and
-removes the pack last. Readers look into a run folder first and then into the pack, so that they miss nothing whenever either is
-killed, and the same command goes on from there.
+A pack is written, read back, compared with the run folders and renamed into place; only then are these removed. Unpacking
+writes run folders elsewhere, compares them with the pack, renames them into place, and removes the pack last. Readers look into
+run folders first, then the pack, so they miss nothing after a kill, and the same command continues.
 
-A pack leaves out weights, checkpoints and the states left for branches, logs, locks, and files that a kill left half written.
-Why a person excludes a run stays in a file of its run folder, where that person can take it back.
+A pack leaves out weights, checkpoints, branch states, logs, locks and half-written files. Exclusions stay in run folders, where
+they can be revoked.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from study.store.packed_tables import SCORES, TABLES
 from study.store.sweep_folder import SweepFolder
 
 MOST_NAMED = 5
-"""So many of the runs are named that keep a sweep from being packed."""
+"""The most unfinished runs that a message names."""
 
 _NEW, _OLD = ".new", ".old"
-"""What is being written, and what is being removed, beside the packs."""
+"""Names beside the packs for what is being written and what is being removed."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """What a pack holds: its runs, their scores and their files; and of how many files and bytes it consists itself."""
+    """The content of a pack, and its own files and bytes."""
 
     path: Path
     runs: int
@@ -50,10 +49,10 @@ class Packing:
 
 @garbage.paused()
 def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
-    """Replace the run folders of a sweep by a pack, together with what an earlier pack holds.
+    """Replace the run folders of a sweep by a pack, together with an earlier pack's content.
 
-    Raises InputError where the sweep is being run or scored, where it has no runs, a run that has not ended or a record that
-    cannot be read, and, without `delete_weights`, where there are weights or checkpoints.
+    Raises InputError if the sweep is being run or scored, has no runs, an unfinished run or an unreadable record, or, without
+    `delete_weights`, weights or checkpoints.
     """
     with held(folder.launching), held(folder.scoring):
         _tidy(folder)
@@ -74,9 +73,9 @@ def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
 
 @garbage.paused()
 def unpack(folder: SweepFolder) -> int:
-    """Write the run folders of a packed sweep, remove its pack, and return how many runs it held.
+    """Write the run folders of a packed sweep, remove its pack, and return the number of runs.
 
-    Raises InputError where the sweep is being run or scored, is not packed, or where its pack is damaged.
+    Raises InputError if the sweep is being run or scored or is not packed, or the pack is damaged.
     """
     with held(folder.launching), held(folder.scoring):
         _tidy(folder)
@@ -87,9 +86,9 @@ def unpack(folder: SweepFolder) -> int:
         for name in names:
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             (aside / name).write_bytes(_content(packed, name))
-        os.sync()  # one for all: a sync of each of so many small files takes minutes
+        os.sync()  # once: syncing each small file takes minutes
         if any((aside / name).read_bytes() != packed.content(name) for name in names):
-            raise InputError.at(str(aside), f"does not read back as it was written, and the pack was left as it is; {_DISK}")
+            raise InputError.at(str(aside), f"differs from what was written; the pack was kept; {_DISK}")
         for run_id in names_in(aside):
             _move(aside / run_id, folder.runs_folder / run_id)
         os.sync()
@@ -99,11 +98,11 @@ def unpack(folder: SweepFolder) -> int:
         return len(packed.run_ids)
 
 
-_DISK = "see whether the disk is in order, then try again"
+_DISK = "check the disk, then try again"
 
 
 class _Files(Mapping[str, bytes]):
-    """The files that a pack is made of, by their paths below `runs/`: some that lie there, and those of the pack before."""
+    """The files of a pack by their paths below `runs/`: loose ones, and the previous pack's."""
 
     def __init__(self, folder: SweepFolder, loose: Iterable[str]) -> None:
         self._runs, self._before, self._loose = folder.runs_folder, folder.packed, frozenset(loose)
@@ -122,23 +121,22 @@ class _Files(Mapping[str, bytes]):
 
 
 def _content(packed: Packed, name: str) -> bytes:
-    """What a file held that a pack has."""
     content = packed.content(name)
     assert content is not None
     return content
 
 
 def _install(folder: SweepFolder, files: _Files) -> None:
-    """Write a pack of these files, read it back, and let it be the newest.
+    """Write a pack of these files, read it back, and make it the newest.
 
-    That its tables give the files back was seen when they were made; that they lie on the disk so is seen by their SHA-256.
+    Encoding checks that tables reproduce the files, SHA-256 what is on disk.
     """
     packs = folder.path / PACKED
     new = packs / _NEW
     try:
         _write(new, files)
         if sorted(Packed(new)) != [*files]:
-            raise InputError.at(str(new), f"does not read back as it was written, and no run folder was removed; {_DISK}")
+            raise InputError.at(str(new), f"differs from what was written; no run folder was removed; {_DISK}")
         os.rename(new, packs / str(1 + max(pack_numbers(packs), default=0)))
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
@@ -148,7 +146,7 @@ def _install(folder: SweepFolder, files: _Files) -> None:
 
 
 def _write(new: Path, files: _Files) -> None:
-    """Write the tables of a pack, each file into the first that gives it back byte for byte, and then the manifest."""
+    """Write the tables, each file into the first that reproduces it, then the manifest."""
     sha256, left = {}, [*files]
     for table in TABLES:
         content, names = table.encode_all(left, files)
@@ -161,7 +159,7 @@ def _write(new: Path, files: _Files) -> None:
 
 
 def _move(run: Path, into: Path) -> None:
-    """Move a run's folder, or the files in it where there is one already, as of a run that is excluded."""
+    """Move a run's folder, or its files if the folder exists, as for an excluded run."""
     if not is_there(into):
         into.parent.mkdir(exist_ok=True)
         os.rename(run, into)
@@ -173,7 +171,7 @@ def _move(run: Path, into: Path) -> None:
 
 
 def _tidy(folder: SweepFolder) -> None:
-    """Remove what a kill left beside the newest pack: what was not finished, and the packs that it replaced."""
+    """Remove unfinished and replaced packs."""
     packs = folder.path / PACKED
     for name in (_NEW, _OLD, *map(str, pack_numbers(packs)[:-1])):
         shutil.rmtree(packs / name, ignore_errors=True)
@@ -182,53 +180,51 @@ def _tidy(folder: SweepFolder) -> None:
 
 
 def _remove(folder: SweepFolder, names: Iterable[str]) -> None:
-    """Remove files of the run folders, and the folders that are empty then."""
+    """Remove files of run folders, and emptied folders."""
     for name in names:
         (folder.runs_folder / name).unlink()
-    for place, _, _ in os.walk(folder.runs_folder, topdown=False):
+    for parent, _, _ in os.walk(folder.runs_folder, topdown=False):
         with suppress(OSError):
-            os.rmdir(place)
+            os.rmdir(parent)
 
 
 def _loose(folder: SweepFolder) -> Iterator[str]:
-    """The files that lie in run folders, by their paths below `runs/`."""
+    """The files in run folders by their paths below `runs/`."""
     for run in folder.runs():
         if is_there(run.path):
             yield from (file.relative_to(folder.runs_folder).as_posix() for file in files_below(run.path))
 
 
 def _is_kept(name: str) -> bool:
-    """Whether a pack keeps a file."""
     last = name.rpartition("/")[2]
     return not (_is_exclusion(name) or _is_of_weights(name) or last == "log.txt" or last.startswith("."))
 
 
 def _is_exclusion(name: str) -> bool:
-    """Whether a file says why a person excludes a run."""
     return name.split("/")[1:] == ["exclusion.json"]
 
 
 def _is_of_weights(name: str) -> bool:
-    """Whether a file holds the state of a model, or lies beside one."""
+    """Whether a file holds or accompanies a model's state."""
     _, *parts = name.split("/")
     return any(part in ("weights.safetensors", "checkpoints") or part.startswith("branch-") for part in parts)
 
 
 def _check_ended(folder: SweepFolder) -> None:
-    """Raise InputError where a run has not ended, or its process has not."""
-    begun = [run.run_id for run in folder.runs() if not run.ended or is_locked(run.lock_file)]
-    if begun:
-        names = ", ".join([*begun[:MOST_NAMED], *(["…"] if len(begun) > MOST_NAMED else [])])
-        remedy = "`study launch` goes on with what the sweep still wants; remove the folders of other runs"
-        raise InputError.at(str(folder.path), f"has {plural(len(begun), 'run')} that did not end ({names}); {remedy}")
+    """Raise InputError if a run or its process continues."""
+    unfinished = [run.run_id for run in folder.runs() if not run.ended or is_locked(run.lock_file)]
+    if unfinished:
+        names = ", ".join([*unfinished[:MOST_NAMED], *(["…"] if len(unfinished) > MOST_NAMED else [])])
+        remedy = "`study launch` continues those that the sweep still wants; remove the folders of others"
+        raise InputError.at(str(folder.path), f"has {plural(len(unfinished), 'unfinished run')} ({names}); {remedy}")
 
 
 def _check_weights(folder: SweepFolder, names: Sequence[str], delete_weights: bool) -> None:
-    """Raise InputError where weights or checkpoints would be lost that nobody gave up."""
+    """Raise InputError if weights or checkpoints would be lost without permission."""
     if names and not delete_weights:
         size = bytes_text(sum((folder.runs_folder / name).stat().st_size for name in names))
         runs = plural(len({name.partition("/")[0] for name in names}), "run")
-        remedy = "move away what is still needed, and give the rest up with --delete-weights"
+        remedy = "move away what is still needed, and delete the rest with --delete-weights"
         raise InputError.at(
             str(folder.path), f"has weights or checkpoints of {runs}, {size}, which a pack does not keep; {remedy}"
         )

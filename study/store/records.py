@@ -1,4 +1,4 @@
-"""The record that a run leaves, and the ledger of many."""
+"""The record of one run, and the ledger of many."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 State = Literal["COMPLETED", "FAILED", "DIVERGED", "HUNG", "OOM", "PRUNED"]
 """How a run ended: COMPLETED reached its target; DIVERGED met a NaN or infinite loss; HUNG took no step for too long; OOM ran
-out of memory; PRUNED was stopped by its search; else FAILED."""
+out of memory; PRUNED was stopped by its search; FAILED is everything else.
+"""
 
 Ending = Literal[State, "PREEMPTED"]
 """How an attempt ended: as its run did, or stopped on request after saving."""
 
 INFORMATIVE_STATES = ("COMPLETED", "DIVERGED")
-"""The states that say something of a run's knobs."""
+"""The states that are informative about a run's knobs."""
 
 RETRIED = ("FAILED", "OOM", "HUNG")
-"""The states that a retry without names takes up; diverged runs would diverge again and must be named."""
+"""The states that a retry without names includes; diverged runs would diverge again and must be named."""
 
 Magnitude = Annotated[float, Field(le=1e39)]
 """A measured number, at most about float32's largest, so that variances and axes exist."""
@@ -39,16 +40,16 @@ Amount = Annotated[Magnitude, Field(ge=0)]
 
 
 READS_ORDER_NATS = 0.05
-"""A run reads word order where its order gain is above this by two standard errors.
+"""A run reads word order if its order gain exceeds this by two standard errors.
 
-Runs of a few million tokens that read none gain −0.001 to 0.001, those that have begun to, 0.16 or more.
+Runs of a few million tokens gain −0.001 to 0.001 without word order, and 0.16 or more once they start to read it.
 """
 
 
 class Environment(Strict):
-    """The environment of a run, which can change the last bits of its numbers and all of its timings.
+    """The environment of a run, which affects its numbers' last bits and all timings.
 
-    `devices` counts those of all `nodes`. With `sharing` above 1, so many runs shared each device, and throughput is a share's.
+    `devices` counts all `nodes`; `sharing` runs shared each device, so throughput is a share's.
     """
 
     hostname: str
@@ -72,23 +73,22 @@ def _measured(speed: object) -> object:
 
 
 class RunRecord(Strict):
-    """The one row that a finished or failed run leaves; what was not reached is None, never zero.
+    """The one row that a finished or failed run leaves; unreached values are None, never zero.
 
-    Fields that earlier versions lack are None in their records. `tokens` were trained on, with the [CLS] of each sequence;
-    `train_tokens` counts the corpus without them. Losses are nats per masked token on the fixed validation set with its fixed
-    masks; `loss_standard_error_nats` is over its sequences, clustered by document, of which there are `validation_documents`.
-    `validation_overlap_share` is the share of validation text in windows of the training text (study.data.overlap).
-    `order_gain_nats` is the rise of the loss, paired by sequence, if visible ordinary tokens are permuted; earlier versions say
-    `stuck_at_unigram` for a loss above 97% of the unigram entropy. `train_flops` and its namesakes are totals over the steps,
-    by the conventions of study.counting.parameters, with a teacher's forward passes. `train_loss_nats` is the mean of what
-    the last steps minimised. `loss_spikes` counts logged training losses far above those before (study.training.filing).
-    `weights_sha256` is of the file of weights. `unknown_share` is the share of [UNK] among the tokens of the train split.
-    `wall_seconds` sums the attempts' training time with validation; `start_seconds` of it passed until each attempt's first
-    step had ended. `tokens_per_second` is of the steps after that (`seconds_per_step`).
+    Fields that earlier versions lack are None. `tokens` were trained on, with each sequence's [CLS]; `train_tokens` counts the
+    corpus without them. Losses are nats per masked token on the fixed validation set and masks; `loss_standard_error_nats` is
+    over its sequences, clustered by its `validation_documents` documents. `validation_overlap_share` is the share of validation
+    text in windows of the training text (study.data.overlap). `order_gain_nats` is the rise of the loss, paired by sequence, if
+    visible ordinary tokens are permuted; earlier versions say `stuck_at_unigram` for a loss above 97% of the unigram entropy.
+    `train_flops` and its namesakes are totals by the conventions of study.counting.parameters, with a teacher's forward passes.
+    `train_loss_nats` is the mean objective of the last steps. `loss_spikes` counts logged training losses far above those
+    before (study.training.filing). `weights_sha256` is of the weights file. `unknown_share` is the share of [UNK] in the train
+    split. `wall_seconds` sums the attempts' training time with validation, `start_seconds` the part until each attempt's first
+    step ended. `tokens_per_second` is of later steps (`seconds_per_step`).
 
-    A run that branched from a `trunk`, a run of the same sweep, after `trunk_step` equals one trained alone but for its cost:
-    it trained on `spent_tokens` itself, in `wall_seconds`, at `tokens_per_second`. A run that began with another's weights
-    lacks `layers_cut` of its layers.
+    A run that branched from a `trunk` of the same sweep after `trunk_step` equals one trained alone except for cost: it trained
+    on `spent_tokens` itself, in `wall_seconds`, at `tokens_per_second`. A run initialised from another's weights lacks
+    `layers_cut` of its layers.
     """
 
     schema_version: Literal[1] = 1
@@ -135,19 +135,19 @@ class RunRecord(Strict):
     finished_at: str
     environment: Environment | None = None
     excluded: str | None = Field(default=None, exclude=True)
-    """Why a person leaves the run out: an annotation beside the record, and no part of it."""
+    """Why a person leaves the run out: an annotation beside the record, not part of it."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         if self.state == "COMPLETED" and self.loss_nats is None:
-            raise ValueError("needs loss_nats, since its state is COMPLETED")
+            raise ValueError("needs loss_nats: its state is COMPLETED")
         if (self.trunk is None) != (self.trunk_step is None):
             raise ValueError("needs trunk and trunk_step together")
         return self
 
     @property
     def spent_share(self) -> float:
-        """The share of its tokens, and so of its FLOPs, that the run trained on itself: below 1 where it has a trunk."""
+        """The share of tokens, and so FLOPs, that the run itself trained on: below 1 with a trunk."""
         return 1.0 if self.spent_tokens is None or not self.tokens else self.spent_tokens / self.tokens
 
     @property
@@ -157,7 +157,7 @@ class RunRecord(Strict):
 
     @property
     def exclusion(self) -> str | None:
-        """Why fits and comparisons leave this run out, None where they do not."""
+        """Why fits and comparisons leave this run out, None if included."""
         if self.excluded is not None:
             return f"excluded: {self.excluded}"
         if self.state != "COMPLETED":
@@ -166,10 +166,9 @@ class RunRecord(Strict):
 
     @property
     def reads_order(self) -> bool | None:
-        """Whether the run reads word order, or is a bag of words (see READS_ORDER_NATS).
+        """Whether the run reads word order or is a bag of words (READS_ORDER_NATS); with no gain, False if `stuck_at_unigram`.
 
-        None where that was not measured, or over too few sequences for an error. A run that an earlier version flagged as stuck
-        at the unigram entropy reads none.
+        None if not measured, or over too few sequences for an error.
         """
         if self.order_gain_nats is None or self.order_gain_standard_error_nats is None:
             return False if self.stuck_at_unigram else None
@@ -177,12 +176,12 @@ class RunRecord(Strict):
 
     @property
     def spike_note(self) -> str | None:
-        """That the training loss spiked, in words; None otherwise."""
+        """A note on spikes of the training loss; None without."""
         return f"its training loss spiked {plural(self.loss_spikes, 'time')}" if self.loss_spikes else None
 
     @property
     def order_note(self) -> str | None:
-        """That the run reads no word order, with its gain, in words; None otherwise."""
+        """A note that the run reads no word order, or None."""
         if self.reads_order is not False:
             return None
         if self.order_gain_nats is None or self.order_gain_standard_error_nats is None:
@@ -191,17 +190,17 @@ class RunRecord(Strict):
 
     @property
     def is_informative(self) -> bool:
-        """Whether the outcome is due to the run's knobs, and no person excludes it."""
+        """Whether the outcome is due to the run's knobs and not excluded."""
         return self.state in INFORMATIVE_STATES and self.excluded is None
 
     @property
     def usable_loss_nats(self) -> float | None:
-        """The loss, None if fits and comparisons leave the run out."""
+        """The loss, None if excluded."""
         return None if self.exclusion is not None else self.loss_nats
 
 
 def seconds_per_step(seconds: float, start_seconds: float | None, steps: float) -> float:
-    """Seconds per step of a run's own steps, without the first if there are more."""
+    """Seconds per own step of a run, without the first if there are more."""
     first = 0 if start_seconds is None or steps <= 1 else 1
     return (seconds - (start_seconds or 0.0) * first) / (steps - first)
 
@@ -234,21 +233,21 @@ FOREIGN = "not part of the sweep as last launched"
 
 
 def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
-    """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.
+    """All records as a table: dotted configuration keys (`architecture.depth`), results by name, missing as missing.
 
-    `cell` is shared by runs that differ only in the `tuned` knobs and the seed. `exclusion` says why fits leave a row out; a
-    run of none of the sweep's `cells`, if it has any, is FOREIGN. `reads_order` says whether a run reads word order, missing if
-    unknown (RunRecord.reads_order). Optional fields have a column if any record has them, and spent tokens if any run has a
-    trunk. Rows are ordered by size, budget, rate and seed, so that equal records give equal bytes.
+    Runs of one `cell` differ only in the `tuned` knobs and the seed. `exclusion` says why fits leave a row out; runs outside
+    `cells`, if given, are FOREIGN. `reads_order` is RunRecord.reads_order. Optional fields have a column if any record has
+    them, spent tokens if any has a trunk. Rows are ordered by size, budget, rate and seed, so that equal records give equal
+    bytes.
     """
     import pandas as pd
 
     rows, cells_by_identity = [], dict[tuple[str, str], str]()
     ordered = any(record.reads_order is not None for record in records)
-    untold = {name for name in OPTIONAL_COLUMNS if all(getattr(record, name) is None for record in records)}
-    unshown = {*NO_COLUMNS, *untold, *(["spent_tokens"] if "trunk" in untold else [])}
+    unrecorded = {name for name in OPTIONAL_COLUMNS if all(getattr(record, name) is None for record in records)}
+    omitted = {*NO_COLUMNS, *unrecorded, *(["spent_tokens"] if "trunk" in unrecorded else [])}
     for record in sorted(records, key=lambda record: record.run_id):
-        values = record.model_dump(mode="json", exclude=unshown)
+        values = record.model_dump(mode="json", exclude=omitted)
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
         identity = record.config.identity((*tuned, "seed")), record.data_fingerprint
         if identity not in cells_by_identity:
@@ -274,36 +273,36 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
 
 def fill_left_out(table: pd.DataFrame) -> pd.DataFrame:
-    """Fill in the values that configurations leave out at their defaults."""
-    message = [name for name in Masking.model_fields if f"{TRAINING_MASKS}{name}" in table]
-    as_validated = {f"{TRAINING_MASKS}{name}": table[f"masking.{name}"] for name in message}
+    """Fill in values that configurations omit at their defaults."""
+    masks = [name for name in Masking.model_fields if f"{TRAINING_MASKS}{name}" in table]
+    as_validated = {f"{TRAINING_MASKS}{name}": table[f"masking.{name}"] for name in masks}
     return table.fillna({knob: value for knob, value in LEFT_OUT.items() if knob in table} | as_validated)
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:
-    """A configuration under dotted keys, with values as in ledgers (`ledger_value`)."""
+    """A configuration under dotted keys, with ledger values (`ledger_value`)."""
     return {knob: ledger_value(knob, value) for knob, value in flatten(config.to_dict()).items()}
 
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:
-    """The name of a run's cell: the fingerprint of its data and of its configuration without the tuned knobs and the seed."""
+    """The fingerprint of a run's data and configuration without tuned knobs and seed."""
     shared = {key: value for key, value in flatten(config.without_paths()).items() if key not in (*tuned, "seed")}
     return fingerprint_of(shared | {"data_fingerprint": data_fingerprint})
 
 
 def validation_of(config: RunConfig, data_fingerprint: str) -> str:
-    """The name of a run's validation set and masks, wherever its text lies: only under one name are losses comparable."""
+    """The fingerprint of a validation set and masks, without paths: losses are comparable only if equal."""
     values = config.without_paths()
     return fingerprint_of({"data_fingerprint": data_fingerprint, "data": values["data"], "masking": values["masking"]})
 
 
 def counts_of(config: RunConfig, steps: int, teacher: Architecture | None = None) -> dict[str, Any]:
-    """The parameter totals and the FLOPs of `steps` optimiser steps, a teacher's among them, as a record names them."""
+    """Parameter totals and FLOPs of `steps` optimiser steps, with a teacher's, by record fields."""
     tokens = steps * config.recipe.batch_tokens
     flops = {convention: per_token * tokens for convention, per_token in config.flops_per_token_with(teacher).items()}
     return parameters(config.architecture).totals() | flops
 
 
 def timestamp() -> str:
-    """The time as records give it: UTC in ISO 8601, in whole seconds."""
+    """The UTC time in ISO 8601, in whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""The files of one run, and what the records of trained runs that a recipe names say."""
+"""The files of one run, and facts from runs that a recipe names."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Orders(Strict):
-    """A sweep's orders for a run: steps after which to leave its state for others, and the number of validations if unusual."""
+    """A sweep's orders for a run: steps at which to save its state for others, and an unusual number of validations."""
 
     branch_steps: tuple[Count, ...] = ()
     validations: Count | None = None
 
 
 class Trunk(Strict):
-    """The run that trained the first `step` steps of another one."""
+    """The run that trained the first `step` steps of another."""
 
     run_id: str
     step: Count
@@ -62,7 +62,7 @@ class RunFolder(WorkFolder):
     prune_file = Inside("prune.json")
     """Why the run should stop early; absent otherwise."""
     trunk_file = Inside("trunk.json")
-    """Which run trained the first steps of this one."""
+    """The run that trained the first steps of this one."""
     scores = Inside("scores")
     """The folder of the downstream scores."""
 
@@ -73,17 +73,17 @@ class RunFolder(WorkFolder):
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder holds a run: its configuration, or a record directly below `runs/`; scores have records, too."""
+        """Whether the folder holds a configuration, or a record directly below `runs/`; scores have records, too."""
         return self.holds(self.config_file) or (self.path.resolve().parent.name == "runs" and self.ended)
 
     def write_config(self, config: RunConfig) -> None:
-        """Write the configuration once; a run folder never changes its configuration."""
+        """Write the configuration once; it never changes."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.holds(self.config_file):
             write_atomically(self.config_file, config.to_yaml().encode())
 
     def config(self) -> RunConfig:
-        """The configuration: that of the record, which is read in a thirtieth of the time, or of config.yaml."""
+        """The configuration, from the record, which reads thirty times faster, or config.yaml."""
         record = self.record()
         return RunConfig.from_yaml(self.config_file) if record is None else record.config
 
@@ -94,17 +94,17 @@ class RunFolder(WorkFolder):
         return "fetch it, or train the run again (move its folder away and launch)"
 
     def branch(self, step: int) -> Path:
-        """The folder of the state after a step from which a shorter budget branches."""
+        """The state after a step from which a shorter budget branches."""
         return self.path / f"branch-{step:010d}"
 
     def leave_rows(self, step: int) -> None:
-        """Hard-link the rows so far beside the state of a step; a run that resumes earlier begins a new file."""
+        """Hard-link the rows so far beside a step's state; a run that resumes earlier starts a new file."""
         self.branch(step).mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.link(self.metrics_file, self.branch(step) / self.metrics_file.name)
 
     def remove_branches(self) -> None:
-        """Remove the states that were left for others."""
+        """Remove the states left for others."""
         for branch in self.path.glob("branch-*"):
             shutil.rmtree(branch, ignore_errors=True)
 
@@ -121,35 +121,35 @@ class RunFolder(WorkFolder):
         write_atomically(self.prune_file, json.dumps({"reason": reason}).encode())
 
     def prune(self) -> str | None:
-        """Why the run should stop early, None if it should not."""
+        """Why the run should stop early, or None."""
         return reason_in(self.prune_file, "remove it; the search judges the run anew")
 
     def write_trunk(self, trunk: Trunk | None) -> None:
-        """Write which run trained the first steps, None for no run."""
+        """Write which run trained the first steps, if any."""
         if trunk is None:
             self.trunk_file.unlink(missing_ok=True)
         else:
             write_atomically(self.trunk_file, trunk.model_dump_json().encode())
 
     def trunk(self) -> Trunk | None:
-        """The run that trained the first steps, None if this one did."""
+        """The run that trained the first steps, or None."""
         return self.read_as(self.trunk_file, Trunk, "remove the run's folder to train the run again")
 
     def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
-        """A record's fields on the trunk: the `tokens` that the run trained on itself, and where it branched."""
+        """A record's trunk fields: tokens that the run itself trained on, and the branch point."""
         trunk = self.trunk()
         if trunk is None:
             return {"spent_tokens": tokens}
         return {"spent_tokens": max(0, tokens - trunk.step * batch_tokens), "trunk": trunk.run_id, "trunk_step": trunk.step}
 
     def remove_leftovers(self) -> None:
-        """Remove also what other ranks left."""
+        """Also remove files of other ranks."""
         super().remove_leftovers()
         for file in self.rank_files():
             file.unlink(missing_ok=True)
 
     def rank_file(self, rank: int) -> Path:
-        """The error of a rank that does not lead, for the leader to file."""
+        """The error of a non-leading rank, for the leader."""
         return self.path / f"rank-{rank}.json"
 
     def rank_files(self) -> Iterator[Path]:
@@ -157,7 +157,7 @@ class RunFolder(WorkFolder):
         return self.path.glob("rank-*.json")
 
     def file_record(self, record: RunRecord) -> bool:
-        """Link the record into place; False if there is one already, which stays."""
+        """Link the record into place; False if one exists, which stays."""
         return file_once(self.record_file, record)
 
     def record(self) -> RunRecord | None:
@@ -168,20 +168,20 @@ class RunFolder(WorkFolder):
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
     def put_record_aside(self, note: dict[str, str]) -> Path:
-        """Withdraw also the request to stop early."""
+        """Also withdraw the request to stop early."""
         self.prune_file.unlink(missing_ok=True)
         return super().put_record_aside(note)
 
     def excluded(self) -> str | None:
-        """Why a person excludes this run, None if nobody does."""
+        """Why a person excludes this run, or None."""
         return reason_in(self.exclusion_file, "`study exclude` writes it anew")
 
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
-        """Write the summed nats of each validation sequence, for paired differences."""
+        """Write summed nats of each validation sequence, for paired differences."""
         _write_array(self.validation_losses_file, losses.astype(np.float64))
 
     def validation_losses(self) -> NDArray[np.float64]:
-        """The summed nats of each validation sequence; raises InputError if they are gone or damaged."""
+        """Summed nats of each validation sequence; raises InputError if missing or damaged."""
         try:
             if (content := self.content(self.validation_losses_file)) is None:
                 raise FileNotFoundError
@@ -195,10 +195,10 @@ class RunFolder(WorkFolder):
         return losses
 
     def recorded_losses(self, tokens: float, loss: float) -> NDArray[np.float64]:
-        """`validation_losses` of a run whose record says a mean loss over masked tokens; raises InputError for another sum."""
+        """`validation_losses`, checked against the record's mean over masked tokens; raises InputError for another sum."""
         losses = self.validation_losses()
         if not math.isclose(losses.sum(), tokens * loss, rel_tol=1e-6):
-            message = f"sums to {losses.sum():g} nats where its record tells {loss:g} for each of {tokens:g} masked tokens"
+            message = f"sums to {losses.sum():g} nats, but its record says {loss:g} for each of {tokens:g} masked tokens"
             remedy = f"fetch both anew, or leave the run out: study exclude {pasted(self.path)} --reason ..."
             raise InputError.at(str(self.validation_losses_file), f"{message}; {remedy}")
         return losses
@@ -214,9 +214,7 @@ class RunFolder(WorkFolder):
         try:
             documents = array_in(content, np.int32)
         except ValueError:
-            message = (
-                "is damaged, and errors of losses cluster by it; fetch it, the file of another run of the sweep is the same"
-            )
+            message = "is damaged, and standard errors cluster by it; fetch it, or copy that of another run of the sweep"
             raise InputError.at(str(self.validation_documents_file), message) from None
         return documents.astype(np.int64)
 
@@ -226,12 +224,12 @@ def _write_array(file: Path, values: NDArray[np.generic]) -> None:
 
 
 def teacher_architecture(config: RunConfig) -> Architecture | None:
-    """The architecture of the run that this one learns from; None where it has no teacher, or that one's record is not here."""
+    """The teacher's architecture; None without a teacher or its record."""
     return _architecture_of(config.recipe.teacher_run)
 
 
 def init_from_depth(config: RunConfig) -> int | None:
-    """The layers of the run whose weights this one begins with; None where there is none, or its record is not here."""
+    """The depth of the run whose weights initialise this one; None without one or its record."""
     architecture = _architecture_of(config.recipe.init_from)
     return None if architecture is None else architecture.depth
 
@@ -242,6 +240,6 @@ def _architecture_of(named: InitFrom | Teacher | None) -> Architecture | None:
 
 
 def expected_flops(config: RunConfig, steps: int) -> float:
-    """The `train_flops` of so many steps, with the forward passes of a teacher that is here."""
+    """The `train_flops` of this many steps, with a teacher's forward passes if its record is here."""
     per_token = config.flops_per_token_with(teacher_architecture(config))["train_flops"]
     return per_token * (steps * config.recipe.batch_tokens)

@@ -1,13 +1,13 @@
-"""Records of downstream scores and their table; each lies under the pre-training run that it belongs to.
+"""Records of downstream scores and their table; each lies under its pre-training run.
 
 results/<sweep>/
     runs/<run id>/scores/<score id>/
         config.json             written first
-        metrics.jsonl           one line a logged step, during
-        attempts/               one file a start, and the record of each that was tried again
+        metrics.jsonl           one line a logged step
+        attempts/               one file a start, and records of retried ones
         checkpoints/            kept until the score is completed
         record.json             written last, once
-    baselines/<task>-<fingerprint>.json    what needs no encoder: the majority class, a bag of words
+    baselines/<task>-<fingerprint>.json    without an encoder: the majority class, a bag of words
     scores.parquet, scores.csv  rebuilt from the records
 """
 
@@ -40,7 +40,7 @@ _SCORE_AGAIN = "move it away to score again"
 
 
 class Probe(Strict):
-    """A linear model on frozen features of one layer (0 is the embeddings) with its main metric on dev, and on test."""
+    """A linear model on frozen features of one layer (0 is the embeddings), with its main metric on dev and test."""
 
     layer: Index
     pooling: Literal["cls", "mean", "token"]
@@ -50,13 +50,13 @@ class Probe(Strict):
 
 
 class ScoreRecord(Strict):
-    """The one row that a finished or failed score leaves; what was not reached is None, never zero.
+    """The one row that a finished or failed score leaves; unreached values are None, never zero.
 
-    Knobs, epoch, layer and pooling are chosen by the main metric, `config.metric`, on the split `chosen_on`; `reported_on` is
-    another split wherever something was chosen. `dev_scores` and `test_scores` hold every metric on the two, of the chosen
-    epoch; `test_standard_error` and the 95% `test_interval` are those of the main one over the examples. What is known of
-    the encoder stands in the record of the run `run_id`. `tokens` went through the encoder in training, padding excluded;
-    `tokens_per_second` is of training alone, `seconds` of all, over all attempts.
+    Knobs, epoch, layer and pooling are chosen by the main metric, `config.metric`, on `chosen_on`; `reported_on` is another
+    split if anything was chosen. `dev_scores` and `test_scores` hold every metric at the chosen epoch; `test_standard_error`
+    and the 95% `test_interval` are the main one's over the examples. The record of `run_id` describes the encoder. `tokens`
+    went through the encoder in training, without padding; `tokens_per_second` is of training alone, `seconds` of everything,
+    over all attempts.
     """
 
     schema_version: Literal[1] = 1
@@ -94,20 +94,20 @@ class ScoreRecord(Strict):
 
     @property
     def dev(self) -> float | None:
-        """The main metric on the split that is chosen on."""
+        """The main metric on the split `chosen_on`."""
         return self.dev_scores.get(self.config.metric)
 
     @property
     def test(self) -> float | None:
-        """The main metric on the split that is reported on."""
+        """The main metric on the split `reported_on`."""
         return self.test_scores.get(self.config.metric)
 
 
 class BaselineRecord(Strict):
     """Scores of a task's split without an encoder: every metric of each baseline.
 
-    `metric` was the task's main one then. `data_fingerprint` is of the text in which words of minimal pairs were counted; it is
-    None for other kinds, which learn from their own examples, and in older records.
+    `metric` was then the task's main one. `data_fingerprint` is of the text in which words of minimal pairs were counted, None
+    for other kinds, which learn from their own examples, and in older records.
     """
 
     task: str
@@ -118,11 +118,11 @@ class BaselineRecord(Strict):
     scores: dict[str, dict[str, float]]
 
     def by(self, metric: str) -> dict[str, float]:
-        """One metric of each baseline, none where it was not measured."""
+        """One metric of each baseline, if measured."""
         return {name: scores[metric] for name, scores in self.scores.items() if metric in scores}
 
     def beside(self, metric: str, data_fingerprint: str) -> dict[str, float]:
-        """`by` for an encoder that read a text: none where words were counted in another."""
+        """`by`, for an encoder of this data: empty if words were counted elsewhere."""
         return self.by(metric) if self.data_fingerprint in (None, data_fingerprint) else {}
 
 
@@ -132,11 +132,11 @@ class ScoreFolder(WorkFolder):
     work, done, depth = "score", "made", 3
 
     settings_file = Inside("config.json")
-    """What the score is."""
+    """The score's configuration."""
 
     @property
     def run(self) -> RunFolder:
-        """The run that is scored."""
+        """The scored run."""
         return RunFolder(self.path.parent.parent)
 
     def write_settings(self, config: ScoreConfig) -> None:
@@ -145,27 +145,27 @@ class ScoreFolder(WorkFolder):
             write_atomically(self.settings_file, config.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
 
     def file_score(self, record: ScoreRecord) -> bool:
-        """Link the record into place; False where the score already had one, which then stands."""
+        """Link the record into place; False if one exists, which stays."""
         return file_once(self.record_file, record)
 
     def score(self) -> ScoreRecord | None:
-        """The record, None while the score has not ended."""
+        """The record, None until the score has ended."""
         return self.read_as(self.record_file, ScoreRecord, _SCORE_AGAIN)
 
 
 class BaselineFolder(WorkFolder):
-    """What the making of a task's baselines leaves beside their file, which is a log."""
+    """The files beside a task's baselines: a log."""
 
     work, done, depth = "baselines", "made", 1
 
     @property
     def log_file(self) -> Path:  # type: ignore[override]
-        """What its processes printed."""
+        """The output of its processes."""
         return self.path.with_name(f"{self.path.name}.txt")
 
     @property
     def sweep(self) -> SweepFolder:
-        """The sweep of whose tasks it is one."""
+        """The sweep of its task."""
         return SweepFolder(self.path.parent.parent)
 
 
@@ -175,7 +175,7 @@ def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
 
 
 def scores_of(run: RunFolder) -> list[ScoreRecord]:
-    """The records of all ended scores of a run, by id."""
+    """The ended scores of a run, by id."""
     ended = (score_folder(run, name).score() for name in run.names(run.scores))
     return [record for record in ended if record is not None]
 
@@ -186,13 +186,13 @@ def file_baseline(folder: SweepFolder, record: BaselineRecord) -> None:
 
 
 def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineRecord | None:
-    """The baselines of a task, None where nobody has made them."""
+    """The baselines of a task, None if missing."""
     file = _baseline_file(folder, task, task_fingerprint)
     return parsed(content_of(file), str(file), BaselineRecord, _SCORE_AGAIN)
 
 
 def scores_in(folder: SweepFolder) -> pd.DataFrame:
-    """The table of `scores` of a sweep, from the records."""
+    """The table of `scores` of a sweep."""
     folders = (score_folder(run, name) for run in folder.runs() for name in run.names(run.scores))
     ended, problems = map_readable(ScoreFolder.score, folders)
     warn_of(problems)
@@ -200,20 +200,20 @@ def scores_in(folder: SweepFolder) -> pd.DataFrame:
 
 
 def write_scores(folder: SweepFolder) -> pd.DataFrame:
-    """Rebuild `scores.parquet` and `scores.csv` of a sweep from the records and return the table of `scores`."""
+    """Rebuild `scores.parquet` and `scores.csv`; returns the table of `scores`."""
     table = scores_in(folder)
     write_table(folder.scores_file, table)
     return table
 
 
 def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
-    """One row for each completed score at its chosen knobs; scores that only served the choice are left out.
+    """One row for each completed score at its chosen knobs.
 
-    Scores that differ in learning rate, batch, epochs and seed compete, and `chosen` decides. Columns: `run_id`, `encoder`,
-    `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (other unusual ones, in words), the
-    `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric, `chosen_on`, `reported_on`,
-    examples and how many were cut, and `tokens_per_second`. A row of random weights has the id of the run that it lies under;
-    join it to others by `architecture`. Scores with one `score_id` are one score, under however many runs they lie.
+    Scores that differ only in learning rate, batch, epochs and seed compete, and `chosen` decides. Columns: `run_id`,
+    `encoder`, `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (other unusual ones, in words),
+    the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric, `chosen_on`,
+    `reported_on`, examples, how many were cut, and `tokens_per_second`. A row of random weights has the id of the run above it;
+    join it to others by `architecture`. Scores with one `score_id` are one score, under any number of runs.
     """
     import pandas as pd
 
@@ -227,18 +227,17 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
 
 
 def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
-    """The completed records of one encoder and task at the knobs best on dev, as `study.config.tuned_values` ranks runs.
+    """The completed records of one encoder and task at the best knobs on dev, ranked by `study.config.tuned_values`.
 
-    A score that diverged counts as worse than any, one that failed otherwise says nothing; where none was completed at the
-    seeds that ran the grid, nothing is chosen.
+    A diverged score ranks last; other failures do not count. Nothing is chosen if none completed at the grid's seeds.
     """
-    tried = sorted(map(_tried, group), key=lambda one: one.values)  # of several as good the least knobs
+    tried = sorted(map(_tried, group), key=lambda one: one.values)  # ties go to the smallest knobs
     best = best_values(tried)
     return [record for record in group if _tried(record).loss is not None and tuned_values(record.config) == best]
 
 
 def _tried(record: ScoreRecord) -> Tried[tuple[Any, ...]]:
-    """What a score says of its knobs; a task without dev, or a score that does not tell it, comes after all that do."""
+    """A score's result for its knobs; without dev it ranks after those with it."""
     completed = record.state == "COMPLETED" and record.test is not None
     loss = None if not completed else math.inf if record.dev is None else -record.dev
     return Tried(record.config.seed, tuned_values(record.config), loss, completed or record.state == "DIVERGED")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MEASURED = ("run_id", "validation_masked_tokens", "loss_nats")
-"""What a ledger says of a run's losses."""
 
 LEAST_OF_ID = 4
 """The fewest characters of an id that name a run."""
@@ -32,7 +31,7 @@ LEAST_OF_ID = 4
 
 @dataclass(frozen=True)
 class LockFiles:
-    """The files of a sweep's lock; `what` is the participle of what its holder does."""
+    """The files of a sweep's lock; `what` is the participle of the holder's work."""
 
     folder: Path
     name: str
@@ -45,16 +44,16 @@ class LockFiles:
 
     @property
     def holder_file(self) -> Path:
-        """Who holds it, for messages to others."""
+        """The holder, for messages to others."""
         return self.folder / f".{self.name}.json"
 
     @property
     def stop_file(self) -> Path:
-        """Exists if a person asks the holder to stop."""
+        """Exists if the holder should stop."""
         return self.folder / f".{self.name}.stop"
 
     def holder(self) -> dict[str, Any] | None:
-        """Who holds the lock, None if nobody has written it."""
+        """The holder of the lock, None if unknown."""
         return json_of(self.holder_file, dict, f"remove it; it only says by whom the sweep is {self.what}")
 
 
@@ -64,7 +63,7 @@ class SweepFolder(Folder):
     sweep_file = Inside(SWEEP_FILE)
     """The resolved sweep as launched."""
     cells_file = Inside("cells.json")
-    """The cell ids of the sweep as launched; of a search those of the points it has tried."""
+    """The cell ids of the sweep as launched; of a search, those of the points tried."""
     ledger_file = Inside("ledger.parquet")
     """All records as a table."""
     scores_file = Inside("scores.parquet")
@@ -86,7 +85,7 @@ class SweepFolder(Folder):
 
     @classmethod
     def of(cls, run: RunFolder) -> SweepFolder:
-        """The sweep under which a run lies."""
+        """The sweep of a run's folder."""
         return cls(run.path.parent.parent)
 
     @property
@@ -116,7 +115,7 @@ class SweepFolder(Folder):
 
     @property
     def homes(self) -> Path:
-        """The folder of links to the homes of shared runs."""
+        """The folder of links to shared runs."""
         return self.path.parent / ".homes"
 
     def run(self, run_id: str) -> RunFolder:
@@ -124,7 +123,7 @@ class SweepFolder(Folder):
         return RunFolder(self.runs_folder / run_id)
 
     def home(self, run_id: str) -> RunFolder:
-        """The folder in which a run is trained: that of the first sweep that began it (study.running.sharing)."""
+        """The folder in which a run is trained, in the first sweep that started it (study.running.sharing)."""
         link = self.homes / run_id
         try:
             target = Path(os.readlink(link)).parts
@@ -133,43 +132,43 @@ class SweepFolder(Folder):
                 raise
             return self.run(run_id)  # there is no link
         if len(target) != 4 or (target[0], *target[2:]) != ("..", "runs", run_id) or target[1] == "..":
-            raise InputError.at(str(link), "is a link to no folder of this run; remove it, and the next launch makes it anew")
+            raise InputError.at(str(link), "does not link to a folder of this run; remove it, and the next launch creates it")
         return SweepFolder(self.path.parent / target[1]).run(run_id) if target[1] != self.name else self.run(run_id)
 
     def siblings(self) -> list[SweepFolder]:
-        """The other sweeps under the same results folder."""
+        """The other sweeps in the same results folder."""
         return [folder for folder in _folders_of_runs(self.path.parent) if folder.path != self.path]
 
     def runs(self, start: str = "") -> list[RunFolder]:
-        """The runs here, planned, started or packed, by id; those whose id has this start."""
+        """The planned, started or packed runs whose id has this start, by id."""
         packed, folder = self.packed, self.runs_folder
         ids = frozenset[str]() if packed is None else packed.run_ids
         names = sorted(name for name in {*names_in(folder), *ids} if name.startswith(start) and name[0] != ".")
         runs = (RunFolder(folder / name, packed) for name in names)
         return [run for run in runs if run.run_id in ids or run.is_run]
 
-    @garbage.paused()  # collecting would walk all records read so far again and again, and none of them is garbage
+    @garbage.paused()  # collections would walk all records
     def records(self) -> list[RunRecord]:
-        """The records of all ended runs, by id; those that cannot be read are left out, and logged."""
+        """The records of all ended runs by id; unreadable ones are logged."""
         records, problems = self.read_records()
         warn_of(problems)
         return records
 
     def read_records(self) -> tuple[list[RunRecord], list[Problem]]:
-        """The records of all ended runs, by id, and what is wrong with those that cannot be read.
+        """The records of all ended runs by id, and the problems of unreadable ones.
 
-        A record is refused where it is that of another run than its folder is named after: a copy would count twice.
+        A copied record, of another run than its folder's, is refused: it would count twice.
         """
         records, problems = map_readable(_own_record, self.runs())
         return [record for record in records if record is not None], problems
 
     def require_readable(self) -> None:
-        """Raise InputError with every record that cannot be read."""
+        """Raise InputError with every unreadable record."""
         if problems := self.read_records()[1]:
             raise InputError(problems)
 
     def others_records(self) -> list[RunRecord]:
-        """The records of the other sweeps under the same results folder."""
+        """The records of the sibling sweeps."""
         return [record for sibling in self.siblings() for record in sibling.records()]
 
     @garbage.paused()
@@ -178,9 +177,9 @@ class SweepFolder(Folder):
         return ledger(self.records(), tuned=self.sweep().tuned, cells=self.cells())
 
     def write_ledger(self) -> pd.DataFrame:
-        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table.
+        """Rebuild `ledger.parquet` and `ledger.csv`; returns the table.
 
-        Fits leave out runs whose losses of sequences are gone or damaged, which comparisons need; these are logged.
+        Fits leave out runs whose sequence losses, which comparisons need, are missing or damaged; these are logged.
         """
         import pandas as pd
 
@@ -196,14 +195,14 @@ class SweepFolder(Folder):
         return table
 
     def _damage(self, run_id: str, tokens: float, loss: float) -> str | None:
-        """What is wrong with the losses of a run's sequences, in a few words; None where nothing is."""
+        """The damage of a run's sequence losses in words; None if intact."""
         run = self.run(run_id)
         if math.isnan(tokens or math.nan) and not run.holds(run.validation_losses_file):
-            return None  # it measured none
+            return None  # nothing was measured
         try:
             losses, documents = run.recorded_losses(tokens, loss), run.validation_documents()
             if documents is not None and len(documents) != len(losses):
-                message = f"names the documents of {len(documents):,} sequences where the run has the losses of {len(losses):,}"
+                message = f"names the documents of {len(documents):,} sequences, but the run has the losses of {len(losses):,}"
                 raise InputError.at(str(run.validation_documents_file), f"{message}; fetch both anew")
         except InputError as error:
             warn_of(error.problems)
@@ -214,15 +213,12 @@ class SweepFolder(Folder):
         return None
 
     def sweep(self) -> Sweep:
-        """The sweep as last launched, read again if its file has changed.
-
-        Raises InputError if sweep.yaml is missing or cannot be read.
-        """
+        """The sweep as last launched, reread if changed; raises InputError if sweep.yaml is missing or unreadable."""
         try:
-            found = self.sweep_file.stat()
+            status = self.sweep_file.stat()
         except OSError:
-            return read_launched(self.sweep_file)  # which says what is wrong
-        version = (found.st_ino, found.st_size, found.st_mtime_ns)
+            return read_launched(self.sweep_file)  # raises the right InputError
+        version = (status.st_ino, status.st_size, status.st_mtime_ns)
         if self._read is None or self._read[0] != version:
             self._read = version, read_launched(self.sweep_file)
         return self._read[1]
@@ -252,56 +248,58 @@ class SweepFolder(Folder):
         return () if (sweep := self.launched()) is None else sweep.tags
 
     def cells(self) -> frozenset[str]:
-        """The ids of the cells of the sweep as launched."""
+        """The cell ids of the sweep as launched."""
         return frozenset(map(str, json_of(self.cells_file, list, "the next `study launch` writes it anew") or ()))
 
     def read_ledger(self) -> pd.DataFrame:
         """The ledger as last written."""
         table = read_parquet(self.ledger_file, remedy := "`study report` writes it from the records")
         if lacking := [name for name in REQUIRED_COLUMNS if len(table) and name not in table]:
-            raise InputError.at(str(self.ledger_file), f"lacks {', '.join(lacking[:5])}, as one of another version; {remedy}")
+            raise InputError.at(
+                str(self.ledger_file), f"lacks {', '.join(lacking[:5])}, as if another version wrote it; {remedy}"
+            )
         return table
 
 
 def _own_record(run: RunFolder) -> RunRecord | None:
-    """The record of a run; raises InputError if it is that of another run."""
+    """The record of a run; raises InputError for another run's."""
     record = run.record()
     if record is not None and record.run_id != run.run_id:
-        message = f"is of run {record.run_id}, after which its folder is named; name {pasted(run.path)} so, or move it away"
+        message = f"is of run {record.run_id}, but its folder has another name; rename {pasted(run.path)}, or move it away"
         raise InputError.at(str(run.record_file), message)
     return record
 
 
 def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
-    """The folders, in every sweep under `results` that has it, of the run with an id, or with the one id that starts so.
+    """The folders under `results` of the run with this id, or the only id that starts so.
 
-    Less than LEAST_OF_ID characters name no run. Raises InputError where several ids start so.
+    Fewer than LEAST_OF_ID characters match nothing. Raises InputError if several ids match.
     """
     if len(run_id) < LEAST_OF_ID or not run_id.isalnum():
         return []
-    found = [run for folder in _folders_of_runs(results) for run in folder.runs(run_id)]
-    if len(ids := {run.run_id for run in found}) > 1:
-        raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
-    return found
+    runs = [run for folder in _folders_of_runs(results) for run in folder.runs(run_id)]
+    if len(ids := {run.run_id for run in runs}) > 1:
+        raise InputError.at(run_id, f"matches {len(ids)} runs in {results}; give more of the id")
+    return runs
 
 
 def _folders_of_runs(results: Path) -> list[SweepFolder]:
-    """The folders under `results` that have runs, in their own folders or packed, by name."""
+    """The folders under `results` with runs, loose or packed, by name."""
     paths = {path.parent for kind in ("runs", PACKED) for path in results.glob(f"[!.]*/{kind}")}
     return [SweepFolder(path) for path in sorted(paths)]
 
 
 def sweeps_in(results: Path) -> dict[str, SweepFolder]:
-    """The sweeps at a folder and up to two levels below it, in hidden folders none, by their paths from there.
+    """The sweeps at a folder and up to two levels below, by relative path, without hidden folders.
 
-    Raises InputError where there is none, and where there is no such folder.
+    Raises InputError without sweeps or folder.
     """
     if not results.is_dir():
-        raise InputError.at(str(results), "is no folder; give one that `study launch` wrote to, or one of such folders")
+        raise InputError.at(str(results), "is not a folder; give one that `study launch` wrote to, or a folder of these")
     files = (file for pattern in (".", "[!.]*", "[!.]*/[!.]*") for file in sorted(results.glob(f"{pattern}/sweep.yaml")))
     folders = [SweepFolder(file.parent) for file in files]
     if not folders:
-        raise InputError.at(str(results), "holds no sweep; give a folder that `study launch` wrote to, or one of such folders")
+        raise InputError.at(str(results), "holds no sweep; give a folder that `study launch` wrote to, or a folder of these")
     return {
         folder.name if folder.path == results else folder.path.relative_to(results).as_posix(): folder for folder in folders
     }

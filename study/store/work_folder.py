@@ -1,7 +1,6 @@
-"""The files that runs and downstream scores share: attempts, metrics, checkpoints, and a record at the end.
+"""The files that runs and downstream scores share: attempts, metrics, checkpoints, and a final record.
 
-A file that the folder lacks is read from the pack of its sweep (study.store.packed), so that readers by `content`, `holds`
-and `names` need not know whether a sweep is packed.
+`content`, `holds` and `names` also read the sweep's pack (study.store.packed), so that callers need not know about packs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from study.store.packed import Packed, pack_of
 
 
 class WorkFolder(Folder):
-    """The files of work that is done in attempts: a run or a score."""
+    """The files of work done in attempts: a run or a score."""
 
     work: ClassVar[str]
     """The noun of the work in messages."""
@@ -51,7 +50,7 @@ class WorkFolder(Folder):
 
     @property
     def packed(self) -> Packed | None:
-        """The pack of its sweep, as given or as it is now; None if there is none."""
+        """The pack of its sweep, given or current, or None."""
         if self._given is not None:
             return self._given
         path = self.path if len(self.path.parents) > self.depth else Path(os.path.abspath(self.path))
@@ -59,40 +58,39 @@ class WorkFolder(Folder):
         return pack_of(sweep[0]) if sweep and runs.name == "runs" else None
 
     def content(self, file: Path) -> bytes | None:
-        """The content of one of its files, None if it does not exist."""
+        """The content of a file, None if missing."""
         content = content_of(file)
         return content if content is not None or (packed := self.packed) is None else packed.content(self._packed_name(file))
 
     def holds(self, file: Path) -> bool:
-        """Whether one of its files exists."""
+        """Whether a file exists."""
         return is_there(file) or ((packed := self.packed) is not None and self._packed_name(file) in packed)
 
     def standing(self, file: Path) -> Path:
-        """The path on disk of one of its files: its own, or that of the pack that holds it."""
+        """The path of a file, or of the pack that holds it."""
         return file if is_there(file) or (packed := self.packed) is None else packed.path
 
     def names(self, folder: Path) -> list[str]:
-        """The sorted names in one of its folders."""
+        """The sorted names in a folder."""
         packed = self.packed
         return sorted({*names_in(folder), *(() if packed is None else packed.names_in(self._packed_name(folder)))})
 
     def read_as(self, file: Path, model: type[ModelT], remedy: str) -> ModelT | None:
-        """Parse a model from one of its JSON files, None if it does not exist; raises InputError as `parsed` does."""
+        """Parse a model from a JSON file, None if missing; raises InputError."""
         return parsed(*self._json(file), model, remedy)
 
     def read_values(self, file: Path, remedy: str) -> dict[str, Any] | None:
-        """Read one of its JSON files as a mapping, None if it does not exist; raises InputError as `json_in` does."""
+        """Read a JSON file as a mapping, None if missing; raises InputError."""
         return json_in(*self._json(file), dict, remedy)
 
     def _json(self, file: Path) -> tuple[bytes | None, str]:
-        """The JSON text of one of its files, and its place for messages."""
+        """The JSON text of a file, and its place for messages."""
         if (content := content_of(file)) is not None or (packed := self.packed) is None:
             return content, str(file)
         name = self._packed_name(file)
         return packed.json(name), f"{packed.path}: {name}"
 
     def _packed_name(self, file: Path) -> str:
-        """The name of one of its files or folders in a pack."""
         return "/".join(os.path.abspath(file).split(os.sep)[-self.depth - len(file.parts) + len(self.path.parts) :])
 
     @property
@@ -101,20 +99,20 @@ class WorkFolder(Folder):
         return self.holds(self.record_file)
 
     def refuse_packed(self) -> None:
-        """Raise InputError if the record is packed: packs are only replaced as a whole."""
+        """Raise InputError if the record is packed: packs are only replaced whole."""
         if not is_there(self.record_file) and self.ended and (packed := self.packed) is not None:
             sweep = packed.path.parents[1]
-            raise InputError.at(str(self.path), f"is packed, and stays as it is; first: study unpack {pasted(sweep)}")
+            raise InputError.at(str(self.path), f"is packed and cannot be changed; first run: study unpack {pasted(sweep)}")
 
     def claim_attempt(self, details: dict[str, Any]) -> int:
-        """Claim the next attempt's number, from 1; its file is linked into place, so that numbers are unique."""
+        """Claim the next attempt's number, from 1; linking its file keeps numbers unique."""
         number = self.attempts() + 1
         while not write_once(self.attempt_file(number), json.dumps(details, indent=1).encode()):
             number += 1
         return number
 
     def attempt_file(self, number: int) -> Path:
-        """The file of an attempt: its process, machine and start."""
+        """The file of an attempt: process, machine and start."""
         return self.path / "attempts" / f"{number:04d}.json"
 
     def attempt(self, number: int) -> dict[str, Any]:
@@ -128,21 +126,21 @@ class WorkFolder(Folder):
             file.unlink(missing_ok=True)
 
     def attempts(self) -> int:
-        """The number of its latest attempt."""
+        """The number of the latest attempt."""
         names = self.names(self.path / "attempts")
         return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
 
     def aside(self, name: str) -> Path:
-        """The path of something put aside with the record: beside the latest attempt without a record there."""
+        """The path of a file put aside with the record, beside the latest attempt without one."""
         attempts, number = self.path / "attempts", max(1, self.attempts())
         while is_there(attempts / f"{number:04d}.record.json"):
             number += 1
         return attempts / f"{number:04d}.{name}"
 
     def put_record_aside(self, note: dict[str, str]) -> Path:
-        """Move the record to its attempt with a note, so that the work goes on; returns its new path.
+        """Move the record to its attempt with a note, so that work continues; returns its new path.
 
-        Raises InputError if it is packed.
+        Raises InputError if packed.
         """
         self.refuse_packed()
         kept = self.aside("record.json")
@@ -155,7 +153,7 @@ class WorkFolder(Folder):
         return kept
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The logged rows in order, up to a line torn by a kill; raises InputError for an invalid whole line."""
+        """The logged rows, up to a torn line; raises InputError for an invalid one."""
         with self._opened_metrics() as lines:
             yield from (row for _, row in whole_rows(lines, str(self.metrics_file)))
 
@@ -165,11 +163,10 @@ class WorkFolder(Folder):
             return newest_rows(lines, str(self.metrics_file))
 
     def rows(self) -> Rows:
-        """The logged rows, to follow them as they grow."""
+        """The logged rows, to follow as they grow."""
         return Rows(self._opened_metrics, str(self.metrics_file))
 
     def _opened_metrics(self) -> BinaryIO:
-        """The open metrics file, empty if there is none."""
         try:
             return self.metrics_file.open("rb")
         except FileNotFoundError:
@@ -181,7 +178,7 @@ _WRITTEN = ("step-*.ckpt", "step-*.damaged", ".step-*.tmp")
 
 
 def written_in(checkpoints: Path) -> list[Path]:
-    """The files that runs wrote into a checkpoint folder; links are skipped, also if the folder is one."""
+    """The files that runs wrote into a checkpoint folder, without links or a linked folder."""
     if checkpoints.is_symlink():
         return []
     files = (checkpoints / name for name in names_in(checkpoints) if any(fnmatch(name, pattern) for pattern in _WRITTEN))
@@ -199,5 +196,5 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step that a checkpoint was saved after."""
+    """The step after which a checkpoint was saved."""
     return int(checkpoint.name.split("-")[1])

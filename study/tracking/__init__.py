@@ -1,1 +1,1 @@
-"""W&B: the mirror of what runs write, and the import of runs that others logged."""
+"""W&B: mirroring of our runs, and import of others' runs."""

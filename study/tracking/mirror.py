@@ -1,15 +1,15 @@
-"""The W&B mirror: it reads what the runs of a sweep write and brings each into its own W&B run.
+"""The W&B mirror: copies what a sweep's runs write, each into its own W&B run.
 
 results/<sweep>/
-    .mirror.lock                    held by the one mirror that follows the sweep
+    .mirror.lock                    held by the sweep's only mirror
     wandb/
-        mirrored/<run id>.json      what W&B holds of a run, written when its W&B run was closed
-        mirror.log                  what the live mirror and wandb printed
+        mirrored/<run id>.json      what W&B holds of a run, written when its W&B run is closed
+        mirror.log                  output of the live mirror and wandb
         [offline-]run-<time>-<id>/  W&B's own
 
-The run folders are the truth and W&B is a cache: a W&B run that has no file under `mirrored/`, or a file that no longer fits,
-is made anew from the first row. Offline its remains are deleted first; online it is resumed and the steps that the server
-has are left out. A step is the number of a line of `metrics.jsonl`, so that a replay repeats nothing.
+Run folders are the truth and W&B is a cache: a W&B run without a matching file under `mirrored/` is rebuilt from the first row.
+Offline, old files are deleted first; online, the run is resumed without the steps that the server has. A step is a line number
+of `metrics.jsonl`, so a replay repeats nothing.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from study.tracking.mirror_state import Mirrored, Tracked, has_written, read_sta
 from study.tracking.mirror_wandb import Mode, Unreachable, WandbRun, end_session, tracking_mode
 
 POLL_SECONDS = 2.0
-"""Between two passes; one takes about 30 µs for each run of the sweep that has nothing new."""
+"""The pause between passes; a pass takes about 30 µs for each run without new rows."""
 RETRY_SECONDS = 30.0
-"""How long the live mirror leaves a run alone, or an unreachable server, after an error; twice as long after each more."""
+"""How long the live mirror skips a run, or an unreachable server, after an error; the wait doubles with each further error."""
 MOST_RETRY_SECONDS = 900.0
 IDLE_SECONDS = 1800.0
-"""A run that wrote no row for so long has its W&B run closed; it is opened again when it goes on."""
+"""The time without new rows after which a W&B run is closed; it is reopened when rows come."""
 LOCK_SECONDS = 60.0
-"""How long the live mirror waits for the one before it to end."""
+"""How long the live mirror waits for the previous one to end."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What a mirroring did: how many runs it mirrored, how many were there already, and why others failed, by run id."""
+    """The numbers of runs now and already mirrored, and the errors of others by run id."""
 
     mode: Mode
     mirrored: int = 0
@@ -61,13 +61,12 @@ class SyncReport:
 def mirror_sweep(
     folder: SweepFolder, stop: threading.Event | None = None, progress: Callable[[int, int], None] | None = None
 ) -> SyncReport:
-    """Mirror the runs of a sweep: once, or following them until `stop` is set and what they wrote by then is mirrored.
+    """Mirror a sweep's runs once, or until `stop` is set and everything written by then is mirrored.
 
-    Once that is set, or without one, `progress` hears how many runs are done, of how many. Ends this process's wandb session,
-    so no W&B run of the caller's survives it. Raises InputError where another mirror follows the sweep; a follower gives that
-    one a minute to end.
+    In the last or only pass, `progress` receives the numbers of finished and of all runs. Ends this process's wandb session,
+    including the caller's runs. Raises InputError if another mirror follows the sweep, for a follower after LOCK_SECONDS.
     """
-    logging.getLogger("wandb").propagate = False  # it writes each run's debug.log, every record at INFO
+    logging.getLogger("wandb").propagate = False  # its records belong in each run's debug.log
     lock = FileLock(folder.path / ".mirror.lock", timeout=0 if stop is None else LOCK_SECONDS)
     try:
         mode = tracking_mode()
@@ -86,12 +85,12 @@ def mirror_sweep(
 
 
 def retry_seconds(errors: int) -> float:
-    """How long to wait after so many errors in a row."""
+    """The wait after this many errors in a row."""
     return float(min(MOST_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(errors - 1, 16)))
 
 
 class _Mirror:
-    """The runs of one sweep on their way to W&B; only those that are being written stay open between passes."""
+    """Mirrors a sweep's runs; only growing runs stay open between passes."""
 
     def __init__(self, folder: SweepFolder, mode: Tracked) -> None:
         self._folder = folder
@@ -105,7 +104,7 @@ class _Mirror:
         self._server_retry_at, self._server_errors = 0.0, 0
 
     def pass_over(self, closing: bool, progress: Callable[[int, int], None] | None = None) -> SyncReport:
-        """Log what is new in every run; the last pass, `closing`, ends every W&B run. One run's trouble stays its own."""
+        """Log new rows of every run; the last pass, `closing`, ends every W&B run. Errors stay within a run."""
         runs = self._folder.runs()
         for number, run in enumerate(runs, start=1):
             if closing or time.monotonic() >= self._retry_at.get(run.run_id, 0.0):
@@ -118,9 +117,9 @@ class _Mirror:
         return SyncReport(self._mode, len(self._mirrored), len(self._held.keys() - self._mirrored), dict(self._failed))
 
     def _advance(self, run: RunFolder, closing: bool) -> None:
-        """Bring one run's W&B run up to date, and end it where no more rows are expected."""
+        """Update one W&B run, and end it if no more rows are expected."""
         run_id = run.run_id
-        ended = run.ended  # asked before the rows are read: no row follows a record
+        ended = run.ended  # read before the rows: no row follows a record
         if run_id in self._open and self._open[run_id].rows.rewritten():
             self._open.pop(run_id).abandon()
         if run_id not in self._open:
@@ -137,7 +136,7 @@ class _Mirror:
         self._errors.pop(run_id, None)
 
     def _is_held(self, run: RunFolder) -> bool:
-        """Whether W&B holds all that a run wrote; a run's state file is read once."""
+        """Whether W&B holds all that a run wrote; state files are read once."""
         state = self._held.pop(run.run_id, None) or read_state(self._folder, run)
         if state is None or not state.covers(run, self._mode):
             return False
@@ -145,9 +144,9 @@ class _Mirror:
         return True
 
     def _opened(self, run: RunFolder) -> WandbRun:
-        """The run's W&B run; a server that just failed to answer is not tried again for each run."""
+        """The run's W&B run; after a server failure, others wait too."""
         if time.monotonic() < self._server_retry_at:
-            raise Unreachable("the W&B server did not answer a moment ago")
+            raise Unreachable("the W&B server did not answer recently")
         try:
             opened = WandbRun(self._folder, run, self._mode, beside=len(self._open))
         except Unreachable:
@@ -158,7 +157,7 @@ class _Mirror:
         return opened
 
     def _fail(self, run_id: str, error: Exception) -> None:
-        """Note why a run could not be mirrored; it is made anew later."""
+        """Note why a run was not mirrored; it is rebuilt later."""
         expected = isinstance(error, OSError | ValueError | InputError)
         logger.warning("run %s is not mirrored: %s", run_id, error, exc_info=not expected)
         self._failed[run_id] = f"{type(error).__name__}: {error}"
@@ -168,7 +167,7 @@ class _Mirror:
         if opened is not None:
             try:
                 opened.abandon()
-            except Exception:  # the run has failed already; whatever wandb says now is only worth a line
+            except Exception:  # the run has already failed
                 logger.exception("the W&B run %s did not end", run_id)
         if not self._open:
-            end_session()  # in case that wandb's service is what failed: it crashes on answers that it does not expect
+            end_session()  # wandb's service may have failed: it crashes on unexpected answers

@@ -1,4 +1,4 @@
-"""The W&B mirror in a process of its own beside a launch; imports wandb only there."""
+"""The W&B mirror in its own process beside a launch; only there is wandb imported."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from study.store.sweep_folder import SweepFolder
 from study.tracking.mirror_state import left_behind
 
 LAST_SECONDS = 60.0
-"""How long the mirror may run on after the request to end or the coordinator's death."""
+"""How long the mirror may continue after the stop request or the coordinator's death."""
 
 logger = logging.getLogger(__name__)
 
 
 class MirrorProcess:
-    """The mirror of a sweep in a process and session of its own, from the start of a launch to its end.
+    """A sweep's mirror in its own process and session during a launch.
 
-    Nothing here raises or waits for W&B: a mirror that cannot start, hangs or dies only leaves runs behind, which
-    `study sync` mirrors later. The process ends by itself when its parent does.
+    Nothing here raises or waits for W&B: what a failed mirror leaves, `study sync` mirrors later. The process ends with its
+    parent.
     """
 
     def __init__(self, folder: SweepFolder) -> None:
@@ -37,7 +37,7 @@ class MirrorProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process; does nothing where WANDB_MODE is `disabled`."""
+        """Start the process; does nothing if WANDB_MODE is `disabled`."""
         if _switched_off():
             return
         command = [sys.executable, "-P", "-m", "study.tracking.mirror_process", str(self._folder.path.absolute())]
@@ -45,10 +45,10 @@ class MirrorProcess:
             with self._log() as log:
                 self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
         except OSError as error:
-            logger.warning("the W&B mirror could not start, `study sync` does its work later: %s", error)
+            logger.warning("the W&B mirror could not start; `study sync` mirrors the runs later: %s", error)
 
     def stop(self, timeout_seconds: float) -> int:
-        """Ask the mirror to mirror what is there and end, kill it after `timeout_seconds`; the number of runs left behind."""
+        """Stop the mirror, kill it after `timeout_seconds`, and return the number of runs left."""
         if _switched_off():
             return 0
         if self._process is not None:
@@ -61,7 +61,7 @@ class MirrorProcess:
         return len(left_behind(self._folder))
 
     def _log(self) -> IO[bytes]:
-        """Where the process prints; nowhere if that cannot be written."""
+        """The process's log, or the null device if unwritable."""
         try:
             self._folder.wandb.mkdir(exist_ok=True)
             return (self._folder.wandb / "mirror.log").open("ab")
@@ -71,12 +71,11 @@ class MirrorProcess:
 
 
 def _switched_off() -> bool:
-    """Whether WANDB_MODE turns tracking off."""
     return os.environ.get("WANDB_MODE") == "disabled"
 
 
 def main() -> None:
-    """Follow the sweep whose folder is the argument, until something is written to standard input or it closes."""
+    """Follow the sweep folder in the argument until standard input closes or receives anything."""
     from study.tracking.mirror import mirror_sweep
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -87,11 +86,11 @@ def main() -> None:
 
 
 def _await_stop(stop: threading.Event) -> None:
-    """Set `stop` when the parent asks or dies, and end the process when its time is over, hanging in W&B or not."""
+    """Set `stop` when the parent asks or dies; exit after LAST_SECONDS even if W&B hangs."""
     os.read(sys.stdin.fileno(), 1)
     stop.set()
     time.sleep(LAST_SECONDS)
-    logger.error("W&B did not answer in time; `study sync` mirrors what is missing")
+    logger.error("W&B did not answer in time; `study sync` mirrors the rest later")
     os._exit(1)
 
 

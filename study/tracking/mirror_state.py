@@ -19,9 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Mirrored(Strict):
-    """What W&B holds of one run: its metrics file up to a size, whether its record too and why a person leaves it out of fits,
-    in which mode, in which W&B folder.
-    """
+    """What W&B holds of one run: metrics up to a size, its record if finished, and a person's exclusion."""
 
     metrics_bytes: Index
     finished: bool
@@ -30,7 +28,7 @@ class Mirrored(Strict):
     wandb_folder: str
 
     def covers(self, run: RunFolder, mode: Tracked) -> bool:
-        """Whether that is all that the run wrote; online is also good enough for offline, but not the reverse."""
+        """Whether W&B holds all that the run wrote; online covers offline, not the reverse."""
         if (mode == "online" and self.mode == "offline") or self.finished != run.ended:
             return False
         if self.finished:
@@ -39,25 +37,25 @@ class Mirrored(Strict):
 
 
 def state_file(folder: SweepFolder, run: RunFolder) -> Path:
-    """Where it is noted what W&B holds of a run."""
+    """The file that notes what W&B holds of a run."""
     return folder.wandb / "mirrored" / f"{run.run_id}.json"
 
 
 def read_state(folder: SweepFolder, run: RunFolder) -> Mirrored | None:
-    """What W&B holds of a run; None where nothing is known, or W&B's offline folder is gone."""
+    """What W&B holds of a run; None if unknown, or its offline folder is gone."""
     file = state_file(folder, run)
     if (content := content_of(file)) is None:
         return None
     try:
         state = Mirrored.parse(json_value(content))
     except (ValueError, InputError) as error:
-        logger.warning("%s is damaged, the run is mirrored anew: %s", file, error)
+        logger.warning("%s is damaged; the run is mirrored again: %s", file, error)
         return None
     return state if state.mode == "online" or (folder.wandb / state.wandb_folder).is_dir() else None
 
 
 def left_behind(folder: SweepFolder) -> list[str]:
-    """The ids of the runs of which W&B does not hold all that they wrote."""
+    """The ids of runs that W&B does not hold completely."""
     return [run.run_id for run in folder.runs() if has_written(run) and not _is_covered(folder, run)]
 
 
@@ -67,5 +65,5 @@ def _is_covered(folder: SweepFolder, run: RunFolder) -> bool:
 
 
 def has_written(run: RunFolder) -> bool:
-    """Whether a run has begun to write anything that W&B shows."""
+    """Whether a run has written anything that W&B shows."""
     return run.ended or run.holds(run.metrics_file)

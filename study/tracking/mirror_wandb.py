@@ -1,4 +1,4 @@
-"""W&B as the mirror uses it: its settings, its session and one W&B run for each of ours."""
+"""The mirror's use of wandb: settings, session and one W&B run a run."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ INIT_SECONDS = 20.0
 FINISH_SECONDS = 300.0
 
 REQUESTS_PER_MINUTE = 100
-"""How many requests with rows all open W&B runs may make together; W&B's limit is 200 a project and minute."""
+"""The most requests with rows from all open W&B runs together; W&B allows 200 a project and minute."""
 
 BATCH_SECONDS = 15.0
-"""How long wandb collects rows before it sends them, at least."""
+"""The shortest time for which wandb collects rows before sending."""
 
 MOST_CHARACTERS = 128
-"""The longest name of a run or a group that W&B takes."""
+"""The longest name of a run or group in W&B."""
 
 EXCLUDED_TAG = "excluded"
-"""What W&B shows at a run that fits leave out."""
+"""The W&B tag of a run that fits leave out."""
 
 logger = logging.getLogger(__name__)
 
 
 class Unreachable(ConnectionError):
-    """The W&B server did not answer in time, or refused."""
+    """The W&B server refused or did not answer in time."""
 
 
 def tracking_mode() -> Mode:
-    """How wandb would track here, by WANDB_MODE, its settings files and whether someone is logged in.
+    """The mode in which wandb would track here, by WANDB_MODE, settings files and login.
 
-    Reads the environment, wandb's settings and netrc; asks nobody, touches no network and prints no secret. Raises
-    InputError where a setting is one that wandb refuses.
+    Reads the environment, wandb's settings and netrc; never prompts, uses the network or prints a secret. Raises InputError for
+    a setting that wandb refuses.
     """
     try:
         settings = wandb.setup(settings=_settings()).settings
@@ -81,7 +81,7 @@ def end_session() -> None:
 
 
 def _settings() -> wandb.Settings:
-    """The settings of all W&B runs: metrics only (no console, code, git, host or system metrics), and no endless waits."""
+    """Settings of all W&B runs: metrics only (no console, code, git, host or system metrics), with bounded waits."""
     return wandb.Settings(
         silent=True,
         console="off",
@@ -101,15 +101,15 @@ def _settings() -> wandb.Settings:
 
 
 class WandbRun:
-    """The W&B run of one of our runs, made from the first row on; raises Unreachable where the server is.
+    """The W&B run of one of our runs, built from the first row; raises Unreachable if the server is.
 
-    Rows go out in batches, the rarer the more runs are `beside` it; wandb itself waits and repeats what the server refuses
-    as too much (429).
+    Rows go out in batches, less often with more runs `beside` it; wandb itself retries what the server rejects as too much
+    (429).
     """
 
     def __init__(self, folder: SweepFolder, source: RunFolder, mode: Tracked, beside: int = 0) -> None:
         if not re.fullmatch(r"[0-9a-f]{16}", source.run_id):
-            raise InputError.at(str(source.path), "is not named by a run id (16 hex digits)")
+            raise InputError.at(str(source.path), "does not have a run id (16 hex digits) as its name")
         config = source.config()
         self.rows = source.rows()
         self._mode = mode
@@ -140,14 +140,14 @@ class WandbRun:
         self._run.define_metric("*", step_metric="trainer/tokens")
 
     def log_new_rows(self) -> None:
-        """Log the rows that came since, each under the number of its line."""
+        """Log new rows, each under its line number."""
         for row in self.rows.new():
             step = self.rows.count - 1
             if step >= self._run.starting_step:
                 self._run.log(row, step=step, commit=True)
 
     def close(self, record: RunRecord | None) -> Mirrored:
-        """End the W&B run, by its record where it has one and as preempted where not, and note what W&B holds."""
+        """End the W&B run by its record, or as preempted without one, and note what W&B holds."""
         if record is None:
             self._run.mark_preempting()
         else:
@@ -162,15 +162,15 @@ class WandbRun:
             mode=self._mode,
             wandb_folder=self._folder.name,
         )
-        write_once(self._state_file, state.model_dump_json().encode() + b"\n")  # which looks at no file of another run
+        write_once(self._state_file, state.model_dump_json().encode() + b"\n")  # touches no file of another run
         return state
 
     def abandon(self) -> None:
-        """End the W&B run after an error, noting nothing, so that it is made anew."""
+        """End the W&B run without a note, so that it is rebuilt."""
         self._run.finish(exit_code=1)
 
     def _file(self, record: RunRecord) -> None:
-        """Show a record; of an earlier one, which a retried run had, nothing stays."""
+        """Show a record, and clear an earlier one of a retried run."""
         before = {name: None for name in ("reason", "exclusion", "excluded") if self._run.summary.get(name) is not None}
         self._run.summary.update(before | tracked_summary(record))
         if record.environment is not None:
@@ -181,25 +181,25 @@ class WandbRun:
 
 
 def shortened(name: str) -> str:
-    """A name within W&B's limit, with an ellipsis where it was longer."""
+    """A name within W&B's limit, with an ellipsis if cut."""
     return name if len(name) <= MOST_CHARACTERS else f"{name[: MOST_CHARACTERS - 1]}…"
 
 
 def batch_seconds(runs: int) -> float:
-    """How long each of so many open runs collects rows, so that together they stay below W&B's limit."""
+    """How long each of these open runs collects rows, to stay below W&B's limit together."""
     return max(BATCH_SECONDS, 60.0 * runs / REQUESTS_PER_MINUTE)
 
 
 def tracked_config(config: RunConfig) -> dict[str, Any]:
-    """A run's configuration under dotted keys, with its parameter totals and its training FLOPs per token by convention.
+    """A run's configuration under dotted keys, with parameter totals and training FLOPs per token by convention.
 
-    These are a function of the configuration alone, so without those of a teacher, which the run's metrics and record hold.
+    A teacher's FLOPs, which the configuration alone does not give, are in metrics and record.
     """
     flops = {f"flops_per_token.{convention}": flops for convention, flops in config.flops_per_token.items()}
     return dotted(config) | parameters(config.architecture).totals() | flops
 
 
 def tracked_summary(record: RunRecord) -> dict[str, Any]:
-    """The results of a record; what was not reached is left out, and `exclusion` is there where fits leave the run out."""
+    """The reached results of a record; `exclusion` exists if fits leave the run out."""
     values = record.model_dump(mode="json", exclude_none=True, exclude={*NO_COLUMNS})
     return values if record.exclusion is None else values | {"exclusion": record.exclusion}

@@ -1,8 +1,8 @@
-"""W&B runs of any origin as a ledger: from W&B's offline folders or from its server, with their whole histories.
+"""Import any W&B runs, from offline folders or the server, as a ledger with whole histories.
 
 <into>/
     ledger.parquet, ledger.csv    one row a run: its configuration under dotted keys, and its summary
-    runs/<W&B run id>/history.jsonl   every row that the run logged, in order
+    runs/<W&B run id>/history.jsonl   every logged row, in order
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 32768
 HEADER_BYTES = 7
 OURS = ("architecture", "recipe", "data", "masking", "seed")
-"""What a configuration of this project begins with."""
+"""The first key parts of this project's configurations."""
 OUR_COLUMNS = ("run_id", "name", "group", "state", "history_rows", "exclusion", "cell")
-"""The columns that an import gives every run, whatever the run itself calls so."""
+"""The columns that an import adds to every run, whatever the run's own keys."""
 
 
 @dataclass
 class WandbHistory:
-    """One W&B run with every row that it logged; `state` is W&B's word for how it ended."""
+    """One W&B run with every logged row; `state` is W&B's word for its end."""
 
     run_id: str
     name: str = ""
@@ -54,7 +54,7 @@ class WandbHistory:
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import wrote: how many runs with how many rows, and where the ledger lies."""
+    """The numbers of imported runs and rows, and the ledger's path."""
 
     runs: int
     rows: int
@@ -62,16 +62,16 @@ class Imported:
 
 
 def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...]) -> Imported:
-    """Write the runs of a source, or of one group of it, as a ledger with whole histories.
+    """Write the runs of a source, or of one group, as a ledger with whole histories.
 
-    `source` is a folder that holds W&B's offline runs, however deep, or `entity/project` on the server that the login is for.
-    `tuned` are the keys that runs of one cell may differ in, beside the seed. Raises InputError where there is no run.
+    `source` is a folder with W&B's offline runs at any depth, or `entity/project` on the logged-in server. `tuned` keys may
+    differ between runs of one cell, like the seed. Raises InputError without runs.
     """
     folder = Path(source)
     if not folder.is_dir() and (folder.is_absolute() or source.startswith(".") or source.count("/") != 1):
-        raise InputError.at(source, "is no folder here, and no entity/project of W&B's server either")
-    found = offline_runs(folder) if folder.is_dir() else online_runs(source, group)
-    runs = [run for run in found if group is None or run.group == group]
+        raise InputError.at(source, "is neither a folder here nor an entity/project on W&B's server")
+    histories = offline_runs(folder) if folder.is_dir() else online_runs(source, group)
+    runs = [run for run in histories if group is None or run.group == group]
     if not runs:
         raise InputError.at(source, "has no W&B run" + (f" of the group {group!r}" if group else ""))
     for run in runs:
@@ -83,7 +83,7 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
 
 
 def ledger_of(runs: Iterable[WandbHistory], tuned: tuple[str, ...]) -> pd.DataFrame:
-    """One row a run, by id; `exclusion` is that of our record, or says how W&B saw a run end that did not finish."""
+    """One row a run, by id; `exclusion` is our record's, or W&B's state of an unfinished run."""
     import pandas as pd
 
     rows = [_row(run, tuned) for run in sorted(runs, key=lambda run: run.run_id)]
@@ -96,7 +96,7 @@ def _row(run: WandbHistory, tuned: tuple[str, ...]) -> dict[str, Any]:
     last = _beside_ours("history", {key: value for row in run.rows for key, value in row.items() if not key.startswith("_")})
     summary = {key: value for key, value in flatten(run.summary).items() if not key.startswith("_")}
     ended = None if run.state == "finished" else f"W&B says {run.state}"
-    if "data_fingerprint" in summary:  # a mirrored run, which tells its own state
+    if "data_fingerprint" in summary:  # a mirrored run has its own state
         row = facts | last | config | {"exclusion": None} | summary
     else:
         row = facts | last | config | _beside_ours("summary", summary) | {"exclusion": ended}
@@ -104,12 +104,12 @@ def _row(run: WandbHistory, tuned: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _beside_ours(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a part of a run, under the part's name where they are called as a column of ours is."""
+    """Values by key, with the part's name before keys that are our columns."""
     return {f"{part}.{key}" if key in OUR_COLUMNS else key: value for key, value in values.items()}
 
 
 def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, ...]) -> str:
-    """The cell of a run: as in our ledgers where it is one of ours, else by all of its configuration but knobs and seed."""
+    """The cell of a run: our ledgers' if it is ours, else its configuration except knobs and seed."""
     values: dict[str, Any] = {}
     for key, value in config.items():
         if key.split(".")[0] in OURS:
@@ -118,12 +118,12 @@ def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, .
         try:
             return cell_of(RunConfig.parse(values), tuned, fingerprint)
         except InputError:
-            pass  # another version's configuration: its keys tell its cells apart all the same
+            pass  # another version's configuration: its keys still separate cells
     return fingerprint_of({key: value for key, value in config.items() if key not in tuned and key.split(".")[-1] != "seed"})
 
 
 def of_one_kind(table: pd.DataFrame) -> pd.DataFrame:
-    """A ledger whose columns of several kinds of value have become text; what is missing stays missing."""
+    """A ledger whose columns of mixed types become text; missing values stay missing."""
     table = table.copy()
     objects = [name for name in table.columns if table[name].dtype == object]
     for name in objects:
@@ -134,7 +134,7 @@ def of_one_kind(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
-    """The runs of a project on the server, each with its whole history (`scan_history`; `history` would sample 500 rows)."""
+    """A project's runs on the server with whole histories (`scan_history`; `history` would sample 500 rows)."""
     try:
         for run in wandb.Api().runs(project, filters={"group": group} if group else None):
             config = {key: value for key, value in run.config.items() if not key.startswith("_")}
@@ -146,18 +146,18 @@ def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
 
 
 _NO_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""How W&B's server writes the numbers that JSON does not have."""
+"""W&B's spelling of numbers that JSON lacks."""
 
 
 def _numbers(value: Any) -> Any:
-    """Values as they were logged: numbers in place of the words that stand for them, in nested values too."""
+    """The logged values, also nested, with words for numbers replaced."""
     if isinstance(value, Mapping):
         return {key: _numbers(each) for key, each in value.items()}
     return _NO_JSON.get(value, value) if isinstance(value, str) else value
 
 
 def _finite(value: Any) -> Any:
-    """Values as JSON has them: null in place of numbers that are not finite."""
+    """Values for JSON: null for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -166,17 +166,17 @@ def _finite(value: Any) -> Any:
 
 
 def offline_runs(folder: Path) -> Iterator[WandbHistory]:
-    """The runs in W&B's own folders, also where one was resumed: its parts follow each other."""
-    found: dict[str, WandbHistory] = {}
+    """The runs in W&B's own folders; parts of a resumed run are joined."""
+    histories: dict[str, WandbHistory] = {}
     files = (file for file in files_below(folder) if fnmatch(file.name, "run-*.wandb"))
     for file in sorted(files, key=lambda file: (file.parent.name, file.name)):
         run_id = file.stem.removeprefix("run-")
-        _read_file(file, found.setdefault(run_id, WandbHistory(run_id)))
-    yield from found.values()
+        _read_file(file, histories.setdefault(run_id, WandbHistory(run_id)))
+    yield from histories.values()
 
 
 def _read_file(file: Path, run: WandbHistory) -> None:
-    """Add what one file holds of a run."""
+    """Add one file's content to a run."""
     run.state = "crashed"
     for record in records_in(file.read_bytes()):
         if record.HasField("run"):
@@ -194,14 +194,14 @@ def _read_file(file: Path, run: WandbHistory) -> None:
 
 
 def records_in(data: bytes) -> Iterator[Any]:
-    """The protobuf records of a .wandb file: LevelDB's log format in blocks of 32 KiB after a header of 7 bytes.
+    """The protobuf records of a .wandb file: LevelDB's log format in 32 KiB blocks after a 7-byte header.
 
-    What a kill left torn at the end is left out: reading stops at the first part whose checksum is not its content's.
+    Reading stops at the first wrong checksum, as a kill leaves it.
     """
     position, parts = HEADER_BYTES, b""
     while position + HEADER_BYTES <= len(data):
-        if (room := BLOCK_BYTES - position % BLOCK_BYTES) < HEADER_BYTES:
-            position += room
+        if (left := BLOCK_BYTES - position % BLOCK_BYTES) < HEADER_BYTES:
+            position += left
             continue
         checksum, length, kind = struct.unpack_from("<IHB", data, position)
         part = data[position + HEADER_BYTES : position + HEADER_BYTES + length]
@@ -216,5 +216,4 @@ def records_in(data: bytes) -> Iterator[Any]:
 
 
 def _items(message: Any) -> dict[str, Any]:
-    """The keys and values of a part of a record."""
     return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in message}

@@ -221,7 +221,7 @@ def test_dashboard_shows_what_is_left_of_damaged_curves_and_answers(apart: Apart
     damaged.answer_file.write_bytes(b"It is \xff lower.")
     found = apart(looked_at_runs, tmp_path, "damaged")
     assert "lower." in found["answer"]
-    assert "metrics.jsonl:1: is no row of metrics" in found["curves"]
+    assert "metrics.jsonl:1: is not a row of metrics" in found["curves"]
     assert "marimo-vega" in found["curves"], "the other run is drawn"
 
 
@@ -289,7 +289,7 @@ def test_dashboard_says_so_where_there_is_no_sweep(apart: Apart, tmp_path: Path)
 def test_dashboard_says_so_where_its_folder_is_missing(apart: Apart, tmp_path: Path) -> None:
     found = apart(looked_at, tmp_path / "gone")
     assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
-    assert "gone: is no folder" in found["sweeps_warning"]
+    assert "gone: is not a folder" in found["sweeps_warning"]
 
 
 def test_dashboard_says_how_to_see_runs_that_laws_do_not_use(apart: Apart, tmp_path: Path) -> None:

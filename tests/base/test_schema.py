@@ -68,7 +68,7 @@ def test_numbers_are_read_as_people_write_them(key: str, given: object, expected
         ("count", 0, "0 is below the least allowed, 1"),
         ("count", 1.5, "1.5 is not a whole number"),
         ("count", "many", "'many' is not a whole number"),
-        ("count", True, "True is true or false where a number is needed"),
+        ("count", True, "True is true or false, not a number"),
         ("index", -1, "-1 is below the least allowed, 0"),
         ("rate", 0, "0 must be above 0"),
         ("rate", "fast", "'fast' is not a number"),
@@ -76,13 +76,13 @@ def test_numbers_are_read_as_people_write_them(key: str, given: object, expected
         ("rate", ".nan", "'.nan' is not a number"),
         ("decay", -0.1, "-0.1 is below the least allowed, 0"),
         ("name", "", "is empty"),
-        ("name", False, "False where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"),
-        ("name", date(2026, 1, 2), "datetime.date(2026, 1, 2) where text is needed, such as '2026-01-02'"),
+        ("name", False, "False is not text; no, yes, on, off, true and false are text only in quotes, as in 'no'"),
+        ("name", date(2026, 1, 2), "datetime.date(2026, 1, 2) is not text; write it in quotes, such as '2026-01-02'"),
         ("count", None, "has no value; give one, or leave it out"),
         ("count", 1e308, "1e+308 is too large"),
-        ("name", [7] * 99, f"{shown([7] * 99)} where text is needed, such as '{shown(str([7] * 99))[1:-1]}'"),
-        ("leaf", 3, "3 where keys and values are needed: share, number, kind"),
-        ("leaf", None, "None where keys and values are needed: share, number, kind"),
+        ("name", [7] * 99, f"{shown([7] * 99)} is not text; write it in quotes, such as '{shown(str([7] * 99))[1:-1]}'"),
+        ("leaf", 3, "3 is not a mapping with keys share, number, kind"),
+        ("leaf", None, "None is not a mapping with keys share, number, kind"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_remedy(key: str, given: object, message: str) -> None:
@@ -121,7 +121,7 @@ def test_a_word_that_is_like_none_of_a_few_has_them_told_once() -> None:
 
 @pytest.mark.parametrize("values", [None, 3, "text", [1, 2]])
 def test_what_holds_no_keys_is_refused(values: object) -> None:
-    assert "where keys and values are needed" in problems(values, "sweep.yaml")["sweep.yaml"]
+    assert "not keys and values" in problems(values, "sweep.yaml")["sweep.yaml"]
 
 
 def test_a_long_value_is_shortened() -> None:
@@ -139,7 +139,7 @@ def test_a_far_word_is_answered_with_all_known_ones() -> None:
     assert nearest("widht", ["recipe.warmup_fraction", "architecture.width"]) == "did you mean 'architecture.width'?"
     assert nearest("lr", ["recipe.beta1", "recipe.learning_rate"]) == "did you mean 'recipe.learning_rate'?"
     assert nearest("zzz", ["width", "depth"]) == "known: depth, width"
-    assert nearest("zzz", []) == "nothing can stand here"
+    assert nearest("zzz", []) == "nothing is allowed here"
 
 
 def test_merging_and_setting_leave_the_rest_alone() -> None:
@@ -149,7 +149,7 @@ def test_merging_and_setting_leave_the_rest_alone() -> None:
     assert base == {"recipe": {"rate": 1, "decay": 2}, "seed": 0}
     set_path(base, "recipe.budget.tokens", 5)
     assert base["recipe"] == {"rate": 1, "decay": 2, "budget": {"tokens": 5}}
-    with pytest.raises(InputError, match="seed is 0, nothing can be set below it"):
+    with pytest.raises(InputError, match="seed is 0, so nothing can be set below it"):
         set_path(base, "seed.a.b", 1)
 
 

@@ -257,7 +257,7 @@ def test_all_problems_are_told_at_once() -> None:
     ("content", "message"),
     [
         (b"a: 1\nb: [", r"x\.yaml:2:\d+: is not valid YAML"),
-        (b"a: 1\na: 2\n", r"x\.yaml:2:1: is not valid YAML: the key 'a' stands twice"),
+        (b"a: 1\na: 2\n", r"x\.yaml:2:1: is not valid YAML: the key 'a' appears twice"),
         (b"a: \xff\n", r"x\.yaml: is not UTF-8 text \(byte 3\)"),
         (b"", r"x\.yaml: is empty"),
         (b"- 1\n", r"x\.yaml: does not hold keys and values"),

@@ -38,7 +38,7 @@ def test_what_slurm_is_told_is_one_line_in_which_all_is_seen(field: str, hidden:
         ({"slurm": {"options": {"": 1}}}, "resources.slurm.options", "is not an option of sbatch"),
         ({"slurm": {"setup": ["echo \x1b[2K"]}}, "resources.slurm.setup[0]", "holds '\\x1b'"),
         ({"slurm": {"setup": ["ls #\u202e fr- mr"]}}, "resources.slurm.setup[0]", "holds '\\u202e'"),
-        ({"slurm": {"setup": "module load cuda"}}, "resources.slurm.setup", "where a list is needed"),
+        ({"slurm": {"setup": "module load cuda"}}, "resources.slurm.setup", "is not a list"),
         ({"ray": {"address": "head:6379\n"}}, "resources.ray.address", "holds '\\n'"),
     ],
 )

@@ -132,6 +132,6 @@ def test_losses_of_sequences_that_are_not_those_of_the_record_are_refused(tmp_pa
     (run,) = folder.runs()
     record = json.loads(run.record_file.read_text())
     run.record_file.write_text(json.dumps(record | changes))
-    with pytest.raises(InputError, match=r"validation_losses\.npy: sums to .* nats where its record .*; fetch both"):
+    with pytest.raises(InputError, match=r"validation_losses\.npy: sums to .* nats, but its record .*; fetch both"):
         cells_of(folder, folder.ledger())
     assert folder.write_ledger()["exclusion"].tolist() == ["validation_losses.npy is gone or damaged"]

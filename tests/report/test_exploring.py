@@ -42,7 +42,7 @@ def test_sweeps_are_found_at_a_folder_and_two_levels_below_it(tmp_path: Path) ->
 
 
 def test_a_folder_without_sweeps_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing: is no folder"):
+    with pytest.raises(InputError, match=r"nothing: is not a folder"):
         sweeps_in(tmp_path / "nothing")
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match=r"nothing: holds no sweep"):

@@ -287,7 +287,7 @@ def test_who_presses_ctrl_c_twice_does_not_wait_for_the_runs_to_save(
 
     executor, started = PressedAgain(lambda *_: -9, lingering=True), coordinator(tmp_path)
     before = time.monotonic()
-    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+    with pytest.raises(KeyboardInterrupt, match="the same command continues"):
         started.run(executor, press)
     assert time.monotonic() - before < SAVE_SECONDS / 2
     assert executor.told == ["interrupt", "kill"]
@@ -312,7 +312,7 @@ def test_an_error_of_the_system_stops_a_sweep_and_is_told_as_what_it_is(tmp_path
     with pytest.raises(InputError) as caught:
         run(tmp_path, executor)
     place = tmp_path / "results" / "toy"
-    said = "the sweep had to stop: [Errno 24] Too many open files; the same command goes on from here"
+    said = "the sweep had to stop: [Errno 24] Too many open files; the same command continues from here"
     assert str(caught.value) == f"{place}: {said}"
     assert executor.told == ["interrupt", "kill"]
 
@@ -332,7 +332,7 @@ def test_a_sweep_whose_folder_is_moved_stops_and_makes_none_anew(tmp_path: Path,
         run(tmp_path, executor)
     place = results / "toy"
     told = f"was moved or removed ({place / 'sweep.yaml'}: {os.strerror(errno.ENOENT)}); bring it back, and "
-    assert str(caught.value) == f"{place}: {told}the same command goes on from here"
+    assert str(caught.value) == f"{place}: {told}the same command continues from here"
     assert executor.told == ["interrupt", "kill"]
     assert not results.exists()
     elsewhere.rename(results)

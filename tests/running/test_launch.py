@@ -152,7 +152,7 @@ def assert_stopped(made: Place, launcher: subprocess.Popen[str], study: Any) -> 
     """A launcher that was told to stop says how to go on, and every run that had begun has saved; the runs that wait."""
     output, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 130, errors
-    assert errors.strip().endswith("stopped; the same command goes on from here")
+    assert errors.strip().endswith("stopped; the same command continues from here")
     assert "Traceback" not in output + errors
     assert made.processes() == []
     waiting = [run for run in made.folder.runs() if run.record() is None]
@@ -226,7 +226,7 @@ def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpu
         else:
             launcher.terminate()
         _, errors = launcher.communicate(timeout=60)
-    assert (launcher.returncode, errors.strip().splitlines()[-1]) == (130, "stopped; the same command goes on from here")
+    assert (launcher.returncode, errors.strip().splitlines()[-1]) == (130, "stopped; the same command continues from here")
     assert not tokens.exists()
     assert study("stop", made.folder.path)[0] == 2, "nothing was launched there, and nobody launches it"
 
@@ -373,7 +373,7 @@ def test_results_on_a_file_system_without_links_are_refused_before_anything_is_t
     for command in (("plan", sweep, *LAUNCH[3:]), ("launch", sweep, *LAUNCH[2:])):
         status, _, refused = study(*command, "--results", tmp_path / "results")
         assert status == 2
-        assert "toy: lies on a file system that makes no" in refused
+        assert "toy: is on a file system without" in refused
         assert refused.endswith(", which results need; give another folder with --results\n")
     assert not (tmp_path / "results").exists()
 

@@ -691,7 +691,7 @@ def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
     coordinator, elsewhere = coordinator_of(evaluation, requested), folder.path.with_name(f"{folder.name} elsewhere")
     monkeypatch.setattr(durable_files, "time", ImpatientClock())
     try:
-        with pytest.raises(InputError, match=r"was moved or removed .*; bring it back, and the same command goes on"):
+        with pytest.raises(InputError, match=r"was moved or removed .*; bring it back, and the same command continues"):
             coordinator.run(Fake(lambda _: 0.5), lambda _: os.rename(folder.path, elsewhere), 0.01)
         assert not folder.path.exists()
     finally:
@@ -788,7 +788,7 @@ def test_scores_are_stopped_where_one_cannot_be_filed(evaluation: Evaluation, mo
     monkeypatch.setattr(Coordinator, "_ended", full)
     for order in ("interrupt", "kill"):
         monkeypatch.setattr(Fake, order, lambda _, order=order: told.append(order))
-    with pytest.raises(InputError, match=r": the sweep had to stop: .*No space left.*the same command goes on"):
+    with pytest.raises(InputError, match=r": the sweep had to stop: .*No space left.*the same command continues"):
         coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert told == ["interrupt", "kill"]
 

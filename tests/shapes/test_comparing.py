@@ -187,7 +187,7 @@ def test_a_run_that_two_sweeps_share_is_one_run(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(config(tmp_path / "corpus.txt").to_yaml())
     assert resolve_architecture("0f3c9d", tmp_path).architecture.depth == 2
-    with pytest.raises(InputError, match="is the start of 2 runs' ids"):
+    with pytest.raises(InputError, match="matches 2 runs in"):
         resolve_architecture("0f3c", tmp_path)
 
 

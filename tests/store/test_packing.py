@@ -233,7 +233,7 @@ def test_what_has_not_ended_or_is_held_or_damaged_is_not_packed(tmp_path: Path) 
         pack(folder)
     record = run.record_file.read_bytes()
     run.record_file.unlink()
-    with pytest.raises(InputError, match=rf"x: has 1 run that did not end \({run.run_id}\); `study launch` goes on"):
+    with pytest.raises(InputError, match=rf"x: has 1 unfinished run \({run.run_id}\); `study launch` continues"):
         pack(folder)
     run.record_file.write_bytes(record[:-40])
     with pytest.raises(InputError, match=r"record\.json: is damaged"):
@@ -249,7 +249,7 @@ def test_what_has_not_ended_or_is_held_or_damaged_is_not_packed(tmp_path: Path) 
 def test_a_record_in_a_pack_cannot_be_put_aside(tmp_path: Path) -> None:
     folder = two_runs(tmp_path / "x")
     pack(folder)
-    with pytest.raises(InputError, match=rf"is packed, and stays as it is; first: study unpack {folder.path}"):
+    with pytest.raises(InputError, match=rf"is packed and cannot be changed; first run: study unpack {folder.path}"):
         folder.runs()[0].put_record_aside({})
     unpack(folder)
     folder.runs()[0].put_record_aside({})
@@ -294,7 +294,7 @@ def test_a_damaged_manifest_or_one_of_another_format_is_named(tmp_path: Path) ->
     }
     for text, told in (
         ("{", "is damaged"),
-        (json.dumps(whole | {"format": 2}), "has format 2, where this version of the workbench reads 1"),
+        (json.dumps(whole | {"format": 2}), "has format 2, but this version of the workbench reads 1"),
         (None, "does not exist"),
     ):
         manifest.unlink()

@@ -236,10 +236,10 @@ def test_metrics_end_where_a_kill_tore_them(tmp_path: Path) -> None:
 def test_a_whole_line_that_is_no_row_of_metrics_is_named(tmp_path: Path, line: bytes) -> None:
     folder = RunFolder(tmp_path)
     folder.metrics_file.write_bytes(b'{"trainer/step": 1}\n' + line + b'\n{"trainer/step": 2}\n')
-    with pytest.raises(InputError, match=r"metrics\.jsonl:2: is no row of metrics.*take it out"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl:2: is not a row of metrics.*remove that line"):
         list(folder.metrics())
     if len(line) < TAIL_BYTES:
-        with pytest.raises(InputError, match=r"metrics\.jsonl, near its end: is no row of metrics"):
+        with pytest.raises(InputError, match=r"metrics\.jsonl, near its end: is not a row of metrics"):
             folder.newest_rows()
 
 
@@ -312,7 +312,7 @@ def test_a_copy_of_a_run_is_named_and_not_counted_twice(tmp_path: Path, caplog: 
     (run,) = folder.runs()
     shutil.copytree(run.path, copy := run.path.with_name(f"{run.run_id}-copy"))
     assert list(folder.write_ledger()["run_id"]) == [run.run_id]
-    assert re.search(rf"-copy/record\.json: is of run {run.run_id}, .*name .*-copy so, or move it away", caplog.text)
+    assert re.search(rf"-copy/record\.json: is of run {run.run_id}, .*rename .*-copy, or move it away", caplog.text)
     with pytest.raises(InputError, match=r"-copy/record\.json"):
         folder.require_readable()
     shutil.rmtree(copy)

@@ -242,7 +242,7 @@ def test_rows_come_once_and_a_damaged_one_is_named_by_its_line(tmp_path: Path) -
         more.write('step": 2}\nnot JSON\n')
     new = rows.new()
     assert next(new) == {"trainer/step": 2}
-    with pytest.raises(InputError, match=r"metrics.jsonl:3: is no row of metrics"):
+    with pytest.raises(InputError, match=r"metrics.jsonl:3: is not a row of metrics"):
         next(new)
 
 

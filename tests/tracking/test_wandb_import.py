@@ -135,7 +135,7 @@ def test_a_source_that_is_neither_a_folder_nor_a_project_is_refused_before_the_s
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wandb.Api", lambda: pytest.fail("the server was asked"))
-    with pytest.raises(InputError, match="is no folder here, and no entity/project of W&B's server either"):
+    with pytest.raises(InputError, match="is neither a folder here nor an entity/project on W&B's server"):
         import_wandb(source, tmp_path / "into", None, ())
 
 

@@ -458,7 +458,7 @@ def test_a_damaged_row_is_named_and_the_run_has_its_record(
     assert record is not None
     assert record.state == "FAILED"
     assert record.reason is not None
-    assert f"{stopped.metrics_file}:4: is no row of metrics" in record.reason
+    assert f"{stopped.metrics_file}:4: is not a row of metrics" in record.reason
     stopped.put_record_aside({"reason": "mended"})
     stopped.metrics_file.write_bytes(b"".join([*lines[:3], *lines[4:]]))
     mended, straight = trained(tmp_path, wanted).record(), trained(tmp_path / "straight", wanted).record()
