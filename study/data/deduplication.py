@@ -98,8 +98,8 @@ def repetitions(documents: Callable[[], Documents]) -> Repetitions:
 class _HeldOut:
     """The words of the validation and test documents in one array, and the splits they move to.
 
-    `document` and `paragraph` index `numbers` and `paragraph_numbers` for each word; `own` marks windows within one document. Splits are
-    indices into SPLITS.
+    `document` and `paragraph` index `numbers` and `paragraph_numbers` for each word; `own` marks windows within one document.
+    Splits are indices into SPLITS.
     """
 
     numbers: NDArray[np.int64]

@@ -13,7 +13,7 @@ from study.config.recipe import Budget
 from study.counting.architecture import Architecture
 from study.evidence.averages import Average, averages_of
 from study.evidence.cells import CellResult
-from study.evidence.comparisons import Comparison, _with_remedies, compare, why_left_out
+from study.evidence.comparisons import Comparison, _add_remedies, compare, why_left_out
 from study.evidence.families import families_of, variant_families
 from study.evidence.learning_rates import RateSearch
 from study.evidence.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
@@ -261,7 +261,7 @@ def test_each_side_of_a_pair_is_reckoned_with_its_own_seeds() -> None:
     (pair, *_), _ = averaged([cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre")])
     quiet, wide = SeedVariance(1e-12, 5, 1), SeedVariance(1.5e-4, 5, 1)
     pair = replace(pair, difference=Difference(0.02, 0.01, 1000, (2, 6), p_value=0.9))
-    found = _with_remedies(pair, {pair.first_cell: quiet, pair.second_cell: wide}, 1)
+    found = _add_remedies(pair, {pair.first_cell: quiet, pair.second_cell: wide}, 1)
     assert found.sequences_that_would_decide is not None
     assert sequences_that_would_decide(pair.difference, [wide, quiet], 1) is None
 
