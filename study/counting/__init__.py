@@ -1,1 +1,1 @@
-"""Closed forms of an encoder: its architecture, parameters, FLOPs, memory and latency, and the shapes that meet a target."""
+"""Closed forms of an encoder: architecture, parameters, FLOPs, memory, latency, and shapes that meet a target."""

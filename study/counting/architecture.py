@@ -1,4 +1,4 @@
-"""The architecture of an encoder: its shape and all else that changes its parameters, with the invariants between them."""
+"""The architecture of an encoder, with invariants."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from study.base.schema import Count, Index, Strict
 
 SIZES = ("depth", "width", "heads", "ffn")
-"""The sizes of a shape, by which shapes are ordered."""
+"""The sizes of a shape, in sort order."""
 
 SHAPE = tuple(f"architecture.{size}" for size in SIZES)
-"""The same as knobs and as ledger columns."""
+"""The same as knobs and ledger columns."""
 
 ALWAYS_WRITTEN = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
-"""The fields that every configuration writes; it writes the others only where the architecture differs from BERT."""
+"""The fields in every configuration; others are written only if they differ from BERT."""
 
 COUNTED_ALONE: dict[str, tuple[object, ...]] = {
     "position_encoding": ("disentangled", "disentangled_shared"),
@@ -24,7 +24,7 @@ COUNTED_ALONE: dict[str, tuple[object, ...]] = {
     "norm_kind": ("affine",),
     "mlm_transform": ("width", "none"),
 }
-"""The values of fields that can be counted and that study.model does not build."""
+"""The values that can be counted, but that study.model does not build."""
 
 BUILT_AS_BERT = (
     "trigram_embedding",
@@ -36,50 +36,48 @@ BUILT_AS_BERT = (
     "global_attention_every",
     "contact_head",
 )
-"""The fields that study.model builds as BERT has them and no other way."""
+"""The fields that study.model builds only with BERT's value."""
 
 NONE = "none"
 """How a missing value is written."""
 
 NOT_IN_MLM = ("pooler", "second_output_bias")
-"""Fields that only totals of other people's models depend on; an MLM model is built alike at any value."""
+"""Fields that affect only totals of other people's models, not the MLM model."""
 
 
 class Architecture(Strict):
     """An encoder with a masked-language-model head: depth L, width H, heads A, ffn F, and the rest, by default as BERT's.
 
-    `ffn` is the inner size that is really built. `norm` says where the norms stand: `post`, after each residual sum, as in
-    BERT (Devlin et al. 2019, arXiv:1810.04805), or `pre`, before each sublayer with one more after the last (Xiong et al.
-    2020, arXiv:2002.04745). With `tied_decoder` the output projection is the token embedding. What else families differ in:
+    `ffn` is the built inner size. `norm` is `post`, after each residual sum, as in BERT (arXiv:1810.04805), or `pre`, before
+    each sublayer and after the last (arXiv:2002.04745). With `tied_decoder` the output projection is the token embedding. Other
+    fields:
 
-    - `embedding_width` E: tables of width E with a projection to H (ALBERT, arXiv:1909.11942; ELECTRA, arXiv:2003.10555);
-      the decoder then works at E. `trigram_embedding` projects three neighbouring tokens at once, and positions and
-      segments are added after it (MobileBERT, arXiv:2004.02984).
-    - `bottleneck_width` B and `ffn_stack` N: blocks that work at B between projections from and to H, with N FFNs (MobileBERT).
-    - `layer_groups` G: layers that share their parameters within G groups (ALBERT has one).
-    - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (Shazeer 2020, arXiv:2002.05202).
-    - `biases`: which matrices have one. DeBERTa's key has none; in ModernBERT (arXiv:2412.13663) only the output has.
+    - `embedding_width` E: tables of width E with a projection to H (ALBERT, arXiv:1909.11942; ELECTRA, arXiv:2003.10555); the
+      decoder then works at E. `trigram_embedding` projects three neighbouring tokens at once, before adding positions and
+      segments (MobileBERT, arXiv:2004.02984).
+    - `bottleneck_width` B and `ffn_stack` N: blocks at width B between projections from and to H, with N FFNs (MobileBERT).
+    - `layer_groups` G: layers share parameters within G groups (ALBERT has one).
+    - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (arXiv:2002.05202).
+    - `biases`: the matrices with biases. DeBERTa's key has none; in ModernBERT (arXiv:2412.13663) only the output has.
     - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `embedding_norm`: in pre-norm, one after
-      the embeddings in place of the first block's (ModernBERT).
-    - `position_encoding`: `learned` adds P rows; `rotary` turns queries and keys by angles that grow with the position, and has
-      no parameters (RoFormer, Su et al. 2021, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative
-      positions with projections of its own (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections
-      and norms the table (DeBERTa v2 and v3, arXiv:2111.09543); `none` leaves the order of the tokens to `distance_bias`, and
-      without one the encoder is a bag of words. `convolution_kernel` K: a convolution beside the first block.
-    - `distance_bias`: what attention adds to the score of a pair of tokens, by head and signed distance. `learned` has a number
-      for each head and distance in each layer, begun so that heads favour neighbours (Raffel et al. 2020, arXiv:1910.10683,
-      section 2.1, without its buckets); beyond `distance_bias_reach` M, where it is given, all distances share one number a
-      direction (Shaw et al. 2018, arXiv:1803.02155, section 3.2). `alibi` falls linearly with the distance and has no
-      parameters (Press et al. 2022, arXiv:2108.12409).
-    - `query_key_norm`: a norm of each head's queries and one of its keys, of the kind of the other norms and with vectors that
-      the heads share, before rotary positions turn them (Henry et al. 2020, arXiv:2010.04245; Dehghani et al. 2023,
-      arXiv:2302.05442, section 2).
-    - `attention_window` W: tokens see W/2 others on each side, but for every `global_attention_every`-th layer.
-    - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E columns beside the
-      token embedding, MobileBERT), or is not there (NeoBERT, arXiv:2502.19587).
-    - `pooler`, `contact_head` (ESM-2), and `second_output_bias`, which transformers adds to an untied decoder of BERT's kin.
+      the embeddings that replaces the first block's (ModernBERT).
+    - `position_encoding`: `learned` adds P rows; `rotary` rotates queries and keys by angles that grow with the position,
+      without parameters (RoFormer, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative positions
+      with its own projections (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections and norms the
+      table (DeBERTa v2 and v3, arXiv:2111.09543); `none` leaves token order to `distance_bias`, and without one the encoder is
+      a bag of words. `convolution_kernel` K: a convolution beside the first block.
+    - `distance_bias`: an addition to attention scores by head and signed distance. `learned` has a number per layer, head and
+      distance, initialised to favour neighbours (T5, arXiv:1910.10683, section 2.1, without buckets); beyond
+      `distance_bias_reach` M, all distances share one number per direction (arXiv:1803.02155, section 3.2). `alibi` falls
+      linearly with the distance, without parameters (arXiv:2108.12409).
+    - `query_key_norm`: norms of each head's queries and keys, of the usual kind, with vectors shared by the heads, before
+      rotation (arXiv:2010.04245; arXiv:2302.05442, section 2).
+    - `attention_window` W: tokens see W/2 others on each side, except in every `global_attention_every`-th layer.
+    - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E more columns,
+      MobileBERT), or is absent (NeoBERT, arXiv:2502.19587).
+    - `pooler`, `contact_head` (ESM-2), and `second_output_bias`, which transformers adds to an untied BERT-style decoder.
 
-    Raises InputError (through `parse`) or ValidationError where sizes do not fit each other or one is below one.
+    Raises InputError (through `parse`) or ValidationError if sizes do not fit together or one is below one.
     """
 
     depth: Count
@@ -125,7 +123,7 @@ class Architecture(Strict):
     )
     @classmethod
     def _none_is_a_word(cls, value: object) -> object:
-        """What is not there can be named where values are listed: none, of layer_groups, is a group for each layer."""
+        """Accept `none`; for layer_groups it means one group per layer."""
         return None if value == NONE else value
 
     @field_validator("heads")
@@ -139,10 +137,10 @@ class Architecture(Strict):
     @field_validator("embedding_width", "layer_groups")
     @classmethod
     def _same_as_none(cls, value: int | None, info: ValidationInfo) -> int | None:
-        """Tables as wide as the blocks, or a group for each layer, are the plain case: one architecture, one fingerprint."""
+        """Map tables as wide as the blocks, or a group per layer, to None, for one fingerprint."""
         most = info.data.get("width" if info.field_name == "embedding_width" else "depth")
         if info.field_name == "layer_groups" and value is not None and most is not None and value > most:
-            raise ValueError(f"groups of layers are more than depth {most} has layers")
+            raise ValueError(f"groups of layers exceed depth {most}")
         return None if value == most else value
 
     @field_validator("bottleneck_width")
@@ -150,13 +148,12 @@ class Architecture(Strict):
     def _heads_divide_bottleneck(cls, bottleneck: int | None, info: ValidationInfo) -> int | None:
         heads = info.data.get("heads")
         if bottleneck is not None and heads is not None and bottleneck % heads:
-            raise ValueError(f"is not divided by heads {heads}; {max(1, round(bottleneck / heads)) * heads} would be")
+            raise ValueError(f"is not divisible by heads {heads}; {max(1, round(bottleneck / heads)) * heads} would be")
         return bottleneck
 
     @model_validator(mode="before")
     @classmethod
     def _rms_implies_no_bias(cls, values: Any) -> Any:
-        """RMSNorm has no bias, so that nobody need say it."""
         return {"norm_bias": False} | values if isinstance(values, dict) and values.get("norm_kind") == "rms" else values
 
     @field_validator("norm_bias")
@@ -169,7 +166,7 @@ class Architecture(Strict):
     @field_validator("embedding_norm")
     @classmethod
     def _embedding_norm_fits(cls, normed: bool | None, info: ValidationInfo) -> bool | None:
-        """None is what `norm` implies: post-norm has one, pre-norm has none."""
+        """Resolve None: post-norm has one, pre-norm has none."""
         norm = info.data.get("norm")
         if norm == "post" and normed is False:
             raise ValueError("does not go with norm post, which always norms the embeddings")
@@ -188,7 +185,7 @@ class Architecture(Strict):
     @field_validator("distance_bias_reach")
     @classmethod
     def _reach_needs_a_learned_bias(cls, reach: int | None, info: ValidationInfo) -> int | None:
-        """A reach of every distance that there is, is the plain case, None."""
+        """Map a reach of every distance to None."""
         bias, positions = info.data.get("distance_bias"), info.data.get("positions")
         if reach is not None and bias not in (None, "learned"):
             raise ValueError(f"does not go with distance_bias {bias}; set distance_bias: learned, or leave it out")
@@ -218,27 +215,27 @@ class Architecture(Strict):
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Depth, width, heads and FFN, by which shapes are ordered."""
+        """Depth, width, heads and FFN, the sort key of shapes."""
         return self.depth, self.width, self.heads, self.ffn
 
     @property
     def shape_name(self) -> str:
-        """The four sizes of the shape as one short name, such as L2-H128-A2-F512."""
+        """A short name, such as L2-H128-A2-F512."""
         return f"L{self.depth}-H{self.width}-A{self.heads}-F{self.ffn}"
 
     @property
     def table_width(self) -> int:
-        """Width E of the tables of embeddings, H where they have none of their own."""
+        """Width E of the embedding tables, H by default."""
         return self.embedding_width or self.width
 
     @property
     def groups(self) -> int:
-        """Groups of layers that share their parameters, of one layer each where none do."""
+        """Groups of layers that share parameters, L by default."""
         return self.layer_groups or self.depth
 
     @property
     def biased(self) -> bool:
-        """Whether matrices have biases (the output bias is there always)."""
+        """Whether matrices have biases (the output bias always exists)."""
         return self.biases != "none"
 
     @property
@@ -253,22 +250,22 @@ class Architecture(Strict):
 
     @property
     def skips_first_norm(self) -> bool:
-        """Whether the norm of the embeddings takes the place of the first block's, as in ModernBERT."""
+        """Whether the embedding norm replaces the first block's, as in ModernBERT."""
         return self.norm == "pre" and self.norms_embeddings
 
     @property
     def rotary(self) -> bool:
-        """Whether queries and keys are turned by their positions."""
+        """Whether positions rotate queries and keys."""
         return self.position_encoding == "rotary"
 
     @property
     def biased_distances(self) -> int:
-        """Signed distances with a number of their own in a bias by distance: 2·P − 1, or 2·M + 1 where its reach is M."""
+        """Signed distances with their own number in a bias by distance: 2·P − 1, or 2·M + 1 with reach M."""
         return 2 * (self.positions - 1 if self.distance_bias_reach is None else self.distance_bias_reach) + 1
 
     @property
     def orders_tokens(self) -> bool:
-        """Whether the encoder has any source of token order; without one it is a bag of words."""
+        """Whether the encoder has any source of token order."""
         neighbours = (self.trigram_embedding, self.convolution_kernel, self.attention_window)
         return self.position_encoding != "none" or self.distance_bias != "none" or any(neighbours)
 
@@ -279,44 +276,42 @@ class Architecture(Strict):
 
 
 def nearest_divisor(width: int, heads: int) -> int:
-    """The number that divides `width` and is nearest to `heads`, the smaller on a tie."""
+    """The divisor of `width` nearest to `heads`, the smaller on a tie."""
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))
 
 
 def unlike_bert(architecture: Architecture) -> dict[str, object]:
-    """The fields outside ALWAYS_WRITTEN where an architecture has another value than BERT."""
+    """The fields outside ALWAYS_WRITTEN that differ from BERT."""
     return {name: value for name, default in berts_values().items() if (value := getattr(architecture, name)) != default}
 
 
 def not_of_berts_kind(architecture: Architecture) -> dict[str, object]:
-    """The fields outside ALWAYS_WRITTEN in which the MLM model of an architecture is unlike BERT's."""
+    """The fields outside ALWAYS_WRITTEN in which the MLM model differs from BERT's."""
     return {name: value for name, value in unlike_bert(architecture).items() if name not in NOT_IN_MLM}
 
 
 @functools.cache
 def berts_values() -> dict[str, object]:
-    """The values of BERT in the fields outside ALWAYS_WRITTEN."""
+    """BERT's values in the fields outside ALWAYS_WRITTEN."""
     return {name: field.default for name, field in Architecture.model_fields.items() if name not in ALWAYS_WRITTEN}
 
 
 def built_words(field: str) -> tuple[str, ...]:
-    """The values at which study.model builds a field whose values are words; empty of others."""
+    """The words that study.model can build for a field; empty for fields of other types."""
     words = get_args(Architecture.model_fields[field].annotation) if field in Architecture.model_fields else ()
     return tuple(word for word in words if isinstance(word, str) and word not in COUNTED_ALONE.get(field, ()))
 
 
 def unbuildable(architecture: Architecture) -> str | None:
-    """What keeps study.model from building an architecture, by its field; None where it can build it."""
+    """Why study.model cannot build an architecture, by field; None if it can."""
     for name, value in not_of_berts_kind(architecture).items():
         if name in BUILT_AS_BERT or value in COUNTED_ALONE.get(name, ()):
             built = " or ".join(built_words(name)) or str(berts_values()[name]).lower()
-            return f"{name} {value} can be counted but not trained or timed; what can be built has {name} {built}"
+            return f"{name} {value} can be counted but not trained or timed; build it with {name} {built}"
     if architecture.skips_first_norm and architecture.layer_groups is not None:
         groups = f"layer_groups {architecture.layer_groups}"
-        return (
-            f"embedding_norm True takes the place of the first layer's norm, which {groups} would share; leave out one of them"
-        )
+        return f"embedding_norm True replaces the first layer's norm, which {groups} would share; leave out one of them"
     if architecture.rotary and (each := architecture.head_width) % 2:
         sizes = f"width {architecture.width} in {architecture.heads} heads"
-        return f"position_encoding rotary turns pairs of numbers, and {sizes} gives {each} each"
+        return f"position_encoding rotary rotates pairs of numbers, but {sizes} gives {each} each"
     return None

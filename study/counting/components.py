@@ -1,4 +1,4 @@
-"""Closed forms of an architecture's parameters: one expression for each component, evaluated in integers or in letters."""
+"""Closed forms of parameters by component, in integers or letters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from study.counting.architecture import Architecture
 
 @dataclass(frozen=True)
 class Symbol:
-    """A letter or an expression of letters, as text; arithmetic on it writes the formula, and neither 1· nor + 0."""
+    """A letter or expression as text; arithmetic writes the formula, without 1· or + 0."""
 
     text: str
     is_sum: bool = False
@@ -51,11 +51,11 @@ class Symbol:
 
 
 Quantity = int | Symbol
-"""A number, or the formula of one."""
+"""A number, or its formula."""
 
 
 Part = Literal["tables", "encoder", "head"]
-"""Where a component stands: a table that is looked up, the rest of the encoder, or the MLM head."""
+"""The part of the model: an embedding table (looked up), the rest of the encoder, or the MLM head."""
 
 LETTERS = {
     "L": "depth",
@@ -74,12 +74,12 @@ LETTERS = {
     "M": "reach of the distance bias",
     "D": "width of a head",
 }
-"""What each letter of a formula means."""
+"""The meaning of each letter of a formula."""
 
 
 @dataclass(frozen=True)
 class Letters:
-    """The sizes that formulas are made of (see LETTERS), all as numbers or all as symbols."""
+    """The sizes in formulas (see LETTERS), all as numbers or all as symbols."""
 
     L: Quantity
     H: Quantity
@@ -109,7 +109,7 @@ class Letters:
 
     @classmethod
     def symbols(cls, architecture: Architecture) -> Letters:
-        """The letters themselves, a letter of its own only for a size that differs from BERT's pattern."""
+        """The letters; a size has its own only if it differs from BERT's pattern."""
         letters: dict[str, Quantity] = {letter: Symbol(letter) for letter in LETTERS}
         if architecture.embedding_width is None:
             letters["E"] = letters["H"]
@@ -126,9 +126,9 @@ Entry = tuple[Part, str, Quantity]
 
 
 def components(architecture: Architecture, letters: Letters) -> Iterator[Entry]:
-    """Every component that the architecture's MLM model has: where it stands, its name and its count or formula.
+    """Every component of the MLM model: its part, its name and its count or formula.
 
-    Layers that share their parameters count once (G in place of L). The pooler is not part of an MLM model.
+    Layers that share parameters count once (G instead of L). There is no pooler.
     """
     yield from _embeddings(architecture, letters)
     yield from _blocks(architecture, letters)
@@ -177,7 +177,7 @@ def _blocks(a: Architecture, x: Letters) -> Iterator[Entry]:
 
 
 def _block_norms(a: Architecture, x: Letters) -> Quantity:
-    """Norms after attention and each FFN; a bottleneck norms its two inputs and its output too."""
+    """Norms after attention and each FFN; a bottleneck also norms its two inputs and its output."""
     vectors = norm_vectors(a)
     if a.bottleneck_width is not None:
         return x.G * (vectors * ((x.N + 3) * x.B + x.H))
@@ -199,29 +199,29 @@ def _head(a: Architecture, x: Letters) -> Iterator[Entry]:
 
 
 def norm_vectors(a: Architecture) -> int:
-    """Vectors of a norm: a scale, and a bias where it has one."""
+    """Vectors of a norm: a scale, and any bias."""
     return 2 if a.norm_bias else 1
 
 
 def matrices(a: Architecture) -> int:
-    """Matrices of an FFN, 3 where it is gated."""
+    """Matrices of an FFN, 3 if gated."""
     return 3 if a.gated else 2
 
 
 def projection_weights(a: Architecture, x: Letters) -> Quantity:
-    """Weights between embeddings and blocks, E·H, thrice that for trigrams; 0 where both have one width."""
+    """Weights between embeddings and blocks, E·H, thrice that for trigrams; 0 at equal widths."""
     if a.trigram_embedding:
         return 3 * x.E * x.H
     return x.E * x.H if a.embedding_width is not None else 0
 
 
 def bottleneck_weights(a: Architecture, x: Letters) -> Quantity:
-    """Weights of one layer's two ways into its bottleneck and the way out."""
+    """Weights of one layer's two projections into its bottleneck and the one out."""
     return 3 * x.H * x.B if a.bottleneck_width is not None else 0
 
 
 def attention_weights(a: Architecture, x: Letters) -> Quantity:
-    """Weights of one layer's query, key, value and output; within a bottleneck the value alone is read at width H."""
+    """Weights of one layer's query, key, value and output; within a bottleneck only the value reads width H."""
     return 4 * x.H**2 if a.bottleneck_width is None else 3 * x.B**2 + x.H * x.B
 
 
@@ -236,7 +236,7 @@ def convolution_weights(a: Architecture, x: Letters) -> Quantity:
 
 
 def head_weights(a: Architecture, x: Letters) -> Quantity:
-    """Weights of the products that a masked position runs: transform and decoder."""
+    """Weights of a masked position's products: transform and decoder."""
     if a.mlm_transform == "none":
         return x.V * x.H
     inner = x.E if a.mlm_transform == "embedding_width" else x.H

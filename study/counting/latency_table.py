@@ -1,4 +1,4 @@
-"""The latency table of a machine: one folder, one environment, one row a case."""
+"""The latency table of a machine: one environment per folder, one row per case."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ COUNTS = (
 """The columns of whole numbers."""
 
 KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "precision", "threads")
-"""What identifies a row of a table; one that is measured again replaces the older."""
+"""A row's key; a new measurement replaces the older row."""
 
 _MOST = 1e15
-"""No number of a table is more."""
+"""The largest number allowed in a table."""
 
 _FILE = "table.csv"
 
 
 def check_environment(environment: Mapping[str, Any], root: Path) -> None:
-    """Raise InputError where times of this environment cannot join its folder under `root`, which may not exist yet.
+    """Raise InputError if times of this environment cannot join its folder under `root`, if any.
 
-    They cannot where its table is torn or from another environment (torch, Python or system), since such times do not compare.
+    A torn table or another environment (torch, Python or system) prevents it.
     """
     _there(environment, root)
 
 
 def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) -> Path:
-    """Put rows into `root/<hardware>/table.csv`, with `environment.json` beside it; returns the table's path.
+    """Add rows to `root/<hardware>/table.csv`, write `environment.json` beside it, and return the table's path.
 
-    Rows that are there stay, unless the same case was measured again. Raises InputError as `check_environment` does.
+    New measurements replace rows of the same case. Raises InputError as `check_environment` does.
     """
     import pandas as pd
 
@@ -59,7 +59,7 @@ def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) 
 
 
 def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFrame | None]:
-    """The folder of this environment's table under `root`, and the table where there is one; raises as `check_environment`."""
+    """The folder of this environment's table under `root`, and any table; raises as `check_environment`."""
     folder = root / hardware_name(environment)
     facts = folder / "environment.json"
     before = json_of(facts, dict, "give another --out")
@@ -72,43 +72,43 @@ def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFra
 
 
 def hardware_name(environment: Mapping[str, Any]) -> str:
-    """The processor on a CPU, else the device, by name as a folder: lower case, all but letters and digits as dashes."""
+    """The processor on a CPU, else the device: lower case, all but letters and digits as dashes."""
     hardware = environment["processor"] if environment["device"] == "cpu" else environment["device"]
     return re.sub(r"[^a-z0-9]+", "-", str(hardware).lower()).strip("-") or "unknown"
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The table of a latency folder; raises InputError, naming the command that makes one, where there is none or it is torn.
+    """The table of a latency folder; raises InputError, with a command to make one, if missing or torn.
 
-    `path` is the table, its folder, or a folder that holds exactly one such.
+    `path` is the table, its folder, or a folder that holds exactly one.
     """
-    found = [path] if path.is_file() else sorted(path.glob(_FILE)) or sorted(path.glob(f"*/{_FILE}"))
-    if not found:
+    tables = [path] if path.is_file() else sorted(path.glob(_FILE)) or sorted(path.glob(f"*/{_FILE}"))
+    if not tables:
         remedy = f"measure one: study latency --models bert-tiny,bert-mini,bert-small,bert-medium --out {pasted(path)}"
         raise InputError.at(str(path), f"holds no latency table; {remedy}")
-    if len(found) > 1:
-        raise InputError.at(str(path), f"holds {len(found)} latency tables; give one of {', '.join(map(str, found))}")
-    return _read(found[0])
+    if len(tables) > 1:
+        raise InputError.at(str(path), f"holds {len(tables)} latency tables; give one of {', '.join(map(str, tables))}")
+    return _read(tables[0])
 
 
 def _read(file: Path) -> pd.DataFrame:
-    """The table of a file; raises InputError where its numbers cannot be used, with the first row of such."""
+    """The table of a file; raises InputError for its first row with unusable numbers."""
     import pandas as pd
 
     try:
         table = pd.read_csv(file, dtype=dict.fromkeys((*COUNTS, *TIMES), str))
     except (ValueError, pd.errors.ParserError) as error:
-        raise InputError.at(str(file), f"is no latency table: {error}") from None
+        raise InputError.at(str(file), f"is not a latency table: {error}") from None
     if missing := [name for name in dict.fromkeys((*KEY, *COUNTS, *TIMES)) if name not in table]:
-        raise InputError.at(str(file), f"is no latency table: it has no column {', '.join(missing)}")
+        raise InputError.at(str(file), f"is not a latency table: it has no column {', '.join(missing)}")
     if table.empty:
         raise InputError.at(str(file), "has no rows; remove it, and measure with study latency")
     for name in (*COUNTS, *TIMES):
         numbers, counted = pd.to_numeric(table[name], errors="coerce"), name in COUNTS
         usable = numbers.between(0, _MOST) & (numbers % 1 == 0 if counted else numbers > 0)
         if not usable.all():
-            row, needed = int(usable.argmin()), "whole number from zero on" if counted else "time above zero"
-            problem = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, no {needed}"
-            raise InputError.at(str(file), f"{problem}; take the row out, and measure it again with study latency")
+            row, needed = int(usable.argmin()), "whole number of at least zero" if counted else "time above zero"
+            problem = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, not a {needed}"
+            raise InputError.at(str(file), f"{problem}; remove the row, and measure it again with study latency")
         table[name] = numbers
     return table

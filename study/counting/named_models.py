@@ -1,4 +1,4 @@
-"""Named encoders of the literature, read from the table beside this module; found by name or alias, in any case."""
+"""Named encoders of the literature, from the table beside this module."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from study.counting.solving import ShapeRules
 
 @dataclass(frozen=True)
 class NamedModel:
-    """One row of the table: a model's names, its size as authors or model card state it, and the sources.
+    """One row of the table: a model's names, its published size, and the sources.
 
-    `published_status` says how the published size is known, mostly from memory of the paper or card. An empty cell of the table
-    stands for BERT's value.
+    `published_status` is the source of that size, mostly from memory of the paper or card. Empty cells mean BERT's value.
     """
 
     name: str
@@ -36,12 +35,12 @@ class NamedModel:
 
     @property
     def architecture(self) -> Architecture:
-        """The architecture; every row of the table is one (a test holds it)."""
+        """The architecture; a test checks that every row has one."""
         return Architecture.parse(self.sizes, place=self.name)
 
 
 def catalogue() -> tuple[NamedModel, ...]:
-    """Every named model, in the order of the table."""
+    """Every named model, in the table's order."""
     with files("study.counting").joinpath("named_models.csv").open(encoding="utf-8") as table:
         return tuple(_model(row) for row in csv.DictReader(table))
 
@@ -53,20 +52,20 @@ def _model(row: dict[str, str]) -> NamedModel:
 
 
 def find(name: str) -> NamedModel | None:
-    """The named model of a name or alias, in any case; None where there is none."""
+    """The model of a name or alias, in any case; None if unknown."""
     wanted = name.lower()
     return next((m for m in catalogue() if wanted in (m.name.lower(), *map(str.lower, m.aliases))), None)
 
 
 def unknown(name: str, where: str = "") -> InputError:
-    """The error that names the models nearest to an unknown name; `where` says where else it was searched.
+    """The error for an unknown name, with the nearest models; `where` names other places searched.
 
-    The start of known names (`albert`) lists all of them, anything else the nearest name.
+    The start of known names (`albert`) lists all of them.
     """
     short = [model.short_name for model in catalogue()]
     known = sorted({alias.lower() for model in catalogue() for alias in (model.name, *model.aliases)})
-    begun = [repr(one) for one in short if one.startswith(name.lower())] if name else []
-    near = f"did you mean {' or '.join(begun)}?" if begun else nearest(name.lower(), known)
+    starting = [repr(one) for one in short if one.startswith(name.lower())] if name else []
+    near = f"did you mean {' or '.join(starting)}?" if starting else nearest(name.lower(), known)
     hint = near if near.startswith("did") else "known: " + ", ".join(short)
     return InputError.at(name, f"is not a known model; {hint}{where}")
 
@@ -82,8 +81,8 @@ def named(name: str) -> Architecture:
 def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
     """A named model with some sizes changed, or a shape given by its sizes.
 
-    Without a name depth and width are needed; heads default to width/64, ffn to 4 · width, and the vocabulary to 30,522 word
-    pieces, as in BERT. Raises InputError for an unknown name or an impossible shape.
+    Without a name depth and width are required; defaults are heads width/64, ffn 4 · width, and 30,522 word pieces, as in BERT.
+    Raises InputError for an unknown name or an impossible shape.
     """
     if name is not None:
         return changed(named(name), sizes, name)
@@ -94,5 +93,5 @@ def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
 
 
 def changed(architecture: Architecture, sizes: Mapping[str, Any], place: str = "") -> Architecture:
-    """An architecture with some fields changed, checked anew; raises InputError where they do not fit each other."""
+    """An architecture with some fields changed and rechecked; raises InputError if they do not fit together."""
     return Architecture.parse(architecture.model_dump() | dict(sizes), place=place)

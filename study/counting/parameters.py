@@ -1,4 +1,4 @@
-"""Parameters by component and FLOPs by convention, in integer arithmetic and without torch."""
+"""Parameters by component and FLOPs by convention, in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from study.counting.components import (
 )
 
 MASKING_RATE = 0.15
-"""BERT's share of masked positions, for what is said of an architecture without a run."""
+"""BERT's share of masked positions, for architectures without a run."""
 
 
 TOTALS = ("parameters", "parameters_encoder", "parameters_non_embedding")
-"""The totals of ParameterCount that travel with every record."""
+"""The totals of ParameterCount in every record."""
 
 
 @dataclass(frozen=True)
 class Component:
-    """One group of parameters: where it stands, its name and the count (its formula is in `formulas`)."""
+    """One group of parameters: its part, name and count (see `formulas`)."""
 
     part: Part
     name: str
@@ -38,13 +38,12 @@ class Component:
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """The parameters of one MLM model: by component, and the totals that conventions call its size.
+    """Parameters of one MLM model by component, with totals by convention.
 
     `parameters` counts the unique tensors of the MLM model, `parameters_encoder` the embeddings and blocks without pooler,
-    `parameters_non_embedding` the encoder less its token, position (relative ones and a bias by distance too) and segment
-    tables, which are looked up and meet no product.
-    `parameters_mlm_untied` is what transformers builds with `tie_word_embeddings=False`: a decoder V·E and, with
-    `second_output_bias`, V more that it never uses; an architecture with `tied_decoder=False` has the decoder but one bias.
+    `parameters_non_embedding` the encoder less its token, position (also relative ones and a bias by distance) and segment
+    tables. `parameters_mlm_untied` is what transformers builds with `tie_word_embeddings=False`: a decoder V·E and, with
+    `second_output_bias`, an unused V more; `tied_decoder=False` has one bias.
     """
 
     components: tuple[Component, ...]
@@ -63,12 +62,12 @@ class ParameterCount:
 def parameters(architecture: Architecture) -> ParameterCount:
     """Count the parameters of an architecture by component.
 
-    For BERT, per layer 4(H² + H) for attention, 2HF + F + H for the FFN and 4H for its two norms; embeddings (V + P + T)·H
-    and their norm 2H; MLM transform H² + H + 2H, output bias V, and V·H more for a decoder that is not tied. The forms of the
-    other families are in study.counting.components. The layers' components are summed over depth.
+    For BERT, per layer 4(H² + H) for attention, 2HF + F + H for the FFN and 4H for its two norms; embeddings (V + P + T)·H and
+    their norm 2H; MLM transform H² + H + 2H, output bias V, and V·H more for an untied decoder. Other families:
+    study.counting.components.
 
-    Source: Devlin et al. 2019 (arXiv:1810.04805) as built by google-research/bert; asserted against the
-    live module in every run, and for the named models against the modules of transformers.
+    Source: Devlin et al. 2019 (arXiv:1810.04805) as built by google-research/bert; asserted against the live module in every
+    run, and for named models against transformers.
     """
     a = architecture
     counted = tuple(Component(part, name, _whole(count)) for part, name, count in components(a, Letters.numbers(a)))
@@ -89,7 +88,7 @@ def parameters(architecture: Architecture) -> ParameterCount:
 
 
 def formulas(architecture: Architecture) -> dict[str, str]:
-    """The closed form of each component by its name, in the letters of study.counting.components.LETTERS."""
+    """Each component's closed form by name, in the letters of study.counting.components.LETTERS."""
     return {name: str(form) for _, name, form in components(architecture, Letters.symbols(architecture))}
 
 
@@ -102,16 +101,14 @@ def masked_positions(sequence_length: int, rate: float) -> int:
 class SequenceFlops:
     """FLOPs of one training sequence, forward and backward, by convention; a multiply-add is two.
 
-    `train_flops` are the matrix products that BERT's own code runs (google-research/bert, run_pretraining.py): 6 per weight of
-    the blocks and token (a layer that shares its weights runs too), full bidirectional attention 12·L·H·S per token, and the
-    head 6·(H² + V·H) on the masked positions only. Training here runs less of the last layer (`spared_flops_per_token`).
-    `train_flops_dense_head` runs the head on every position. `train_flops_6n` is 6 · `parameters` per token (Kaplan et al. 2020
-    with embeddings), and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361,
-    §2.1).
+    `train_flops` are the matrix products of BERT's own code (google-research/bert, run_pretraining.py): 6 per block weight and
+    token (layers that share weights count), full bidirectional attention 12·L·H·S per token, and the head 6·(H² + V·H) on the
+    masked positions only. Training here runs less of the last layer (`spared_flops_per_token`). `train_flops_dense_head` runs
+    the head on every position. `train_flops_6n` is 6 · `parameters` per token, and `train_flops_6n_non_embedding` 6 ·
+    `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361, §2.1).
 
-    Windowed layers count the pairs within their window, as a kernel that skips the others runs them. Disentangled attention
-    counts the table's projections for each sequence, as in a batch of one. Rotations, lookups, biases and norms are no
-    products.
+    Windowed layers count only pairs within their window. Disentangled attention counts the table's projections for each
+    sequence, as in a batch of one. Rotations, lookups, biases and norms are no products.
     """
 
     train_flops: int
@@ -121,9 +118,9 @@ class SequenceFlops:
 
 
 def flops_per_sequence(architecture: Architecture, sequence_length: int, predictions: int) -> SequenceFlops:
-    """FLOPs of training on one sequence of `sequence_length` tokens with `predictions` masked positions, by convention.
+    """`SequenceFlops` of a length and number of masked positions, `predictions`.
 
-    Backward runs two products for each of forward's, so a multiply-add of forward costs 2 · 3 FLOPs.
+    Backward runs two products per forward product: 2 · 3 FLOPs per multiply-add.
     """
     a, s = architecture, sequence_length
     count = parameters(a)
@@ -138,17 +135,17 @@ def flops_per_sequence(architecture: Architecture, sequence_length: int, predict
 
 
 def _weights_per_token(a: Architecture) -> int:
-    """Weights that each token meets before the head; every layer counts, shared or not."""
+    """Weights per token before the head, counting every layer, shared or not."""
     x = Letters.numbers(a)
     layer = (attention_weights(a, x), ffn_weights(a, x), bottleneck_weights(a, x))
     return a.depth * _sum(layer) + _sum((projection_weights(a, x), convolution_weights(a, x)))
 
 
 def _attention_products(a: Architecture, length: int) -> int:
-    """Multiply-adds of one sequence that no weight of its own stands for: scores, mixtures and relative positions.
+    """Multiply-adds of one sequence without weights: scores, mixtures and relative positions.
 
-    Scores and mixtures are two products over the attended pairs of tokens. Disentangled attention projects its R relative
-    positions twice (2·R·H²) and scores tokens against both (2·S·R·H); DeBERTa v1 takes the 2·S rows in reach only.
+    Scores and mixtures are two products over attended pairs. Disentangled attention projects its R relative positions twice
+    (2·R·H²) and scores tokens against both (2·S·R·H); DeBERTa v1 takes only the 2·S rows in reach.
     """
     width, global_layers = a.bottleneck_width or a.width, a.depth
     if a.attention_window is not None:
@@ -175,17 +172,17 @@ def _sum(counts: Iterable[Quantity]) -> int:
 
 
 def flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> dict[str, float]:
-    """FLOPs of training per input token, forward and backward, by convention (see SequenceFlops)."""
+    """`SequenceFlops` per input token."""
     flops = asdict(flops_per_sequence(architecture, sequence_length, predictions))
     return {convention: total / sequence_length for convention, total in flops.items()}
 
 
 def spared_flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> float:
-    """The part of `train_flops` that training here saves, per input token: the last layer's work at unpredicted positions.
+    """The part of `train_flops` saved here, per input token: the last layer's work at unpredicted positions.
 
-    Nothing reads that output, so only the key and value weights, 2·H², meet all S tokens; the other products, with scores and
-    mixtures 2·S·H, run at the K masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F. No convention
-    contains it, so that depth costs the same everywhere and counts compare with other code's.
+    Only the key and value weights, 2·H², meet all S tokens; the other products, with scores and mixtures 2·S·H, run at the K
+    masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F. No convention subtracts it, so counts compare
+    with other code's.
     """
     a, x = architecture, Letters.numbers(architecture)
     weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
@@ -195,8 +192,7 @@ def spared_flops_per_token(architecture: Architecture, sequence_length: int, pre
 def what_doubling_adds(architecture: Architecture) -> dict[str, int]:
     """Parameters of the encoder gained by doubling one size: depth, width (with the FFN), ffn alone, heads.
 
-    Doubling the width keeps F/H and the number of heads, as families of encoders do; heads only divide the width and cost
-    nothing. Counted as `parameters_encoder`.
+    Doubling the width keeps F/H and the number of heads; heads cost nothing. Counted as `parameters_encoder`.
     """
     before = parameters(architecture).parameters_encoder
     a = architecture

@@ -1,4 +1,4 @@
-"""Shapes from rules: heads and ffn from the width, the width that meets a parameter count, and all shapes that meet goals."""
+"""Shapes from rules, parameter counts and goals."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 
 HEAD_WIDTH = 64
-"""What heads are about as wide as where nobody says it, as BERT's are."""
+"""The default head width, as in BERT."""
 
 MOST_SHAPES = 100_000
-"""So many shapes are counted at most; it takes some ten seconds."""
+"""The most shapes counted, in about ten seconds."""
 
 
 def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None:
-    """Why given head widths do not divide all widths, None where they do."""
+    """Why head widths do not divide all widths, None if they do."""
     problems = []
     for head_width in head_widths:
         if left := [f"{width}" for width in dict.fromkeys(widths) if width % head_width]:
@@ -29,14 +29,14 @@ def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None
 
 @dataclass(frozen=True)
 class ShapeRules:
-    """How a width fixes the rest of a shape: heads of about `head_width`, an ffn of `ffn_ratio` widths, widths in steps."""
+    """Rules from width to shape: heads of about `head_width`, an ffn of `ffn_ratio` widths, widths in steps."""
 
     head_width: int = HEAD_WIDTH
     ffn_ratio: float = 4.0
     width_multiple: int = 8
 
     def heads(self, width: int) -> int:
-        """The number of heads that divides `width` and brings the head width nearest to `head_width`, the wider on a tie."""
+        """The divisor of `width` whose head width is nearest to `head_width`, the wider on a tie."""
         small = [heads for heads in range(1, math.isqrt(width) + 1) if width % heads == 0]
         divisors = {*small, *(width // heads for heads in small)}
         return min(divisors, key=lambda heads: (abs(width / heads - self.head_width), heads))
@@ -46,11 +46,11 @@ class ShapeRules:
         return max(1, round(self.ffn_ratio * width))
 
     def completed(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """Sizes with a width among them, and the heads and ffn that follow from it where they are not given."""
+        """Sizes including a width, with missing heads and ffn derived from it."""
         return {"heads": self.heads(sizes["width"]), "ffn": self.ffn(sizes["width"])} | dict(sizes)
 
     def shape(self, depth: int, width: int, template: Architecture) -> Architecture:
-        """`template` with this depth and width, and the heads and ffn that follow from the width."""
+        """`template` with this depth and width, and heads and ffn by the rules."""
         embedding_width = None if template.embedding_width == width else template.embedding_width
         sizes = self.completed({"depth": depth, "width": width})
         return template.model_copy(update=sizes | {"embedding_width": embedding_width})
@@ -58,8 +58,7 @@ class ShapeRules:
     def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
         """The architecture of `depth` layers whose `parameters_non_embedding` come nearest to `target`.
 
-        Widths are multiples of `width_multiple`; all but the shape is taken from `template`. The count grows with the width,
-        so a bisection finds the two widths round the target and the nearer one is returned.
+        Widths are multiples of `width_multiple`; all but the shape comes from `template`.
         """
 
         def at(multiples: int) -> Architecture:
@@ -79,7 +78,7 @@ class ShapeRules:
 
 @dataclass(frozen=True)
 class Goal:
-    """An amount of a quantity of shapes: how it is counted and written, and which option gave it."""
+    """A target amount: its count, its text, and the option it came from."""
 
     place: str
     quantity: str
@@ -89,20 +88,20 @@ class Goal:
 
     @property
     def words(self) -> str:
-        """The quantity behind an amount: of memory, whose unit `text` has, or a count by the name of its convention."""
+        """The quantity: memory, whose unit is in `text`, or a count by its convention."""
         plain = self.quantity.removesuffix("_bytes").removesuffix("_seconds")
         return f"of {plain}" if plain != self.quantity else self.quantity.replace("_per_token", " a token")
 
     def off(self, architecture: Architecture) -> float:
-        """How far a shape is from the amount, as a share of it: 0.02 is 2% above."""
+        """A shape's relative deviation from the amount: 0.02 is 2% above."""
         return self.count(architecture) / self.amount - 1
 
 
 @dataclass(frozen=True)
 class Space:
-    """The shapes among which goals are met: depths and, in steps of the rules' `width_multiple`, widths.
+    """The shapes to search: depths and, in steps of the rules' `width_multiple`, widths.
 
-    Raises InputError where there are none, or more than MOST_SHAPES.
+    Raises InputError if there are none, or more than MOST_SHAPES.
     """
 
     rules: ShapeRules
@@ -116,12 +115,11 @@ class Space:
             message = f"no multiple of {self.rules.width_multiple} lies in the range ({self})"
             raise InputError.at("--width", f"{message}; give a wider one, or a smaller --width-multiple or --head-width")
         if count > MOST_SHAPES:
-            message = f"hold {count:,} shapes ({self}), of which {MOST_SHAPES:,} at most are counted"
+            message = f"hold {count:,} shapes ({self}); at most {MOST_SHAPES:,} can be counted"
             raise InputError.at("--depth, --width", f"{message}; narrow them, or raise --width-multiple")
 
     @property
     def _steps(self) -> range:
-        """The widths that are multiples of `width_multiple`."""
         step = self.rules.width_multiple
         return range(-(-self.widths.start // step) * step, self.widths.stop, step)
 
@@ -136,37 +134,36 @@ class Space:
             yield from self.at(depth)
 
     def __str__(self) -> str:
-        """The space in words."""
         widths = f"widths {self.widths.start} to {self.widths.stop - 1} in multiples of {self.rules.width_multiple}"
         return f"depths {self.depths.start} to {self.depths.stop - 1}, {widths}"
 
 
 def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]:
-    """All shapes of the space whose quantity is within `tolerance`, as a share, of the amount.
+    """All shapes of the space within the relative `tolerance` of the amount.
 
-    Raises InputError, naming the nearest reachable amount, where there is none.
+    Raises InputError, naming the nearest amount, if none is.
     """
     shapes = list(space)
-    if found := [shape for shape in shapes if abs(goal.off(shape)) <= tolerance]:
-        return found
-    asked = f"no shape has {goal.text(goal.amount)} {goal.words} within {100 * tolerance:g}% ({space})"
+    if fitting := [shape for shape in shapes if abs(goal.off(shape)) <= tolerance]:
+        return fitting
+    missing = f"no shape has {goal.text(goal.amount)} {goal.words} within {100 * tolerance:g}% ({space})"
     nearest = min(shapes, key=lambda shape: abs(goal.off(shape)))
     reached = f"the nearest, {nearest.shape_name}, has {goal.text(goal.count(nearest))} ({goal.off(nearest):+.2%})"
     remedy = "allow it with --tolerance, or more shapes with --depth, --width or a smaller --width-multiple or --head-width"
-    raise InputError.at(goal.place, f"{asked}; {reached}; {remedy}")
+    raise InputError.at(goal.place, f"{missing}; {reached}; {remedy}")
 
 
 def under(space: Space, goals: Sequence[Goal]) -> list[Architecture]:
-    """At each depth the widest shape of the space that is above none of the amounts.
+    """At each depth the widest shape of the space that exceeds no amount.
 
-    Raises InputError, naming for each amount that no shape stays under the least one reachable, where there is none.
+    Raises InputError if there is none, naming the least reachable amount for each impossible one.
     """
-    found = []
+    widest = []
     for depth in space.depths:
         fitting = [shape for shape in space.at(depth) if all(goal.count(shape) <= goal.amount for goal in goals)]
-        found += fitting[-1:]
-    if found:
-        return found
+        widest += fitting[-1:]
+    if widest:
+        return widest
     shapes = list(space)
     problems = []
     for goal in goals:

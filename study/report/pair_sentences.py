@@ -127,7 +127,6 @@ def _lower_ones(pairs: Sequence[Comparison]) -> str:
 
 
 def _in_conditions(decided: int, conditions: int) -> str:
-    """In how many conditions a pair is decided for one side; empty for only one."""
     return f" in {decided} of {conditions}" if conditions > 1 else ""
 
 

@@ -104,7 +104,6 @@ def _of(count: tuple[int, int]) -> str | None:
 
 
 def _unusual(scores: DownstreamEvidence) -> Iterator[str]:
-    """The tasks scored with unusual knobs, such as a limit of examples."""
     knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in scores.tasks}
     for words, tasks in grouped(knobs, knobs.__getitem__).items():
         if words and not all(words in task for task in tasks):

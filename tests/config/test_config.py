@@ -213,7 +213,7 @@ def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
         (
             {"architecture": {"position_encoding": "rotary", "heads": 16}},
             "",
-            "architecture.position_encoding rotary turns pairs of numbers, and width 16 in 16 heads gives 1 each",
+            "architecture.position_encoding rotary rotates pairs of numbers, but width 16 in 16 heads gives 1 each",
         ),
         ({"recipe": {"batch_tokens": 100}}, "", "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16"),
         ({"recipe": {"budget": {"steps": None, "tokens": 100}}}, "", "pays for 100 tokens, less than one batch of 128"),

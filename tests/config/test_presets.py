@@ -93,7 +93,7 @@ def test_the_command_line_names_a_preset(tmp_path: Path) -> None:
         ({"preset": "moderm"}, "preset", "'moderm' is not one of bert, modern; did you mean 'modern'?"),
         ({"base": {"preset": "modern"}}, "base.preset", "belongs beside base, not under it"),
         ({"vary": {"preset": ["bert", "modern"]}}, "vary.preset", "launch the file once with each preset"),
-        ({"preset": "modern", "shapes": {"grid": {"width": [6], "ffn": [12]}}}, "", "rotary turns pairs of numbers"),
+        ({"preset": "modern", "shapes": {"grid": {"width": [6], "ffn": [12]}}}, "", "rotary rotates pairs of numbers"),
     ],
 )
 def test_a_preset_that_cannot_be_is_refused_in_one_sentence(changes: dict[str, Any], place: str, message: str) -> None:

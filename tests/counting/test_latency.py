@@ -144,8 +144,8 @@ def test_noise_shows_in_the_error_that_is_stated() -> None:
         (synthetic_table(), 7, "--latency-table", "fp32 at 7 threads; it has fp32 at 2 threads"),
         (pd.concat([synthetic_table(), synthetic_table(threads=1)]), None, "--threads", "1, 2"),
         (synthetic_table().head(4), None, "--latency-table", "1 shapes"),
-        (synthetic_table().assign(width=512, heads=8, ffn=2048), None, "--latency-table", "shapes of width 512 alone"),
-        (synthetic_table().assign(depth=4), None, "--latency-table", "shapes of depth 4 alone"),
+        (synthetic_table().assign(width=512, heads=8, ffn=2048), None, "--latency-table", "only shapes of width 512"),
+        (synthetic_table().assign(depth=4), None, "--latency-table", "only shapes of depth 4"),
     ],
 )
 def test_a_table_that_cannot_answer_says_why(table: pd.DataFrame, threads: int | None, place: str, told: str) -> None:
@@ -167,13 +167,13 @@ def test_no_table_names_the_command_that_makes_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "told"),
     [
-        ("threads", "True", "threads of row 3 is 'True', no whole number from zero on"),
-        ("batch", "1.5", "batch of row 3 is '1.5', no whole number from zero on"),
-        ("depth", "", "depth of row 3 is nan, no whole number from zero on"),
+        ("threads", "True", "threads of row 3 is 'True', not a whole number of at least zero"),
+        ("batch", "1.5", "batch of row 3 is '1.5', not a whole number of at least zero"),
+        ("depth", "", "depth of row 3 is nan, not a whole number of at least zero"),
         ("width", "9" * 400, "width of row 3 is '999"),
-        ("median_seconds", "0", "median_seconds of row 3 is '0', no time above zero"),
-        ("p95_seconds", "inf", "p95_seconds of row 3 is 'inf', no time above zero"),
-        ("fastest_seconds", "fast", "fastest_seconds of row 3 is 'fast', no time above zero"),
+        ("median_seconds", "0", "median_seconds of row 3 is '0', not a time above zero"),
+        ("p95_seconds", "inf", "p95_seconds of row 3 is 'inf', not a time above zero"),
+        ("fastest_seconds", "fast", "fastest_seconds of row 3 is 'fast', not a time above zero"),
     ],
 )
 def test_a_damaged_number_of_a_table_is_told_by_whoever_reads_it_or_adds_to_it(

@@ -215,7 +215,7 @@ def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> N
     with one_thread():
         measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, weight=weight))
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
-    assert (predicted.moment == "lesson") == name.startswith("lesson")
+    assert (predicted.moment == "forward pass of the teacher") == name.startswith("lesson")
 
 
 def test_every_moment_is_the_peak_of_some_run_here() -> None:

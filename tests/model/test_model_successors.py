@@ -150,7 +150,7 @@ def test_a_shared_block_computes_what_equal_blocks_do() -> None:
 
 
 def test_a_norm_that_one_layer_lacks_is_shared_by_none() -> None:
-    with pytest.raises(InputError, match="embedding_norm True takes the place of the first layer's norm, which layer_groups 1"):
+    with pytest.raises(InputError, match="embedding_norm True replaces the first layer's norm, which layer_groups 1"):
         MaskedLanguageModel(small(norm="pre", embedding_norm=True, layer_groups=1))
 
 

@@ -754,7 +754,7 @@ def test_a_setting_that_is_wrong_is_told_where_it_stands() -> None:
             sweep(vary={"architecture.layer_groups": ["none", 3], "architecture.activation": ["gelu", "swish"]}, shapes=shapes)
         )
     told = {problem.place: problem.message for problem in error.value.problems}
-    assert "groups of layers are more than depth 2" in told["vary.architecture.layer_groups"]
+    assert "groups of layers exceed depth 2" in told["vary.architecture.layer_groups"]
     assert "swiglu" in told["vary.architecture.activation"]
 
 

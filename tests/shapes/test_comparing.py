@@ -282,11 +282,11 @@ def test_defaults_of_new_fields_rename_no_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "problem"),
     [
-        ("bert-base", {"layer_groups": 13}, "13 groups of layers are more than depth 12 has layers"),
+        ("bert-base", {"layer_groups": 13}, "13 groups of layers exceed depth 12"),
         ("bert-base", {"norm_kind": "rms"}, "norm_bias: True does not go with norm_kind rms"),
         ("bert-base", {"position_encoding": "disentangled"}, "0 relative positions are too few"),
         ("bert-base", {"relative_positions": 512}, "512 relative positions do not go with position_encoding learned"),
-        ("bert-base", {"bottleneck_width": 100}, "100 is not divided by heads 12; 96 would be"),
+        ("bert-base", {"bottleneck_width": 100}, "100 is not divisible by heads 12; 96 would be"),
         ("bert-base", {"embedding_norm": False}, "False does not go with norm post"),
         ("bert-base", {"global_attention_every": 3}, "3 needs an attention_window"),
         ("albert-base", {"mlm_transform": "none"}, "leaves width 768 to a decoder of embedding_width 128"),
