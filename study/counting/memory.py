@@ -110,9 +110,9 @@ class TrainingStep:
 def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
     """Peak memory of training: stored parts, and the largest workspace of any moment.
 
-    Stored, with P parameters and N, M and a of TrainingStep: weights 4P and unlearned position tensors (`position_bytes`),
-    gradients 4P, two moments 8P (one for Muon's matrices), activations (`activation_bytes`), and in bf16 the copies 2P of the
-    products' weights. The moments are
+    Stored, in bytes, with P parameters and N, M and a of TrainingStep: weights 4P and unlearned position tensors
+    (`position_bytes`), gradients 4P, two moments 8P (one for Muon's matrices), activations (`activation_bytes`), and in bf16
+    the copies 2P of the products' weights. The moments are
 
     - loss: all stored parts, including the last step's gradients, logits and (log-)probabilities 8MV, and in bf16 the encoder's
       output, 4MH (on CUDA aMH);
@@ -264,7 +264,7 @@ def _attention_activations(architecture: Architecture, step: TrainingStep, last:
 
 
 def inference_memory(architecture: Architecture, batch: int, sequence_length: int, precision: Precision = "fp32") -> Memory:
-    """Peak memory of the encoder's forward pass without gradients or head.
+    """Peak memory of the encoder's forward pass without gradients: every token's hidden states, no head.
 
     With N = B·S and a bytes a number (weights too: a bf16 encoder is stored in bf16): weights a·parameters_encoder, token ids
     8N, and the wider sublayer. Attention holds its input, query, key, value, their mix and its product 6aNH + 4AN. The FFN
@@ -364,7 +364,7 @@ def _weighed(architecture: Architecture, step: TrainingStep) -> int:
 
 
 def _is_fused(architecture: Architecture, step: TrainingStep) -> bool:
-    """Whether attention with gradients keeps no S·S probabilities; on a CPU it does for a learned bias."""
+    """Whether attention with gradients keeps no S·S probabilities; on a CPU a learned bias keeps them."""
     return step.fused_attention and (step.device == "cuda" or architecture.distance_bias != "learned")
 
 
@@ -383,7 +383,7 @@ def _head_activations(architecture: Architecture, step: TrainingStep) -> int:
 def _norm_activations(architecture: Architecture, width: int, step: TrainingStep, item: int = FLOAT) -> int:
     """Bytes that a norm keeps per token: its input of `item` bytes a number and two statistics.
 
-    RMSNorm reads fp32 and has one statistic; a CPU has no kernel for it and keeps the unscaled output too.
+    RMSNorm reads fp32 and has one statistic; on a CPU it also keeps the unscaled output.
     """
     if architecture.norm_kind == "layer":
         return item * width + 2 * FLOAT

@@ -38,7 +38,7 @@ class Component:
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """The parameters of one MLM model: by component, and in total by convention.
+    """Parameters of one MLM model by component, with totals by convention.
 
     `parameters` counts the unique tensors of the MLM model, `parameters_encoder` the embeddings and blocks without pooler,
     `parameters_non_embedding` the encoder less its token, position (also relative ones and a bias by distance) and segment
