@@ -411,7 +411,7 @@ def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refus
 def test_a_folder_of_tasks_that_is_not_there_is_told_once(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
     told = refusal.of("plan", "x.yaml", "downstream={tasks: [cola, sst2], data: gone}")
-    assert one(told).endswith("gone: is not a folder; give the one that holds the files of the tasks")
+    assert one(told).endswith("gone: is not a folder; give the one that holds the task files")
 
 
 @pytest.mark.parametrize(
@@ -518,16 +518,16 @@ def vocabulary(path: Path) -> None:
         (
             lambda: Path("folder").mkdir(),
             "data.corpus=folder",
-            "data.corpus: the folder 'folder' holds no file that is read; known: .parquet",
+            "data.corpus: the folder 'folder' holds no file of a known kind; known: .parquet",
         ),
         (lambda: Path("x.txt").write_text("one two three"), "data.corpus=x.txt", "data."),
         (None, "data.corpus=hub:nobody/nothing", "data.corpus: 'hub:nobody/nothing' cannot be loaded: "),
         (None, "data.corpus='hub:'", "data.corpus: 'hub:' names no dataset; the form is hub:NAME[:CONFIG]"),
-        (None, "data.validation_sequences=1000000", "data.validation_sequences: 1,000,000 of length 16 are asked for"),
+        (None, "data.validation_sequences=1000000", "data.validation_sequences: 1,000,000 of length 16 are requested"),
         (
             None,
             "data.tokenizer.vocabulary=50000",
-            "data.tokenizer.vocabulary: 50,000 pieces are asked for, but this corpus yields only",
+            "data.tokenizer.vocabulary: 50,000 pieces are requested, but this corpus yields only",
         ),
         (
             None,
@@ -598,7 +598,7 @@ def test_a_text_that_is_too_short_for_its_validation_set(command: str, here: Pat
     write_corpus(Path("short.txt"), documents=30)
     Path("x.yaml").write_text(GOOD.replace("text.txt", "short.txt"))
     told = one(refusal.of(command, "x.yaml", "data.validation_sequences=1024"))
-    assert told.startswith("data.validation_sequences: 1,024 of length 16 are asked for, but 'short.txt' holds 30 dis")
+    assert told.startswith("data.validation_sequences: 1,024 of length 16 are requested, but 'short.txt' holds 30 dis")
     assert "; set it lower, or give more text (4% of the documents validate" in told
 
 

@@ -1,1 +1,1 @@
-"""From text to packed tokens: corpora, tokenisers, token files; whatever is built here is cached outside the repository."""
+"""From text to packed tokens: corpora, tokenisers and token files, cached outside the repository."""

@@ -1,4 +1,4 @@
-"""Batches of a run as a LightningDataModule: which sequences step t reads is a function of (seed, t)."""
+"""The batches of a run as a LightningDataModule: (seed, t) decides which sequences step t reads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from study.data.tokenizing import continuing_pieces
 
 
 class DataOrder:
-    """The sequences that each step reads: epoch after epoch, each in a permutation drawn from (seed, epoch)."""
+    """Sequence indices by step: one permutation per epoch, drawn from (seed, epoch)."""
 
     def __init__(self, sequences: int, batch: int, seed: int) -> None:
         self.sequences, self.batch, self.seed = sequences, batch, seed
         self._epoch, self._permutation = -1, np.empty(0, dtype=np.int64)
 
     def at(self, step: int) -> NDArray[np.int64]:
-        """The indices of the global batch of step `step` (from 0); a batch may span two epochs."""
+        """Return the indices of the global batch of `step` (from 0); a batch may span epochs."""
         first, last = step * self.batch, (step + 1) * self.batch
         parts = []
         while first < last:
@@ -48,7 +48,7 @@ class DataOrder:
 
 
 class ValidationBatch(NamedTuple):
-    """Sequences of the masked validation set, their places in it, and their tokens in another order (Masker.permuted)."""
+    """Masked validation sequences, their row numbers, and their tokens permuted (Masker.permuted)."""
 
     rows: Int[Tensor, " B"]
     masked: MaskedBatch
@@ -58,10 +58,8 @@ class ValidationBatch(NamedTuple):
 class PackedBatches(pl.LightningDataModule):
     """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set.
 
-    One fixed permutation of each validation sequence measures what the order of its words is worth.
-
-    Without `prepared` the data of the configuration are prepared. `pinned` batches are copied to a GPU while it computes: it
-    never waits for one, since the host runs ahead of it.
+    One fixed permutation per validation sequence measures the value of word order. If `prepared` is None, the configured data
+    are prepared. `pinned` batches are copied to the GPU while it computes.
     """
 
     def __init__(self, config: RunConfig, prepared: PreparedData | None = None, pinned: bool = False) -> None:
@@ -76,13 +74,13 @@ class PackedBatches(pl.LightningDataModule):
         self.permuted = masker.permuted(self.validation, generator)
 
     def train_dataloader(self) -> DataLoader[Tensor]:
-        """Batches of this rank from the current step to the last."""
+        """Return this rank's batches from the current step to the last."""
         assert self.trainer is not None
         steps = _Steps(self.config, self.train, self.order, self.trainer)
         return DataLoader(steps, batch_size=None, pin_memory=self.pinned)
 
     def val_dataloader(self) -> DataLoader[ValidationBatch]:
-        """Slices of the validation set, every `ranks`-th to this rank."""
+        """Return this rank's slices of the validation set (every `ranks`-th row)."""
         assert self.trainer is not None
         rows = torch.arange(len(self.validation.tokens))[self.trainer.global_rank :: self.trainer.world_size]
         slices = torch.split(rows, max(1, 2 * self.config.batch_sequences // self.trainer.world_size))
@@ -91,13 +89,16 @@ class PackedBatches(pl.LightningDataModule):
 
 
 def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
-    """The masking of a run's validation on prepared data."""
+    """Return the masker for a run's validation."""
     special, vocabulary = prepared.special, config.architecture.vocabulary
     return Masker(config.masking, config.validation_predictions, special.mask, special.all, vocabulary)
 
 
 def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
-    """The masking of a run's training; raises InputError if words are masked whole and the tokeniser cannot tell them."""
+    """Return the masker for a run's training.
+
+    Raises InputError if whole words are masked and the tokeniser is not WordPiece.
+    """
     masking, continuing = config.recipe.masking, None
     if masking.whole_words:
         continuing = torch.zeros(config.architecture.vocabulary, dtype=torch.bool)
@@ -112,7 +113,7 @@ def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
 
 
 class _Steps(IterableDataset[Tensor]):
-    """The batches of one rank, from the step that the trainer has reached (a resumed one too)."""
+    """One rank's batches from the trainer's current step, which also resumes a run."""
 
     def __init__(self, config: RunConfig, train: PackedSequences, order: DataOrder, trainer: pl.Trainer) -> None:
         self.config, self.train, self.order, self.trainer = config, train, order, trainer

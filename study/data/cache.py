@@ -1,7 +1,7 @@
-"""The cache outside the repository: entries appear whole or not at all, and are checked at each opening.
+"""The cache outside the repository: entries are written atomically and checked at each opening.
 
 <cache>/<kind>/<fingerprint>/
-    manifest.json    facts about the entry, and the size and SHA-256 of each of its files, sealed by a hash of its own
+    manifest.json    facts about the entry, size and SHA-256 of each file, and a hash over both
     ...              the files
 <cache>/<kind>/<fingerprint>.lock    held by the process that builds the entry
 """
@@ -30,7 +30,7 @@ from study.config.run_config import fingerprint_of
 logger = logging.getLogger(__name__)
 
 SETTLED_SECONDS = 2.0
-"""The least age of a change before a hash is remembered; some file systems count whole seconds, FAT every other."""
+"""A file's hash is cached only if its last change is older; some file systems count whole seconds, FAT two."""
 
 SHA256_DIGITS = 64
 """Hexadecimal digits of a SHA-256."""
@@ -39,11 +39,11 @@ _MANIFEST = "manifest.json"
 
 
 class DamagedEntryError(Exception):
-    """A cache entry whose files differ from those written."""
+    """The files of a cache entry differ from those written."""
 
 
 def cache_root() -> Path:
-    """The cache folder: STUDY_CACHE, or the platform's cache folder for `scaling-study`."""
+    """Return STUDY_CACHE, or the platform's cache folder for `scaling-study`."""
     override = os.environ.get("STUDY_CACHE")
     return path_from(override, "STUDY_CACHE") if override else platformdirs.user_cache_path("scaling-study")
 
@@ -51,46 +51,43 @@ def cache_root() -> Path:
 def check_cache() -> None:
     """Raise InputError if the cache cannot hold files."""
     if not takes_files(root := cache_root()):
-        place = "STUDY_CACHE" if os.environ.get("STUDY_CACHE") else "the cache"
-        raise InputError.at(place, f"{root} cannot hold files; set STUDY_CACHE to a folder that can")
+        name = "STUDY_CACHE" if os.environ.get("STUDY_CACHE") else "the cache"
+        raise InputError.at(name, f"{root} cannot hold files; set STUDY_CACHE to a folder that can")
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file in hex; reads about 2 GB/s in bounded memory."""
+    """Return a file's SHA-256 in hex; reads about 2 GB/s in bounded memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cached_sha256_of(path: Path) -> str:
-    """The SHA-256 of a file that somebody else wrote, which the cache remembers while nothing has touched the file.
+    """Return the SHA-256 of a user's file, cached until the file changes (10 GB take 5 s to 15 s).
 
-    Every run asks for that of its corpus, and of 10 GB it takes 5 s to 15 s. A file that changed within SETTLED_SECONDS is not
-    remembered, since it may change again within one tick of its clock.
+    A file that changed within SETTLED_SECONDS is not cached, since it may change again within one clock tick.
     """
     before = _touched(path)
     remembered = cache_root() / "hashes" / fingerprint_of([str(path.resolve()), *before])
     if (known := content_of(remembered)) is not None and len(known) == SHA256_DIGITS:
         return known.decode()
-    found = sha256_of(path)
+    digest = sha256_of(path)
     if _touched(path) == before and time.time_ns() - max(before[-2:]) > SETTLED_SECONDS * 1e9:
-        with contextlib.suppress(OSError):  # it is asked for again, no more
+        with contextlib.suppress(OSError):  # the next call computes the hash again
             remembered.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(remembered, found.encode())
-    return found
+            write_atomically(remembered, digest.encode())
+    return digest
 
 
 def _touched(path: Path) -> list[int]:
-    """Facts that change if a file does."""
-    found = path.stat()
-    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    stat = path.stat()
+    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """The facts of a cache entry, built first where it is missing or damaged.
+    """Return the facts of a cache entry, building it first if it is missing or damaged.
 
-    `build` fills an empty folder with files and returns the facts, plain JSON values. Processes that want the same entry at
-    once wait for the one that builds it. Every opening reads all files and compares their SHA-256 (0.1 s for 60M tokens),
-    since a memory map would open a half-length or flipped file silently.
+    `build` fills an empty folder and returns the facts as plain JSON values. A lock serialises builds of one entry. Every
+    opening checks the SHA-256 of all files (0.1 s for 60M tokens): a memory map would not notice damage.
     """
     facts = facts_of(folder)
     if facts is not None:
@@ -107,18 +104,18 @@ def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[st
 
 
 def facts_of(folder: Path) -> dict[str, Any] | None:
-    """The facts of an entry whose files are whole, None where it is missing or damaged; damage is logged."""
+    """Return the facts of an intact entry, or None if it is missing or damaged; damage is logged."""
     if not is_there(folder):
         return None
     try:
         return _checked_facts(folder)
     except DamagedEntryError as error:
-        logger.warning("%s is damaged and will be built again: %s", folder, error)
+        logger.warning("%s is damaged and will be rebuilt: %s", folder, error)
         return None
 
 
 def _checked_facts(folder: Path) -> dict[str, Any]:
-    """The facts of an entry, after every byte of it was checked; raises DamagedEntryError."""
+    """Return an entry's facts after checking every byte; raises DamagedEntryError."""
     try:
         manifest = json_value((folder / _MANIFEST).read_bytes())
         facts, files, seal = manifest["facts"], manifest["files"], manifest["seal"]
@@ -127,19 +124,18 @@ def _checked_facts(folder: Path) -> dict[str, Any]:
     if seal != fingerprint_of([facts, files]):
         raise DamagedEntryError(f"{_MANIFEST} was changed")
     for name, written in files.items():
-        if (found := _identity(folder / name)) != written:
-            raise DamagedEntryError(f"{name} is {found} and was written as {written}")
+        if (now := _identity(folder / name)) != written:
+            raise DamagedEntryError(f"{name} is {now} and was written as {written}")
     entry: dict[str, Any] = facts
     return entry
 
 
 def _identity(path: Path) -> dict[str, Any]:
-    """The size and hash of a file, empty if it does not exist."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)} if path.is_file() else {}
 
 
 def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Build an entry in a temporary folder and rename it; call with its lock held."""
+    """Build an entry in a temporary folder and rename it; the caller holds the lock."""
     new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)

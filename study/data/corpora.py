@@ -1,4 +1,4 @@
-"""Corpora as streams of documents, their identities, and the split of each document."""
+"""Corpora as streams of documents, their identities and splits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TEST_PERCENT = 4
 
 @dataclass(frozen=True)
 class Document:
-    """A text and where it comes from: the package of a docstring, the name of a file, or the name of a hub dataset."""
+    """A text and its source: a docstring's package, a file name or a hub dataset."""
 
     text: str
     source: str
@@ -38,7 +38,7 @@ class Document:
 
 @dataclass
 class Tally:
-    """Counts of documents kept and skipped, and the UTF-8 bytes kept."""
+    """Counts of documents kept and dropped, and the UTF-8 bytes kept."""
 
     documents: int = 0
     text_bytes: int = 0
@@ -49,11 +49,11 @@ class Tally:
 
 
 def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Document]:
-    """The documents of a corpus in a fixed order, stripped; a row without text is an empty document, duplicates stay.
+    """Yield the stripped documents of a corpus in a fixed order; rows without text are empty, duplicates stay.
 
-    Documents above a million characters come as several, cut at white space. Lone surrogates become question marks.
+    Documents above a million characters are cut at white space. Lone surrogates become question marks.
 
-    Raises InputError where the corpus is missing, is not what its name says, or has no such text column.
+    Raises InputError if the corpus is missing, is not of the kind its name implies, or lacks the text column.
     """
     for source, text in _texts(data, progress):
         for piece in pieces(text):
@@ -61,48 +61,48 @@ def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Documen
 
 
 def is_local(corpus: str) -> bool:
-    """Whether a corpus is a local file or a folder of them."""
+    """Whether a corpus is a local file or folder."""
     return corpus != _DOCSTRINGS and not corpus.startswith(PREFIX)
 
 
 def skipped_files_note(data: DataConfig) -> str | None:
-    """The skipped files of a corpus folder in words, None if there are none or it is no folder."""
+    """Describe the skipped files of a corpus folder; None if there are none."""
     return passed_over(data.corpus) if is_local(data.corpus) else None
 
 
 def check_corpus(data: DataConfig) -> None:
-    """Raise InputError where a local corpus is missing or of no known kind, or a file does not begin as it should.
+    """Raise InputError if a local corpus is missing, unreadable at its start, of unknown kind, or certainly too small.
 
-    Also where it has no document to train on, or too little to validate on whatever its tokens are, which is known after as
-    much text, but of one that is too short. The hub is not asked, only its dataset's name is looked at.
+    It is too small without a training document, or with fewer validation bytes than required validation tokens. Reading stops
+    once there is enough. Of a hub corpus only the name is checked, offline.
     """
     if data.corpus.startswith(PREFIX):
         hub_name(data.corpus)
     elif is_local(data.corpus):
         for file in corpus_files(data.corpus).read[1:]:
             next(read_file(file, data.text_column), None)
-        _check_splits(data)  # which begins with the first
+        _check_splits(data)  # reads the first file
 
 
 def _check_splits(data: DataConfig) -> None:
-    tally, found = Tally(), dict.fromkeys(SPLITS, 0)
+    tally, most_tokens = Tally(), dict.fromkeys(SPLITS, 0)
     sequences, length = data.validation_sequences, data.sequence_length
     for split, text in split_documents(read_corpus(data), tally):
-        found[split] += len(text.encode()) + 1  # a token is a byte or more, and [SEP] ends the document
-        if found["train"] and found["validation"] >= sequences * (length - 1):
+        most_tokens[split] += len(text.encode()) + 1  # a token is at least one byte, and [SEP] ends the document
+        if most_tokens["train"] and most_tokens["validation"] >= sequences * (length - 1):
             return
     holds = f"{data.corpus!r} holds {plural(tally.documents, 'distinct document')}"
-    if none := [name for name in ("train", "validation") if not found[name]]:
+    if none := [name for name in ("train", "validation") if not most_tokens[name]]:
         raise InputError.at("data.corpus", f"{holds}, none of them in the {none[0]} split; {MORE_TEXT}")
-    few = f"{sequences:,} of length {length} are asked for, but {holds}, of which those that validate have no more than"
-    message = f"{few} {plural(found['validation'], 'token')}; set it lower, or {MORE_TEXT}"
+    few = f"{sequences:,} of length {length} are requested, but {holds}, and its validation split has at most"
+    message = f"{few} {plural(most_tokens['validation'], 'token')}; set it lower, or {MORE_TEXT}"
     raise InputError.at("data.validation_sequences", message)
 
 
 def corpus_identity(data: DataConfig) -> object:
-    """Plain values that are equal exactly where the corpus is the same, whatever its path; reads files but builds nothing.
+    """Return plain values that identify a corpus by content, not path; reads files but builds nothing.
 
-    Raises InputError where the corpus is missing.
+    Raises InputError if the corpus is missing.
     """
     if data.corpus == _DOCSTRINGS:
         return {"docstrings": docstrings_identity()}
@@ -119,17 +119,17 @@ def corpus_identity(data: DataConfig) -> object:
 
 
 def split_of(text: str) -> Split:
-    """The split of a document by a hash of its text: 92% train, 4% validation, 4% test.
+    """Return a document's split from a hash of its text: 92% train, 4% validation, 4% test.
 
-    So a text is in one split wherever it stands, and documents that are added or removed move no other.
+    Adding or removing documents moves no other document.
     """
     return _split_of(_digest(text))
 
 
 def split_documents(documents: Iterable[Document], tally: Tally) -> Iterator[tuple[Split, str]]:
-    """Each distinct text with its split; empty texts and repetitions are left out and counted in `tally`.
+    """Yield each distinct text with its split; counts empty and duplicate texts in `tally` and drops them.
 
-    Holds 8 bytes of hash for each document: two different texts of a billion share one with probability 0.03.
+    Texts are compared by 8-byte hashes: two of a billion collide with probability 0.03.
     """
     seen: set[bytes] = set()
     for document in documents:
@@ -146,7 +146,6 @@ def split_documents(documents: Iterable[Document], tally: Tally) -> Iterator[tup
 
 
 def _texts(data: DataConfig, progress: bool) -> Iterator[tuple[str, str]]:
-    """Source and text of each row."""
     if data.corpus == _DOCSTRINGS:
         yield from read_docstrings(progress=progress)
     elif data.corpus.startswith(PREFIX):

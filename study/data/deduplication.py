@@ -1,15 +1,14 @@
-"""Text that a corpus holds more than once: repeated paragraphs, and documents that nearly repeat others.
+"""Deduplication of repeated paragraphs and near-duplicate documents.
 
 With `data.dedupe`,
 
-1. a paragraph, that is a line, of WINDOW words or more is dropped wherever it occurs again;
-2. a validation or test document joins the training split if training documents hold half of its windows of WINDOW words, and
-   then counts as one of them; a test document joins the validation split likewise;
-3. a paragraph of the remaining validation and test documents is dropped if half of its words stand in windows that training
-   documents hold.
+1. a paragraph (line) of WINDOW words or more is dropped if it has occurred before;
+2. a validation or test document moves to the training split if training documents hold half of its windows of WINDOW words,
+   and then counts as one of them; a test document moves to the validation split likewise;
+3. a paragraph of the remaining validation and test documents is dropped if half of its words lie in training windows.
 
-Case and white space do not count; punctuation marks are words. Windows are compared exactly, not by MinHash: what matters is
-how much of a short document a long one holds, which Jaccard similarity does not measure.
+Case and white space are ignored; punctuation marks are words. Windows are compared exactly: MinHash estimates Jaccard
+similarity, which does not measure how much of a short document a long one holds.
 
 Sources: Broder 1997, On the resemblance and containment of documents; Lee et al. 2022, Deduplicating training data makes
 language models better.
@@ -34,38 +33,38 @@ from study.data.overlap import Hashes, WindowSet, items_in, window_hashes
 Documents = Iterable[tuple[Split, str]]
 
 WINDOW = 10
-"""Words of a window: of the docstrings about 13 tokens of a vocabulary of 2,048, by which the overlap of splits is measured."""
+"""Words per window: for the docstrings about 13 tokens of a 2,048-piece vocabulary, as in the overlap measure."""
 
 MOST_REPEATED = 0.5
-"""The share of repeated windows from which a document is a near-duplicate, and that of repeated words of a paragraph."""
+"""The least share of repeated windows of a near-duplicate document, and of repeated words of a dropped paragraph."""
 
 DEDUPLICATION_VERSION = 1
-"""Raised whenever a change of the code moves what is dropped."""
+"""Raise it whenever a code change alters what is dropped."""
 
 _WORD = re.compile(r"[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+|\S")
-"""Adjacent letters and digits, or any other single character; Chinese and Japanese characters are words of their own."""
+"""Adjacent letters and digits, or any other single character; each Chinese or Japanese character is a word."""
 
 _NO_WORD = ""
-"""Stands between documents, so that windows of two of them equal no window of one."""
+"""Separates documents, so no window across two of them matches a window within one."""
 
 _BATCH = 2**18
-"""Words that are hashed together, and distinct words whose hashes are remembered."""
+"""Words hashed at a time, and distinct words whose hashes are kept."""
 
 
 @dataclass(frozen=True, eq=False)
 class Repetitions:
-    """What deduplication changes in a corpus: which of its paragraphs are dropped, and which documents join another split.
+    """The dropped paragraphs and the documents that change split.
 
-    Paragraphs and documents are numbered from 0 in the order of the corpus.
+    Paragraphs and documents are numbered from 0 in corpus order.
     """
 
     dropped: NDArray[np.bool_]
     joined: Mapping[int, Split]
 
     def without_repetitions(self, documents: Documents, tally: Tally) -> Iterator[tuple[Split, str]]:
-        """The corpus without its repetitions, and without documents that held nothing else; corrects the counts of `tally`."""
-        for number, split, places, paragraphs in _numbered(documents):
-            kept = list(compress(paragraphs, ~self.dropped[places]))
+        """Yield the deduplicated corpus without documents left empty; corrects the counts of `tally`."""
+        for number, split, numbers, paragraphs in _numbered(documents):
+            kept = list(compress(paragraphs, ~self.dropped[numbers]))
             text = "\n".join(kept).strip()
             tally.repeated_paragraphs += len(paragraphs) - len(kept)
             tally.near_duplicates += number in self.joined
@@ -77,10 +76,10 @@ class Repetitions:
 
 
 def repetitions(documents: Callable[[], Documents]) -> Repetitions:
-    """What a corpus repeats; `documents` gives its documents in the same order each time, and is called three times.
+    """Find a corpus's repetitions; `documents` is called three times and must keep its order.
 
-    Which documents join another split does not depend on their order, since joining only ever adds to what a split holds.
-    Memory is about 30 bytes a paragraph and 70 bytes a word of the validation and test documents, which are 8% of all.
+    The moves do not depend on document order, since moving only adds to a split. Memory: about 30 bytes per paragraph and 70
+    bytes per word of the validation and test documents (8% of all).
     """
     dropped = _occurring_again(documents())
     held_out = _HeldOut.of(documents(), dropped)
@@ -97,14 +96,14 @@ def repetitions(documents: Callable[[], Documents]) -> Repetitions:
 
 @dataclass(eq=False)
 class _HeldOut:
-    """The words of the validation and test documents in one row, and the splits that these join.
+    """The words of the validation and test documents in one array, and the splits they move to.
 
-    `document` and `paragraph` say of each word which of `numbers` and of `places` it belongs to; `own` says of each window
-    whether it lies within one document. Splits are given by their place among SPLITS.
+    `document` and `paragraph` index `numbers` and `paragraph_numbers` for each word; `own` marks windows within one document.
+    Splits are indices into SPLITS.
     """
 
     numbers: NDArray[np.int64]
-    places: NDArray[np.int64]
+    paragraph_numbers: NDArray[np.int64]
     splits: NDArray[np.int8]
     document: NDArray[np.int32]
     paragraph: NDArray[np.int32]
@@ -118,24 +117,23 @@ class _HeldOut:
 
     @classmethod
     def of(cls, documents: Documents, dropped: NDArray[np.bool_]) -> Self:
-        """Read the documents that do not train, without their dropped paragraphs."""
-        numbers, places, splits, hashes = array("q"), array("q"), array("b"), _WordHashes()
+        numbers, paragraph_numbers, splits, hashes = array("q"), array("q"), array("b"), _WordHashes()
         words, paragraphs, lengths = array("Q"), array("q"), array("q")
         for number, split, here, texts in _numbered(documents):
             if split == "train":
                 continue
-            for place in np.flatnonzero(~dropped[here]).tolist():
-                found = _WORD.findall(texts[place].lower())
-                words.extend(map(hashes.__getitem__, found))
-                places.append(here.start + place)
+            for index in np.flatnonzero(~dropped[here]).tolist():
+                of_paragraph = _WORD.findall(texts[index].lower())
+                words.extend(map(hashes.__getitem__, of_paragraph))
+                paragraph_numbers.append(here.start + index)
                 paragraphs.append(len(numbers))
-                lengths.append(len(found))
+                lengths.append(len(of_paragraph))
             numbers.append(number)
             splits.append(SPLITS.index(split))
-        paragraph = np.repeat(np.arange(len(places), dtype=np.int32), np.array(lengths))
+        paragraph = np.repeat(np.arange(len(paragraph_numbers), dtype=np.int32), np.array(lengths))
         return cls(
             numbers=np.array(numbers),
-            places=np.array(places),
+            paragraph_numbers=np.array(paragraph_numbers),
             splits=np.array(splits),
             document=np.array(paragraphs, np.int32)[paragraph],
             paragraph=paragraph,
@@ -144,17 +142,17 @@ class _HeldOut:
 
     @property
     def joined(self) -> dict[int, Split]:
-        """The split that each document now belongs to which belonged to another one, by the document's number."""
+        """The new split of each moved document, by document number."""
         moved = self.splits != self.before
         return {number: SPLITS[split] for number, split in zip(self.numbers[moved].tolist(), self.splits[moved], strict=True)}
 
     def windows_of(self, split: Split) -> Hashes:
-        """The windows of the documents that now belong to a split."""
+        """Return the windows of the documents now in a split."""
         of_split = (self.splits == SPLITS.index(split))[self.window_document]
         return np.asarray(self.windows[self.own & of_split])
 
     def join(self, split: Split, windows: WindowSet) -> None:
-        """Let every document of a later split join that has enough windows among those met, until none is left."""
+        """Move documents of later splits into `split` while any has enough of its windows met."""
         into, count = SPLITS.index(split), len(self.numbers)
         own = np.bincount(self.window_document, self.own, count)
         while True:
@@ -166,22 +164,22 @@ class _HeldOut:
             windows.meet(self.windows[self.own & near[self.window_document]])
 
     def paragraphs_in_training(self, windows: WindowSet) -> NDArray[np.int64]:
-        """The numbers of the paragraphs that do not train and repeat, by enough of their words, what does."""
+        """Return the numbers of held-out paragraphs with enough words in training windows."""
         training = (self.splits == SPLITS.index("train"))[self.window_document]
         repeated = items_in(self.own & windows.met & ~training, WINDOW, len(self.words))
-        count = len(self.places)
+        count = len(self.paragraph_numbers)
         share = np.bincount(self.paragraph, repeated, count) / np.maximum(np.bincount(self.paragraph, minlength=count), 1)
-        return self.places[share >= MOST_REPEATED]
+        return self.paragraph_numbers[share >= MOST_REPEATED]
 
 
 class _WordHashes(dict[str, int]):
-    """64-bit hashes of words, each computed when it is first asked for; forgets all when it holds too many."""
+    """64-bit hashes of words, computed on demand; cleared when full."""
 
     def __missing__(self, word: str) -> int:
         if len(self) >= _BATCH:
             self.clear()
-        found = self[word] = _digest(word)
-        return found
+        digest = self[word] = _digest(word)
+        return digest
 
 
 def _digest(text: str) -> int:
@@ -189,7 +187,7 @@ def _digest(text: str) -> int:
 
 
 def _numbered(documents: Documents) -> Iterator[tuple[int, Split, slice, list[str]]]:
-    """The number, the split, the paragraphs' numbers and the paragraphs of each document."""
+    """Yield each document's number, split, paragraph numbers and paragraphs."""
     end = 0
     for number, (split, text) in enumerate(documents):
         paragraphs = text.split("\n")
@@ -198,7 +196,7 @@ def _numbered(documents: Documents) -> Iterator[tuple[int, Split, slice, list[st
 
 
 def _occurring_again(documents: Documents) -> NDArray[np.bool_]:
-    """For each paragraph, whether it is long enough and has occurred before."""
+    """Flag each paragraph that is long enough and has occurred before."""
     digests = array("Q")
     for *_, paragraphs in _numbered(documents):
         for paragraph in paragraphs:
@@ -210,11 +208,11 @@ def _occurring_again(documents: Documents) -> NDArray[np.bool_]:
 
 
 def _training_words(documents: Documents, dropped: NDArray[np.bool_]) -> Iterator[Hashes]:
-    """The hashes of the words of the training documents, some documents at a time, with _NO_WORD behind each."""
+    """Yield the word hashes of the training documents in batches, with _NO_WORD after each document."""
     hashes, words = _WordHashes(), list[str]()
-    for _, split, places, paragraphs in _numbered(documents):
+    for _, split, numbers, paragraphs in _numbered(documents):
         if split == "train":
-            words += _WORD.findall("\n".join(compress(paragraphs, ~dropped[places])).lower())
+            words += _WORD.findall("\n".join(compress(paragraphs, ~dropped[numbers])).lower())
             words.append(_NO_WORD)
         if len(words) >= _BATCH:
             yield np.fromiter(map(hashes.__getitem__, words), np.uint64, len(words))

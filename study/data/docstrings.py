@@ -1,9 +1,8 @@
-"""The corpus that every installation has: the docstrings of its scientific packages and of the standard library.
+"""The built-in corpus: docstrings of the scientific packages and the standard library.
 
-One document is one docstring of at least 200 characters, without its indentation and without lines that hold no letter or
-digit (a tenth of all tokens would be the rulers under headings). The packages are a fixed list of what the
-project's own dependencies always install, so that an extra such as `dev`, with transformers in it, leaves the corpus as it
-is; test folders are left out, since Linux distributions drop them. Source files are parsed and never imported.
+A document is a docstring of at least 200 characters, dedented, without lines that hold no letter or digit (heading rulers
+would be a tenth of all tokens). The package list is fixed to the project's own dependencies, so an extra such as `dev` leaves
+the corpus unchanged. Test folders are excluded, since Linux distributions drop them. Source files are parsed, never imported.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ PACKAGES = (
     "torch",
     "torchmetrics",
 )
-"""The packages that are read; `python` is the standard library."""
+"""The packages read; `python` is the standard library."""
 
 _MIN_CHARACTERS = 200
 _LEFT_OUT = frozenset({"test", "tests", "testing", "idle_test", "site-packages", "dist-packages", "__pycache__"})
@@ -53,7 +52,7 @@ _VERSION = 1
 
 
 def docstrings_identity(packages: tuple[str, ...] = PACKAGES) -> str:
-    """16 hex digits of SHA-256 over the names and sizes of the source files and Python's minor version; parses nothing."""
+    """Return 16 hex digits of SHA-256 over source file names and sizes and Python's minor version; parses nothing."""
     digest = hashlib.sha256()
     for name, path in source_files(packages):
         digest.update(f"{name} {path.stat().st_size}\n".encode())
@@ -61,9 +60,9 @@ def docstrings_identity(packages: tuple[str, ...] = PACKAGES) -> str:
 
 
 def read_docstrings(packages: tuple[str, ...] = PACKAGES, *, progress: bool = False) -> Iterator[tuple[str, str]]:
-    """Each distinct docstring with the package it comes from, by path and then by place in the file.
+    """Yield (package, docstring) for each distinct docstring, by path and then by position in the file.
 
-    The first reading parses about 110 MB of source (15 s) and keeps the docstrings in the cache.
+    The first call parses about 110 MB of source (15 s) and caches the docstrings.
     """
     import pyarrow.parquet as pq
 
@@ -75,9 +74,9 @@ def read_docstrings(packages: tuple[str, ...] = PACKAGES, *, progress: bool = Fa
 
 
 def source_files(packages: tuple[str, ...] = PACKAGES) -> list[tuple[str, Path]]:
-    """The files that are read, by name (`torch/nn/functional.py`), sorted.
+    """Return the source files sorted by name (`torch/nn/functional.py`).
 
-    Raises InputError where a package is not installed.
+    Raises InputError if a package is not installed.
     """
     files = []
     for package in packages:
@@ -91,9 +90,9 @@ def source_files(packages: tuple[str, ...] = PACKAGES) -> list[tuple[str, Path]]
 
 
 def docstrings_of(source: bytes) -> Iterator[str]:
-    """The docstrings of a module, its classes and functions, the module's first; none where it does not parse.
+    """Yield the docstrings of a module, then of its classes and functions; none if it does not parse.
 
-    Only statements are visited, which takes a third of the time of `ast.walk`.
+    Visiting only statements takes a third of the time of `ast.walk`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
@@ -114,16 +113,15 @@ def docstrings_of(source: bytes) -> Iterator[str]:
 def _root_of(package: str) -> Path:
     if package == "python":
         return Path(sysconfig.get_path("stdlib"))
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise InputError.at(
             "data.corpus", f"docstrings needs the package {package}, which is not installed; reinstall the project"
         )
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def _write(file: Path, packages: tuple[str, ...], progress: bool) -> dict[str, Any]:
-    """Parse all files into one Parquet file; the facts are its counts."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Text from the Hugging Face Hub, through `datasets`: the train split of a named dataset; works offline once downloaded."""
+"""The train split of a Hugging Face Hub dataset, read with `datasets`; works offline once downloaded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PREFIX = "hub:"
 
 
 def hub_identity(corpus: str) -> list[str | None]:
-    """Name, configuration and revision of a `hub:NAME[:CONFIG]`; the revision is the commit, also offline.
+    """Return name, configuration and commit of `hub:NAME[:CONFIG]`, also offline.
 
-    Raises InputError where the dataset cannot be found.
+    Raises InputError if the dataset cannot be loaded.
     """
     from datasets import load_dataset_builder
 
@@ -26,9 +26,9 @@ def hub_identity(corpus: str) -> list[str | None]:
 
 
 def read_hub(corpus: str, text_column: str) -> Iterator[str]:
-    """The texts of the train split of `hub:NAME[:CONFIG]`, empty where a row holds none; no code of the dataset is run.
+    """Yield the texts of the train split, empty for rows without text; runs none of the dataset's code.
 
-    Raises InputError where the dataset cannot be loaded, or the column is missing or holds no text.
+    Raises InputError if the dataset cannot be loaded, or the column is missing or not text.
     """
     from datasets import disable_progress_bars, load_dataset
 
@@ -42,7 +42,7 @@ def read_hub(corpus: str, text_column: str) -> Iterator[str]:
 
 
 def hub_name(corpus: str) -> tuple[str, str | None]:
-    """Name and configuration of a `hub:NAME[:CONFIG]`; raises InputError where it has no name."""
+    """Split `hub:NAME[:CONFIG]` into name and configuration; raises InputError without a name."""
     name, _, config = corpus.removeprefix(PREFIX).partition(":")
     if not name:
         raise InputError.at("data.corpus", f"{corpus!r} names no dataset; the form is hub:NAME[:CONFIG]")
@@ -56,7 +56,7 @@ def _loading(corpus: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
-    """Make of the many errors of a call to the hub one InputError, with the first line of its reason and a remedy."""
+    """Turn any error of a hub call into one InputError with the first line of its reason and a remedy."""
     from datasets.exceptions import DatasetsError
 
     silent = _why_silent()
@@ -69,9 +69,9 @@ def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
 
 @functools.cache
 def _why_silent() -> str | None:
-    """Why the hub does not answer, None if it does or requests are switched off; checked once per process.
+    """Return why the hub does not answer, None if it does or offline mode is on; checked once per process.
 
-    A process that it does not answer goes on offline, with what was loaded before: each request would be tried six times.
+    Without an answer the process goes offline, since each request would be tried six times.
     """
     from huggingface_hub import constants, get_session
 
@@ -79,7 +79,7 @@ def _why_silent() -> str | None:
         return None
     try:
         get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:  # of whichever library it is asked by
+    except Exception as error:  # the HTTP library may vary
         constants.HF_HUB_OFFLINE = True
         return f"{constants.ENDPOINT} does not answer ({error})"
     return None

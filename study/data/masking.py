@@ -1,4 +1,4 @@
-"""BERT's corruption of tokens, at a fixed number of positions a sequence. Letters: B sequences, S tokens, K positions."""
+"""BERT's token masking, at a fixed number of positions per sequence. Letters: B sequences, S tokens, K positions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch import Tensor
 from study.config.run_config import Masking
 
 IGNORED = -100
-"""The label of a position that is not predicted; torch's cross_entropy leaves it out."""
+"""The label of an unpredicted position; torch's cross_entropy ignores it."""
 
 _GOLDEN, _FIRST, _SECOND = (bits - 2**64 for bits in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""The constants of SplitMix64, as int64 has them."""
+"""The constants of SplitMix64 as int64."""
 
 _FRACTION_BITS = 24
-"""Bits of a drawn fraction, as many as a float32 holds."""
+"""Bits of a drawn fraction: the precision of float32."""
 
 
 class MaskedBatch(NamedTuple):
-    """Corrupted tokens, the positions to predict in ascending order, and the tokens that stood there."""
+    """Corrupted tokens, the positions to predict in ascending order, and their original tokens."""
 
     tokens: Int[Tensor, "B S"]
     positions: Int[Tensor, "B K"]
@@ -32,7 +32,7 @@ class MaskedBatch(NamedTuple):
 
 
 class StaticMasks(NamedTuple):
-    """How many masks each sequence has, and the seed that they are drawn from."""
+    """The number of masks per sequence, and their seed."""
 
     copies: int
     seed: int
@@ -40,10 +40,10 @@ class StaticMasks(NamedTuple):
 
 @dataclass(frozen=True)
 class Masker:
-    """Masking for one tokeniser: its special tokens are never predicted, and random tokens come from all its pieces.
+    """Masking for one tokeniser: special tokens are never predicted; random tokens come from all pieces.
 
-    `continuing` marks the pieces that continue a word where whole words are chosen. With `static` masks a sequence has so many
-    masks, each a function of its tokens and the seed, and each visit draws one of them; without, each visit draws a new one.
+    `continuing` marks word-continuing pieces for whole-word masking. With `static`, each visit draws one of `copies` masks,
+    functions of the tokens and the seed; without, each visit draws a new mask.
     """
 
     masking: Masking
@@ -55,14 +55,14 @@ class Masker:
     static: StaticMasks | None = None
 
     def to(self, device: torch.device) -> Masker:
-        """The same masking with what it looks up on a device."""
+        """Return the same masker with its lookup table on a device."""
         return replace(self, continuing=None if self.continuing is None else self.continuing.to(device))
 
     def __call__(self, tokens: Int[Tensor, "B S"], generator: torch.Generator, rank: int = 0, ranks: int = 1) -> MaskedBatch:
-        """Choose K positions of each sequence at random and corrupt them 80/10/10 (Devlin et al. 2019, §3.1).
+        """Choose K random positions per sequence and corrupt them 80/10/10 (Devlin et al. 2019, §3.1).
 
-        The draws are those of the global batch of B·ranks sequences, of which this rank takes its rows, so that one rank and
-        several mask alike. Where a sequence holds fewer than K ordinary tokens, the rest of its labels are IGNORED.
+        Each rank draws for the global batch of B·ranks sequences and keeps its rows, so the masks do not depend on `ranks`.
+        With fewer than K ordinary tokens, a sequence's remaining labels are IGNORED.
         """
         device, (batch, length) = tokens.device, tokens.shape
         rows = slice(rank * batch, (rank + 1) * batch)
@@ -87,41 +87,41 @@ class Masker:
         return MaskedBatch(tokens.scatter(1, positions, corrupted), positions, labels)
 
     def permuted(self, masked: MaskedBatch, generator: torch.Generator) -> Int[Tensor, "B S"]:
-        """The tokens with the visible ordinary ones of each sequence permuted at random among their places.
+        """Permute the visible ordinary tokens of each sequence at random.
 
-        Special tokens stay, and so does whatever stands at a masked position: [MASK], a random token or the token itself.
+        Special tokens and masked positions stay, whether they hold [MASK], a random token or the original.
         """
         tokens = masked.tokens
         fixed = torch.isin(tokens, _on_device(self.special_tokens, tokens.device)).scatter_(1, masked.positions, True)
         keys = torch.rand(tokens.shape, device=tokens.device, generator=generator).masked_fill_(fixed, 1.0)
-        places, drawn = (order.argsort(dim=1, stable=True) for order in (fixed.byte(), keys))  # fixed places last, in order
-        return tokens.scatter(1, places, tokens.gather(1, drawn))
+        targets, sources = (order.argsort(dim=1, stable=True) for order in (fixed.byte(), keys))  # fixed ones last, in order
+        return tokens.scatter(1, targets, tokens.gather(1, sources))
 
     def _chosen(
         self, scores: Float[Tensor, "B S"], tokens: Int[Tensor, "B S"], special: Bool[Tensor, "B S"]
     ) -> Int[Tensor, "B K"]:
-        """The K positions of the highest scores, special tokens last; of whole words the first piece's score counts for all.
+        """Return the K positions with the highest scores, special tokens last.
 
-        Pieces of one word tie, and are taken from its first on.
+        With whole words, the first piece's score counts for all pieces; ties go to earlier pieces.
         """
         if self.continuing is None:
             return scores.masked_fill_(special, -1.0).topk(self.predictions, dim=1, sorted=False).indices
         begins = ~self.continuing[tokens] | special
         begins[:, 1:] |= special[:, :-1]
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        of_words = scores.gather(1, torch.where(begins, places, 0).cummax(1).values).masked_fill_(special, -1.0)
+        indices_S = torch.arange(tokens.shape[1], device=tokens.device)
+        of_words = scores.gather(1, torch.where(begins, indices_S, 0).cummax(1).values).masked_fill_(special, -1.0)
         return of_words.sort(dim=1, descending=True, stable=True).indices[:, : self.predictions]
 
 
 def _static_draws(
     tokens: Int[Tensor, "B S"], copies_B: Int[Tensor, " B"], seed: int
 ) -> Callable[[int], Float[Tensor, "B count"]]:
-    """Fractions that are a function of a sequence's tokens, the number of the copy and the seed, so many more at each call.
+    """Return a function that draws further fractions, determined by the tokens, the copy and the seed.
 
-    A counter is hashed by SplitMix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators", figure 17).
+    SplitMix64 hashes a counter (Steele et al. 2014, "Fast splittable pseudorandom number generators", figure 17).
     """
-    places = torch.arange(tokens.shape[1], device=tokens.device)
-    of_text_B = _mixed(tokens + places * _GOLDEN).sum(1)
+    indices_S = torch.arange(tokens.shape[1], device=tokens.device)
+    of_text_B = _mixed(tokens + indices_S * _GOLDEN).sum(1)
     keys_Bx1 = _mixed(_mixed(of_text_B + seed) + copies_B)[:, None]
     drawn = 0
 
@@ -136,18 +136,18 @@ def _static_draws(
 
 
 def _mixed(numbers: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
-    """SplitMix64's finaliser: every bit of an int64 changes about half the bits of what it gives."""
+    """SplitMix64's finaliser: each input bit flips about half the output bits."""
     numbers = (numbers ^ _shifted(numbers, 30)) * _FIRST
     numbers = (numbers ^ _shifted(numbers, 27)) * _SECOND
     return numbers ^ _shifted(numbers, 31)
 
 
 def _shifted(numbers: Int[Tensor, "*any"], bits: int) -> Int[Tensor, "*any"]:
-    """The numbers shifted to the right as if they had no sign."""
+    """Shift right logically, as if unsigned."""
     return torch.bitwise_and(numbers >> bits, 2 ** (64 - bits) - 1)
 
 
 @functools.cache
 def _on_device(tokens: tuple[int, ...], device: torch.device) -> Tensor:
-    """The ids of tokens as a tensor, copied to a device once, since a copy from the host would wait for it."""
+    """Return token ids as a tensor on a device, copied once: a host copy synchronises."""
     return torch.tensor(tokens, device=device)

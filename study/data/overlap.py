@@ -1,4 +1,4 @@
-"""How much of the validation text occurs, word for word, in the training text."""
+"""The share of the validation text that occurs verbatim in the training text."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ Hashes = NDArray[np.uint64]
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _SPARSE = 8
-"""Cells of the table of a `WindowSet` for each of its windows: an eighth of foreign windows pass it."""
+"""Table cells per window of a `WindowSet`: an eighth of foreign windows pass."""
 
 BLOCK = 2**20
-"""How many training tokens are looked at in one go."""
+"""Training tokens hashed at a time."""
 
 CHUNK = 2**23
-"""How many windows of the validation text are held in memory; of more, the training text is read once for each so many."""
+"""Validation windows held in memory; the training text is read once per chunk."""
 
 
 def overlap_share(validation: Tokens, train: Tokens, vocabulary: int, separator: int) -> float:
-    """The share of validation tokens that stand in a window of OVERLAP_WINDOW tokens that occurs in the training text.
+    """Return the share of validation tokens in windows of OVERLAP_WINDOW tokens that occur in the training text.
 
-    Both are streams of documents with a separator behind each, mapped from their files. Windows lie within one document, and
-    separators are no tokens of the text. Memory does not depend on the size of either; 60M tokens take two seconds.
+    Both are memory-mapped streams with a separator after each document. Windows lie within one document; separators do not
+    count. Memory is constant; 60M tokens take two seconds.
 
-    Source: the 13-grams by which Brown et al. 2020 (Language models are few-shot learners, appendix C) look for test text
-    in training text; theirs are of words, these are of tokens.
+    Source: the word 13-grams of Brown et al. 2020 (Language models are few-shot learners, appendix C), here of tokens.
     """
     table = mixed(np.arange(vocabulary, dtype=np.uint64))
     own_table = table.copy()
-    own_table[separator] += np.uint64(1)  # so that no window across the end of a document is met
+    own_table[separator] += np.uint64(1)  # no window across a document's end matches
     count = max(0, len(validation) - OVERLAP_WINDOW + 1)
     occurring = np.zeros(count, np.bool_)
     for start in range(0, count, CHUNK):
@@ -45,12 +44,11 @@ def overlap_share(validation: Tokens, train: Tokens, vocabulary: int, separator:
 
 
 def _hashes(tokens: Tokens, start: int, count: int, table: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The hashes of the windows that begin at `count` tokens from `start` on."""
     return window_hashes(table[tokens[start : start + count + OVERLAP_WINDOW - 1]], OVERLAP_WINDOW)
 
 
 def mixed(numbers: Hashes) -> Hashes:
-    """Numbers spread over all 64 bits, each to one of its own.
+    """Spread numbers over 64 bits, one to one.
 
     Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators, OOPSLA).
     """
@@ -61,9 +59,9 @@ def mixed(numbers: Hashes) -> Hashes:
 
 
 def window_hashes(items: Hashes, length: int) -> Hashes:
-    """The hash of every window of `length` consecutive items, Σ xⱼ·Bʲ modulo 2⁶⁴; none where there are fewer items.
+    """Hash every window of `length` consecutive items (themselves hashes), Σ xⱼ·Bʲ modulo 2⁶⁴; none if there are fewer.
 
-    Items are hashes themselves. Two different windows of a billion share one with probability 0.03.
+    Two of a billion windows collide with probability 0.03.
     """
     count = max(0, len(items) - length + 1)
     hashes = np.zeros(count, np.uint64)
@@ -74,7 +72,7 @@ def window_hashes(items: Hashes, length: int) -> Hashes:
 
 
 def items_in(chosen: NDArray[np.bool_], length: int, count: int) -> NDArray[np.bool_]:
-    """Which of `count` items stand in any of the chosen windows of `length` items; `chosen` has one flag a window."""
+    """Flag which of `count` items lie in a chosen window of `length` items; `chosen` has one flag per window."""
     changes = np.zeros(count + 1, np.int8)
     changes[: len(chosen)] = chosen
     changes[length : length + len(chosen)] -= chosen
@@ -82,10 +80,9 @@ def items_in(chosen: NDArray[np.bool_], length: int, count: int) -> NDArray[np.b
 
 
 class WindowSet:
-    """The windows of one text, and which of them have been met in another.
+    """The windows of one text, and which of them another text has met.
 
-    Holds about 40 bytes a window. A table of the hashes' leading bits passes over most windows that are not in the set, in a
-    tenth of the time of looking them up.
+    About 40 bytes per window. A table of leading hash bits rejects most foreign windows ten times faster than a search.
     """
 
     def __init__(self, windows: Hashes) -> None:
@@ -96,17 +93,17 @@ class WindowSet:
         self._table[self._known >> self._shift] = True
 
     def meet(self, windows: Hashes) -> None:
-        """Remember which windows of the set are among these."""
+        """Mark the windows of the set that are among these."""
         candidates = windows[self._table[windows >> self._shift]]
-        places = np.searchsorted(self._known, candidates)
-        places[places == len(self._known)] = 0
-        self._met[places[self._known[places] == candidates]] = True
+        indices = np.searchsorted(self._known, candidates)
+        indices[indices == len(self._known)] = 0
+        self._met[indices[self._known[indices] == candidates]] = True
 
     @property
     def met(self) -> NDArray[np.bool_]:
-        """For each window of the text, in its order, whether it has been met."""
+        """A flag per window, in text order: whether it has been met."""
         return self._met[self._places]
 
     def forget(self) -> None:
-        """Begin again with no window met."""
+        """Unmark all windows."""
         self._met[:] = False

@@ -52,7 +52,7 @@ from study.data.tokenizing import (
 )
 
 PACKING_VERSION = 1
-"""Raised whenever a change of the code moves the tokens that a corpus becomes."""
+"""Raise it whenever a code change alters the tokens of a corpus."""
 
 _TOKENIZER_FILE = "tokenizer.json"
 _OVERLAP = "validation_overlap_share"
@@ -61,12 +61,12 @@ _LOOKED_AT_CHARACTERS = 200_000
 
 
 class Facts(Strict):
-    """What is known of a corpus and its tokens; `unigram_entropy_nats` is that of the train split without special tokens.
+    """Facts about a corpus and its tokens.
 
-    `unknown_share` is the share of [UNK] among its tokens without the other special ones, and `lost_share` the share of its
-    characters, white space aside, that became [UNK]; entries of earlier versions lack them. `text_bytes` counts the UTF-8 bytes
-    of the documents kept; empty and repeated documents are left out and counted. A corpus that is deduplicated lacks repeated
-    paragraphs, and keeps near-duplicates, which join another split.
+    Of the train split: `unigram_entropy_nats` excludes special tokens, `unknown_share` is the share of [UNK] among tokens other
+    than the other special ones, and `lost_share` the share of non-space characters that became [UNK]; older entries lack the
+    shares. `text_bytes` counts UTF-8 bytes of the kept documents. Empty and duplicate documents are dropped and counted.
+    Deduplication also drops repeated paragraphs, and moves near-duplicates to another split.
     """
 
     vocabulary: int
@@ -86,9 +86,9 @@ class Facts(Strict):
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The token files of a corpus at one sequence length, and what is known of them.
+    """The token files of a corpus at one sequence length, with their facts.
 
-    `validation_overlap_share` is the share of validation tokens in windows that occur in the training text; see overlap_share.
+    `validation_overlap_share`: see `overlap_share`.
     """
 
     fingerprint: str
@@ -101,65 +101,65 @@ class PreparedData:
 
     @property
     def vocabulary(self) -> int:
-        """The size of the vocabulary."""
+        """The vocabulary size."""
         return self.facts.vocabulary
 
     @property
     def unigram_entropy_nats(self) -> float:
-        """The loss of a model that knows unigram frequencies alone."""
+        """The loss of a unigram model."""
         return self.facts.unigram_entropy_nats
 
     @property
     def train_tokens(self) -> int:
-        """Tokens in the stream of the train split, [SEP] included and [CLS] not."""
+        """Tokens in the train stream, including [SEP] but not [CLS]."""
         return self.facts.tokens["train"]
 
     @property
     def unique_tokens(self) -> float:
-        """Those of the train split as runs count them, with the [CLS] that begins each sequence."""
+        """Train tokens as runs count them, including the [CLS] of each sequence."""
         return self.train_tokens * self.sequence_length / (self.sequence_length - 1)
 
     def fingerprint_at(self, sequence_length: int) -> str:
-        """The fingerprint of the same tokens at another sequence length."""
+        """Return the fingerprint of the same tokens at another sequence length."""
         return _fingerprint(self.folder.name, sequence_length)
 
     def tokenizer(self) -> Tokenizer:
-        """The tokeniser that made the tokens."""
+        """Open the tokeniser."""
         return open_tokenizer(self.folder / _TOKENIZER_FILE)
 
     def split(self, name: Split) -> PackedSequences:
-        """The sequences of a split, mapped from its file."""
+        """Memory-map the sequences of a split."""
         return PackedSequences.open(token_file(self.folder, name), self.vocabulary, self.sequence_length, self.special.cls)
 
     def validation(self) -> NDArray[np.int64]:
-        """The fixed validation set, (validation_sequences, S): the first of a fixed permutation of the validation split.
+        """Return the fixed validation set, (validation_sequences, S): a prefix of a fixed permutation of its split.
 
-        A smaller set is the beginning of a larger one.
+        A smaller set is a prefix of a larger one.
         """
         return self.split("validation").take(self._validation_order)
 
     def validation_documents(self) -> NDArray[np.int64]:
-        """The document that each sequence of the validation set belongs to: the one that most of its tokens are of.
+        """Return the document number, in split order, that holds most tokens of each validation sequence.
 
-        Documents are numbered in the order of the validation split; of equally many tokens the first counts.
+        Ties go to the first document.
         """
         return self.split("validation").documents(self._validation_order, self.special.sep)
 
     @property
     def _validation_order(self) -> NDArray[np.int64]:
-        """The sequences of the validation split that are in the validation set, in its order."""
+        """The indices of the validation set's sequences in their split."""
         generator = np.random.RandomState(_VALIDATION_SEED)  # the one stream that NumPy never changes
         return generator.permutation(len(self.split("validation")))[: self.validation_sequences]
 
 
 class CorpusText:
-    """The documents of a corpus with their splits, without what they repeat where the configuration says `dedupe`."""
+    """The documents of a corpus with their splits, deduplicated if the configuration says `dedupe`."""
 
     def __init__(self, data: DataConfig, *, progress: bool = False) -> None:
         self.data, self.progress = data, progress
 
     def documents(self, title: str, tally: Tally) -> Iterator[tuple[Split, str]]:
-        """Read them from the start; a bar of this title on standard error shows them going by."""
+        """Read the documents from the start, with a progress bar on standard error."""
         distinct = self._distinct(title, tally)
         return self._repetitions.without_repetitions(distinct, tally) if self.data.dedupe else distinct
 
@@ -173,9 +173,9 @@ class CorpusText:
 
 
 def check_files(data: DataConfig) -> None:
-    """Raise InputError with every file of corpus and tokeniser that is missing, of an unknown kind, or begins wrongly.
+    """Raise InputError with every corpus and tokeniser file that is missing, malformed at its start or of unknown kind.
 
-    Also where the cache, which is to hold what is made of them, can hold no files.
+    It also raises if the cache cannot hold files.
     """
     checks: list[Callable[[], object]] = [check_cache, partial(check_corpus, data)]
     if data.tokenizer.kind == "file":
@@ -184,19 +184,17 @@ def check_files(data: DataConfig) -> None:
 
 
 def data_fingerprint(data: DataConfig) -> str:
-    """16 hex digits over what determines a run's tokens: corpus, tokeniser and sequence length, but no path.
+    """Return 16 hex digits over corpus, tokeniser and sequence length, independent of paths and validation size.
 
-    Reads the corpus's files but builds nothing. The number of validation sequences is left out.
-
-    Raises InputError where the corpus or the tokeniser's file is missing.
+    Reads the corpus files but builds nothing. Raises InputError if the corpus or tokeniser file is missing.
     """
     return _fingerprint(stream_fingerprint(data), data.sequence_length)
 
 
 def files_fingerprint(data: DataConfig) -> str | None:
-    """The `data_fingerprint` of a text in local files as they are now.
+    """Return the current `data_fingerprint` of local files.
 
-    None of any other text, which differs between machines, and where the files cannot be read.
+    None if the corpus is not local, and so differs between machines, or cannot be read.
     """
     try:
         return data_fingerprint(data) if is_local(data.corpus) else None
@@ -205,9 +203,9 @@ def files_fingerprint(data: DataConfig) -> str | None:
 
 
 def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
-    """The data of a configuration, from the cache, or built into it first; all sequence lengths share one entry.
+    """Return the data of a configuration, building the cache entry if needed; all sequence lengths share it.
 
-    Raises InputError where corpus or tokeniser cannot be used, or hold less than a training sequence and the validation set.
+    Raises InputError if corpus or tokeniser is unusable, or a split is too small.
     """
     stream = stream_fingerprint(data)
     folder = cache_root() / "tokens" / stream
@@ -229,9 +227,9 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
 
 
 def unread_at_first(data: DataConfig) -> str | None:
-    """A note if the tokeniser's file does not know much of the beginning of a text, else None.
+    """Return a note if the tokeniser file cannot read much of the corpus's beginning, else None.
 
-    Also None if the tokeniser is yet to be trained, and for texts that are no local files, which take long to get.
+    Also None if the tokeniser is trained on the corpus, or the corpus is not local.
     """
     if data.tokenizer.kind != "file" or not is_local(data.corpus):
         return None
@@ -243,19 +241,19 @@ def unread_at_first(data: DataConfig) -> str | None:
 
 
 def known_overlap_share(data: DataConfig) -> float | None:
-    """The share of validation tokens in windows of the training text, None where the text has not been prepared yet."""
+    """Return the validation overlap share, None if the corpus has not been prepared."""
     facts = facts_of(_overlap_entry(stream_fingerprint(data)))
     return None if facts is None else facts[_OVERLAP]
 
 
 def stream_fingerprint(data: DataConfig) -> str:
-    """The key of the token files, which do not depend on the sequence length."""
+    """Return the key of the token files, which is independent of sequence length."""
     dedupe = [DEDUPLICATION_VERSION] if data.dedupe else []
     return fingerprint_of([PACKING_VERSION, corpus_identity(data), _tokenizer_identity(data.tokenizer), *dedupe])
 
 
 def _overlap_entry(stream: str) -> Path:
-    """The cache entry of the overlap of token files, apart from theirs, which may be older."""
+    """The overlap's cache entry; it is separate, since token files may be older."""
     return cache_root() / "overlaps" / stream
 
 
@@ -274,12 +272,11 @@ def _tokenizer_identity(config: TokenizerConfig) -> dict[str, object]:
         path = tokenizer_file(config)
         identity |= {"suffix": path.suffix.lower(), "sha256": sha256_of(path)}
         if path.suffix.lower() == ".txt" and is_cased(path):
-            identity["cased"] = True  # an entry of an earlier version was lower-cased
+            identity["cased"] = True  # earlier versions lower-cased
     return identity
 
 
 def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
-    """Fill an empty folder with the tokeniser and the token files of each split; the facts of the entry."""
     corpus = CorpusText(data, progress=progress)
     if data.tokenizer.kind == "file":
         tokenizer = load_tokenizer(data.tokenizer)
@@ -314,24 +311,24 @@ def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
 
 
 def _unknown_share(counts: NDArray[np.int64], special: SpecialTokens) -> float:
-    """The share of [UNK] among tokens that were counted, without the other special ones."""
+    """The share of [UNK] among [UNK] and ordinary tokens."""
     known = counts.sum() - counts[list(special.all)].sum()
     return float(counts[special.unk] / max(1, counts[special.unk] + known))
 
 
 def _check_sizes(prepared: PreparedData, data: DataConfig) -> None:
-    """Raise InputError where a split is too small; what the tokeniser lost of the text, which makes it small, comes first."""
+    """Raise InputError if a split is too small, first naming the text lost by the tokeniser."""
     train, validation = len(prepared.split("train")), len(prepared.split("validation"))
     length, facts = prepared.sequence_length, prepared.facts
     paragraphs = f" and {plural(facts.repeated_paragraphs, 'repeated paragraph')}" if facts.repeated_paragraphs else ""
-    left_out = f"{facts.empty_documents:,} empty and {facts.duplicate_documents:,} repeated ones{paragraphs} left out"
-    holds = f"the corpus of {facts.documents:,} documents ({left_out}) and {sum(facts.tokens.values()):,} tokens holds"
+    dropped = f"{facts.empty_documents:,} empty and {facts.duplicate_documents:,} repeated ones{paragraphs} left out"
+    holds = f"the corpus of {facts.documents:,} documents ({dropped}) and {sum(facts.tokens.values()):,} tokens holds"
     if train == 0:
         place, message = "data.sequence_length", f"{holds} no training sequence of {length}; give more text or a lower value"
     elif validation < prepared.validation_sequences:
         remedy = f"set it to at most {validation:,}" if validation else MORE_TEXT
         place = "data.validation_sequences"
-        message = f"{prepared.validation_sequences:,} are asked for, but {holds} {validation:,} of length {length}; {remedy}"
+        message = f"{prepared.validation_sequences:,} are requested, but {holds} {validation:,} of length {length}; {remedy}"
     else:
         return
     lost = data.tokenizer.unread(facts.lost_share, of="characters")
@@ -339,8 +336,8 @@ def _check_sizes(prepared: PreparedData, data: DataConfig) -> None:
 
 
 def _check_read(prepared: PreparedData, data: DataConfig) -> None:
-    """Raise InputError where the text is next to nothing but [UNK], of which nothing can be learned."""
+    """Raise InputError if the train split is almost only [UNK]."""
     if prepared.unigram_entropy_nats == 0:
         name = data.tokenizer.path or "the tokeniser trained on it"
-        nothing = f"{name} cannot read {data.corpus}: but for [UNK] its train split holds one kind of piece at most"
+        nothing = f"{name} cannot read {data.corpus}: besides [UNK], its train split holds at most one distinct piece"
         raise InputError.at("data.tokenizer", f"{nothing}; {data.tokenizer.remedy}")

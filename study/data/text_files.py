@@ -1,4 +1,4 @@
-"""Which of a user's own files a corpus consists of, and which others a folder holds."""
+"""The files that make up a user's corpus, and the skipped files of its folder."""
 
 from __future__ import annotations
 
@@ -15,42 +15,41 @@ from study.base.text import path_from
 from study.data.text_readers import KINDS, kind_of
 
 _NAMED = 3
-"""How many of the files that are passed over are named."""
+"""How many skipped files a note names."""
 
 _OF_A_DATASET = ("dataset_dict.json", "dataset_info.json", "state.json")
-"""What `save_to_disk` of `datasets` writes beside the files of a dataset."""
+"""What `datasets.save_to_disk` writes beside the data files."""
 
 
 @dataclass(frozen=True)
 class CorpusFiles:
-    """The files that a corpus is read from, in the order in which they are, and those that its folder holds beside them."""
+    """The files of a corpus in reading order, and the skipped files of its folder."""
 
     read: tuple[Path, ...]
     passed_over: tuple[Path, ...] = ()
 
 
 def corpus_files(corpus: str) -> CorpusFiles:
-    """The files of a corpus: the path itself, or all known kinds below a folder, sorted.
+    """Return the files of a corpus: the path itself, or all files of known kinds below a folder, sorted.
 
-    Hidden files are no part of a folder. Of a dataset that `save_to_disk` wrote, the files that it names are read, and of one
-    with several splits those of train.
+    Hidden files are ignored. Of a `save_to_disk` dataset only the files it names are read; of several splits, only train.
 
-    Raises InputError where nothing is there, the suffix is unknown, a file is empty, or a folder holds no known kind.
+    Raises InputError if the path is missing, its suffix unknown, a file empty, or a folder holds no known kind.
     """
     try:
         return _files_at(corpus)
-    except OSError as error:  # of a name too long, or of a folder below that lists no files
+    except OSError as error:  # a name too long, or a subfolder without permission
         what = f"{error.strerror} ({shown(str(error.filename))})"
         raise InputError.at("data.corpus", f"{shown(corpus)} cannot be read: {what}; give a file or a folder of text") from None
 
 
 def passed_over(corpus: str) -> str | None:
-    """Which files of a folder are not read, in words, None where all are."""
+    """Describe a folder's skipped files, None if there are none."""
     files = corpus_files(corpus).passed_over
     if not files:
         return None
     named = ", ".join(str(file) for file in files[:_NAMED]) + (", …" if len(files) > _NAMED else "")
-    return f"{plural(len(files), 'file')} of {corpus} {'is' if len(files) == 1 else 'are'} passed over: {named}"
+    return f"{plural(len(files), 'file')} of {corpus} {'is' if len(files) == 1 else 'are'} skipped: {named}"
 
 
 def _files_at(corpus: str) -> CorpusFiles:
@@ -58,7 +57,7 @@ def _files_at(corpus: str) -> CorpusFiles:
     if path.is_dir():
         files = _files_in(path)
         if not files.read:
-            raise InputError.at("data.corpus", f"the folder {corpus!r} holds no file that is read; known: {KINDS}")
+            raise InputError.at("data.corpus", f"the folder {corpus!r} holds no file of a known kind; known: {KINDS}")
     elif not is_there(path):
         remedy = f"give docstrings, a path, or hub:NAME[:CONFIG] (looked at {path.absolute()})"
         raise InputError.at("data.corpus", f"{corpus!r} does not exist; {remedy}")
@@ -73,7 +72,6 @@ def _files_at(corpus: str) -> CorpusFiles:
 
 
 def _files_in(folder: Path) -> CorpusFiles:
-    """The files below a folder that are read, and those that are not."""
     below = (file for file in files_below(folder) if not any(map(_is_hidden, file.relative_to(folder).parts)))
     files = sorted(file for file in below if file.is_file())
     unread = {file for left_out in map(_left_out_by, files) for file in left_out}
@@ -87,7 +85,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _left_out_by(file: Path) -> Iterator[Path]:
-    """What a file of `save_to_disk` leaves out: all splits but train, and Arrow files beside it that hold none of its data."""
+    """Yield what a `save_to_disk` file excludes: splits other than train, and Arrow files it does not name."""
     described = _values(file) if file.name in _OF_A_DATASET else {}
     splits = described.get("splits")
     if file.name == "dataset_dict.json" and isinstance(splits, list) and "train" in splits:

@@ -1,12 +1,10 @@
-"""Documents from a user's own files: Parquet, Arrow, JSON lines, CSV and plain text, read in bounded memory.
+"""Readers of Parquet, Arrow, JSON lines, CSV and plain text files in bounded memory.
 
-Each reader yields one text a document, empty where a row holds none. Memory is bounded by the largest page of a Parquet
-file or batch of an Arrow file, by 64 MiB for a line of JSON or a field of CSV, and by a few megabytes for plain text, however
-long its lines. Text files may be compressed by gzip or zstd.
+Each reader yields one text per document, empty for rows without text. Memory is bounded by the largest Parquet page or Arrow
+batch, 64 MiB per JSON line or CSV field, and a few megabytes of plain text. Text files may be gzip- or zstd-compressed.
 
-Parquet, Arrow and compression are read by pyarrow and the rest by the standard library: unlike `datasets.load_dataset`, they
-leave no second copy on the disk, take a path with `[` in it as it stands, infer no dates from strings, and say at which row or
-byte a file goes wrong.
+pyarrow reads Parquet, Arrow and compression, the standard library the rest. Unlike `datasets.load_dataset`, they write no
+second copy, accept `[` in paths, infer no dates, and report the bad row or byte.
 """
 
 from __future__ import annotations
@@ -25,33 +23,32 @@ from study.base.errors import InputError, nearest, shown
 from study.base.schema import flatten
 
 MAX_CHARACTERS = 1_000_000
-"""The longest document; a longer one is cut at white space into several."""
+"""The longest document; longer ones are cut at white space."""
 
 MAX_ROW_BYTES = 64 * 2**20
-"""The longest row of a text file that is read into memory as a whole."""
+"""The longest row of a text file."""
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-"""How text files may be compressed, by their last suffix."""
+"""Compressions of text files, by last suffix."""
 
 _BLOCK_BYTES = 2**20
 _ROWS = 256
 _FILE_FORMAT = b"ARROW1"
-"""How an Arrow file begins that is no stream."""
+"""The first bytes of an Arrow file, as opposed to a stream."""
 
 
 def kind_of(path: Path) -> str | None:
-    """The suffix by which a file is read, such as .jsonl or .jsonl.gz, None where it is of no known kind."""
+    """Return the suffix that selects the reader, such as .jsonl or .jsonl.gz, None if unknown."""
     suffix, compression = _suffixes(path)
     known = _LINES if compression else _READERS
     return suffix + compression if suffix in known else None
 
 
 def read_file(path: Path, text_column: str) -> Iterator[str]:
-    """The documents of one file of a known kind in order; a .txt separates them by blank lines and ignores `text_column`.
+    """Yield the documents of one file in order; a .txt separates them by blank lines and ignores `text_column`.
 
-    A dotted column is a field of nested values, unless a column has just that name. In JSON lines, the rows after the first
-    may lack the column, and hold no text then. Raises InputError where the file is not what its suffix says, the column is
-    missing, or holds something else than text.
+    A dotted column names a nested field, unless a column has exactly that name. JSON rows after the first may lack the column.
+    Raises InputError if the content does not match the suffix, or the column is missing or not text.
     """
     suffix, _ = _suffixes(path)
     try:
@@ -61,13 +58,13 @@ def read_file(path: Path, text_column: str) -> Iterator[str]:
 
 
 def _suffixes(path: Path) -> tuple[str, str]:
-    """The suffix of a file's kind, and that of its compression, empty where it is not compressed."""
+    """Return the suffixes of a file's kind and of its compression, the latter empty if uncompressed."""
     last = path.suffix.lower()
     return (Path(path.stem).suffix.lower(), last) if last in COMPRESSIONS else (last, "")
 
 
 def opened(path: Path) -> BinaryIO:
-    """The bytes of a file, decompressed where its suffix says so."""
+    """Open a file's bytes, decompressed according to its suffix."""
     if (compression := COMPRESSIONS.get(path.suffix.lower())) is None:
         return path.open("rb")
     import pyarrow as pa
@@ -76,7 +73,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def pieces(text: str, limit: int = MAX_CHARACTERS) -> Iterator[str]:
-    """A text in parts of at most `limit` characters, cut behind the last space or newline; joined they are the text."""
+    """Yield a text in parts of at most `limit` characters, cut after the last space or newline; nothing is lost."""
     start = 0
     while len(text) - start > limit:
         space = max(text.rfind(" ", start, start + limit), text.rfind("\n", start, start + limit))
@@ -87,10 +84,7 @@ def pieces(text: str, limit: int = MAX_CHARACTERS) -> Iterator[str]:
 
 
 def check_text_column(place: str, column: str, columns: dict[str, bool]) -> None:
-    """Refuse a column that is not there or not text; `columns` says of each whether it is.
-
-    Raises InputError with the nearest column that holds text.
-    """
+    """Raise InputError, with the nearest text column, if a column is missing or not text; `columns` maps names to is-text."""
     texts = [name for name, is_text in columns.items() if is_text]
     if column not in columns:
         raise InputError.at("data.text_column", f"{column!r} is not a column of {place}; {nearest(column, texts)}")
@@ -99,9 +93,9 @@ def check_text_column(place: str, column: str, columns: dict[str, bool]) -> None
 
 
 def text_field(place: str, column: str, schema: Any) -> tuple[str, ...]:
-    """The names that lead to a column of text in an Arrow schema, from the outer one to the inner one.
+    """Return the field names that lead to a text column in an Arrow schema, outermost first.
 
-    Raises InputError where there is none, with the nearest that there is.
+    Raises InputError with the nearest text column if it is missing.
     """
     fields = {".".join(names): (names, _is_text(kind)) for names, kind in reversed(list(_fields(schema)))}
     check_text_column(place, column, {name: is_text for name, (_, is_text) in fields.items()})
@@ -110,7 +104,7 @@ def text_field(place: str, column: str, schema: Any) -> tuple[str, ...]:
 
 
 def texts_in(batch: Any, field: tuple[str, ...]) -> Iterator[str]:
-    """The texts of a batch or table of Arrow, empty where a row holds none."""
+    """Yield the texts of an Arrow batch or table, empty for nulls."""
     import pyarrow.compute as pc
 
     outer, *inner = field
@@ -119,7 +113,7 @@ def texts_in(batch: Any, field: tuple[str, ...]) -> Iterator[str]:
 
 
 def _fields(fields: Iterable[Any], outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every field of a schema, the nested ones behind the one that they are of, with the names that lead there and its type."""
+    """Yield path and type of every field of a schema, nested fields after their parent."""
     from pyarrow import types
 
     for field in fields:
@@ -149,7 +143,7 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
 
 
 def _read_arrow(path: Path, column: str) -> Iterator[str]:
-    """A stream, as save_to_disk of `datasets` writes it, or a file."""
+    """Read an Arrow stream, as `datasets.save_to_disk` writes it, or file."""
     import pyarrow as pa
 
     def batches() -> Iterator[Any]:
@@ -158,14 +152,14 @@ def _read_arrow(path: Path, column: str) -> Iterator[str]:
             source.seek(0)
             reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
             field = text_field(str(path), column, reader.schema)
-            found = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-            yield from ((batch, field) for batch in found)
+            source_batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+            yield from ((batch, field) for batch in source_batches)
 
     yield from _arrow_texts(path, column, "an Arrow file", batches)
 
 
 def _arrow_texts(path: Path, column: str, what: str, batches: Callable[[], Iterator[Any]]) -> Iterator[str]:
-    """The texts of the batches of a file; raises InputError with the row where it goes wrong."""
+    """Yield the texts of a file's batches; raises InputError with the bad row."""
     import pyarrow as pa
 
     done = 0
@@ -175,7 +169,7 @@ def _arrow_texts(path: Path, column: str, what: str, batches: Callable[[], Itera
                 yield text
                 done += 1
     except pa.ArrowInvalid as error:
-        raise InputError.at(str(path), f"is not {what}, or damaged behind row {done}: {error}") from error
+        raise InputError.at(str(path), f"is not {what}, or is damaged after row {done}: {error}") from error
     except UnicodeDecodeError as error:
         raise InputError.at(
             str(path), f"row {done} (from 0) is not UTF-8 text (byte {error.start} of column {column!r})"
@@ -183,31 +177,31 @@ def _arrow_texts(path: Path, column: str, what: str, batches: Callable[[], Itera
 
 
 def _read_jsonl(path: Path, column: str) -> Iterator[str]:
-    for place, (number, row) in enumerate(json_rows(path)):
+    for index, (number, row) in enumerate(json_rows(path)):
         known, value = _value(row, column)
-        if not isinstance(value, str | None) or not (known or place):
-            columns = {key: isinstance(found, str | None) for key, found in (flatten(row) | row).items()}
+        if not isinstance(value, str | None) or not (known or index):
+            columns = {key: isinstance(entry, str | None) for key, entry in (flatten(row) | row).items()}
             check_text_column(f"{path}:{number}", column, columns)
         yield value or ""
 
 
 def _value(row: dict[str, Any], column: str) -> tuple[bool, Any]:
-    """Whether a row has a key, dotted where it is of nested values, and its value; fields of null are null."""
+    """Return whether a row has a key, dotted if nested, and its value; fields of null are null."""
     if column in row:
         return True, row[column]
-    found: Any = row
+    value: Any = row
     for name in column.split("."):
-        if found is None:
+        if value is None:
             return True, None
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(value, dict) or name not in value:
             return False, None
-        found = found[name]
-    return True, found
+        value = value[name]
+    return True, value
 
 
 def _read_delimited(delimiter: str, path: Path, column: str) -> Iterator[str]:
-    """A file with a header; a .tsv knows no quotes, a .csv has those of RFC 4180."""
-    csv.field_size_limit(MAX_ROW_BYTES)  # a module's, of 131,072 characters otherwise, which a long document has
+    """Read a file with a header; .csv quotes as in RFC 4180, .tsv not at all."""
+    csv.field_size_limit(MAX_ROW_BYTES)  # global to the module; 131,072 characters by default, too few for long documents
     quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     with opened_text(path, newline="") as file:
         lines = iter(partial(file.readline, MAX_ROW_BYTES), "")
@@ -215,19 +209,19 @@ def _read_delimited(delimiter: str, path: Path, column: str) -> Iterator[str]:
         try:
             header = next(reader, [])
             check_text_column(str(path), column, dict.fromkeys(header, True))
-            place = header.index(column)
+            index = header.index(column)
             for row in filter(None, reader):
                 if len(row) != len(header):
-                    message = f"has {len(row)} fields where the header has {len(header)}; quote the fields that hold delimiters"
+                    message = f"has {len(row)} fields but the header has {len(header)}; quote the fields that hold delimiters"
                     raise InputError.at(f"{path}:{reader.line_num}", message)
-                yield row[place]
+                yield row[index]
         except csv.Error as error:
-            raise InputError.at(f"{path}:{reader.line_num}", f"{error}; write the file again as RFC 4180 has it") from error
+            raise InputError.at(f"{path}:{reader.line_num}", f"{error}; rewrite the file according to RFC 4180") from error
 
 
 @contextmanager
 def opened_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
-    """The characters of a file of UTF-8, decompressed where its suffix says so; raises InputError where it is not UTF-8."""
+    """Open a text file, decompressed according to its suffix; raises InputError if it is not UTF-8."""
     try:
         with opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline) as text:
             yield text
@@ -236,9 +230,9 @@ def opened_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with the number of its line from 1; blank lines hold none.
+    """Yield line number (from 1) and object of each non-blank line of a JSON lines file.
 
-    Raises InputError with line and byte where a line is too long, no UTF-8 text, or no object.
+    Raises InputError with line and byte if a line is too long, not UTF-8, or not an object.
     """
     offset = 0
     with opened(path) as file:
@@ -262,10 +256,10 @@ def _object(place: str, line: bytes, offset: int) -> dict[str, Any]:
         raise InputError.at(place, f"is not JSON: {error.msg} ({where}); put one object on each line") from error
     except RecursionError as error:
         raise InputError.at(place, "is nested too deeply") from error
-    except ValueError as error:  # of a number of 5,000 digits
+    except ValueError as error:  # a number of 5,000 digits
         raise InputError.at(place, f"cannot be read: {error}") from error
     if not isinstance(row, dict):
-        raise InputError.at(place, f"is {shown(row)} where an object is needed")
+        raise InputError.at(place, f"is {shown(row)}, but an object is needed")
     return row
 
 
@@ -291,7 +285,7 @@ def _read_text(path: Path, _: str) -> Iterator[str]:
 
 
 def first_bad_byte(path: Path) -> int:
-    """The offset of the first byte of a file's text that is NUL or not UTF-8."""
+    """Return the offset of a file's first byte that is NUL or not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0
     with opened(path) as file:
@@ -309,7 +303,7 @@ def first_bad_byte(path: Path) -> int:
 
 
 Reader = Callable[[Path, str], Iterator[str]]
-"""The documents of a file, whose column of this name holds the text."""
+"""Yields the documents of a file from the column of this name."""
 
 _TABLES: dict[str, Reader] = {".parquet": _read_parquet, ".arrow": _read_arrow}
 _LINES: dict[str, Reader] = {
@@ -323,4 +317,4 @@ _LINES: dict[str, Reader] = {
 _READERS = _TABLES | _LINES
 
 KINDS = f"{', '.join([*_TABLES, *_LINES])}, the last {len(_LINES)} also as {' or '.join(COMPRESSIONS)}"
-"""The kinds of files that are read, in words."""
+"""The readable kinds of files, in words."""

@@ -1,4 +1,4 @@
-"""Token files: one flat stream of tokens a split, written in bounded memory and read by memory map."""
+"""Token files: one flat token stream per split, written in bounded memory and memory-mapped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from study.data.tokenizing import BATCH_CHARACTERS, SpecialTokens
 _UINT16_VOCABULARY = 2**16
 
 MOST_WORDS = 2**18
-"""Distinct words that are remembered, about 50 MB; when there are more, remembering begins anew."""
+"""Distinct words kept, about 50 MB; when full, the cache is cleared."""
 
 
 @dataclass(frozen=True)
 class Characters:
-    """How many characters of a text a tokeniser read, white space aside, and how many of them became [UNK].
+    """Counts of the non-space characters that a tokeniser read, and of those that became [UNK].
 
-    One [UNK] may stand for a whole line, as of a script without spaces, so that the share of lost tokens says little.
+    One [UNK] may replace a whole line of a script without spaces, so the share of lost tokens says little.
     """
 
     read: int = 0
@@ -47,10 +47,9 @@ class Characters:
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """The sequences of a split at length S: sequence i is [CLS] and the stream's tokens from i·(S-1) to (i+1)·(S-1).
+    """The sequences of a split at length S: sequence i is [CLS] and stream tokens i·(S-1) to (i+1)·(S-1).
 
-    Nothing is padded; the rest of the stream that does not fill a sequence is left out. `rows` is (len, S-1), a view of the
-    mapped file.
+    Nothing is padded; an incomplete last sequence is dropped. `rows` is (len, S-1), a view of the mapped file.
     """
 
     rows: NDArray[np.unsignedinteger]
@@ -58,7 +57,7 @@ class PackedSequences:
 
     @classmethod
     def open(cls, path: Path, vocabulary: int, sequence_length: int, cls_token: int) -> PackedSequences:
-        """Map the token file of a vocabulary's size; reads nothing yet."""
+        """Memory-map a token file; reads nothing yet."""
         stream, stride = open_stream(path, vocabulary), sequence_length - 1
         count = len(stream) // stride
         return cls(stream[: count * stride].reshape(count, stride), cls_token)
@@ -67,32 +66,30 @@ class PackedSequences:
         return len(self.rows)
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sequences at `indices`, (n, S); raises IndexError where there is no such sequence."""
+        """Return the sequences at `indices`, (n, S); raises IndexError if out of range."""
         sequences = np.empty((len(indices), self.rows.shape[1] + 1), np.int64)
         sequences[:, 0] = self.cls
         sequences[:, 1:] = self.rows[indices]
         return sequences
 
     def documents(self, indices: NDArray[np.int64], separator: int) -> NDArray[np.int64]:
-        """The document that most tokens of each sequence at `indices` belong to, the first of equally many.
+        """Return the document that holds most tokens of each sequence at `indices`; ties go to the first.
 
-        Documents end with a separator and are numbered from 0 in the order of the stream.
+        Documents end with a separator and are numbered from 0 in stream order.
         """
         ends = self.rows == separator
         ended = ends.sum(axis=1)
-        begun = np.cumsum(ends[indices], axis=1) - ends[indices]  # of each sequence's documents which a token is of
-        most = 1 + int(begun.max(initial=0))
-        keys = begun + most * np.arange(len(begun))[:, None]
-        tokens = np.bincount(keys.ravel(), minlength=most * len(begun)).reshape(-1, most)
+        document = np.cumsum(ends[indices], axis=1) - ends[indices]  # of each token, numbered within its sequence
+        most = 1 + int(document.max(initial=0))
+        keys = document + most * np.arange(len(document))[:, None]
+        tokens = np.bincount(keys.ravel(), minlength=most * len(document)).reshape(-1, most)
         return np.asarray((np.cumsum(ended) - ended)[indices] + tokens.argmax(axis=1))
 
 
 class TokenWriter:
-    """Writes a token file: texts are encoded about two million characters at a time, each distinct word once where the
-    tokeniser allows it.
+    """Writes a token file, encoding two million characters at a time, each distinct word once if the tokeniser allows it.
 
-    `counts` says how often each token was written, [SEP] included, and `characters` how many were read and lost, up to the last
-    batch; closing writes the rest.
+    `counts` (per token, including [SEP]) and `characters` cover all written batches; closing writes the rest.
     """
 
     def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
@@ -116,7 +113,7 @@ class TokenWriter:
                 self._write()
 
     def append(self, text: str) -> None:
-        """Put a document's tokens and a [SEP] behind what is there."""
+        """Append a document's tokens and a [SEP]."""
         self._waiting.append(text)
         self._waiting_characters += len(text)
         if self._waiting_characters >= BATCH_CHARACTERS:
@@ -133,12 +130,12 @@ class TokenWriter:
             tokens = np.fromiter(stream, self._dtype)
         self.characters += characters
         self.counts += np.bincount(tokens, minlength=len(self.counts))
-        self._file.write(tokens.data)  # tofile does not say why it could not
+        self._file.write(tokens.data)  # tofile does not report why it failed
         self._waiting, self._waiting_characters = [], 0
 
 
 def count_characters(tokenizer: Tokenizer, texts: list[str], encodings: list[Encoding], unknown: int) -> Characters:
-    """The characters of encoded texts; those with [UNK] are encoded again, which says where in the text each token is."""
+    """Count the characters of encoded texts; those with [UNK] are encoded again for their offsets."""
     doubtful = [text for text, encoding in zip(texts, encodings, strict=True) if unknown in encoding.ids]
     placed = tokenizer.encode_batch(doubtful, add_special_tokens=False)
     lost = sum(_lost(text, encoding, unknown) for text, encoding in zip(doubtful, placed, strict=True))
@@ -151,17 +148,17 @@ def _lost(text: str, encoding: Encoding, unknown: int) -> int:
 
 
 def _visible(text: str) -> int:
-    """The characters of a text, white space aside."""
+    """Count the non-space characters of a text."""
     return sum(map(len, text.split()))
 
 
 def token_file(folder: Path, split: Split) -> Path:
-    """The file of a split's tokens: little-endian numbers and nothing else."""
+    """Return the path of a split's tokens, raw little-endian integers."""
     return folder / f"{split}.tokens"
 
 
 def open_stream(path: Path, vocabulary: int) -> NDArray[np.unsignedinteger]:
-    """The tokens of a file of a vocabulary's size, mapped; reads nothing yet."""
+    """Memory-map the tokens of a file; reads nothing yet."""
     dtype = token_dtype(vocabulary)
     if path.stat().st_size < dtype.itemsize:  # an empty file cannot be mapped
         return np.empty(0, dtype)
@@ -169,14 +166,14 @@ def open_stream(path: Path, vocabulary: int) -> NDArray[np.unsignedinteger]:
 
 
 def token_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:
-    """uint16 where every id fits in it, else uint32."""
+    """Return uint16 if every id fits, else uint32."""
     return np.dtype("<u2") if vocabulary <= _UINT16_VOCABULARY else np.dtype("<u4")
 
 
 def write_tokens(
     documents: Iterable[tuple[Split, str]], tokenizer: Tokenizer, folder: Path
 ) -> dict[Split, tuple[NDArray[np.int64], Characters]]:
-    """Write the token file of each split; returns, by split, how often each token was written, and the characters."""
+    """Write each split's token file; return token counts and characters by split."""
     with ExitStack() as stack:
         writers = {split: stack.enter_context(TokenWriter(token_file(folder, split), tokenizer)) for split in SPLITS}
         for split, text in documents:
@@ -185,17 +182,17 @@ def write_tokens(
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
-    """The entropy of the distribution that these counts estimate, in nats: -Σ p·ln p; zero where nothing was counted."""
+    """Return the entropy of the empirical distribution in nats, -Σ p·ln p; zero without counts."""
     present = counts[counts > 0]
     shares = present / max(1, present.sum())
     return float(-(shares * np.log(shares)).sum()) + 0.0
 
 
 def encodes_words_alone(tokenizer: Tokenizer) -> bool:
-    """Whether a tokeniser gives a text the tokens of its words, one after the other, wherever spaces or lines part them.
+    """Whether a text's tokens are the concatenated tokens of its words, split at spaces and lines.
 
-    BERT's do: normalising looks at no neighbour across a space, and words are parted there. A piece that was added to the
-    vocabulary could hold a space, so only special ones, which are not looked for in texts, are allowed.
+    This holds for BERT: its normaliser never looks across a space, and words end there. An added piece could hold a space, so
+    only special ones, which are not matched in texts, are allowed.
     """
     kinds = ((tokenizer.model, WordPiece), (tokenizer.normalizer, BertNormalizer), (tokenizer.pre_tokenizer, BertPreTokenizer))
     added = tokenizer.get_added_tokens_decoder().values()
@@ -207,10 +204,9 @@ def encodes_words_alone(tokenizer: Tokenizer) -> bool:
 
 
 class WordCache:
-    """The tokens of texts, a separator behind each, by the tokens of their words; see `encodes_words_alone`.
+    """Encodes texts word by word from a cache, with a separator after each text; see `encodes_words_alone`.
 
-    Word w has the tokens pieces[starts[w] : starts[w] + lengths[w]] and the characters characters[w], read and lost; word 0 is
-    the separator.
+    Word w has tokens pieces[starts[w] : starts[w] + lengths[w]] and characters[w] read and lost; word 0 is the separator.
     """
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
@@ -218,7 +214,7 @@ class WordCache:
         self._forget()
 
     def encode(self, texts: Iterable[str]) -> tuple[NDArray[np.int64], Characters]:
-        """The tokens of all texts in one row, and their characters."""
+        """Return the concatenated tokens of all texts, and their characters."""
         words: list[str] = []
         for text in texts:
             words += text.replace("\n", " ").split(" ")
@@ -235,7 +231,7 @@ class WordCache:
         return tokens, Characters(read, lost)
 
     def _forget(self) -> None:
-        """Know the separator alone, which no word can be: words hold no line ends."""
+        """Keep only the separator, a line end, which no word contains."""
         self._numbers = {"\n": 0}
         self._pieces = np.array([self._separator], np.int64)
         self._starts, self._lengths = np.zeros(1, np.int64), np.ones(1, np.int64)

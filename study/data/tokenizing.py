@@ -1,4 +1,4 @@
-"""BERT's WordPiece: trained uncased on a corpus, the same on every machine, or loaded from a file, cased or uncased."""
+"""BERT's WordPiece: trained uncased and reproducibly on a corpus, or loaded from a file, cased or uncased."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from study.base.text import path_from
 from study.config.run_config import FEWEST_PIECES, TokenizerConfig
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""The pieces that stand for no text; ids 0 to 4 where the vocabulary is trained here."""
+"""The pieces that stand for no text; ids 0 to 4 in vocabularies trained here."""
 
 BATCH_CHARACTERS = 2_000_000
-"""Characters encoded at a time: enough for all cores, in about 100 MB."""
+"""Characters encoded at a time: enough for all cores, about 100 MB."""
 
 _PLACE = "data.tokenizer"
 _RARE = ["\U0001fae8", "\u0f00\u16a0\ua4d0", "\ue000", "\U0010ffff"]
-"""A new emoji, three old scripts, and characters for private use, which hardly a tokeniser knows."""
+"""A new emoji, three old scripts and private-use characters, which few tokenisers know."""
 
 _TRAINING_CHARACTERS = 32_000_000
 _ALPHABET_SHARE = 1 / 8
@@ -47,12 +47,12 @@ class SpecialTokens:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> SpecialTokens:
-        """The special tokens of a tokeniser; raises InputError where it lacks one."""
+        """Return a tokeniser's special tokens; raises InputError if one is missing."""
         return cls.among(tokenizer.get_vocab())
 
     @classmethod
     def among(cls, pieces: Mapping[str, int]) -> SpecialTokens:
-        """The special tokens among pieces and their ids; raises InputError where one is lacking."""
+        """Return the special tokens of a vocabulary; raises InputError if one is missing."""
         missing = [piece for piece in SPECIAL_PIECES if piece not in pieces]
         if missing:
             raise InputError.at(f"{_PLACE}.path", f"the vocabulary lacks {', '.join(missing)}, which masked training needs")
@@ -65,14 +65,14 @@ class SpecialTokens:
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """A WordPiece tokeniser of exactly `vocabulary` pieces, learnt from the first 32 million characters of the texts.
+    """Train a WordPiece tokeniser of exactly `vocabulary` pieces on the first 32 million characters.
 
-    The alphabet is the commonest characters, at most 1,000 and an eighth of the vocabulary; pieces must occur twice. Where that
-    gives too few pieces, as in Chinese, whose characters are words of their own and merge into none, it has as many more as are
-    lacking. The trainer numbers characters in the order of a hash map and breaks ties by number, so that it never gives the
-    same vocabulary twice; here all characters are numbered beforehand, and equal texts give equal bytes.
+    The alphabet is the most frequent characters, at most 1,000 and an eighth of the vocabulary; pieces must occur twice. If
+    that gives too few pieces, as in Chinese, whose characters never merge, further characters fill the vocabulary. The trainer
+    numbers characters in hash-map order and breaks ties by number, so its vocabularies vary; here all characters are numbered
+    beforehand, and equal texts give equal bytes.
 
-    Raises InputError where the texts are empty or yield too few pieces.
+    Raises InputError if the texts are empty or yield too few pieces.
     """
     sample = list(first_characters(texts, _TRAINING_CHARACTERS))
     if not any(sample):
@@ -84,14 +84,13 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
         further = _filling(characters[count:], vocabulary - len(pieces))
         pieces = _learnt(sample, vocabulary, characters[:count] + further)
     if len(pieces) != vocabulary:
-        remedy = "ask for as many, or give more text" if len(pieces) >= FEWEST_PIECES else "give more text"
-        found = f"this corpus yields only {len(pieces):,}; {remedy}"
-        raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are asked for, but {found}")
+        remedy = "lower it, or give more text" if len(pieces) >= FEWEST_PIECES else "give more text"
+        yielded = f"this corpus yields only {len(pieces):,}; {remedy}"
+        raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are requested, but {yielded}")
     return bert_tokenizer(pieces)
 
 
 def _learnt(sample: list[str], vocabulary: int, characters: list[str]) -> dict[str, int]:
-    """The pieces, at most `vocabulary`, that texts yield with this alphabet."""
     alphabet = sorted(characters)
     continuing = (piece for character in alphabet for piece in _pieces_of(character)[1:])
     trainer = WordPieceTrainer(
@@ -109,7 +108,7 @@ def _learnt(sample: list[str], vocabulary: int, characters: list[str]) -> dict[s
 
 
 def first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
-    """Texts until `limit` characters are reached."""
+    """Yield texts until `limit` characters are reached."""
     size = 0
     for text in texts:
         yield text
@@ -119,9 +118,9 @@ def first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def continuing_pieces(tokenizer: Tokenizer) -> list[int]:
-    """The ids of the pieces that continue a word, which WordPiece writes with ## before them.
+    """Return the ids of the pieces that continue a word (## in WordPiece).
 
-    Raises InputError for a tokeniser of another kind.
+    Raises InputError if the tokeniser is not WordPiece.
     """
     model = tokenizer.model
     if not isinstance(model, WordPiece):
@@ -134,11 +133,11 @@ def continuing_pieces(tokenizer: Tokenizer) -> list[int]:
 
 
 def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
-    """The tokeniser in the file `config.path`: BERT's WordPiece on a `vocab.txt`, or any `tokenizer.json`.
+    """Load `config.path`: BERT's WordPiece from a `vocab.txt`, or any `tokenizer.json`.
 
-    A `vocab.txt` with capitals in it is read as BERT's cased ones are, which keep case and accents; any other is uncased.
+    A `vocab.txt` with capitals is cased and keeps accents, as BERT's; any other is uncased.
 
-    Raises InputError where the file cannot be read, lacks a special piece, or is not of `config.vocabulary` pieces.
+    Raises InputError if the file is unreadable, lacks a special piece, or does not hold `config.vocabulary` pieces.
     """
     path = tokenizer_file(config)
     tokenizer = _from_json(path) if path.suffix.lower() == ".json" else _from_pieces(path)
@@ -146,24 +145,22 @@ def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
     _require_unknown_token(tokenizer, path)
     ids = tokenizer.get_vocab().values()
     if len(ids) != config.vocabulary or max(ids) >= config.vocabulary:
-        found = f"{str(path)!r} holds {len(ids):,} pieces with ids up to {max(ids):,}"
-        raise InputError.at(f"{_PLACE}.vocabulary", f"is {config.vocabulary:,}, but {found}; they must be as many")
+        holds = f"{str(path)!r} holds {len(ids):,} pieces with ids up to {max(ids):,}"
+        raise InputError.at(f"{_PLACE}.vocabulary", f"is {config.vocabulary:,}, but {holds}; the two must agree")
     return tokenizer
 
 
 def _require_unknown_token(tokenizer: Tokenizer, path: Path) -> None:
-    """Raise InputError where a tokeniser has no token for what it does not know, and would fail at the first such character."""
+    """Raise InputError if a tokeniser fails on unknown characters for lack of an unknown token."""
     try:
         tokenizer.encode_batch_fast(_RARE, add_special_tokens=False)
     except Exception as error:  # the library raises nothing narrower
         remedy = "set its unk_id or unk_token to [UNK]"
-        raise InputError.at(
-            f"{_PLACE}.path", f"{str(path)!r} cannot encode text that it does not know: {error}; {remedy}"
-        ) from None
+        raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} cannot encode unknown characters: {error}; {remedy}") from None
 
 
 def tokenizer_file(config: TokenizerConfig) -> Path:
-    """The path of a tokeniser's file; raises InputError where there is none or its suffix is unknown."""
+    """Return the tokeniser file's path; raises InputError if it is missing or its suffix unknown."""
     path = path_from(config.path or "", f"{_PLACE}.path")
     if not path.is_file():
         remedy = f"give a vocab.txt or a tokenizer.json (looked at {path.absolute()})"
@@ -174,12 +171,12 @@ def tokenizer_file(config: TokenizerConfig) -> Path:
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """A `tokenizer.json` as training uses it."""
+    """Open a `tokenizer.json` for training."""
     return as_trained_on(Tokenizer.from_file(str(path)))
 
 
 def as_trained_on(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokeniser as training uses it: nothing cut or padded, and `[SEP]` in a text is text, not the special piece."""
+    """Set a tokeniser up for training: no truncation or padding; `[SEP]` in a text is plain text."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
@@ -187,13 +184,13 @@ def as_trained_on(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def is_cased(vocabulary: Path) -> bool:
-    """Whether a vocab.txt has capitals, outside special pieces such as [CLS]."""
+    """Whether a vocab.txt has capitals outside special pieces such as [CLS]."""
     pieces = vocabulary.read_text(encoding="utf-8", errors="replace").split()
     return any(piece != piece.lower() for piece in pieces if not (piece.startswith("[") and piece.endswith("]")))
 
 
 def bert_tokenizer(pieces: dict[str, int], cased: bool = False) -> Tokenizer:
-    """BERT's tokeniser with these pieces; encoded alone it puts [CLS] before and [SEP] behind a text."""
+    """Build BERT's tokeniser with these pieces; it wraps texts in [CLS] and [SEP]."""
     tokenizer = Tokenizer(WordPiece(pieces, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = BertNormalizer(lowercase=not cased)
     tokenizer.pre_tokenizer = BertPreTokenizer()
@@ -206,7 +203,7 @@ def bert_tokenizer(pieces: dict[str, int], cased: bool = False) -> Tokenizer:
 
 
 def _characters(texts: list[str]) -> list[str]:
-    """The characters as BERT normalises them, by falling frequency, then by code point."""
+    """Return BERT-normalised characters by descending frequency, then code point."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
@@ -219,19 +216,19 @@ def _characters(texts: list[str]) -> list[str]:
 
 
 def _filling(characters: list[str], lacking: int) -> list[str]:
-    """The first characters that have as many pieces as are lacking together, passing over those of more than are left."""
-    found = []
+    """Choose leading characters whose pieces fill `lacking` exactly, skipping any with too many."""
+    chosen = []
     for character in characters:
         if (count := len(_pieces_of(character))) <= lacking:
-            found.append(character)
+            chosen.append(character)
             lacking -= count
         if not lacking:
             break
-    return found
+    return chosen
 
 
 def _pieces_of(character: str) -> list[str]:
-    """A character and, unless it is always a word of its own as punctuation and CJK characters are, the same inside a word."""
+    """Return a character's pieces: itself and, unless it is always its own word (punctuation, CJK), its ## form."""
     word = BertNormalizer(lowercase=True).normalize_str(f"a{character}")
     return [character, *([f"##{character}"] if len(BertPreTokenizer().pre_tokenize_str(word)) == 1 else [])]
 
@@ -244,7 +241,7 @@ def _from_json(path: Path) -> Tokenizer:
 
 
 def _from_pieces(path: Path) -> Tokenizer:
-    """The tokeniser of a vocab.txt, one piece a line; a line separator of Unicode can be part of a piece."""
+    """Read a vocab.txt, one piece per line; Unicode line separators may be part of a piece."""
     try:
         lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
         lines = [line.removesuffix("\r") for line in lines]

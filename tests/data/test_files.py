@@ -91,16 +91,16 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
         ("a.jsonl", b'{"text": "a", "n": ' + b"1" * 5000 + b"}", r"a.jsonl:1: cannot be read: Exceeds the limit"),
         ("a.jsonl", '{"text": "éé" x}'.encode(), r"is not JSON: .* \(byte 16 of the file\)"),
         ("a.jsonl", b"\xef\xbb\xbf" + '{"text": "éé" x}'.encode(), r"is not JSON: .* \(byte 19 of the file\)"),
-        ("a.jsonl", b'["text"]', r"a.jsonl:1: is \['text'\] where an object"),
+        ("a.jsonl", b'["text"]', r"a.jsonl:1: is \['text'\], but an object"),
         ("a.jsonl", b'{"texts": "a"}', r"'text' is not a column of .*a.jsonl:1; did you mean 'texts'"),
         ("a.jsonl", b'{"text": 3, "body": "a"}', r"'text' does not hold text in .*; known: body"),
         ("a.jsonl", b"[" * 100_000, r"a.jsonl:1: is nested too deeply"),
         ("a.parquet", b"PAR1 but not really", r"is not a Parquet file"),
-        ("a.csv", b"id,text\n1,one\n2,two,three\n", r"a.csv:3: has 3 fields where the header has 2; quote the fields"),
-        ("a.csv", b'id,text\n1,"one" two\n', r"a.csv:2: .*expected after.*; write the file again as RFC 4180 has it"),
+        ("a.csv", b"id,text\n1,one\n2,two,three\n", r"a.csv:3: has 3 fields but the header has 2; quote the fields"),
+        ("a.csv", b'id,text\n1,"one" two\n', r"a.csv:2: .*expected after.*; rewrite the file according to RFC 4180"),
         ("a.csv", b"id,body\n1,one\n", r"'text' is not a column of .*a.csv; known: body, id"),
         ("a.csv", b"id,text\n1,caf\xe9\n", r"is not UTF-8 text \(byte 13\)"),
-        ("a.tsv", b'id\ttext\n1\t"one\n2\n', r"a.tsv:3: has 1 fields where the header has 2"),
+        ("a.tsv", b'id\ttext\n1\t"one\n2\n', r"a.tsv:3: has 1 fields but the header has 2"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -137,10 +137,10 @@ def test_a_folder_says_what_it_passes_over_and_hidden_files_are_no_part_of_it(tm
     assert passed_over(str(tmp_path)) is None
     assert names(corpus_files(str(tmp_path)).read, tmp_path) == ["a.txt"]
     written(tmp_path / "b.pdf", "x")
-    assert passed_over(str(tmp_path)) == f"1 file of {tmp_path} is passed over: {tmp_path / 'b.pdf'}"
+    assert passed_over(str(tmp_path)) == f"1 file of {tmp_path} is skipped: {tmp_path / 'b.pdf'}"
     for number in range(4):
         written(tmp_path / f"c{number}.parquet.gz", "x")
-    assert str(passed_over(str(tmp_path))).startswith(f"5 files of {tmp_path} are passed over: ")
+    assert str(passed_over(str(tmp_path))).startswith(f"5 files of {tmp_path} are skipped: ")
     assert str(passed_over(str(tmp_path))).endswith("c1.parquet.gz, …")
     assert passed_over(str(tmp_path / "a.txt")) is None
 
@@ -200,7 +200,7 @@ def test_arrow_is_read_as_a_stream_and_as_a_file(tmp_path: Path, what: str) -> N
     with pytest.raises(InputError, match=r"'texts' is not a column of .*a\.arrow; did you mean 'text'"):
         read(path, "texts")
     for damaged in (b"not arrow", path.read_bytes()[:400]):
-        with pytest.raises(InputError, match=r"a\.arrow: (is not an Arrow file, or damaged behind row \d|cannot be read: )"):
+        with pytest.raises(InputError, match=r"a\.arrow: (is not an Arrow file, or is damaged after row \d|cannot be read: )"):
             read(written(tmp_path / "b" / "a.arrow", damaged))
 
 
@@ -262,7 +262,7 @@ def test_a_corpus_that_is_not_there_is_refused(tmp_path: Path) -> None:
         "none.txt": "does not exist",
         "a.pdf": "unknown suffix; known: .parquet, .arrow, .jsonl, .csv, .tsv, .txt, the last 4 also as .gz or .zst",
         "empty.txt": "is empty",
-        "folder": "holds no file that is read; known: .parquet",
+        "folder": "holds no file of a known kind; known: .parquet",
         "a" * 300 + ".txt": "cannot be read: .*File name too long",
     }.items():
         if name == "folder":

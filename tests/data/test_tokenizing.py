@@ -63,7 +63,7 @@ def test_a_trained_tokenizer_gives_back_the_text() -> None:
 def test_a_vocabulary_out_of_reach_says_how_far_it_got() -> None:
     with pytest.raises(
         InputError,
-        match=r"data.tokenizer.vocabulary: 8,192 pieces are asked for, but this corpus yields only \d+; give more text$",
+        match=r"data.tokenizer.vocabulary: 8,192 pieces are requested, but this corpus yields only \d+; give more text$",
     ):
         train_tokenizer(["some words and some words"], 8192)
     with pytest.raises(InputError, match="holds no text"):
@@ -77,9 +77,9 @@ def test_a_text_whose_characters_are_words_fills_a_vocabulary_with_them(vocabula
     tokenizer = train_tokenizer(texts, vocabulary)
     assert sorted(tokenizer.get_vocab().values()) == list(range(vocabulary))
     assert sum(character in tokenizer.get_vocab() for character in characters) > vocabulary // 3
-    with pytest.raises(InputError, match="512 pieces are asked for, but this corpus yields only 2") as caught:
+    with pytest.raises(InputError, match="512 pieces are requested, but this corpus yields only 2") as caught:
         train_tokenizer(texts, 512)
-    yielded = re.search(r"yields only (\d+); ask for as many, or give more text$", str(caught.value))
+    yielded = re.search(r"yields only (\d+); lower it, or give more text$", str(caught.value))
     assert yielded
     assert len(train_tokenizer(texts, int(yielded[1])).get_vocab()) == int(yielded[1])
 
@@ -149,7 +149,7 @@ def test_a_tokenizer_without_a_token_for_what_it_does_not_know_is_refused_before
     without = Tokenizer(Unigram([(piece, -float(number)) for number, piece in enumerate(pieces)]))
     without.save(str(tmp_path / "tokenizer.json"))
     given = TokenizerConfig(kind="file", vocabulary=64, path=str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match=r"cannot encode text that it does not know: .*; set its unk_id or unk_token"):
+    with pytest.raises(InputError, match=r"cannot encode unknown characters: .*; set its unk_id or unk_token"):
         load_tokenizer(given)
     Tokenizer(Unigram([(piece, -float(number)) for number, piece in enumerate(pieces)], 1)).save(
         str(tmp_path / "tokenizer.json")

@@ -152,5 +152,5 @@ def test_a_damaged_token_file_is_named_and_built_again(
     again = prepare(data)
     assert tokens.read_bytes() == whole
     assert again.fingerprint == prepared.fingerprint == data_fingerprint(data)
-    assert "is damaged and will be built again" in caplog.text
+    assert "is damaged and will be rebuilt" in caplog.text
     figure(f"a token file {damage.__name__}: named, and built again with the same bytes")

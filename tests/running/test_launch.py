@@ -271,7 +271,7 @@ def test_a_plan_and_a_launch_say_what_of_a_folder_is_not_read(tmp_path: Path, st
     one = {"grid": {"depth": [1], "width": [16], "heads": [2], "ffn": [32]}}
     data = {"corpus": str(folder), "dedupe": True, "validation_sequences": 16}
     sweep = write_sweep(tmp_path / "toy.yaml", folder, shapes=one, budgets={"steps": [10]}, data=data)
-    passed_over = f"1 file of {folder} is passed over: {folder / 'notes.pdf'}"
+    passed_over = f"1 file of {folder} is skipped: {folder / 'notes.pdf'}"
     planned = study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:], "--json")[1]
     assert json.loads(planned)["passed_over"] == passed_over
     told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])[1]
