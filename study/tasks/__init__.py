@@ -1,1 +1,1 @@
-"""Downstream tasks as data: a small YAML says what a task is, and its examples are read from files, a hub or the docstrings."""
+"""Downstream tasks: a small YAML defines each, and examples come from files, the hub or the docstrings."""

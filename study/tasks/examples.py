@@ -1,4 +1,4 @@
-"""The examples of downstream tasks, one frozen class for each kind, and a task with all its splits."""
+"""Examples of downstream tasks, one frozen class per kind, and a task with its splits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from study.tasks.task_spec import TaskSpec
 
 @dataclass(frozen=True, slots=True)
 class TextExample:
-    """One text, or two where the task is about pairs, and its class by index or its number."""
+    """One text, or two for pair tasks, with its class index or score."""
 
     row: int
     text: str
@@ -23,7 +23,7 @@ class TextExample:
 
 @dataclass(frozen=True, slots=True)
 class TokensExample:
-    """The words of a text and the index of each one's label."""
+    """The words of a text and their label indices."""
 
     row: int
     tokens: tuple[str, ...]
@@ -32,7 +32,7 @@ class TokensExample:
 
 @dataclass(frozen=True, slots=True)
 class SpanExample:
-    """A question about a context; each answer stands in the context at its start, which counts characters."""
+    """A question, its context, and the answers with their character offsets."""
 
     row: int
     context: str
@@ -43,7 +43,7 @@ class SpanExample:
 
 @dataclass(frozen=True, slots=True)
 class MinimalPair:
-    """Two sentences of which the first is acceptable and the second is not, and the paradigm that they belong to."""
+    """An acceptable and an unacceptable sentence, and their paradigm."""
 
     row: int
     good: str
@@ -56,10 +56,9 @@ Example = TextExample | TokensExample | SpanExample | MinimalPair
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task with its examples: `train`, `dev` to choose on, and `test` to report; minimal pairs have only `test`.
+    """A task with its examples: `train`, `dev` for choices, and `test` for reports; minimal pairs have only `test`.
 
-    `row` of an example counts the rows of the file or table that it was read from, from 0. `dropped` counts the rows that the
-    source leaves out, by place and reason.
+    An example's `row` counts from 0 in its file or table. `dropped` counts dropped rows by location and reason.
     """
 
     spec: TaskSpec
@@ -69,30 +68,30 @@ class TaskData:
 
     @property
     def train(self) -> Sequence[Example]:
-        """The examples that are learned from."""
+        """The training examples."""
         return self.splits["train"]
 
     @property
     def dev(self) -> Sequence[Example]:
-        """The examples that every choice is made on."""
+        """The examples that choices are made on."""
         return self.splits["dev"]
 
     @property
     def test(self) -> Sequence[Example]:
-        """The examples that scores are reported on."""
+        """The examples for reported scores."""
         return self.splits["test"]
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for each place of which rows are left out."""
+        """A sentence per location with dropped rows."""
         return [
-            f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are left out"
+            f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are skipped"
             for place, counts in self.dropped.items()
         ]
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits that are equal exactly where kind, labels and the examples of every split are."""
+        """16 hex digits over kind, labels and the examples of every split."""
         digest = hashlib.sha256(json.dumps([self.spec.kind, self.spec.regression, self.labels]).encode())
         for name in sorted(self.splits):
             digest.update(f"\n{name}\n".encode())

@@ -1,4 +1,4 @@
-"""A task with its examples, from a folder of the user's files, from the hub, or from the docstrings that are always there."""
+"""Loading tasks with their examples from local files, the hub, or the docstrings."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from study.tasks.parsing import RowError, parse, several_labels
 from study.tasks.task_spec import TaskSource, TaskSpec, label_name, read_spec
 
 _GIVEN = "with --data, in a sweep file as downstream.data"
-"""How the folder of a task's files is given."""
+"""How to give the folder of task files."""
 
 
 def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskData:
-    """The task of a name that comes with the package or of a YAML file, all its splits read and checked.
+    """Read and check all splits of a built-in task or a task YAML.
 
-    The sources of the task are looked at in order: files in `data`, else beside the YAML, else the hub or the docstrings.
-    Raises InputError with file, row and remedy where anything in them cannot be used, and with the place that asks for the
-    task where there is none of that name.
+    Sources are tried in the task's order; files are looked for in `data`, then beside the YAML.
+    Raises InputError with file, row and remedy for unusable data, or at `place` if the task is unknown.
     """
     spec, folder = read_spec(name, place)
     if data is not None and not data.is_dir():
-        raise InputError.at(str(data), "is not a folder; give the one that holds the files of the tasks")
+        raise InputError.at(str(data), "is not a folder; give the one that holds the task files")
     source, pattern = _source(spec, [root for root in (data, folder) if root is not None])
     tables = _tables(spec, source, pattern, data)
     _refuse_repeated_ids(spec, source, tables)
     labels = _labels(spec, source, tables)
     if "f1" in spec.metrics and len(labels) != 2:
-        raise InputError.at(spec.name, f"metric 'f1' is for two classes, and these are {len(labels)}; take 'macro_f1'")
+        raise InputError.at(spec.name, f"metric 'f1' is for two classes, but there are {len(labels)}; use 'macro_f1'")
     if "entity_f1" in spec.metrics:
         try:
             TagScheme.of(labels)
@@ -45,7 +44,7 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
     parsed = {role: parse(spec, source, table, labels) for role, table in tables.items()}
     splits = {role: examples for role, (examples, _) in parsed.items()}
     if empty := [role for role, examples in splits.items() if not examples]:
-        raise InputError.at(tables[empty[0]].place, "has no row left that can be used; see `drop` of the source")
+        raise InputError.at(tables[empty[0]].place, "has no usable row left; see `drop` of the source")
     dropped = {tables[role].place: counts for role, (_, counts) in parsed.items() if counts}
     if "train" in splits and "dev" not in splits:
         train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)
@@ -54,23 +53,21 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
 
 
 def hold_out(examples: Sequence[Example], share: float, place: str) -> tuple[list[Example], list[Example]]:
-    """The examples to learn from and a share of them to choose on, by a hash of their text: equal texts stay together.
+    """Split examples into train and dev by a hash of their text, so equal texts stay together.
 
-    Raises InputError where either part would be empty.
+    Raises InputError if either part would be empty.
     """
     parts: tuple[list[Example], list[Example]] = ([], [])
     for example in examples:
         digest = hashlib.blake2b(_key(example).encode("utf-8", "replace"), digest_size=8).digest()
         parts[int.from_bytes(digest, "big") < share * 2**64].append(example)
     if not all(parts):
-        raise InputError.at(
-            place, f"has {len(examples)} rows, of which a share of {share} cannot be held out; name a dev split"
-        )
+        raise InputError.at(place, f"has {len(examples)} rows, too few to hold out a share of {share}; name a dev split")
     return parts
 
 
 def _key(example: Example) -> str:
-    """What must not be on both sides of a split: the text; of questions, the context."""
+    """Return what must not be in both splits: the text, or the context of a question."""
     match example:
         case TextExample():
             return f"{example.text}\n{example.text_b}"
@@ -83,7 +80,7 @@ def _key(example: Example) -> str:
 
 
 def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | None]:
-    """The first source that is there, with the pattern of its files; a folder of files that is there is never passed over."""
+    """Return the first available source and its file pattern; a folder with any split of it is never skipped."""
     for source in spec.sources:
         if source.files is None:
             return source, None
@@ -95,13 +92,12 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | N
             if splits_there(pattern):
                 return source, pattern
     patterns_text = " or ".join(str(source.files) for source in spec.sources)
-    where = ", ".join(str(root) for root in roots)
-    looked = f"no file {patterns_text} in {where}" if roots else f"it is read from local files, {patterns_text}"
+    searched = ", ".join(str(root) for root in roots)
+    looked = f"no file {patterns_text} in {searched}" if roots else f"it is read from local files, {patterns_text}"
     raise InputError.at(spec.name, f"{looked}; give the folder that holds them {_GIVEN}")
 
 
 def _named_splits(spec: TaskSpec, source: TaskSource) -> dict[str, str]:
-    """The names of the splits where the data lie, by what they are for."""
     if spec.kind == "minimal_pairs":
         return {"test": source.splits.test}
     dev = {} if source.splits.dev is None else {"dev": source.splits.dev}
@@ -109,7 +105,6 @@ def _named_splits(spec: TaskSpec, source: TaskSource) -> dict[str, str]:
 
 
 def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path | None) -> dict[str, ExampleTable]:
-    """The wanted columns of every split, by what the split is for."""
     wanted, splits = list(spec.columns(source).values()), _named_splits(spec, source)
     if source.embedded is not None:
         tables = embedded_tables(source.embedded)
@@ -125,7 +120,7 @@ def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path
 
 
 def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:
-    """What to do where the hub does not give a task: which files stand for it, and that the given folder has none of them."""
+    """Return the remedy for a failed hub download, naming the files that can replace it."""
     files = " or ".join(source.files for source in spec.sources if source.files)
     if not files:
         return "load it once while online"
@@ -134,7 +129,6 @@ def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:
 
 
 def _label_column(spec: TaskSpec, source: TaskSource) -> str | None:
-    """The column that holds classes, None of a task that has none."""
     if spec.regression or spec.kind in ("spans", "minimal_pairs"):
         return None
     return spec.columns(source)["labels" if spec.kind == "tokens" else "label"]
@@ -143,13 +137,12 @@ def _label_column(spec: TaskSpec, source: TaskSource) -> str | None:
 def _table(pattern: Path, split: str, wanted: list[str]) -> ExampleTable:
     file = split_file(pattern, split)
     if file is None:
-        there = splits_there(pattern)
-        raise InputError.at(str(pattern), f"has no split {split!r}; {nearest(split, there)}")
+        raise InputError.at(str(pattern), f"has no split {split!r}; {nearest(split, splits_there(pattern))}")
     return read_table(file, wanted)
 
 
 def _with_names(table: ExampleTable, column: str | None, labels: Sequence[str]) -> ExampleTable:
-    """A table of the hub with the names of its classes in place of their indices: those that the task gives, or the hub's."""
+    """Replace class indices of a hub table by the task's names, or the hub's."""
     if column is None or column not in table.classes:
         return table
     names: dict[Any, str] = dict(enumerate(table.classes[column])) | dict(enumerate(labels))
@@ -161,7 +154,7 @@ def _with_names(table: ExampleTable, column: str | None, labels: Sequence[str]) 
 
 
 def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> tuple[str, ...]:
-    """The names of the classes: as specified, as the hub knows them, or those of the train split, sorted."""
+    """Return the class names: as specified, the hub's, or those of the train split, sorted."""
     column = _label_column(spec, source)
     if spec.labels or column is None:
         return spec.labels
@@ -174,7 +167,7 @@ def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable])
     names = {label_name(value) for value in values} - {"", *(["-1"] if "unlabelled" in source.drop else [])}
     if len(names) < 2:
         raise InputError.at(table.place, f"column {column!r} holds {len(names)} kinds of label; a task needs at least two")
-    _refuse_alike(names, table.place, column)
+    _refuse_case_variants(names, table.place, column)
     return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
 
 
@@ -185,12 +178,12 @@ def _tags_of(table: ExampleTable, row: int, tags: object) -> list[Any]:
         raise InputError.at(table.where(row), str(error)) from error
 
 
-def _refuse_alike(names: set[str], place: str, column: str) -> None:
-    """Raise InputError where labels that nobody has named differ in case alone, which is more often a slip than two classes."""
+def _refuse_case_variants(names: set[str], place: str, column: str) -> None:
+    """Raise InputError if unspecified labels differ only in case, which is usually a typo."""
     by_folded = grouped(sorted(names), str.casefold)
-    message = "which differ in case alone; write them alike, or, if they are classes of their own, name all under labels"
-    if alike := [" and ".join(map(repr, same)) for same in by_folded.values() if len(same) > 1]:
-        raise InputError(Problem(place, f"column {column!r} holds {same}, {message}") for same in alike)
+    message = "which differ only in case; spell them the same, or, if they are separate classes, name all under labels"
+    if variants := [" and ".join(map(repr, same)) for same in by_folded.values() if len(same) > 1]:
+        raise InputError(Problem(place, f"column {column!r} holds {same}, {message}") for same in variants)
 
 
 def _refuse_repeated_ids(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> None:
@@ -202,7 +195,7 @@ def _refuse_repeated_ids(spec: TaskSpec, source: TaskSource, tables: dict[str, E
     for table in tables.values():
         for row, value in enumerate(table.columns[column]):
             if (key := repr(value)) in seen:
-                problems.append(Problem(table.where(row), f"id {key} stands at {seen[key]} already; remove one of the two"))
+                problems.append(Problem(table.where(row), f"id {key} already occurs at {seen[key]}; remove one of the two"))
             seen.setdefault(key, table.where(row))
     if problems:
         raise InputError(problems[:8])

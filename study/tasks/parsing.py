@@ -1,4 +1,4 @@
-"""Rows become examples, or problems that name file, row and remedy."""
+"""Parsing of rows into examples, or into problems with file, row and remedy."""
 
 from __future__ import annotations
 
@@ -25,25 +25,23 @@ _LIST = re.compile(rf"\[\s*(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.patter
 _WHOLE_NUMBERS = re.compile(r"\[\s*-?\d+(?:(?:\s*,\s*|\s+)-?\d+)*\s*\]")
 
 _MOST_DIGITS = 18
-"""No place has more; of numbers with thousands of them Python reads none."""
+"""No index has more; Python refuses to parse numbers of thousands of digits."""
 
 
 class RowError(Exception):
-    """What is wrong with a row, and by which of a source's reasons to drop rows it can be left out."""
+    """A problem with a row, and the `drop` reason of a source that would skip it."""
 
     def __init__(self, message: str, reason: Unusable | None = None) -> None:
-        super().__init__(
-            message if reason is None else f"{message}, or leave such rows out by `drop: [{reason}]` of the source"
-        )
+        super().__init__(message if reason is None else f"{message}, or skip such rows with `drop: [{reason}]` of the source")
         self.reason = reason
 
 
 def parse(
     spec: TaskSpec, source: TaskSource, table: ExampleTable, labels: tuple[str, ...]
 ) -> tuple[list[Example], Counter[str]]:
-    """The examples of a table in its order, and how many rows the source drops for which reason.
+    """Return a table's examples in order, and counts of dropped rows by reason.
 
-    Raises InputError with the first problems of the table, each with its row, and how many more there are.
+    Raises InputError with the first bad rows and the number of further ones.
     """
     columns = spec.columns(source)
     index = ClassIndex(labels, named=bool(spec.labels))
@@ -68,25 +66,25 @@ def parse(
 
 
 class ClassIndex:
-    """The index of a class by its name or, where no name is a number, by its index; true is 1 where there are two classes.
+    """Maps labels to class indices, by name or, if no name is a number, by index; with two classes, true is 1.
 
-    Labels that the task does not name are those of the train split.
+    `named` says whether the task names its labels; else they come from the train split.
     """
 
     def __init__(self, labels: Sequence[str], named: bool) -> None:
         self.labels, self.named = tuple(labels), named
-        self._by_name = {name: place for place, name in enumerate(self.labels)}
+        self._by_name = {name: index for index, name in enumerate(self.labels)}
         self._by_index = not any(is_whole(name) for name in self.labels)
 
     def __call__(self, value: object) -> int:
-        """The index that a value of the data stands for."""
+        """Return a value's class index; raises RowError."""
         if isinstance(value, list | tuple | dict):
-            raise RowError(f"label {shown(value)} holds values where one is needed; give each row, or word, its one label")
+            raise RowError(f"label {shown(value)} holds several values; give each row, or word, one label")
         name = label_name(value)
         if name in self._by_name:
             return self._by_name[name]
-        if self._by_index and (place := _place(name)) is not None and 0 <= place < len(self.labels):
-            return place
+        if self._by_index and (index := _whole_number(name)) is not None and 0 <= index < len(self.labels):
+            return index
         if name in _TRUTH and self._by_index and len(self.labels) == 2:
             return _TRUTH.index(name)
         if name == "":
@@ -96,7 +94,7 @@ class ClassIndex:
             raise RowError(f"label {shown(value)} marks rows whose labels are kept secret; {remedy}", "unlabelled")
         if not self.named:
             remedy = "correct it, or name all labels under `labels:` of the task"
-            raise RowError(f"label {shown(value)} does not occur in the train split, which says the labels; {remedy}")
+            raise RowError(f"label {shown(value)} does not occur in the train split, which defines the labels; {remedy}")
         best = near(name, list(self.labels))
         more = ", …" if len(self.labels) > 20 else ""
         known = f"labels are {', '.join(self.labels[:20])}{more}{f'; did you mean {best!r}?' if best else ''}"
@@ -133,38 +131,38 @@ def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> Tokens
 def _span(row: int, context: object, question: object, answers: object, starts: object) -> SpanExample:
     text = _text("context", context)
     texts = [_text("answer", answer) for answer in ([answers] if isinstance(answers, str) else several(answers))]
-    places: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
+    offsets: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
     if not texts:
-        raise RowError("has no answer; leave questions without an answer out")
-    if len(texts) != len(places):
-        raise RowError(f"has {len(texts)} answers and {len(places)} starts; give each answer one start")
-    starts_there = tuple(_checked_start(text, answer, start) for answer, start in zip(texts, places, strict=True))
-    return SpanExample(row, text, _text("question", question), tuple(texts), starts_there)
+        raise RowError("has no answer; remove questions without an answer")
+    if len(texts) != len(offsets):
+        raise RowError(f"has {len(texts)} answers and {len(offsets)} starts; give each answer one start")
+    checked = tuple(_checked_start(text, answer, start) for answer, start in zip(texts, offsets, strict=True))
+    return SpanExample(row, text, _text("question", question), tuple(texts), checked)
 
 
 def _checked_start(context: str, answer: str, start: Any) -> int:
-    """The character of the context where an answer begins, which is to stand there."""
-    if (place := _place(label_name(start))) is None:
+    """Return an answer's character offset after checking that the context holds the answer there."""
+    if (offset := _whole_number(label_name(start))) is None:
         remedy = "give the character of the context where the answer begins, from 0"
         raise RowError(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}")
-    there = context[max(place, 0) : max(place, 0) + len(answer)]
-    if place < 0 or there != answer:
-        found = context.find(answer)
-        remedy = f"it stands at {found}" if found >= 0 else "it stands nowhere in it; correct the answer or remove the row"
-        raise RowError(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
-    return place
+    there = context[max(offset, 0) : max(offset, 0) + len(answer)]
+    if offset < 0 or there != answer:
+        actual = context.find(answer)
+        remedy = f"it begins at {actual}" if actual >= 0 else "the context lacks it; correct the answer or remove the row"
+        raise RowError(f"answer {shown(answer)} is not at character {offset} of the context, where {shown(there)} is; {remedy}")
+    return offset
 
 
-def _place(name: str) -> int | None:
-    """The whole number that a name is, None of others and of those that are no place of anything."""
+def _whole_number(name: str) -> int | None:
+    """Return the whole number that a name spells, None for other names and for too many digits."""
     return int(name) if is_whole(name) and len(name) <= _MOST_DIGITS else None
 
 
 def several(value: object) -> list[Any]:
-    """A list as it is; of text, the list that it spells, or its parts between white space.
+    """Return a list as is; of text, the list it spells, or its words.
 
-    `['New', 'Town']` is how pandas writes a list into a delimited file, `['New' 'Town']` how it writes an array, and
-    `["New", "Town"]` is JSON. Raises RowError where text begins as such a list and does not end as one.
+    pandas writes a list into a delimited file as `['New', 'Town']` and an array as `['New' 'Town']`; JSON is `["New", "Town"]`.
+    Raises RowError if text begins as such a list but does not end as one.
     """
     if isinstance(value, list | tuple):
         return list(value)
@@ -174,23 +172,23 @@ def several(value: object) -> list[Any]:
     if _LIST.fullmatch(text):
         return [ast.literal_eval(item) for item in _ITEM.findall(text)]
     if text.startswith(("['", '["')):
-        raise RowError(f"{shown(value)} is no whole list; write lists as JSON, or the words with spaces between them")
+        raise RowError(f"{shown(value)} is not a complete list; write lists as JSON, or the words with spaces between them")
     return text.split()
 
 
 def several_labels(value: object) -> list[Any]:
-    """The labels of words, as `several` reads them; of text, also a list of whole numbers, as `[0, 3]` or `[0 3]`."""
+    """Read the labels of words like `several`, and also text such as `[0, 3]` or `[0 3]`."""
     if isinstance(value, str) and _WHOLE_NUMBERS.fullmatch(value.strip()):
         return re.findall(r"-?\d+", value)
     return several(value)
 
 
 def _text(role: str, value: object) -> str:
-    """A text that says something, with question marks for lone surrogates, as in the corpora of encoders."""
+    """Return a non-empty text, with question marks for lone surrogates as in corpora."""
     if value is None or value != value:
-        raise RowError(f"{role} is {shown(value)} where text is needed; fill it in or remove the row", "empty")
+        raise RowError(f"{role} is {shown(value)}, but text is needed; fill it in or remove the row", "empty")
     if not isinstance(value, str):
-        raise RowError(f"{role} is {shown(value)} where text is needed; fill it in or remove the row")
+        raise RowError(f"{role} is {shown(value)}, but text is needed; fill it in or remove the row")
     if not value.strip():
         raise RowError(f"{role} is empty; fill it in or remove the row", "empty")
     return without_lone_surrogates(value)

@@ -1,7 +1,7 @@
-"""The docstring corpus as the embedded tasks see it: documents in the corpus's own splits, their prose, and its sentences.
+"""The docstring corpus for the embedded tasks: documents by split, their prose and sentences.
 
-`dev` and `test` are the documents that no encoder is pre-trained on (study.data.corpora.split_of), so that what a task
-measures was not read before; with `data.dedupe` near-duplicates of training documents train, of which half was read anyhow.
+No encoder is pre-trained on `dev` and `test` documents (study.data.corpora.split_of), except that `data.dedupe` moves
+near-duplicates, whose text training documents hold by half, to the training split.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Passages:
-    """A document in its split: the lines of prose that stand in no other document, in runs of adjacent ones."""
+    """A document of a split: its prose lines that no other document shares, in runs of adjacent lines."""
 
     role: str
     package: str
@@ -34,20 +34,20 @@ class Passages:
 
     @property
     def words(self) -> list[str]:
-        """All its words in order."""
+        """All words in order."""
         return [word for run in self.runs for line in run for word in line.split()]
 
 
 def documents(packages: tuple[str, ...] = PACKAGES) -> list[Passages]:
-    """The documents of the corpus with their own prose, in the order of a hash of their text.
+    """Return the corpus's documents with their own prose, ordered by a hash of their text.
 
-    Lines of code, lines that two documents share but for their numbers (headings, boilerplate, copies), and lines that name
-    a package are left out, so that no single phrase gives an answer away.
+    Lines of code, lines shared by two documents up to numbers (headings, boilerplate, copies), and lines that name a package
+    are dropped, so no single phrase reveals an answer.
     """
     texts = [(package, text.strip()) for package, text in read_docstrings(packages)]
     keys = [[line_key(line) for line in text.splitlines()] for _, text in texts]
     holders = Counter(key for lines in keys for key in set(lines))
-    found = []
+    ordered = []
     for (package, text), own_keys in zip(texts, keys, strict=True):
         kept = [
             line.strip() if holders[key] == 1 and _is_prose(line) else None
@@ -59,8 +59,8 @@ def documents(packages: tuple[str, ...] = PACKAGES) -> list[Passages]:
             if there
         )
         if runs:
-            found.append((order(text), Passages(ROLE_OF_SPLIT[split_of(text)], package, runs)))
-    return [document for _, document in sorted(found, key=lambda item: item[0])]
+            ordered.append((order(text), Passages(ROLE_OF_SPLIT[split_of(text)], package, runs)))
+    return [document for _, document in sorted(ordered, key=lambda item: item[0])]
 
 
 def _is_prose(line: str) -> bool:
@@ -68,19 +68,19 @@ def _is_prose(line: str) -> bool:
 
 
 def line_key(line: str) -> str:
-    """What two lines share where they differ in numbers, case and white space only."""
+    """Normalise numbers, case and white space of a line."""
     return " ".join(_DIGITS.sub("0", line.lower()).split())
 
 
 def order(text: str) -> bytes:
-    """A place in a fixed random order that depends on nothing but the text."""
+    """Return a sort key for a fixed random order, a hash of the text."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8, person=b"task order").digest()
 
 
 def paragraphs(run: Iterable[str], most: int) -> Iterator[str]:
-    """What adjacent lines say up to a line that ends a sentence, each cut behind `most` words.
+    """Join adjacent lines up to one that ends a sentence; cut after `most` words.
 
-    What begins inside a sentence, since the line before was left out, is passed over.
+    Skips text that begins inside a sentence because its previous line was dropped.
     """
     words: list[str] = []
     for line in run:
@@ -92,5 +92,5 @@ def paragraphs(run: Iterable[str], most: int) -> Iterator[str]:
 
 
 def sentences(text: str) -> list[str]:
-    """A text cut behind full stops that a capital letter follows."""
+    """Split a text after a sentence mark (.?!) followed by a capital letter."""
     return [sentence.strip() for sentence in _SENTENCE_END.split(text)]

@@ -1,14 +1,14 @@
-"""What a downstream task is, as a YAML file says it: kind, labels, metrics, and where its splits and columns are found.
+"""The YAML definition of a downstream task: kind, labels, metrics, and the sources of its splits and columns.
 
 ```yaml
 name: reviews
 kind: single                      # single, pair, tokens, spans or minimal_pairs
-labels: [bad, good]               # by index; left out, they are those of the train split, sorted
+labels: [bad, good]               # by index; default: those of the train split, sorted
 metrics: [accuracy, macro_f1]     # the first is the headline
-sources:                          # the first that is there is read
+sources:                          # the first available one is read
   - files: reviews/{split}        # .parquet, .jsonl, .csv, .tsv or .conll
     columns: {text: review, label: stars}
-    splits: {train: train, test: test}      # without dev, a tenth of train is held out to choose on
+    splits: {train: train, test: test}      # without dev, a tenth of train is held out
 ```
 """
 
@@ -25,7 +25,7 @@ from study.base.text import path_from
 from study.base.yaml_files import read_yaml
 
 Unusable = Literal["empty", "unlabelled"]
-"""Why a row may be dropped: a text of it is empty, or it has no label (none at all, or -1, which marks a secret one)."""
+"""Why a row may be dropped: a text is empty, or the label is missing or -1 (secret)."""
 
 Kind = Literal["single", "pair", "tokens", "spans", "minimal_pairs"]
 Metric = Literal[
@@ -48,7 +48,7 @@ ROLES: dict[Kind, dict[str, str]] = {
     "spans": {"context": "context", "question": "question", "answers": "answer", "starts": "answer_start"},
     "minimal_pairs": {"good": "sentence_good", "bad": "sentence_bad", "paradigm": "UID"},
 }
-"""What the columns of each kind are for, and the names they have where a source says nothing else."""
+"""The column roles of each kind, with their default names."""
 
 CLASSIFICATION: tuple[Metric, ...] = ("accuracy", "f1", "macro_f1", "matthews")
 REGRESSION: tuple[Metric, ...] = ("pearson", "spearman")
@@ -59,16 +59,15 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
     "spans": ("exact_match", "answer_f1"),
     "minimal_pairs": ("paradigm_accuracy", "accuracy"),
 }
-"""The metrics of each kind; those of single and pair depend on whether labels are classes or numbers."""
+"""The metrics of each kind; for single and pair they depend on `regression`."""
 
 SPECS = Path(__file__).parent / "specs"
 
 
 class Splits(Strict):
-    """The names of the splits where the examples lie: learned from, chosen on, and reported.
+    """The names of the splits for training, choices and reports.
 
-    Without `dev`, the share `dev_share` of `train` is held out instead, by a hash of the text, so that a text that stands
-    twice is in one of them.
+    Without `dev`, the share `dev_share` of `train` is held out by a hash of the text, so duplicates stay together.
     """
 
     train: Text = "train"
@@ -78,12 +77,12 @@ class Splits(Strict):
 
 
 class TaskSource(Strict):
-    """One place that a task can be read from: local files, a dataset of the hub, or the docstrings that are always there.
+    """One source of a task: local files, a hub dataset, or the docstrings.
 
-    `files` is a path with `{split}` in it, relative to the data folder or to the task's YAML; without a suffix, the one that
-    is there is taken. `hub` is a dataset's name, `config` its configuration (`*`: all, one after another), `revision` a
-    branch of it. `embedded` names a maker in study.tasks.embedded. `columns` says which column plays which role. `drop` says
-    which rows that cannot be used are left out, and counted; otherwise they are refused.
+    `files` is a path with `{split}`, relative to the data folder or the task's YAML; without a suffix, the existing one is
+    used. `hub` is a dataset name, `config` its configuration (`*`: all, concatenated), `revision` its branch. `embedded` names
+    a maker in study.tasks.embedded. `columns` maps roles to columns. `drop` lists the reasons for which unusable rows are
+    dropped and counted; otherwise they raise errors.
     """
 
     files: Text | None = None
@@ -96,22 +95,21 @@ class TaskSource(Strict):
     drop: Distinct[Unusable] = ()
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        places = [place for place in (self.files, self.hub, self.embedded) if place is not None]
-        if len(places) != 1:
+    def _exactly_one_origin(self) -> Self:
+        origins = [origin for origin in (self.files, self.hub, self.embedded) if origin is not None]
+        if len(origins) != 1:
             raise ValueError("needs exactly one of 'files', 'hub' and 'embedded'")
         if self.files is not None and "{split}" not in self.files:
             raise ValueError(f"files {self.files!r} has no {{split}} in it, so every split would be the same file")
         if self.hub is None and (self.config or self.revision):
-            raise ValueError("'config' and 'revision' belong to a dataset of the hub")
+            raise ValueError("'config' and 'revision' need a hub dataset")
         return self
 
 
 class TaskSpec(Strict):
-    """A downstream task. `labels` are the names of the classes by index, empty where the train split says them.
+    """A downstream task. `labels` are the class names by index, empty if the train split defines them.
 
-    Data may hold a class by name or, where no name is a number, by index. `terms` are the licence under which the data may be
-    used.
+    Data may give a class by name or, if no name is a number, by index. `terms` is the data's licence.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -129,7 +127,7 @@ class TaskSpec(Strict):
         if not isinstance(labels, list | tuple):
             return labels
         if any(isinstance(label, bool) for label in labels):
-            raise ValueError("needs names; no, yes, on, off, true and false are names in quotes alone, as in ['no', 'yes']")
+            raise ValueError("needs names; quote no, yes, on, off, true and false, as in ['no', 'yes']")
         return [label_name(label) if isinstance(label, str | int | float) else label for label in labels]
 
     @model_validator(mode="after")
@@ -145,7 +143,7 @@ class TaskSpec(Strict):
             if metric not in known:
                 raise ValueError(f"metric {metric!r} does not fit the task; {nearest(metric, list[str](known))}")
         if self.labels and (self.regression or self.kind in ("spans", "minimal_pairs")):
-            raise ValueError("labels are for classes, which this task has not")
+            raise ValueError("labels are for classes, and this task has none")
         if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
             raise ValueError("labels need at least two names, all different")
         for source in self.sources:
@@ -156,23 +154,23 @@ class TaskSpec(Strict):
 
     @property
     def headline(self) -> Metric:
-        """The metric that choices are made by and that figures show."""
+        """The metric for choices and figures."""
         return self.metrics[0]
 
     def columns(self, source: TaskSource) -> dict[str, str]:
-        """The column of each role in a source; `id` only where the source names it."""
+        """Return the column of each role in a source; `id` only if the source names it."""
         return ROLES[self.kind] | source.columns
 
 
 def known_tasks() -> list[str]:
-    """The names of the tasks that come with the package, sorted."""
+    """Return the sorted names of the built-in tasks."""
     return sorted(path.stem for path in SPECS.glob("*.yaml"))
 
 
 def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
-    """The task of a name that comes with the package, or of a YAML file, with the folder of that file.
+    """Read a built-in task by name, or a YAML file, and return it with that file's folder.
 
-    Raises InputError with the nearest known name, at the place that asks for it, or with all that is wrong in the file.
+    Raises InputError with the nearest known name, at `place`, or with every problem of the file.
     """
     path = path_from(name, place)
     if path.suffix in (".yaml", ".yml"):
@@ -184,9 +182,9 @@ def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
 
 
 def label_name(value: object) -> str:
-    """A label as its name, the same from every format: text without white space around it, empty where there is none.
+    """Return a label's name, the same for every format: stripped text, empty if missing.
 
-    Whole numbers are without `.0`, and true and false in lower case, also in text: a delimited file holds nothing else.
+    Whole numbers lose `.0`, and true and false become lower case, also in text, since delimited files hold only text.
     """
     if value is None or value != value:
         return ""
@@ -198,10 +196,9 @@ def label_name(value: object) -> str:
 
 
 def is_whole(name: str) -> bool:
-    """Whether the name of a label is a whole number."""
+    """Whether a label name is a whole number."""
     return name.removeprefix("-").isdecimal()
 
 
 def _named(values: dict[str, object], path: Path) -> dict[str, object]:
-    """The values with the file's name as the task's where it has none."""
     return {"name": path.stem} | values

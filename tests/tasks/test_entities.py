@@ -101,8 +101,8 @@ def test_tags_of_no_type_are_entities_all_the_same() -> None:
     ("tags", "message"),
     [
         (["NOUN", "VERB", "ADJ"], "spell no entities: none is 'O'"),
-        (["O", "B-PER", "I-PER", "ORG"], "tag 'ORG' has no letter where 'B-PER' has one"),
-        (["O", "B-PER", "L-PER", "S-PER"], "letters B, L, S of tags belong to no one scheme"),
+        (["O", "B-PER", "I-PER", "ORG"], "tag 'ORG' has no letter, but 'B-PER' has one"),
+        (["O", "B-PER", "L-PER", "S-PER"], "tag letters B, L, S fit no single scheme"),
         (["o", "b-per", "i-per"], "spell no entities"),
     ],
 )

@@ -159,7 +159,7 @@ def test_labels_are_the_same_classes_whatever_format_a_split_has(
 
 def test_labels_that_differ_in_case_alone_are_refused_unless_they_are_named(tmp_path: Path) -> None:
     rows = [{"text": "x y", "label": label} for label in ("good", "Good", "bad")]
-    told = "column 'label' holds 'Good' and 'good', which differ in case alone; write them alike, or, if"
+    told = "column 'label' holds 'Good' and 'good', which differ only in case; spell them the same, or, if"
     unnamed = {"kind": "single", "metrics": ["accuracy"]}
     assert told in refused(made(tmp_path, unnamed, train=rows, dev=rows, test=rows))
     named = made(tmp_path, SINGLE | {"labels": ["bad", "Good", "good"]}, train=rows, dev=rows, test=rows)
@@ -172,7 +172,7 @@ def test_labels_that_yaml_reads_as_something_else_are_names_or_refused(tmp_path:
     rows = [{"text": f"text {number}", "label": f"{number % 2 + 1}.0"} for number in range(6)]
     task = load_task(made(tmp_path, SINGLE | {"labels": [2.0, 1.0]}, train=rows, dev=rows, test=rows))
     assert [example.label for example in task.test if isinstance(example, TextExample)] == [1, 0, 1, 0, 1, 0]
-    assert "no, yes, on, off, true and false are names in quotes alone" in refused(
+    assert "quote no, yes, on, off, true and false" in refused(
         made(tmp_path, SINGLE | {"labels": [False, True]}, train=rows, dev=rows, test=rows)
     )
 
@@ -297,13 +297,13 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ({"metrics": ["entity_f1"]}, "metric 'entity_f1' does not fit the task"),
     ({"metrics": ["pearson"]}, "metric 'pearson' does not fit the task"),
     ({"kind": "tokens", "regression": True}, "regression is for texts and pairs of texts, not for tokens"),
-    ({"kind": "spans", "metrics": ["answer_f1"]}, "labels are for classes, which this task has not"),
+    ({"kind": "spans", "metrics": ["answer_f1"]}, "labels are for classes, and this task has none"),
     ({"labels": ["bad", "bad"]}, "labels need at least two names, all different"),
     ({"labels": ["bad"]}, "labels need at least two names, all different"),
     ({"source": {"columns": {"txt": "review"}}}, "columns: 'txt' is not a role; did you mean 'text'?"),
     ({"source": {"hub": "nyu-mll/glue"}}, "needs exactly one of 'files', 'hub' and 'embedded'"),
     ({"source": {"files": "reviews"}}, "files 'reviews' has no {split} in it, so every split would be the same file"),
-    ({"source": {"revision": "main"}}, "'config' and 'revision' belong to a dataset of the hub"),
+    ({"source": {"revision": "main"}}, "'config' and 'revision' need a hub dataset"),
 ]
 
 
@@ -314,16 +314,16 @@ def test_a_task_whose_parts_do_not_fit_together_is_refused(tmp_path: Path, chang
 
 BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SINGLE, {"text": "  ", "label": 1}, "text is empty; fill it in or remove the row"),
-    (SINGLE, {"text": None, "label": 1}, "text is None where text is needed"),
-    (SINGLE, {"text": 12, "label": 1}, "text is 12 where text is needed"),
+    (SINGLE, {"text": None, "label": 1}, "text is None, but text is needed"),
+    (SINGLE, {"text": 12, "label": 1}, "text is 12, but text is needed"),
     (SINGLE, {"text": "x", "label": None}, "has no label; fill it in or remove the row"),
     (SINGLE, {"text": "x", "label": float("nan")}, "has no label; fill it in or remove the row"),
     (SINGLE, {"text": "x", "label": "godo"}, "label 'godo' is not known; labels are bad, good; did you mean 'good'?"),
     (SINGLE, {"text": "x", "label": 2}, "label 2 is not known; labels are bad, good"),
     (SINGLE, {"text": "x", "label": "--1"}, "label '--1' is not known; labels are bad, good"),
     (SINGLE, {"text": "x", "label": "9" * 5000}, "label '999999"),
-    (SINGLE, {"text": "x", "label": [1]}, "label [1] holds values where one is needed; give each row, or word, its one label"),
-    (SINGLE, {"text": "x", "label": {"name": "good"}}, "label {'name': 'good'} holds values where one is needed"),
+    (SINGLE, {"text": "x", "label": [1]}, "label [1] holds several values; give each row, or word, one label"),
+    (SINGLE, {"text": "x", "label": {"name": "good"}}, "label {'name': 'good'} holds several values"),
     (SINGLE, {"text": "x", "label": -1}, "label -1 marks rows whose labels are kept secret; report on a split that has labels"),
     (
         {"kind": "pair", "metrics": ["pearson"], "regression": True},
@@ -344,12 +344,12 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"kind": "spans", "metrics": ["answer_f1"]},
         {"context": "one two", "question": "what?", "answer": "two", "answer_start": 3},
-        "answer 'two' is not at character 3 of the context, where ' tw' is; it stands at 4",
+        "answer 'two' is not at character 3 of the context, where ' tw' is; it begins at 4",
     ),
     (
         {"kind": "spans", "metrics": ["answer_f1"]},
         {"context": "one two", "question": "what?", "answer": "six", "answer_start": -2},
-        "it stands nowhere in it; correct the answer or remove the row",
+        "the context lacks it; correct the answer or remove the row",
     ),
     (
         {"kind": "spans", "metrics": ["answer_f1"]},
@@ -359,7 +359,7 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"kind": "spans", "metrics": ["answer_f1"]},
         {"context": "one two", "question": "what?", "answer": [], "answer_start": []},
-        "has no answer; leave questions without an answer out",
+        "has no answer; remove questions without an answer",
     ),
 ]
 
@@ -394,7 +394,7 @@ def test_a_list_is_no_class_of_its_own(tmp_path: Path, kind: str) -> None:
         "tokens": [{"tokens": ["x"], "tags": [value]} for value in values],
     }
     path = made(tmp_path, {"kind": kind, "metrics": ["accuracy"]}, train=rows[kind], dev=rows[kind][:1], test=rows[kind][:1])
-    assert refused(path).startswith(f"{tmp_path / 'train.jsonl'}:2: label [1] holds values where one is needed")
+    assert refused(path).startswith(f"{tmp_path / 'train.jsonl'}:2: label [1] holds several values")
 
 
 def test_half_an_emoji_is_a_question_mark_and_moves_no_answer(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> Non
     spec = SINGLE | {"source": {"columns": {"id": "id"}}}
     path = made(tmp_path, spec, train=rows[:2], dev=rows[2:], test=[rows[0]])
     assert refused(path) == (
-        f"{tmp_path / 'test.jsonl'}:1: id 'q0' stands at {tmp_path / 'train.jsonl'}:1 already; remove one of the two"
+        f"{tmp_path / 'test.jsonl'}:1: id 'q0' already occurs at {tmp_path / 'train.jsonl'}:1; remove one of the two"
     )
 
 
@@ -448,17 +448,17 @@ def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> Non
         ("test.csv", b"", "holds no rows"),
         ("test.jsonl", b"", "holds no rows"),
         ("test.csv", b"text,label\n", "holds no rows; remove it or fill it"),
-        ("test.csv", b"text,label\nx\n", ":2: has 1 fields where the header has 2"),
-        ("test.csv", b'text,label\n"x,1\n', "write the file again as RFC 4180 has it"),
+        ("test.csv", b"text,label\nx\n", ":2: has 1 fields but the header has 2"),
+        ("test.csv", b'text,label\n"x,1\n', "rewrite the file according to RFC 4180"),
         ("test.tsv", b"text\tlabel\n\xff\t1\n", "is not UTF-8 text (byte 11)"),
-        ("test.jsonl", b"[1]\n", ":1: is [1] where an object is needed"),
+        ("test.jsonl", b"[1]\n", ":1: is [1], but an object is needed"),
         ("test.jsonl", b'{"text": "x", "label": 1}\n{"text"\n', ":2: is not JSON"),
         ("test.csv", b"text,text,label\na,b,1\n", ":1: names the column 'text' twice; rename one of them"),
         ("test.csv", b"text,label\n" + b"x,1\n" * 9000 + b"\xff,1\n", "is not UTF-8 text (byte 36011)"),
         ("test.jsonl", b'{"text": "x", "label": ' + b"1" * 5000 + b"}\n", ":1: cannot be read: Exceeds the limit"),
         ("test.jsonl", b'\n{"text": "x", "label": 1}\n{"text": "\xff"}\n', ":3: is not UTF-8 text (byte 37 of the file)"),
-        ("test.parquet", b"PAR1 no", "is not a Parquet file, or damaged"),
-        ("test.conll", b"word\n", ":1: is 'word' where a word and its tag are needed"),
+        ("test.parquet", b"PAR1 no", "is not a Parquet file, or is damaged"),
+        ("test.conll", b"word\n", ":1: is 'word', but a word and its tag are needed"),
     ],
 )
 def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -506,7 +506,7 @@ def test_data_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
 def test_f1_needs_two_classes(tmp_path: Path) -> None:
     rows = [{"text": "x", "label": label} for label in "abc"]
     path = made(tmp_path, {"kind": "single", "metrics": ["f1"]}, train=rows, dev=rows, test=rows)
-    assert "metric 'f1' is for two classes, and these are 3; take 'macro_f1'" in refused(path)
+    assert "metric 'f1' is for two classes, but there are 3; use 'macro_f1'" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -534,7 +534,7 @@ def test_a_list_that_is_cut_off_is_refused(tmp_path: Path, labels: dict[str, Any
     odd = row | {column: row[column][:-4] + "..."}
     path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]} | labels, ".csv", train=[row, odd], dev=[row], test=[row])
     assert f"{tmp_path / 'train.csv'}:3: " in refused(path)
-    assert "is no whole list; write lists as JSON, or the words with spaces between them" in refused(path)
+    assert "is not a complete list; write lists as JSON, or the words with spaces between them" in refused(path)
 
 
 @pytest.mark.parametrize("comment", ["# id 1f00 domain=en", "# id 1f00\tdomain=en", "# text = Ann is here", "#"])
@@ -567,9 +567,9 @@ def test_rows_that_cannot_be_used_are_dropped_and_counted_where_the_source_says_
     for odd, reason in ((empty, "empty"), (secret, "unlabelled")):
         path = made(tmp_path, SINGLE, train=rows[:2], dev=rows[:2], test=[good, odd])
         assert ":2: " in refused(path)
-        assert f"leave such rows out by `drop: [{reason}]` of the source" in refused(path)
+        assert f"skip such rows with `drop: [{reason}]` of the source" in refused(path)
     path = made(tmp_path, SINGLE | source, train=rows[:2], dev=rows[:2], test=[empty])
-    assert "has no row left that can be used" in refused(path)
+    assert "has no usable row left" in refused(path)
 
 
 def test_a_label_that_train_lacks_is_named_with_the_remedy(tmp_path: Path) -> None:
@@ -577,6 +577,6 @@ def test_a_label_that_train_lacks_is_named_with_the_remedy(tmp_path: Path) -> No
     odd = [{"tokens": ["a", "b"], "tags": ["B-X", "I-X"]}]
     path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]}, train=rows, dev=rows, test=odd)
     assert refused(path).endswith(
-        "label 'I-X' does not occur in the train split, which says the labels; "
+        "label 'I-X' does not occur in the train split, which defines the labels; "
         "correct it, or name all labels under `labels:` of the task"
     )
