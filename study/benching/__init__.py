@@ -1,3 +1,4 @@
-"""What `study bench` and `study latency` measure: how fast this machine trains, starts and reads, beside the usual peer and the
-machine's own limits. Only commands and tests import this room.
+"""The measurements of `study bench` and `study latency`, beside the usual peer and the machine's own limits.
+
+Only commands and tests import this room.
 """

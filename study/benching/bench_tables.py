@@ -11,7 +11,7 @@ from study.base.text import aligned
 from study.benching.cases import PEERS_TOKENS
 
 Row = Mapping[str, Any]
-"""A row of a section, as it is kept in JSON."""
+"""A row of a section, as in JSON."""
 
 TITLES = {
     "train": "Training: tokens a second, and how many times the peers'",
@@ -25,25 +25,25 @@ TITLES = {
     "laws": "Laws",
     "time-to-loss": "Time to the loss of transformers' run_mlm",
 }
-"""The sections in the order in which they are measured and shown."""
+"""The sections in the order of measurement and display."""
 
 LEGENDS = {
     "train": "ours is the training path of runs, Lightning included; loop is transformers' BertForMaskedLM in a plain loop "
-    "with masked batches at hand; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which "
-    "the contenders took turns; ratios are taken within a round, with the 95% interval of their median in brackets "
+    "with pre-masked batches; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which "
+    "the contenders alternate; ratios are taken within a round, with the 95% interval of their median in brackets "
     "(the range, for fewer than six), which another day may leave. Share of matmul: the part of the best rate of a plain "
     "product in this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products of our training "
-    "use; the last layer runs, but for its keys and values, at masked positions only. MFU is the same part of the datasheet's "
+    "use; the last layer, except its keys and values, runs at masked positions only. MFU is the same part of the datasheet's "
     f"dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no memory for peers, and beside peers a step of "
     "ours is profiled.",
     "finetune": "Texts are as long as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. "
-    "Medians over rounds in turns, ratios within a round; both sides work in the precision of scores, and neither evaluates, "
+    "Medians over alternating rounds, ratios within a round; both sides use the precision of scores, and neither evaluates, "
     "saves or logs.",
     "sharing": "Runs in processes of their own; relative is the throughput of all over that of one. Under MPS a GPU runs them "
-    "at once, each on a part of its multiprocessors, as `study launch` does; without MPS they take turns.",
+    "at once, each on a part of its multiprocessors, as `study launch` does; without MPS it switches between them.",
     "kernels": "The kernels written for BERT's blocks and the loss, each alone and with empty caches, in bf16 at the sizes of "
     "BERT-Base and 256 x 128 tokens. Of bandwidth: the bytes that must move, as a part of what a large copy moves in the time. "
-    "x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of rounds in turns. "
+    "x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of alternating rounds. "
     "Another division of the work is named if it is faster by 2%.",
     "coordination": "A sweep of runs that end at once, with real folders and records and the display of a launch, and a restart"
     " with all of its records, in one process.",
@@ -55,7 +55,7 @@ LEGENDS = {
 
 
 def train_cells(row: Row) -> dict[str, str]:
-    """One row of the training table."""
+    """Return the cells of a training row."""
     versus, cells = row["versus"], {"model": row["model"] or row["shape"]}
     cells["vocabulary"] = f"{row['vocabulary']:,}"
     cells["dtype"], cells["batch"] = row["dtype"], f"{row['batch']} x {row['sequence_length']}"
@@ -72,7 +72,7 @@ def train_cells(row: Row) -> dict[str, str]:
 
 
 def sharing_cells(row: Row) -> dict[str, str]:
-    """One row of the sharing table."""
+    """Return the cells of a sharing row."""
     throughput, mps = row["tokens_per_second"], "yes" if row["mps"] else "no"
     return {
         "model": row["model"],
@@ -85,7 +85,7 @@ def sharing_cells(row: Row) -> dict[str, str]:
 
 
 def kernel_cells(row: Row) -> dict[str, str]:
-    """One row of the table of kernels, or the reason that they could not be timed."""
+    """Return the cells of a kernel row, or of its error."""
     if row["error"] is not None:
         return {"kernel": row["what"], "time": row["error"]}
     timed = {name: seconds for name, seconds in row["divisions"].items() if seconds is not None}
@@ -101,7 +101,7 @@ def kernel_cells(row: Row) -> dict[str, str]:
 
 
 def value_cells(row: Row) -> dict[str, str]:
-    """One row of a table of single values with their targets."""
+    """Return the cells of a single value and its target."""
     met = {True: "yes", False: "no", None: "–"}[row["met"]]
     limit = row["at_most"] if row["at_most"] is not None else row["at_least"]
     sign = "≤" if row["at_most"] is not None else "≥"
@@ -114,7 +114,7 @@ def value_cells(row: Row) -> dict[str, str]:
 
 
 def time_to_loss_cells(row: Row) -> dict[str, str]:
-    """One row of the table of time to a loss, or the reason that it could not be measured."""
+    """Return the cells of a time-to-loss row, or of its error."""
     if row["error"] is not None:
         return {"ours": row["what"], "their loss": row["error"]}
     reached = row["our_tokens"] is not None
@@ -141,11 +141,11 @@ CELLS: dict[str, Callable[[Row], dict[str, str]]] = {
     "kernels": kernel_cells,
     "time-to-loss": time_to_loss_cells,
 }
-"""How the rows of a section are shown; the other sections have single values."""
+"""The cells of each section's rows; the other sections have single values."""
 
 
 def written(value: float, unit: str) -> str:
-    """A value with its unit."""
+    """Format a value with its unit."""
     if unit == "share":
         return f"{value:.2%}" if value < 0.1 else f"{value:.0%}"
     if unit == "s":
@@ -154,20 +154,20 @@ def written(value: float, unit: str) -> str:
 
 
 def cells_of(section: str, rows: Sequence[Row]) -> list[list[str]]:
-    """A section's table, its header first, without the columns that are empty in every row."""
+    """Return a section's table, header first, without empty columns."""
     shown = [CELLS.get(section, value_cells)(row) for row in rows]
     names = [name for name in dict.fromkeys(chain.from_iterable(shown)) if any(cells.get(name, "–") != "–" for cells in shown)]
     return [names, *([cells.get(name, "–") for name in names] for cells in shown)]
 
 
 def as_text(section: str, rows: Sequence[Row], busy: Sequence[float | None] = ()) -> str:
-    """A section for a terminal."""
+    """Format a section for a terminal."""
     table = aligned(cells_of(section, rows), left=1)
     return "\n".join([TITLES[section], *table, *_sentences(rows), *_errors(rows), *_busy(busy)])
 
 
 def as_line(section: str, row: Row) -> str:
-    """One row in a line."""
+    """Format one row as a line."""
     cells = CELLS.get(section, value_cells)(row)
     return ", ".join(
         [f"{section}: {next(iter(cells.values()))}", *(f"{k} {v}" for k, v in list(cells.items())[1:] if v != "–")]
@@ -175,7 +175,7 @@ def as_line(section: str, row: Row) -> str:
 
 
 def as_markdown(hardware: str, sections: Mapping[str, Any]) -> str:
-    """All sections of a machine, each with its environment."""
+    """Format a machine's sections in Markdown, each with its environment."""
     parts = [f"# Speed on {hardware}\n"]
     for name in TITLES:
         if name not in sections or not sections[name]["rows"]:
@@ -185,15 +185,15 @@ def as_markdown(hardware: str, sections: Mapping[str, Any]) -> str:
         lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head), *(f"| {' | '.join(line)} |" for line in body)]
         versions = ", ".join(f"{package} {number}" for package, number in environment["versions"].items() if number)
         threads = f"{environment['threads']} threads of {environment['cores']} cores"
-        where = f"{environment['device']}, {environment['processor']}, {threads}, {versions}"
-        where = "; ".join([where, *_busy(environment.get("busy", ()))])
+        machine = f"{environment['device']}, {environment['processor']}, {threads}, {versions}"
+        machine = "; ".join([machine, *_busy(environment.get("busy", ()))])
         parts += [f"## {TITLES[name]}\n", *([LEGENDS[name] + "\n"] if name in LEGENDS else []), *lines]
-        parts += ["", *(f"- {line}" for line in [*_sentences(rows), *_errors(rows)]), "", f"*{where}*\n"]
+        parts += ["", *(f"- {line}" for line in [*_sentences(rows), *_errors(rows)]), "", f"*{machine}*\n"]
     return "\n".join(parts)
 
 
 def _busy(before_and_after: Sequence[float | None]) -> list[str]:
-    """How busy other programs kept the machine, in words; nothing if that was not measured, as in older rows."""
+    """Describe the load of other programs; older rows lack it."""
     times = zip(before_and_after, ("before", "after"), strict=False)
     shares = [(_percent(share), when) for share, when in times if share is not None]
     words = " and ".join(f"{share} {when}" for share, when in shares)
@@ -210,7 +210,7 @@ def _errors(rows: Sequence[Row]) -> list[str]:
 
 
 def _ratio(row: Row, peer: str) -> str:
-    """Our tokens/s over a peer's, with the interval, which older rows lack."""
+    """Format our tokens/s over a peer's, with the interval, which older rows lack."""
     times, interval = f"{row['versus'][peer]:.2f}", row.get("versus_interval", {}).get(peer)
     return f"{times} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else times
 

@@ -1,4 +1,4 @@
-"""The cases of the training benchmark: a model, its batch, its device and its precision."""
+"""The cases of the training benchmark."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ GPU_MODELS = (
     ("bert-mini", 256, 128, 7),
     ("bert-tiny", 256, 128, 7),
 )
-"""Model, sequences a batch, tokens a sequence, and the wave; the cases of a wave are compiled side by side.
+"""Model, sequences per batch, tokens per sequence, and wave; the cases of a wave compile in parallel.
 
-Base also has BERT's own batch of 131,072 tokens (Devlin et al. 2019, appendix A.2). A wave fits into 80 GB: ours, again
-for its profile at up to PEERS_TOKENS a batch, and one of the peers at a time."""
+Base also has BERT's own batch of 131,072 tokens (Devlin et al. 2019, appendix A.2). A wave fits into 80 GB: ours, ours
+profiled at up to PEERS_TOKENS per batch, and one peer at a time."""
 
 PEERS_TOKENS = 32_768
 """Tokens of the largest batch that peers train at: their dense heads alone take 16 GB there."""
@@ -46,7 +46,7 @@ PEERS_TOKENS = 32_768
 
 @dataclass(frozen=True)
 class Case:
-    """One model on one device, in one precision, at one batch and sequence length, with the same dropout for all contenders."""
+    """A model, device, precision, batch, sequence length and dropout, the same for all contenders."""
 
     architecture: Architecture
     dtype: Precision
@@ -65,43 +65,43 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name of the case in messages."""
+        """The case's name in messages."""
         size = f"vocabulary {self.architecture.vocabulary:,}, {self.batch} x {self.sequence_length} tokens, {self.dtype}"
         return f"{self.model or self.shape}: {size}"
 
     @property
     def predictions(self) -> int:
-        """Masked positions a sequence."""
+        """Masked positions per sequence."""
         return masked_positions(self.sequence_length, MASKING_RATE)
 
     @property
     def batch_tokens(self) -> int:
-        """Tokens of one step."""
+        """Tokens per step."""
         return self.batch * self.sequence_length
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs a token of the matrix products that our training runs: train_flops less what the last layer skips."""
+        """FLOPs per token of our training's matrix products: train_flops less what the last layer skips."""
         of = self.architecture, self.sequence_length, self.predictions
         return flops_per_token(*of)["train_flops"] - spared_flops_per_token(*of)
 
     @property
     def product_flops_per_token(self) -> float:
-        """FLOPs a token of the products of layers and head, without the scores and mixtures of attention.
+        """FLOPs per token of the products of layers and head, without attention scores and mixtures.
 
-        Those are 12·H·S in each layer; the last layer runs them at the masked positions only.
+        The latter are 12·H·S per layer; the last layer runs them at masked positions only.
         """
         a = self.architecture
         return self.flops_per_token - 12 * a.width * ((a.depth - 1) * self.sequence_length + self.predictions)
 
     def products(self) -> list[tuple[int, int, int]]:
-        """The forward products (rows, inner, columns) of this model's layers and head, each once."""
+        """Return the distinct forward products (rows, inner, columns) of layers and head."""
         a, tokens = self.architecture, self.batch_tokens
         sizes = [(tokens, a.width, 3 * a.width), (tokens, a.width, a.ffn), (tokens, a.ffn, a.width)]
         return list(dict.fromkeys([*sizes, (self.batch * self.predictions, a.width, a.vocabulary)]))
 
     def config(self, steps: int = STEPS, **recipe: Any) -> RunConfig:
-        """The configuration of a run of this case."""
+        """Return the configuration of a run of this case."""
         values = {
             "architecture": self.architecture.model_dump(),
             "recipe": {
@@ -122,7 +122,7 @@ class Case:
 
 
 def read_shapes(text: str) -> list[tuple[int, int]]:
-    """Depths and widths from `2x128,4x256`; raises InputError with every part that is wrong."""
+    """Parse depths and widths from `2x128,4x256`; raises InputError with every bad part."""
     return map_all(partial(read_shape, "--shapes"), listed(text) or [text])
 
 
@@ -133,7 +133,7 @@ def cases_of_shapes(
     size: tuple[int, int],
     **rest: Any,
 ) -> list[Case]:
-    """Every shape with every vocabulary in every precision, in waves of one; `size` is the sequences and tokens of a batch.
+    """Return all combinations in waves of one; `size` is (sequences per batch, tokens per sequence).
 
     Raises InputError for impossible shapes.
     """
@@ -146,7 +146,7 @@ def cases_of_shapes(
 
 
 def cases_of_models(threads: int, dropout: float) -> list[Case]:
-    """BERT's miniatures, Base and Large in bf16, at batches that fill a large GPU."""
+    """Return BERT's miniatures, Base and Large in bf16, at batches that fill a large GPU."""
     return [
         Case(
             changed(architecture_of(name, {}), {"positions": 512}), "bf16", batch, length, "cuda", threads, dropout, name, wave

@@ -1,4 +1,4 @@
-"""What `study bench` does: it measures the requested sections one after the other and keeps every row as it is finished."""
+"""The `study bench` command: it measures sections in order and saves each row at once."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ BY_DEVICE: dict[Device, tuple[str, ...]] = {
     "cpu": ("train", "finetune", "overhead", "start", "coordination", "data", "laws", "time-to-loss"),
     "cuda": ("train", "sharing", "time-to-loss"),
 }
-"""The sections that are measured if none is requested."""
+"""The default sections."""
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The options of the command line; None stands for the default of the device or the section."""
+    """The command-line options; None means the default of the device or section."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = None
@@ -56,7 +56,7 @@ class BenchOptions:
     seeds: int = 1
 
     def resolved_device(self) -> Device:
-        """The device; raises InputError if CUDA is requested and missing."""
+        """Resolve the device; raises InputError if CUDA is requested but missing."""
         import torch
 
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -64,15 +64,15 @@ class BenchOptions:
         return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
 
     def resolved_threads(self) -> int:
-        """CPU threads of each contender, by default one a core of this process."""
+        """Return CPU threads per contender, by default one per core."""
         return self.threads or cores()
 
     def resolved_rounds(self) -> int:
-        """Rounds in which contenders take turns: 5, or 3 on CUDA, whose times are steadier."""
+        """Return the number of rounds: 5, or 3 on CUDA, whose times are steadier."""
         return self.rounds or (3 if self.resolved_device() == "cuda" else 5)
 
     def cases(self) -> list[Case]:
-        """The cases of the training table; raises InputError for impossible shapes."""
+        """Return the cases of the training table; raises InputError for impossible shapes."""
         device = self.resolved_device()
         if device == "cuda" and self.shapes is None:
             given = {
@@ -82,13 +82,13 @@ class BenchOptions:
                 "--sequence-length": self.sequence_length,
             }
             if unused := [option for option, value in given.items() if value is not None]:
-                raise InputError.at(", ".join(unused), "needs --shapes; without it the models of the GPU's table are trained")
+                raise InputError.at(", ".join(unused), "needs --shapes; without it, bench trains the models of the GPU table")
             return cases_of_models(self.resolved_threads(), self.dropout)
         dtypes: tuple[Precision, ...] = self.dtypes or (("bf16",) if device == "cuda" else ("fp32", "bf16"))
         return self._cases_of_shapes(SHAPES, VOCABULARIES, dtypes)
 
     def raced_cases(self) -> list[Case]:
-        """The cases of the time to a loss, in the precision of runs unless another is requested."""
+        """Return the cases of time-to-loss, by default in the precision of runs."""
         dtypes = self.dtypes or (resolve_precision("auto", self.resolved_device()),)
         return self._cases_of_shapes(RACED_SHAPES, (RACED_VOCABULARY,), dtypes)
 
@@ -105,9 +105,9 @@ def run(
     show: Callable[[str, Row], None],
     others: Mapping[str, Callable[[Report], None]],
 ) -> tuple[Results, dict[str, list[Row]]]:
-    """Measure the sections of `only`, or those of the device, and return where they are kept and their rows.
+    """Measure the sections of `only`, by default the device's, and return the saved results and their rows.
 
-    `show` takes each row with its section; `others` are sections measured by the half of the workbench that trains nothing.
+    `show` takes each section and row; `others` are sections of rooms that train nothing.
     """
     device, threads, rounds = options.resolved_device(), options.resolved_threads(), options.resolved_rounds()
     if "kernels" in only and device == "cpu":

@@ -1,4 +1,4 @@
-"""Our side of a comparison: the training path that runs take, and the machine's own rate of matrix products."""
+"""Our side of a comparison: the training path of runs, and the machine's matrix product rate."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from study.training.stopping import StopSignal
 from study.training.trainer import Training
 
 SEQUENCES = {"train": 4096, "validation": 64}
-"""Drawn sequences of each split."""
+"""Random sequences per split."""
 
 UNPROFILED, PROFILED = 5, 8
-"""Steps before a profile, in which kernels are built and a CUDA graph is recorded, and in it."""
+"""Steps before a profile, for building kernels and recording a CUDA graph, and steps in it."""
 
 MATMUL_SECONDS = 0.1
-"""How long each product is timed in a round."""
+"""Seconds of timing per product and round."""
 
 
 def drawn_data(folder: Path, vocabulary: int, sequence_length: int, validation_sequences: int = 64) -> PreparedData:
-    """Token files without text in an existing folder: ids drawn by Zipf's law, the same ones every time."""
+    """Write fixed Zipf-distributed token files into an existing folder."""
     random = np.random.default_rng(0)
     first, tokens = len(SPECIAL_PIECES), {}
     for split, sequences in (SEQUENCES | {"validation": validation_sequences}).items():
@@ -68,25 +68,24 @@ def drawn_data(folder: Path, vocabulary: int, sequence_length: int, validation_s
 
 
 def gate_of(channel: Connection, device: Device) -> Gate:
-    """The gate of a contender on a device."""
+    """Return a contender's gate for a device."""
     if device == "cuda":
         return Gate(channel, torch.cuda.synchronize, torch.cuda.empty_cache)
     return Gate(channel, lambda: None, lambda: None)
 
 
 class _GateCallback(pl.Callback):
-    """Passes the gate after every optimiser step."""
+    """Calls the gate after every optimiser step."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Count the step."""
         self.gate.step()
 
 
 class _ProfileCallback(pl.Callback):
-    """Waits at the gate after the first steps, profiles some, and reports their seconds by kind."""
+    """Waits at the gate after a warm-up, profiles some steps, and reports their seconds by kind."""
 
     def __init__(self, gate: Gate, case: Case) -> None:
         self.gate, self.case = gate, case
@@ -94,7 +93,6 @@ class _ProfileCallback(pl.Callback):
         self.profile = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Begin after the warm-up, when the gate opens, and end after the last profiled step."""
         if trainer.global_step == UNPROFILED:
             self.gate.ready()
             self.gate.wait()
@@ -107,20 +105,17 @@ class _ProfileCallback(pl.Callback):
 
 
 def ours(case: Case, folder: Path, channel: Connection) -> None:
-    """Train as `study launch` does: Lightning's Trainer, data module, masks, clipping, schedule and metrics.
-
-    There are no checkpoints, which come once a minute; study.benching.surroundings measures them.
-    """
+    """Train as `study launch` does, without checkpoints, which study.benching.surroundings measures."""
     _train(case, folder, _GateCallback(gate_of(channel, case.device)))
 
 
 def muon(case: Case, folder: Path, channel: Connection) -> None:
-    """Train as `ours`, with Muon for the matrices of the blocks."""
+    """Train as `ours`, with Muon for the block matrices."""
     _train(case, folder, _GateCallback(gate_of(channel, case.device)), optimizer="muon")
 
 
 def profiled(case: Case, folder: Path, channel: Connection) -> None:
-    """Report the seconds of a step of `ours` by kind of operation, or of kernel on a GPU, once."""
+    """Report once the seconds of a step of `ours` by kind of operation, or kernel on a GPU."""
     _train(case, folder, _ProfileCallback(gate_of(channel, case.device), case))
 
 
@@ -136,7 +131,7 @@ def _data_of(case: Case, folder: Path) -> PreparedData:
 
 
 def bare(case: Case, folder: Path, channel: Connection) -> None:
-    """Compute what `ours` computes in a loop without Lightning and metrics: model, batches, masks, clipping and schedule."""
+    """Train as `ours` in a loop without Lightning and metrics."""
     torch.set_num_threads(case.threads)
     keep_freed_memory()
     gate, config = gate_of(channel, case.device), case.config()
@@ -166,9 +161,9 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
 
 
 def matmul(case: Case, folder: Path, channel: Connection) -> None:
-    """Report the FLOP/s of plain matrix products in the case's dtype, by shape: those of its layers and large square ones.
+    """Report the FLOP/s of plain matrix products in the case's dtype, by shape: those of its layers and large squares.
 
-    Each is made by the faster of `torch.mm` and, if our training takes it, oneDNN.
+    Each uses the faster of `torch.mm` and, if our training uses it, oneDNN.
     """
     del folder
     gate = gate_of(channel, case.device)
@@ -181,7 +176,6 @@ def matmul(case: Case, folder: Path, channel: Connection) -> None:
 
 
 def _products(sizes: tuple[int, int, int], case: Case) -> list[Callable[[], object]]:
-    """The ways to make one product: torch's, and oneDNN's if our training takes it."""
     rows, inner, columns = sizes
     dtype = torch.bfloat16 if case.dtype == "bf16" else torch.float32
     left = torch.randn(rows, inner, device=case.device, dtype=dtype)
@@ -195,7 +189,7 @@ def _products(sizes: tuple[int, int, int], case: Case) -> list[Callable[[], obje
 
 
 def _rate(run: Callable[[], object], sizes: tuple[int, int, int], threads: int) -> float:
-    """FLOP/s of one product (2·rows·inner·columns each)."""
+    """Return the FLOP/s of one product (2·rows·inner·columns each)."""
     rows, inner, columns = sizes
     timer = Timer("run()", globals={"run": run}, num_threads=threads)
     return float(2 * rows * inner * columns / timer.blocked_autorange(min_run_time=MATMUL_SECONDS).mean)

@@ -1,4 +1,4 @@
-"""What coordinating costs: a sweep of runs that end at once, with real folders and records."""
+"""The cost of coordination: a sweep of runs that end at once, with real folders and records."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ RUNS, SLOTS = 10_000, 1_000
 """The size of the sweep."""
 
 PACKED_SECONDS = 2.0
-"""The target of reading the ledger of the packed sweep."""
+"""The target for reading the packed sweep's ledger."""
 
 DATA = "simulated"
 RUNS_PER_CELL = 4
 DEPTHS = 20
 LINGER_SECONDS = 0.02
-"""How long the last runs wait for others before they end."""
+"""How long the last runs wait for others."""
 
 
 class InstantExecutor:
-    """Keeps its slots full: the oldest run ends, with a record, once no slot is free or no other run comes."""
+    """Keeps its slots full: ends the oldest run, with a record, once no slot is free or no run arrives."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -52,7 +52,7 @@ class InstantExecutor:
 
     @property
     def free(self) -> int:
-        """How many more runs can be submitted."""
+        """The number of free slots."""
         return self.slots - len(self._running)
 
     def submit(self, jobs: Sequence[Job]) -> Future[int]:
@@ -86,7 +86,7 @@ class InstantExecutor:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a simulated sweep took in wall and CPU time, writing the records of its runs included."""
+    """Wall and CPU time of a simulated sweep, including the writing of records."""
 
     runs: int
     slots: int
@@ -100,7 +100,7 @@ class Costs:
 
 
 def simulated_values(runs: int) -> dict[str, Any]:
-    """A sweep of about so many runs: cells over depths and widths that need three learning rates of four and a second seed."""
+    """Return a sweep of about `runs` runs: cells that need three of four learning rates and a second seed."""
     cells = -(-runs // RUNS_PER_CELL)
     depths = min(DEPTHS, cells)
     widths = [64 * (i + 1) for i in range(-(-cells // depths))]
@@ -116,7 +116,7 @@ def simulated_values(runs: int) -> dict[str, Any]:
 
 
 def simulated_record(config: RunConfig, run_id: str) -> RunRecord:
-    """The record of a run that was not trained; the second of four rates is the best."""
+    """Return the record of an untrained run; the second of four rates is the best."""
     return RunRecord(
         run_id=run_id,
         sweep="simulated",
@@ -136,7 +136,7 @@ def simulated_record(config: RunConfig, run_id: str) -> RunRecord:
 
 
 def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
-    """Coordinate a sweep from first run to last with the display of a launch, restart its coordinator, and pack it."""
+    """Coordinate a sweep with a launch's display, restart its coordinator, and pack it."""
     values = simulated_values(runs)
     began = time.perf_counter()
     spec = CellSweep.parse(values)
@@ -156,7 +156,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
     assert not wanted
     memory = peak_resident_bytes()
     pack(folder)
-    packed = SweepFolder(folder.path.rename(f"{folder.path}-packed"))  # so that nothing of it is in memory
+    packed = SweepFolder(folder.path.rename(f"{folder.path}-packed"))  # the new path has no cached rows
     opened = time.perf_counter()
     assert len(packed.ledger()) == done
     return Costs(
@@ -173,12 +173,12 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
 
 
 def lower(one: Costs, other: Costs) -> Costs:
-    """The lower of each cost: other programs only ever add to one."""
+    """Return the lower of each cost, since other programs only add to it."""
     return Costs(**{each.name: min(getattr(one, each.name), getattr(other, each.name)) for each in fields(Costs)})
 
 
 def rows_of(costs: Costs) -> list[dict[str, Any]]:
-    """The costs of a simulated sweep as rows."""
+    """Return the costs as rows."""
     each, restart = f"each of {costs.runs:,} runs on {costs.slots:,} slots", "a restart with their records"
     return [
         measurement("planning", costs.plan_seconds, "s"),
@@ -192,13 +192,13 @@ def rows_of(costs: Costs) -> list[dict[str, Any]]:
 
 
 def measure_coordinating(report: Report) -> None:
-    """Report the lower of each cost of a sweep that is simulated twice, in one process of its own, whose memory is reported."""
+    """Report the lower costs of two simulations, and the peak memory of their own process."""
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder, failures_reported("coordinating", report):
         for row in rows_of(in_own_process(simulate_twice, Path(folder))):
             report(row)
 
 
 def simulate_twice(folder: Path) -> Costs:
-    """The lower of each cost of two simulations in `folder`."""
+    """Return the lower costs of two simulations in `folder`."""
     first, second = (simulate(SweepFolder(folder / name / "simulated"), RUNS, SLOTS) for name in ("first", "second"))
     return lower(first, second)

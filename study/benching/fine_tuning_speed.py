@@ -1,8 +1,8 @@
-"""Fine-tuning speed beside transformers' Trainer: the same model, examples, batch size, optimiser and threads, in turns.
+"""Fine-tuning speed beside transformers' Trainer: same model, examples, batch size, optimiser and threads, alternating.
 
-Examples are drawn: lengths are log-normal with the mean and deviation of the logarithm of a GLUE task in BERT's word pieces,
-tokens follow Zipf's law over as many pieces as the task uses. Tokens/s count no padding. Trainer pads each batch to its longest
-example, as its own collator does. Both sides work in the precision that scores have here, and neither evaluates, saves or logs.
+Examples are random: log-normal lengths with the log mean and deviation of a GLUE task in BERT's word pieces, and Zipf tokens
+over the task's number of pieces. Tokens/s exclude padding. Trainer pads each batch to its longest example, like its own
+collator. Both sides use the precision of scores; neither evaluates, saves or logs.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from study.training.execution import resolve_precision
 from study.training.trainer import lightning_trainer
 
 TARGET = 1.5
-"""The target of our tokens/s over Trainer's."""
+"""The target for our tokens/s over Trainer's."""
 
 WARM_UP, STEPS = 5, {"cpu": 25, "cuda": 100}
-"""Steps of each training before the clock starts, and the timed steps to its end."""
+"""Steps before the clock starts, and timed steps."""
 
 
 class TokenClock:
-    """Counts the tokens and the seconds of the steps after WARM_UP."""
+    """Counts tokens and seconds after WARM_UP steps."""
 
     def __init__(self, device: Device) -> None:
         self.device, self._tokens, self._seconds = device, 0, 0.0
 
     def step(self, number: int, tokens: int | Tensor) -> None:
-        """Note that step `number`, from 1, is done and `tokens` were read so far; a tensor is read only if it counts."""
+        """Record the end of step `number` (from 1) and the `tokens` so far; reads a tensor only if needed."""
         sign = {WARM_UP: -1, WARM_UP + STEPS[self.device]: 1}.get(number)
         if sign is not None:
             if self.device == "cuda":
@@ -59,13 +59,13 @@ class TokenClock:
 
     @property
     def tokens_per_second(self) -> float:
-        """The speed, once the training has ended."""
+        """The speed, after the last step."""
         return self._tokens / self._seconds
 
 
 @dataclass(frozen=True)
 class DrawnTask:
-    """Examples like those of a task: their number, the logarithm of their lengths, and how many pieces they use."""
+    """Random examples like a task's: their number, log lengths, and distinct pieces."""
 
     name: str
     examples: int
@@ -74,7 +74,7 @@ class DrawnTask:
     pieces: int
 
     def tokens(self, vocabulary: int) -> Ragged:
-        """The tokens of each example, with ids spread over the vocabulary."""
+        """Draw the tokens of each example, with ids spread over the vocabulary."""
         draw = np.random.default_rng(0)
         lengths = np.exp(draw.normal(self.log_mean, self.log_deviation, self.examples)).round().astype(int).clip(4, 128)
         ids = np.sort(draw.permutation(vocabulary)[: self.pieces])
@@ -88,7 +88,7 @@ MODELS = ("bert-tiny", "bert-mini")
 
 
 def measure_fine_tuning(device: Device, threads: int, rounds: int, report: Report) -> None:
-    """Report our tokens/s over Trainer's for each model and task: the median of the ratios within rounds."""
+    """Report our tokens/s over Trainer's for each model and task, the median of per-round ratios."""
     prepare_process(threads)
     precision = resolve_precision("auto", device)
     for model in MODELS:
@@ -106,18 +106,15 @@ def measure_fine_tuning(device: Device, threads: int, rounds: int, report: Repor
 
 
 class _ClockCallback(pl.Callback):
-    """Passes every step of a fine-tuning to a clock."""
-
     def __init__(self, clock: TokenClock, module: FineTuning) -> None:
         self.clock, self.module = clock, module
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Pass the step."""
         self.clock.step(trainer.global_step, self.module.tokens_done)
 
 
 def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:
-    """The speed of our fine-tuning as scores use it: Lightning's Trainer, batches by length, the table of the used pieces."""
+    """Measure our fine-tuning as scores run it: Lightning's Trainer, batches by length, and the used pieces' table."""
     pieces, values = np.unique(tokens.values, return_inverse=True)
     compact = Ragged(values, tokens.starts)
     inputs = Inputs(compact, compact.lengths, np.arange(len(compact)), np.arange(len(compact)) % 2)
@@ -141,7 +138,7 @@ def _task(count: int) -> TaskData:
 
 
 def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:
-    """The speed of transformers' Trainer on BertForSequenceClassification."""
+    """Measure transformers' Trainer on BertForSequenceClassification."""
     from transformers import BertForSequenceClassification, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
     from transformers.utils import logging
 
@@ -151,7 +148,7 @@ def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device
     logging.disable_progress_bar()
 
     class Counting(BertForSequenceClassification):  # type: ignore[misc, unused-ignore]
-        """The usual model, which counts the tokens that it reads."""
+        """The usual model with a token counter."""
 
         tokens_seen: Any = 0
 
@@ -160,7 +157,7 @@ def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device
             return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
 
     class ClockCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-        """Passes every step to the clock."""
+        """Reports every step to the clock."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             clock.step(state.global_step, model.tokens_seen)
@@ -195,7 +192,7 @@ def _examples(tokens: Ragged) -> Iterator[dict[str, Any]]:
 
 
 def _padded(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """What DataCollatorWithPadding makes, without its tokeniser."""
+    """Collate as DataCollatorWithPadding, without its tokeniser."""
     rows = [example["input_ids"] for example in examples]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     attended = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)

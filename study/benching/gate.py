@@ -1,4 +1,4 @@
-"""Contenders in processes of their own that take turns: each trains while its gate is open, and waits between rounds."""
+"""Contenders in separate processes that alternate: each trains while its gate is open and waits between rounds."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import Any, Self
 from study.executing.processes import log_into
 
 PATIENCE_SECONDS = 300.0
-"""How long a contender may take to start, or for one round."""
+"""The longest start or round of a contender."""
 
 
 class ContenderError(Exception):
-    """A contender could not start, or failed; the message says why."""
+    """A contender failed; the message says why."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """The length of a round: at least so many seconds and steps, after `lead_in` steps.
+    """The minimum seconds and steps of a round, after `lead_in` steps.
 
-    Steps of the lead-in count only if each is as long as the round.
+    Lead-in steps count only if each is as long as the round.
     """
 
     seconds: float
@@ -45,17 +45,17 @@ class RoundTime:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds a step."""
+        """Seconds per step."""
         return self.seconds / self.steps
 
 
 def use_one_gpu() -> None:
-    """Let this process see the first GPU only; transformers' Trainer trains on all that it sees."""
+    """Hide all GPUs but the first; transformers' Trainer trains on all visible ones."""
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 
 def start_forkserver() -> None:
-    """Start the forkserver and wait until it has loaded what contenders import, so that no start pays for it."""
+    """Start the forkserver and wait for its imports, so no contender's start includes them."""
     process = _context().Process(target=int)
     process.start()
     process.join()
@@ -70,7 +70,7 @@ def _context() -> ForkServerContext:
 class Gate:
     """The contender's side: `step`, called after every step, blocks between rounds.
 
-    `synchronise` waits for the device. `release` frees unused memory for the other contenders while this one waits.
+    `synchronise` waits for the device. `release` frees unused memory while the contender waits.
     """
 
     def __init__(self, channel: Connection, synchronise: Callable[[], None], release: Callable[[], None]) -> None:
@@ -79,28 +79,28 @@ class Gate:
         self._leading_in, self._steps, self._started = False, 0, 0.0
 
     def step(self) -> None:
-        """Count a step: the first one ends the start, and the last one of a round reports the round."""
+        """Count a step; the first ends the start, and the last of a round reports it."""
         if self._order is None:
             self.ready()
             self._begin()
             return
         order, self._steps = self._order, self._steps + 1
-        spent = perf_counter() - self._started
-        if self._leading_in and self._steps >= order.lead_in and spent < order.seconds * self._steps:
+        elapsed = perf_counter() - self._started
+        if self._leading_in and self._steps >= order.lead_in and elapsed < order.seconds * self._steps:
             self.synchronise()
             self._leading_in, self._steps, self._started = False, 0, perf_counter()
-        elif self._steps >= max(order.least_steps, order.lead_in) and spent >= order.seconds:
+        elif self._steps >= max(order.least_steps, order.lead_in) and elapsed >= order.seconds:
             self.synchronise()
             self.report(RoundTime(self._steps, perf_counter() - self._started))
             self._begin()
 
     def ready(self) -> None:
-        """Report that the first step is done, and when."""
+        """Report when the first step is done."""
         self.synchronise()
         self.report(perf_counter())
 
     def wait(self) -> Order:
-        """Block until the next round; exit the process if the other side is gone."""
+        """Block until the next round; exit if the other side is gone."""
         self._release()
         try:
             order: Order = self._channel.recv()
@@ -109,7 +109,7 @@ class Gate:
         return order
 
     def report(self, what: object) -> None:
-        """Send a result, once the device has finished its work."""
+        """Send a result once the device is done."""
         self.synchronise()
         self._channel.send(what)
 
@@ -119,10 +119,10 @@ class Gate:
 
 
 class Contender:
-    """The other side: starts a contender's process, opens its gate, and receives its results. A `with` block stops it.
+    """The parent's side: starts a process, opens its gate, and receives its results; a `with` block stops it.
 
-    `target` is the full name of a function, which is called there with the arguments and the channel of its Gate. Its output
-    goes into `log`. Processes come from a forkserver that has loaded torch, Lightning and transformers.
+    `target` is the full name of a function, called with the arguments and its Gate's channel; its output goes into `log`. The
+    forkserver has loaded torch, Lightning and transformers.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class Contender:
         self.stop()
 
     def ready(self) -> float:
-        """Wait for the end of the first step; its seconds since the start (one clock serves all processes)."""
+        """Wait for the first step; return its seconds since the start (all processes share the clock)."""
         return float(self.end()) - self._since
 
     def round(self, order: Order) -> Any:
-        """Open the gate for one round, and wait for its result."""
+        """Run one round and return its result."""
         self.begin(order)
         return self.end()
 
@@ -182,7 +182,7 @@ class Contender:
 
 
 def _run(target: str, arguments: tuple[Any, ...], channel: Connection, log: Path, environment: dict[str, str]) -> None:
-    """Call a contender's function in its process, and send the reason if it fails."""
+    """Call a contender's function in its process; on failure, send the reason."""
     os.environ.update(environment)
     use_one_gpu()
     log_into(log)

@@ -1,4 +1,4 @@
-"""Small runs that share one GPU: k processes train at once, with and without CUDA's multi-process service (MPS)."""
+"""Throughput of k processes that share one GPU, with and without CUDA's multi-process service (MPS)."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from study.executing.slots import MPS_PORTION, mps_portion
 
 
 class Way(NamedTuple):
-    """How runs share the device: in turns, or at once under MPS, each on its portion of the multiprocessors."""
+    """How runs share the device: time-sliced, or in parallel under MPS, each on its portion of the multiprocessors."""
 
     runs: tuple[int, ...]
     mps: bool = False
 
     @property
     def portion(self) -> int | None:
-        """Percent of the multiprocessors for each run under MPS."""
+        """Percent of the multiprocessors per run under MPS."""
         return mps_portion(max(self.runs)) if self.mps else None
 
 
 WAYS = (Way((1, 4)), Way((4,), mps=True), Way((16,), mps=True))
-"""Each number of runs under MPS has processes of its own, since the portion of a process is fixed at its start."""
+"""Each number of runs under MPS needs new processes, since a process's portion is fixed at its start."""
 
 MODELS, BATCHES = ("bert-tiny", "bert-mini"), ((32, 128), (8, 128))
-"""The models, and the sequences and tokens of a batch; the second batch is that of most sweeps."""
+"""The models, and (sequences, tokens) per batch; most sweeps use the second batch."""
 
 SECONDS, ROUNDS = 1.0, 3
-"""How long the runs are timed, and how often; the median counts."""
+"""Length and number of timings; the median counts."""
 
 PATIENCE = 30.0
-"""Seconds that MPS may take to start or to end."""
+"""The longest start or end of MPS in seconds."""
 
 
 def measure_sharing(device: Device, report: Report) -> None:
-    """Report the throughput of k runs together, for each model and batch, and under MPS if its daemon is installed."""
+    """Report the throughput of k runs per model and batch, and under MPS if its daemon is installed."""
     start_forkserver()
     dtype: Precision = "bf16" if device == "cuda" else "fp32"
     served = device == "cuda" and shutil.which("nvidia-cuda-mps-control") is not None
@@ -65,7 +65,7 @@ def measure_sharing(device: Device, report: Report) -> None:
 
 
 def _throughputs(case: Case, way: Way) -> Iterator[dict[str, Any]]:
-    """Tokens/s of the first k processes, for each k, while the others wait."""
+    """Yield tokens/s of the first k processes, for each k, while the others wait."""
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
         folder = Path(name)
         try:
@@ -76,7 +76,7 @@ def _throughputs(case: Case, way: Way) -> Iterator[dict[str, Any]]:
                     builders = {} if processes else {"TORCHINDUCTOR_COMPILE_THREADS": str(cores())}
                     processes.append(running.enter_context(Contender(target, (case, folder), log, environment | builders)))
                     if number == 0:
-                        processes[0].ready()  # it compiles what the others then read from the disk
+                        processes[0].ready()  # it compiles kernels that the others read from disk
                 for contender in processes[1:]:
                     contender.ready()
                 for contender in processes:
@@ -92,7 +92,6 @@ def _throughputs(case: Case, way: Way) -> Iterator[dict[str, Any]]:
 
 
 def _together(contenders: list[Contender], case: Case) -> float:
-    """Tokens/s of all while all of them run."""
     for contender in contenders:
         contender.begin(Order(SECONDS, lead_in=3))
     times = [contender.end() for contender in contenders]
@@ -101,13 +100,13 @@ def _together(contenders: list[Contender], case: Case) -> float:
 
 @contextmanager
 def _service(way: Way, folder: Path) -> Iterator[dict[str, str]]:
-    """The environment variables of processes under an MPS daemon that ends with the block, or under none."""
+    """Yield process environment variables, with an MPS daemon for the block if `way` uses MPS."""
     names = {"CUDA_MPS_PIPE_DIRECTORY": folder / "mps", "CUDA_MPS_LOG_DIRECTORY": folder / "mps-log"}
     for path in names.values():
         path.mkdir()
     variables = {name: str(path) for name, path in names.items()}
     if not way.mps:
-        yield variables  # a pipe directory without a daemon keeps them away from one that the machine has
+        yield variables  # a pipe directory without a daemon avoids the machine's own daemon
         return
     _control(["-d"], variables)
     try:

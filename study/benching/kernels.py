@@ -1,4 +1,4 @@
-"""The kernels between the matrix products on a GPU, beside torch.compile's and the rate of the memory."""
+"""The GPU kernels between matrix products, beside torch.compile's and the memory bandwidth."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from study.model.linear import aligned_outputs
 from study.model.norm import EPSILON
 
 ROUNDS = 3
-"""Rounds in which both sides take turns."""
+"""Rounds in which both sides alternate."""
 
 COPIED = 2**28
-"""Bytes of the copy that measures the memory's rate, more than any cache holds."""
+"""Bytes of the copy that measures bandwidth, more than any cache holds."""
 
 Tensors = tuple[Tensor, ...]
 Division = Mapping[str, int]
-"""How a kernel's work is divided: values of its arguments by name."""
+"""A division of a kernel's work: argument values by name."""
 
 BY_COLUMNS: tuple[Division, ...] = (
     {"rows": 16, "steps": 16},
@@ -38,12 +38,12 @@ BY_COLUMNS: tuple[Division, ...] = (
     {"rows": 64, "columns": 64, "steps": 4},
     {"rows": 16, "columns": 256, "steps": 16, "warps": 8},
 )
-"""Divisions that are tried for kernels that sum columns."""
+"""Divisions to try for kernels that sum columns."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of the tensors of a model's training, with their dtype and device."""
+    """The tensor sizes of a model's training, with dtype and device."""
 
     model: Architecture
     sequences: int
@@ -52,20 +52,19 @@ class Sizes:
     device: str
 
     def drawn(self, *sizes: int) -> Tensor:
-        """Random numbers."""
+        """Return random numbers."""
         return torch.randn(sizes, device=self.device, dtype=self.dtype)
 
     def tokens(self, width: int) -> Tensor:
-        """Random numbers for every token."""
+        """Return random numbers per token."""
         return self.drawn(self.sequences * self.length, width)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of ours, the same in plain torch, and the tensors that both must read or write.
+    """Our kernel, its plain torch equivalent, and the tensors that both must move.
 
-    `run` takes a division of the work, of which `divisions` are tried, and returns what `plain` returns. torch.compile compiles
-    `plain` unless torch has a kernel for it.
+    `run` takes one of `divisions` and returns the same as `plain`, which torch.compile compiles unless torch has a kernel.
     """
 
     name: str
@@ -89,7 +88,7 @@ def gelu(of: Sizes) -> Kernel:
 
 
 def gelu_gradient(of: Sizes) -> Kernel:
-    """The gradient of GELU, with the sums that are the gradient of the bias before it."""
+    """The gradient of GELU, with the column sums for the preceding bias."""
     dy, x = of.tokens(of.model.ffn), of.tokens(of.model.ffn)
     return Kernel(
         "gradient of GELU",
@@ -114,7 +113,7 @@ def add_norm(of: Sizes) -> Kernel:
 
 
 def add_norm_gradient(of: Sizes) -> Kernel:
-    """The gradients of that norm, from a gradient in two parts."""
+    """The gradients of `add_norm`, from a gradient in two parts."""
     width, dtype = of.model.width, of.dtype
     dy, dy2, x, added = (of.tokens(width) for _ in range(4))
     added_bias, weight, bias = torch.randn(3, width, device=of.device)
@@ -143,7 +142,7 @@ def add_norm_gradient(of: Sizes) -> Kernel:
 
 
 def attention_gradient(of: Sizes) -> Kernel:
-    """The gradient of attention with respect to queries, keys and values side by side, with its sums."""
+    """The attention gradient for concatenated queries, keys and values, with its column sums."""
     heads, width = of.model.heads, of.model.width
     joint, dy = of.drawn(of.sequences, of.length, 3 * width), of.drawn(of.sequences, of.length, width)
     attended = attention_of(joint.requires_grad_(), heads)
@@ -158,7 +157,7 @@ def attention_gradient(of: Sizes) -> Kernel:
 
 
 def joined(of: Sizes) -> Kernel:
-    """Joins the three gradients that torch's own kernel for attention returns, which longer sequences take."""
+    """The concatenation of the three gradients of torch's attention kernel, for longer sequences."""
     query, key, value = parts = tuple(of.tokens(of.model.width) for _ in range(3))
     return Kernel(
         "three gradients side by side",
@@ -188,7 +187,7 @@ def cross_entropy(of: Sizes) -> Kernel:
 
 
 def cross_entropy_gradient(of: Sizes) -> Kernel:
-    """The gradient of those losses, which ours writes over the logits."""
+    """The gradient of `cross_entropy`, which ours writes over the logits."""
     vocabulary, dtype, (logits, labels) = of.model.vocabulary, of.dtype, _predictions(of)
     _, normalisers = ours.cross_entropy(logits, labels, vocabulary, IGNORED)
     factor = torch.full((), 0.5, device=of.device)
@@ -221,31 +220,30 @@ KERNELS: tuple[Callable[[Sizes], Kernel], ...] = (
     cross_entropy,
     cross_entropy_gradient,
 )
-"""The kernels of study.model.gpu_kernels, in the order of the table."""
+"""The kernels of study.model.gpu_kernels, in table order."""
 
 
 def kernels(of: Sizes) -> Iterator[Kernel]:
-    """The kernels that training uses at these sizes, each made when it is needed."""
+    """Yield the kernels that training uses at these sizes."""
     taken = ours.holds_attention(torch.empty(of.sequences, of.length, of.model.width, device=of.device), of.model.heads)
     return (make(of) for make in KERNELS if taken or make is not attention_gradient)
 
 
 def _with_sums(gradient: Tensor) -> Tensors:
-    """A gradient with the sums of its columns."""
     return gradient, gradient.flatten(0, -2).sum(0, dtype=torch.float32)
 
 
 def _predictions(of: Sizes) -> tuple[Tensor, Tensor]:
-    """Random logits at masked positions, padded as in fused_cross_entropy, and labels."""
+    """Return random logits at masked positions, padded as in fused_cross_entropy, and labels."""
     logits = of.drawn(of.sequences * masked_positions(of.length, MASKING_RATE), aligned_outputs(of.model.vocabulary))
     return logits, torch.randint(of.model.vocabulary, (len(logits),), device=of.device)
 
 
 def measured(kernel: Kernel, bytes_per_second: float) -> dict[str, Any]:
-    """A kernel's row: its time, its share of the memory's rate, and plain torch's time over its own.
+    """Return a kernel's row: its time, share of bandwidth, and plain torch's time over its own.
 
-    Both sides take turns, and the ratio is the median over the rounds. `divisions` are the seconds of other divisions of its
-    work, None if the GPU has too few resources for one.
+    The ratio is the median over alternating rounds. `divisions` are the seconds of other divisions, None if the GPU lacks
+    resources.
     """
     plain = torch.compile(kernel.plain) if kernel.compiled else kernel.plain
     times = [(_seconds(kernel.run), _seconds(plain)) for _ in range(ROUNDS)]
@@ -273,19 +271,19 @@ def _seconds_divided(kernel: Kernel, division: Division) -> float | None:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """The median time of a call on the GPU with empty caches."""
+    """Return the median seconds of a GPU call with empty caches."""
     milliseconds: float = do_bench(call, return_mode="median")
     return milliseconds / 1000
 
 
 def bandwidth() -> float:
-    """Bytes a second that a large copy reads and writes."""
+    """Return the bytes per second that a large copy moves."""
     source = torch.ones(COPIED, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return 2 * COPIED / _seconds(lambda: target.copy_(source))
 
 
 def kernel_rows() -> list[dict[str, Any]]:
-    """The rows of all kernels at the sizes of BERT-Base and 256 x 128 tokens in bf16."""
+    """Return the rows of all kernels for BERT-Base at 256 x 128 tokens in bf16."""
     rate, sizes = bandwidth(), Sizes(named("bert-base"), 256, 128, torch.bfloat16, "cuda")
     return [measured(kernel, rate) for kernel in kernels(sizes)]

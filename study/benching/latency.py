@@ -1,4 +1,4 @@
-"""Inference latency, measured: the forward passes of many encoders, timed side by side."""
+"""Inference latency: forward passes of many encoders, timed side by side."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WARM_UP_CALLS, WARM_UP_SECONDS = 3, 1.0
-"""Forward passes before the first that counts, and the seconds after which no more are made."""
+"""The most warm-up passes, and the seconds that end the warm-up."""
 
 FEWEST, MOST = 5, 200
-"""How often each case is timed."""
+"""The fewest and most timings of a case."""
 
 DISTURBED = 0.5
-"""How far, as a share, a median may exceed the fastest call on an idle machine."""
+"""The share by which a median may exceed the fastest call on an idle machine."""
 
 Progress = Callable[[float], None]
-"""Takes the share of the work that is done."""
+"""Takes the finished share of the work."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How latency is measured: device, precision, CPU threads, and about how many seconds each case is timed for."""
+    """Device, precision, CPU threads, and approximate seconds of timing per case."""
 
     device: Device = "cpu"
     precision: Precision = "fp32"
@@ -48,7 +48,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class LatencyCase:
-    """One encoder at one batch and sequence length."""
+    """An encoder at one batch size and sequence length."""
 
     model: str
     architecture: Architecture
@@ -58,7 +58,7 @@ class LatencyCase:
 
 @dataclass(frozen=True)
 class LatencyOptions:
-    """What the command line requests: encoders, batches and lengths as it writes them, and how each is timed."""
+    """The command-line options: encoders, batches and lengths as text, and the timing."""
 
     models: str
     shapes: str
@@ -72,13 +72,13 @@ class LatencyOptions:
     seconds: float
 
     def cases(self) -> list[LatencyCase]:
-        """What is measured; raises InputError for options that do not fit."""
+        """Return the cases; raises InputError for inconsistent options."""
         models = measured_models(self.shapes, self.models, self.vocabulary, self.positions)
         batches = read_whole_numbers("--batch", self.batch)
         return latency_cases(models, batches, read_whole_numbers("--sequence-length", self.sequence_length))
 
     def timing(self) -> Timing:
-        """How it is measured; raises InputError if CUDA is requested and missing."""
+        """Return the timing; raises InputError if CUDA is requested but missing."""
         import torch
 
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -87,9 +87,9 @@ class LatencyOptions:
 
 
 def measure_into(out: Path, options: LatencyOptions, progress: Progress) -> tuple[pd.DataFrame, Path]:
-    """Measure, and add the rows to the table under `out`; returns the rows and the table's path.
+    """Measure and add the rows to the table under `out`; returns rows and path.
 
-    Raises InputError for bad options before anything is measured.
+    Raises InputError for bad options before measuring.
     """
     cases, timing = options.cases(), options.timing()
     environment = hardware_environment(options.device)
@@ -99,9 +99,9 @@ def measure_into(out: Path, options: LatencyOptions, progress: Progress) -> tupl
 
 
 def latency_cases(models: Mapping[str, Architecture], batches: tuple[int, ...], lengths: tuple[int, ...]) -> list[LatencyCase]:
-    """Every model at every batch and length; raises InputError if a length exceeds the positions of a model."""
+    """Return all combinations; raises InputError if a length exceeds a model's positions."""
     problems = [
-        Problem("--sequence-length", f"{length} exceeds the {a.positions} positions of {model}; leave one of them out")
+        Problem("--sequence-length", f"{length} exceeds the {a.positions} positions of {model}; remove one of them")
         for model, a in models.items()
         for length in lengths
         if length > a.positions
@@ -112,12 +112,11 @@ def latency_cases(models: Mapping[str, Architecture], batches: tuple[int, ...], 
 
 
 def measure(cases: list[LatencyCase], timing: Timing, progress: Progress = lambda _: None) -> pd.DataFrame:
-    """Time the forward pass of each encoder (hidden states of every token, no head, no padding), one row a case.
+    """Time each encoder's forward pass (hidden states of every token, no head, no padding), one row per case.
 
-    Weights and tokens are random; bf16 casts the whole encoder. After the warm-up each case is timed n times, as often as fits
-    into `timing.seconds` but between 5 and 200 times. The cases take turns, so that a machine that drifts slows them all alike.
-    Seconds a call, for the whole batch: `median_seconds`, `p95_seconds` (the longest if n < 20), and `fastest_seconds`, which
-    other programs disturb least.
+    Weights and tokens are random; bf16 casts the whole encoder. After a warm-up each case is timed n times, 5 to 200, to fill
+    `timing.seconds`. Cases alternate, so drift slows all equally. Seconds per call (whole batch): `median_seconds`,
+    `p95_seconds` (the longest if n < 20), and `fastest_seconds`, which other programs disturb least.
     """
     import pandas as pd
     import torch
@@ -126,14 +125,14 @@ def measure(cases: list[LatencyCase], timing: Timing, progress: Progress = lambd
     torch.set_num_threads(timing.threads)
     try:
         with torch.inference_mode():
-            times = _timed_in_turns(_calls(cases, timing), timing.seconds, progress)
+            times = _timed_in_rounds(_calls(cases, timing), timing.seconds, progress)
     finally:
         torch.set_num_threads(threads_before)
     return pd.DataFrame([_row(case, timing, seconds) for case, seconds in zip(cases, times, strict=True)])
 
 
 def _calls(cases: list[LatencyCase], timing: Timing) -> list[Callable[[], object]]:
-    """For each case a function that runs its forward pass to the end; cases of one architecture share its encoder."""
+    """Return a synchronous forward pass per case; cases of one architecture share an encoder."""
     import torch
 
     from study.model.encoder import Encoder
@@ -157,24 +156,24 @@ def _calls(cases: list[LatencyCase], timing: Timing) -> list[Callable[[], object
     return [call_of(case) for case in cases]
 
 
-def _timed_in_turns(calls: list[Callable[[], object]], seconds: float, progress: Progress) -> list[list[float]]:
-    """Seconds of each call, each timed n times: in n of the rounds, evenly spread from the first to the last."""
+def _timed_in_rounds(calls: list[Callable[[], object]], seconds: float, progress: Progress) -> list[list[float]]:
+    """Time each call n times, in n evenly spread rounds."""
     expected = [_warmed_up(call) for call in calls]
     counts = [min(MOST, max(FEWEST, math.ceil(seconds / one))) for one in expected]
     rounds, whole = max(counts), sum(n * one for n, one in zip(counts, expected, strict=True))
     times: list[list[float]] = [[] for _ in calls]
-    spent = 0.0
-    for turn in range(rounds):
+    done = 0.0
+    for number in range(rounds):
         for index, call in enumerate(calls):
-            if len(times[index]) * rounds <= turn * counts[index]:
+            if len(times[index]) * rounds <= number * counts[index]:
                 times[index].append(_timed(call))
-                spent += expected[index]
-                progress(spent / whole)
+                done += expected[index]
+                progress(done / whole)
     return times
 
 
 def _warmed_up(call: Callable[[], object]) -> float:
-    """About how many seconds a call takes, from a few that do not count; a device may load its kernels in the first."""
+    """Warm up and estimate the seconds of a call, without the first, which may load kernels."""
     times = [_timed(call), _timed(call)]
     while len(times) < WARM_UP_CALLS and sum(times[1:]) < WARM_UP_SECONDS:
         times.append(_timed(call))
@@ -188,7 +187,6 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _row(case: LatencyCase, timing: Timing, seconds: list[float]) -> dict[str, Any]:
-    """One row of the table: the architecture, the case, how it was timed, and the times."""
     a, ordered = case.architecture, sorted(seconds)
     return {
         "model": case.model,
@@ -208,7 +206,7 @@ def _row(case: LatencyCase, timing: Timing, seconds: list[float]) -> dict[str, A
 
 
 def hardware_environment(device: Device) -> dict[str, Any]:
-    """What the latencies of a table hold for: processor or GPU, its instruction set, and versions."""
+    """Return the conditions of a latency table: processor or GPU, instruction set, and versions."""
     from study.training.execution import Execution, environment
 
     here = environment(Execution(device, kernels="eager"), "fp32").model_dump()
@@ -216,9 +214,9 @@ def hardware_environment(device: Device) -> dict[str, Any]:
 
 
 def measured_models(shapes: str, names: str, vocabulary: int, positions: int) -> dict[str, Architecture]:
-    """The architectures of `--shapes 2x128,4x256` (depth x width) and `--models bert-tiny,…`, each once.
+    """Return the distinct architectures of `--shapes 2x128,4x256` (depth x width) and `--models bert-tiny,…`.
 
-    Raises InputError with every name and shape that is wrong.
+    Raises InputError with every bad name and shape.
     """
     from study.counting.named_models import architecture_of
 
@@ -251,7 +249,7 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int) ->
 
 
 def disturbance(rows: pd.DataFrame) -> str | None:
-    """A warning if most medians exceed the fastest call by half or more: the machine was not idle."""
+    """Return a warning if most medians exceed the fastest call by more than half: the machine was busy."""
     slowed = rows["median_seconds"] / rows["fastest_seconds"]
     if (slowed > 1 + DISTURBED).mean() < 0.5:
         return None
@@ -262,7 +260,7 @@ def disturbance(rows: pd.DataFrame) -> str | None:
 
 
 def latency_summary(rows: pd.DataFrame) -> Table:
-    """The rows as a table for a terminal."""
+    """Format the rows for a terminal."""
     from rich.table import Table
 
     first = rows.iloc[0]

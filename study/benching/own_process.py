@@ -1,4 +1,4 @@
-"""Measurements that need a fresh process: nothing of the command's own memory, threads or caches is in them."""
+"""Measurements in a fresh process, without the command's memory, threads or caches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 def in_own_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function in a new process whose output is discarded; its result and its exceptions come back."""
+    """Call a function in a new process without output; returns its result or raises its exception."""
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         spawn: Any = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawn, initializer=log_into, initargs=(Path(folder) / "log",)) as pool:
@@ -27,7 +27,7 @@ def in_own_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
 
 @contextmanager
 def failures_reported(what: str, report: Report) -> Iterator[None]:
-    """Report an exception of the block as a row that says what failed and why, so that later sections are still measured."""
+    """Report an exception of the block as a failure row and continue."""
     try:
         yield
     except Exception as error:

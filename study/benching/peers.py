@@ -1,4 +1,4 @@
-"""The usual peer: transformers' BertForMaskedLM, in a plain loop and under transformers' Trainer as run_mlm uses it."""
+"""The usual peer: transformers' BertForMaskedLM in a plain loop, and under Trainer as in run_mlm."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from study.model.autocast import autocast
 from study.model.optimization import adamw
 
 LOOP_BATCHES = 8
-"""Batches that the plain loop repeats; they are masked beforehand, at no cost to it."""
+"""Pre-masked batches that the plain loop repeats."""
 
 EVALUATION_SEQUENCES = 64
-"""Sequences of a batch of validation."""
+"""Sequences per validation batch."""
 
 
 def bert_config(architecture: Architecture, dropout: float = 0.1, positions: int = 512) -> Any:
-    """BertConfig of an architecture's sizes."""
+    """Return a BertConfig with an architecture's sizes."""
     return BertConfig(
         vocab_size=architecture.vocabulary,
         hidden_size=architecture.width,
@@ -61,12 +61,12 @@ def bert_config(architecture: Architecture, dropout: float = 0.1, positions: int
 
 
 def model_of(case: Case) -> Any:
-    """BertForMaskedLM of the case's sizes, with its default attention (SDPA)."""
+    """Return the case's BertForMaskedLM with its default attention (SDPA)."""
     return BertForMaskedLM(bert_config(case.architecture, case.dropout, case.architecture.positions))
 
 
 def dataset_of(tokens: NDArray[np.int64], special: Sequence[int] = ()) -> Any:
-    """Packed sequences as a Dataset with the columns that run_mlm gives its model."""
+    """Return packed sequences as a Dataset with run_mlm's columns."""
     zeros, ones = np.zeros_like(tokens), np.ones_like(tokens)
     columns = {"input_ids": tokens, "token_type_ids": zeros, "attention_mask": ones}
     columns["special_tokens_mask"] = np.isin(tokens, special).astype(tokens.dtype)
@@ -74,14 +74,13 @@ def dataset_of(tokens: NDArray[np.int64], special: Sequence[int] = ()) -> Any:
 
 
 def collator_of(tokenizer: Tokenizer) -> Any:
-    """The collator of run_mlm: it masks 15% of the tokens and labels all others -100."""
+    """Return run_mlm's collator, which masks 15% of the tokens and labels all others -100."""
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     return DataCollatorForLanguageModeling(tokenizer=fast, mlm_probability=MASKING_RATE)
 
 
 def _drawn(case: Case, folder: Path) -> tuple[Any, Any]:
-    """The drawn sequences that our side trains on as a Dataset, and their collator."""
     folder.mkdir()
     vocabulary = case.architecture.vocabulary
     split = drawn_data(folder, vocabulary, case.sequence_length).split("train")
@@ -89,13 +88,12 @@ def _drawn(case: Case, folder: Path) -> tuple[Any, Any]:
 
 
 def _drawn_tokenizer(vocabulary: int) -> Tokenizer:
-    """BERT's tokeniser with so many pieces, the special ones first."""
     words = (f"w{number}" for number in range(vocabulary - len(SPECIAL_PIECES)))
     return bert_tokenizer({piece: number for number, piece in enumerate([*SPECIAL_PIECES, *words])})
 
 
 def loop(case: Case, folder: Path, channel: Connection) -> None:
-    """Train in a plain loop: masked batches at hand, autocast, fused AdamW with our recipe's constants, clipped gradients."""
+    """Train in a plain loop: pre-masked batches, autocast, fused AdamW with our recipe's constants, clipping."""
     torch.set_num_threads(case.threads)
     gate = gate_of(channel, case.device)
     dataset, collate = _drawn(case, folder / "loop")
@@ -119,18 +117,15 @@ def loop(case: Case, folder: Path, channel: Connection) -> None:
 
 
 class _GateCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Passes the gate after every optimiser step."""
-
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Count the step."""
         self.gate.step()
 
 
 def trainer(case: Case, folder: Path, channel: Connection, compiled: bool = False) -> None:
-    """Train by the Trainer of transformers with the collator of run_mlm and its dense head; `compiled` adds torch_compile."""
+    """Train with transformers' Trainer, run_mlm's collator and dense head; `compiled` adds torch_compile."""
     torch.set_num_threads(case.threads)
     gate = gate_of(channel, case.device)
     name = "trainer_compiled" if compiled else "trainer"
@@ -154,12 +149,12 @@ def trainer(case: Case, folder: Path, channel: Connection, compiled: bool = Fals
 
 
 def trainer_compiled(case: Case, folder: Path, channel: Connection) -> None:
-    """Train by the Trainer with torch_compile."""
+    """Train with torch_compile."""
     trainer(case, folder, channel, compiled=True)
 
 
 def run_mlm(case: Case, prepared: PreparedData, steps: int, rate: float, seed: int) -> Curve:
-    """Train BertForMaskedLM of the case by Trainer, whose defaults stay but for rate, batch, steps, precision and seed."""
+    """Train BertForMaskedLM with Trainer's defaults except rate, batch, steps, precision and seed."""
     use_one_gpu()
     torch.set_num_threads(case.threads)
     torch.manual_seed(seed)
@@ -192,7 +187,7 @@ def run_mlm(case: Case, prepared: PreparedData, steps: int, rate: float, seed: i
 
 
 class _EvaluationCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Validates every so many steps and at the end, and records the seconds of training before each."""
+    """Validates every `every` steps and at the end, and records the training seconds."""
 
     def __init__(self, case: Case, validate: Callable[[], float], every: int) -> None:
         self.case, self.validate, self.every = case, validate, every
@@ -200,11 +195,9 @@ class _EvaluationCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._watch = TrainingClock()
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Start the clock."""
         self._watch.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Validate where it is due."""
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             if self.case.device == "cuda":
                 torch.cuda.synchronize()
@@ -215,7 +208,7 @@ class _EvaluationCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
 @torch.no_grad()
 def validation_loss(model: Any, case: Case, prepared: PreparedData) -> float:
-    """The loss on the sequences and masks that our runs validate on: sum of nats over masked tokens ÷ their number."""
+    """Return the loss on our runs' validation sequences and masks: nats over masked tokens ÷ their number."""
     model.eval()
     nats, count = 0.0, 0
     for masked in _batches(case, prepared):
@@ -231,7 +224,6 @@ def validation_loss(model: Any, case: Case, prepared: PreparedData) -> float:
 
 
 def _batches(case: Case, prepared: PreparedData) -> Iterator[MaskedBatch]:
-    """The masked validation set that our runs have."""
     masked = PackedBatches(case.config(), prepared).validation
     parts = (torch.split(each, EVALUATION_SEQUENCES) for each in masked)
     return (MaskedBatch(*batch) for batch in zip(*parts, strict=True))

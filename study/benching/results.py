@@ -1,4 +1,4 @@
-"""What is kept of a benchmark: its rows, in one JSON file for each machine, with tables in Markdown beside it."""
+"""Saved benchmark rows: one JSON file per machine, with Markdown tables beside it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from study.counting.latency_table import hardware_name
 from study.counting.memory import Device
 
 FORMAT = 1
-"""Raised when the form of the JSON changes; a file of another form is replaced."""
+"""Raise it when the JSON format changes; files of other formats are replaced."""
 
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "accelerate", "tokenizers", "numpy", "scaling-study")
-"""The packages whose versions are kept."""
+"""The packages whose versions are saved."""
 
 Report = Callable[[Row], None]
 """Takes each row as soon as it is measured."""
@@ -29,7 +29,7 @@ Report = Callable[[Row], None]
 def measurement(
     what: str, value: float, unit: str, *, at_most: float | None = None, at_least: float | None = None, sentence: str = ""
 ) -> dict[str, Any]:
-    """A row of one value: what it is, its unit, and whether it meets its target if there is one."""
+    """Return a row of one value, and whether it meets its target, if any."""
     met = None
     if at_most is not None:
         met = value <= at_most
@@ -40,12 +40,12 @@ def measurement(
 
 
 def failure(what: str, error: str) -> dict[str, Any]:
-    """The row of something that could not be measured."""
+    """Return the row of a failed measurement."""
     return {"what": what, "value": None, "unit": "", "at_most": None, "at_least": None, "met": None, "error": error}
 
 
 def environment(device: Device, threads: int) -> dict[str, Any]:
-    """The hardware, threads and versions that the rows of a section hold for."""
+    """Return the hardware, threads and versions of a section's rows."""
     import torch
 
     from study.training.execution import processor
@@ -69,7 +69,7 @@ def _version(package: str) -> str | None:
 
 
 class Results:
-    """The results of one machine by section: a section that is measured again is replaced, the others stay."""
+    """A machine's results by section; measuring a section again replaces it."""
 
     def __init__(self, folder: Path, device: Device, threads: int) -> None:
         self.environment = environment(device, threads)
@@ -77,7 +77,7 @@ class Results:
         self.sections: dict[str, Any] = read_sections(self.file) if is_there(self.file) else {}
 
     def put(self, section: str, rows: Sequence[Row], busy: Sequence[float | None] = ()) -> None:
-        """Write a section's rows; `busy` is the share of the processors that other programs used before and after."""
+        """Write a section's rows; `busy` is other programs' share of the processors before and after."""
         self.sections[section] = {"environment": self.environment | {"busy": [*busy]}, "rows": [*rows]}
         content = {"format": FORMAT, "hardware": self.file.stem, "sections": self.sections}
         write_atomically(self.file, json.dumps(content, indent=1).encode() + b"\n")
@@ -85,7 +85,7 @@ class Results:
 
 
 def read_sections(file: Path) -> dict[str, Any]:
-    """The sections of a results file, none if it has another form; raises InputError if it is not a results file."""
+    """Read the sections of a results file, none if its format differs; raises InputError for other files."""
     try:
         content = json.loads(file.read_bytes())
         sections: dict[str, Any] = content["sections"] if content["format"] == FORMAT else {}

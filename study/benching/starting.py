@@ -1,4 +1,4 @@
-"""How soon things start: commands as whole processes, and runs of a sweep from submission to their first step."""
+"""Start times: commands as whole processes, and runs from submission to first step."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from study.running.run_proposer import RunJob
 from study.store.run_folder import RunFolder
 
 CALLS, RUNS, SWEPT = 7, 8, 100
-"""Calls of each command; runs that are started one after the other; runs of the sweep."""
+"""Calls per command, sequential runs, and runs of the sweep."""
 
 COMMANDS = ((("--help",), 0.3), (("params", "bert-base"), 0.5))
 """Commands and their targets in seconds."""
 
 START_SECONDS, RUN_SECONDS = 1.0, 0.3
-"""The targets of a start, and of a run of the sweep."""
+"""The targets for a start, and for a run of the sweep."""
 
 CODE = "import sys; from study.cli import main; sys.argv[0] = 'study'; main()"
 
 
 def measure_starting(report: Report) -> None:
-    """Time the commands, the start of a run, and a sweep of 100 runs of one step each."""
+    """Time the commands, a run's start, and a sweep of 100 one-step runs."""
     for arguments, limit in COMMANDS:
         seconds = median(_process_seconds(arguments) for _ in range(CALLS))
         report(measurement(f"study {' '.join(arguments)}, a whole process", seconds, "s", at_most=limit))
@@ -60,7 +60,7 @@ def _process_seconds(arguments: tuple[str, ...]) -> float:
 
 
 def write_sweep(folder: Path, seeds: int) -> Path:
-    """A sweep of runs of one step on a corpus of 600 drawn documents, both in `folder`."""
+    """Write a sweep of one-step runs and its corpus of 600 random documents into `folder`."""
     draw = random.Random(0)
     words = [a + b + c for a in "bdgklmnprst" for b in ("ab", "ek", "il", "om", "un") for c in "aei"]
     (folder / "corpus.txt").write_text("\n\n".join(" ".join(draw.choices(words, k=60)) for _ in range(600)))
@@ -84,7 +84,7 @@ def write_sweep(folder: Path, seeds: int) -> Path:
 
 
 def run_rows(folder: Path) -> list[dict[str, Any]]:
-    """Seconds from submission to the first step, and those that a run of one step adds to a sweep, with a new cache."""
+    """Time submission to first step, and a one-step run within a sweep, with a new cache."""
     os.environ["STUDY_CACHE"] = str(folder / "cache")
     spec, values = read_sweep(write_sweep(folder, SWEPT))
     first, *later = _starts(Plan(spec).first_runs[0], folder / "single")
@@ -100,7 +100,7 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _starts(config: RunConfig, folder: Path) -> list[float]:
-    """Seconds from submission to the first row of metrics, of runs one after the other."""
+    """Time sequential runs from submission to the first row of metrics."""
     run_id = config.fingerprint(prepare(config.data).fingerprint)
     executor, seconds = LocalExecutor([Slot("cpu", (0,), cores())]), []
     for number in range(RUNS):

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, by kind: operations on a CPU, kernels on a GPU, as torch's profiler sees them."""
+"""The time of a training step by kind of operation on a CPU or kernel on a GPU, from torch's profiler."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from study.counting.memory import Device
 
 PRODUCTS, ATTENTION, REST = "products", "attention", "norms, GELU and sums"
-"""The products of layers and head, attention with its own products, and everything of no other kind."""
+"""The products of layers and head, attention with its own products, and the rest."""
 
 BETWEEN: dict[Device, str] = {"cpu": "Python between the operations", "cuda": "the GPU idle between kernels"}
-"""What is left of a step without its operations or kernels."""
+"""The time of a step outside operations or kernels."""
 
 _OPERATIONS = {
     PRODUCTS: ("aten::mm", "aten::addmm", "_linear_pointwise"),
@@ -20,19 +20,19 @@ _OPERATIONS = {
 }
 
 _KERNELS = {
-    ATTENTION: ("flash", "fmha", "sdpa", "cudnn", "attention"),  # before the products, whose library flash's kernels name too
+    ATTENTION: ("flash", "fmha", "sdpa", "cudnn", "attention"),  # first, since flash's kernels also name the product library
     PRODUCTS: ("gemm", "nvjet", "cutlass", "splitk"),
     "the optimiser": ("adam", "multi_tensor_apply", "lpnorm"),
     "the loss over the logits": ("softmax", "nll_loss", "cross_entropy"),
     "the token table": ("embedding",),
     "the masks": ("topk", "sort", "distribution", "scatter_gather"),
 }
-"""Parts of the names of CUDA kernels: cuBLAS's, cuDNN's, flash attention's, torch's own, and Inductor's fused ones, which
-name the operations in them."""
+"""Parts of CUDA kernel names: cuBLAS, cuDNN, flash attention, torch, and Inductor's fused kernels, which name their
+operations."""
 
 
 def kind_of(name: str, shapes: Iterable[Sequence[int]], vocabulary: int) -> str:
-    """The kind of an operation, by its name or by its inputs: logits (…, V) or a token table (V, H)."""
+    """Classify an operation by name, or by inputs: logits (…, V) or a token table (V, H)."""
     if (kind := _named(name, _OPERATIONS)) != REST:
         return kind
     sizes = [tuple(shape) for shape in shapes if len(shape) > 1]
@@ -44,7 +44,7 @@ def kind_of(name: str, shapes: Iterable[Sequence[int]], vocabulary: int) -> str:
 
 
 def kernel_kind(name: str) -> str:
-    """The kind of a CUDA kernel, by its name."""
+    """Classify a CUDA kernel by name."""
     return _named(name, _KERNELS)
 
 
@@ -53,20 +53,20 @@ def _named(name: str, kinds: Mapping[str, Sequence[str]]) -> str:
 
 
 def shares_of(seconds: Mapping[str, float], step_seconds: float, device: Device) -> dict[str, float]:
-    """The share of each kind in a step, the largest first; the rest of the step is Python's, or the GPU is idle.
+    """Return each kind's share of a step, largest first; the rest is Python, or an idle GPU.
 
-    If the profiled steps took longer than the timed step, as on a busy machine, they are shares of the profiled ones.
+    If the profiled step took longer, as on a busy machine, shares are of the profiled step.
     """
     whole = max(step_seconds, sum(seconds.values()))
-    shares = {kind: spent / whole for kind, spent in seconds.items()}
+    shares = {kind: of_kind / whole for kind, of_kind in seconds.items()}
     shares[BETWEEN[device]] = 1 - sum(shares.values())
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def seconds_by_kind(profile: Any, device: Device, vocabulary: int, steps: int) -> dict[str, float]:
-    """Seconds a step by kind, from a torch profile of some steps with shapes.
+    """Return seconds per step by kind, from a torch profile with shapes.
 
-    Raises ValueError if no operation or kernel is recognised as a matrix product.
+    Raises ValueError if it shows no matrix product.
     """
     seconds: dict[str, float] = {}
     for kind, microseconds in _kernels(profile) if device == "cuda" else _operations(profile, vocabulary):
@@ -77,20 +77,19 @@ def seconds_by_kind(profile: Any, device: Device, vocabulary: int, steps: int) -
 
 
 def _operations(profile: Any, vocabulary: int) -> Iterator[tuple[str, float]]:
-    """The kind and the own microseconds of each operation on a CPU."""
     for event in profile.key_averages(group_by_input_shape=True):
         if event.key.startswith(("aten::", "mkldnn::")):
             yield kind_of(event.key, event.input_shapes, vocabulary), event.self_cpu_time_total
 
 
 def _kernels(profile: Any) -> Iterator[tuple[str, float]]:
-    """The kind and the microseconds of each CUDA kernel; copies and fills of memory are kernels too."""
+    """Yield kind and microseconds of each CUDA kernel, including memory copies and fills."""
     for event in profile.events():
         if event.device_type.name == "CUDA" and not event.is_user_annotation:
             yield kernel_kind(event.name), event.time_range.elapsed_us()
 
 
 def profile_sentence(shares: Mapping[str, float], rate: float) -> str:
-    """Where a step goes, and the share of their best rate that its products reach."""
+    """Describe a step's shares, and its products' share of their best rate."""
     first = f"products take {shares[PRODUCTS]:.0%} of a step, at {rate:.0%} of their best rate"
     return ", ".join([first, *(f"{kind} {share:.0%}" for kind, share in shares.items() if kind != PRODUCTS)])

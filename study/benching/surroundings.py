@@ -1,4 +1,4 @@
-"""What a run spends beside its steps: Lightning and logging, checkpoints, and tokenising before it."""
+"""A run's overhead beside its steps: Lightning, logging, checkpoints, and tokenising."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
 """A model whose step of 14 x 128 tokens takes 20 to 40 ms on two idle cores."""
 
 STEP_SECONDS = 0.025
-"""The step that Lightning's time is a share of, however long a step is here."""
+"""The reference step for Lightning's share, however long a step is here."""
 
 OVERHEAD_SHARE, TOKENS_PER_SECOND = 0.03, 1.5e6
-"""The targets: of a step, and of tokenising."""
+"""The targets for overhead per step, and for tokenising."""
 
-TURN_SECONDS, TURNS, BLOCK = 0.1, 30, 15
-"""Turns of the two loops that are compared: short, so that other programs disturb both alike; turns a round, and the turns that
-are summed before they are compared, so many that each block logs rows."""
+SHORT_ROUND_SECONDS, SHORT_ROUNDS, BLOCK = 0.1, 30, 15
+"""The rounds of the two compared loops: their seconds, short so other programs disturb both equally; their number per round
+of the command; and their number per compared block, enough that each block logs rows."""
 
 CHECKPOINT_SECONDS, REPEATS = 60.0, 5
-"""How often a run saves, and how often a checkpoint is timed."""
+"""Seconds between a run's checkpoints, and timings of a checkpoint."""
 
 CHARACTERS = 8_000_000
-"""How much text is tokenised."""
+"""Characters to tokenise."""
 
 
 def measure_overhead(threads: int, rounds: int, report: Report) -> None:
-    """Compare our training path with the same computation in a bare loop, and time the checkpoint of each minute."""
+    """Compare our training path with a bare loop, and time the checkpoints."""
     start_forkserver()
     case = Case(SMALL, "fp32", 14, 128, "cpu", threads)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
@@ -51,7 +51,7 @@ def measure_overhead(threads: int, rounds: int, report: Report) -> None:
             for name in ("ours", "bare"):
                 comparison.start(name)
                 comparison.warm_up(name)
-            comparison.measure(TURNS * rounds, TURN_SECONDS)
+            comparison.measure(SHORT_ROUNDS * rounds, SHORT_ROUND_SECONDS)
         share = checkpoint_seconds(case.architecture, Path(folder)) / CHECKPOINT_SECONDS
     if errors := comparison.rounds.errors:
         report(failure("what surrounds a step", str(errors)))
@@ -60,7 +60,7 @@ def measure_overhead(threads: int, rounds: int, report: Report) -> None:
     blocks = [slice(begin, begin + BLOCK) for begin in range(0, len(ours), BLOCK)]
     extras = [(_step_seconds(ours[block]) - _step_seconds(bare[block])) / STEP_SECONDS for block in blocks]
     extra, (low, high) = median(extras), median_interval(extras)
-    interval = f"95% interval of the median {low:.1%} to {high:.1%}, of {len(extras)} blocks of {BLOCK} turns"
+    interval = f"95% interval of the median {low:.1%} to {high:.1%}, of {len(extras)} blocks of {BLOCK} short rounds"
     mirror = "W&B takes no time of a step: a separate process mirrors what runs write."
     report(measurement("a step of ours", median(time.step_seconds for time in ours), "s"))
     what = "Lightning and logging, of a step of 25 ms"
@@ -70,13 +70,12 @@ def measure_overhead(threads: int, rounds: int, report: Report) -> None:
     report(measurement(what, extra + share, "share", at_most=OVERHEAD_SHARE, sentence=mirror))
 
 
-def _step_seconds(turns: Sequence[RoundTime]) -> float:
-    """Seconds a step over some turns."""
-    return sum(turn.seconds for turn in turns) / sum(turn.steps for turn in turns)
+def _step_seconds(times: Sequence[RoundTime]) -> float:
+    return sum(time.seconds for time in times) / sum(time.steps for time in times)
 
 
 def checkpoint_seconds(architecture: Architecture, folder: Path) -> float:
-    """Seconds of a durable checkpoint of weights and optimiser: written, fsynced, hashed and renamed."""
+    """Time a durable checkpoint of weights and optimiser: written, fsynced, hashed and renamed."""
     names = ("weights", "first moments", "second moments")
     tensors = {name: torch.randn(parameters(architecture).parameters) for name in names}
     saver, seconds = DurableCheckpointIO(), []
@@ -88,7 +87,7 @@ def checkpoint_seconds(architecture: Architecture, folder: Path) -> float:
 
 
 def measure_tokenising(report: Report) -> None:
-    """Report the tokens a second of tokenising text."""
+    """Report the tokenising speed in tokens per second."""
     texts = list(first_characters((document.text for document in read_corpus(DataConfig())), CHARACTERS))
     tokenizer = train_tokenizer(texts, 8192)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:

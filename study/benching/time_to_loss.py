@@ -1,10 +1,9 @@
-"""Time to a loss: how many tokens and seconds our training needs to reach the loss of transformers' run_mlm.
+"""The tokens and seconds that our training needs to reach the loss of transformers' run_mlm.
 
-Their side is what its users run: BertConfig of the shape, Trainer with its defaults, DataCollatorForLanguageModeling, the
-best of three learning rates, one linear schedule over the token budget. Ours trains at increasing budgets, each with its own
-complete schedule, until its loss is as low. Text, tokeniser, batch, precision, validation sequences and their masks are the
-same, and so is dropout: 0 unless another is requested, which serves them better than BertConfig's 0.1. Seconds are those of
-training, from its first step to its last, without validation.
+Their side is the usual setup: BertConfig of the shape, Trainer's defaults, DataCollatorForLanguageModeling, the best of three
+learning rates, one linear schedule over the token budget. Ours trains at increasing budgets, each with a complete schedule,
+until it reaches that loss. Both share text, tokeniser, batch, precision, validation sequences and masks, and dropout: 0 by
+default, which serves them better than BertConfig's 0.1. Seconds cover training from first to last step, without validation.
 """
 
 from __future__ import annotations
@@ -32,33 +31,33 @@ VARIANTS = {
     "modern": PRESETS["modern"],
     "modern recipe, BERT's architecture": {"recipe": PRESETS["modern"]["recipe"]},
 }
-"""What is raced against run_mlm; the second shows which part of the gain is the recipe's."""
+"""Our variants; the second shows the recipe's part of the gain."""
 
 RACED_SHAPES, RACED_VOCABULARY = "2x128,4x256", 8192
-"""What is raced if the command line names nothing else."""
+"""The default cases."""
 
 THEIR_RATES = (1e-3, 2e-3, 4e-3)
 """The learning rates of run_mlm; the first seed tries all, the others use the best."""
 
 SMALLEST_BUDGET, GROWTH = 1 / 64, math.sqrt(2)
-"""Our smallest budget, as a share of theirs, and the ratio of each budget to the one before."""
+"""Our smallest budget as a share of theirs, and the ratio of successive budgets."""
 
 
 def data_of(case: Case) -> DataConfig:
-    """The deduplicated docstrings at the case's vocabulary and sequence length."""
+    """Return the deduplicated docstrings at the case's vocabulary and sequence length."""
     tokenizer = {"vocabulary": case.architecture.vocabulary}
     return DataConfig.parse({"dedupe": True, "tokenizer": tokenizer, "sequence_length": case.sequence_length})
 
 
 def run_of(case: Case, data: DataConfig, variant: str, steps: int, seed: int) -> RunConfig:
-    """The configuration of one of our runs."""
+    """Return the configuration of one of our runs."""
     values = case.config(steps).to_dict() | {"data": data.model_dump(), "seed": seed}
     values["recipe"].pop("warmup_fraction")
     return RunConfig.parse(deep_merge(values, VARIANTS[variant]))
 
 
 def train_ours(config: RunConfig, case: Case) -> Curve:
-    """Train a run as `study launch` does, and return its curve."""
+    """Train as `study launch` does."""
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         execution = Execution(case.device, threads=case.threads, validations=EVALUATIONS, checkpoint_seconds=math.inf)
         recorder = CurveRecorder()
@@ -67,20 +66,20 @@ def train_ours(config: RunConfig, case: Case) -> Curve:
 
 
 def train_theirs(case: Case, data: DataConfig, steps: int, rate: float, seed: int) -> Curve:
-    """Train by transformers' Trainer, and return the curve."""
+    """Train with transformers' Trainer."""
     from study.benching.peers import run_mlm  # transformers is installed for benchmarks only
 
     return run_mlm(case, prepare(data), steps, rate, seed)
 
 
 def budgets(steps: int) -> Iterator[int]:
-    """Our budgets in steps, from the smallest to theirs."""
+    """Yield our budgets in steps, from the smallest to theirs."""
     growths = round(math.log(1 / SMALLEST_BUDGET, GROWTH))
     yield from sorted({max(1, round(steps * GROWTH**-power)) for power in range(growths + 1)})
 
 
 def race(case: Case, data: DataConfig, variant: str, steps: int, loss: float, seed: int) -> list[Curve]:
-    """Our curves at increasing budgets, up to the first that ends at or below a loss."""
+    """Train at increasing budgets until one ends at or below `loss`; return the curves."""
     curves: list[Curve] = []
     for budget in budgets(steps):
         curves.append(in_own_process(train_ours, run_of(case, data, variant, budget, seed), case))
@@ -90,7 +89,7 @@ def race(case: Case, data: DataConfig, variant: str, steps: int, loss: float, se
 
 
 def time_to_loss_row(case: Case, variant: str, seed: int, theirs: tuple[float, Curve], ours: list[Curve]) -> Row:
-    """One row; what ours needed is None if no budget up to theirs reaches their loss."""
+    """Return a row; our tokens and seconds are None if no budget reaches their loss."""
     rate, their_curve = theirs
     their_end, our_end = their_curve[-1], ours[-1][-1]
     reached = our_end.loss <= their_end.loss
@@ -121,7 +120,7 @@ def time_to_loss_row(case: Case, variant: str, seed: int, theirs: tuple[float, C
 
 
 def measure_time_to_loss(cases: list[Case], tokens: int, seeds: int, report: Report) -> None:
-    """Race every variant against run_mlm at every case and seed, each training in a process of its own."""
+    """Race every variant against run_mlm for every case and seed, each training in its own process."""
     for case in cases:
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
         rates: tuple[float, ...] = THEIR_RATES

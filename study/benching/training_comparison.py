@@ -1,4 +1,4 @@
-"""Training speed side by side: the contenders of a case take turns over several rounds, each in its own process."""
+"""Training speed: the contenders of a case alternate over several rounds, each in its own process."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from study.benching.results import Report
 from study.benching.step_profile import PRODUCTS, profile_sentence, shares_of
 
 PEERS = ("loop", "trainer", "trainer_compiled")
-"""The contenders of study.benching.peers, in the order of the tables."""
+"""The contenders of study.benching.peers, in table order."""
 
 MUON, PROFILED = "muon", "profiled"
-"""Ours with Muon in place of AdamW, and ours under torch's profiler, which takes no turns."""
+"""Ours with Muon instead of AdamW, and ours under torch's profiler, which runs no rounds."""
 
 COMPILING = ("ours", MUON, "trainer_compiled", PROFILED)
-"""The contenders that build kernels on CUDA, which takes most of a start and little memory of the device."""
+"""The contenders that build kernels on CUDA, which takes most of a start and little device memory."""
 
 ROUND_SECONDS = 0.5
 """The shortest round; one step may take longer."""
 
 LEAD_IN = {"cpu": 1, "cuda": 3}
-"""Steps at the start of each round, with cold caches; they count only if each is as long as a round, where that is unseen."""
+"""Cold-cache steps at the start of each round; they count only if each is as long as a round."""
 
 WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
-"""The round that does not count; compiling, capturing and the allocator's growth end in it."""
+"""The uncounted first round, for compiling, capturing and the allocator's growth."""
 
 
 @dataclass
 class Rounds:
-    """The rounds of one case: times by contender, FLOP/s of each product, seconds to the first step, and failures.
+    """Times by contender, FLOP/s of each product, seconds to the first step, and failures of one case.
 
-    `profile` holds the seconds of a step of ours by kind of operation, if it was profiled.
+    `profile` is the seconds of our step by kind of operation, if profiled.
     """
 
     times: dict[str, list[RoundTime]] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Rounds:
 
 
 class TrainingComparison:
-    """The contenders of one case, each in its process. A `with` block stops them.
+    """The contenders of one case, each in its process; a `with` block stops them.
 
-    A contender that fails leaves, with the reason in `rounds.errors`.
+    A failed contender drops out, with the reason in `rounds.errors`.
     """
 
     def __init__(self, case: Case, folder: Path) -> None:
@@ -75,7 +75,7 @@ class TrainingComparison:
         self._contenders[name] = Contender(target, (self.case, self.folder), self.folder / f"{name}.log")
 
     def warm_up(self, name: str) -> None:
-        """Wait for a contender's first step, then give it the round that does not count, unless it is profiled."""
+        """Wait for a contender's first step, then run its uncounted round, unless it is profiled."""
 
         def warm(contender: Contender) -> Any:
             self.rounds.starts[name] = contender.ready()
@@ -84,7 +84,7 @@ class TrainingComparison:
         self._ask(name, warm)
 
     def measure(self, count: int, seconds: float = ROUND_SECONDS) -> None:
-        """Give every contender so many rounds, in turns; if one fails, all its rounds are dropped."""
+        """Run `count` rounds of every contender, alternating; drop all rounds of a failed one."""
         order = Order(seconds, lead_in=LEAD_IN[self.case.device])
         for _ in range(count):
             for name in [name for name in self._contenders if name != PROFILED]:
@@ -99,7 +99,7 @@ class TrainingComparison:
             self.rounds.matmul.clear()
 
     def profile(self) -> None:
-        """Profile a step of ours, if that contender was started, while all others wait."""
+        """Profile our step, if that contender runs, while all others wait."""
         if PROFILED in self._contenders:
             self.rounds.profile = self._ask(PROFILED, partial(Contender.round, order=Order(0.0)))
 
@@ -119,7 +119,7 @@ class TrainingComparison:
 
 
 def peers_of(case: Case) -> tuple[str, ...]:
-    """The peers of a case, none if its batch leaves no memory for them; a compiled Trainer at Tiny and Base on CUDA only."""
+    """Return a case's peers, none if its batch is too large; compiled Trainer only at Tiny and Base on CUDA."""
     if case.device == "cuda" and case.batch_tokens > PEERS_TOKENS:
         return ()
     compiled = case.device == "cuda" and case.model in ("bert-tiny", "bert-base") and case.sequence_length == 128
@@ -127,17 +127,17 @@ def peers_of(case: Case) -> tuple[str, ...]:
 
 
 def contenders_of(case: Case, profiled: bool) -> tuple[str, ...]:
-    """The contenders of a case; Muon on a CPU and at Base on a GPU, and the profile if requested and there are peers."""
+    """Return a case's contenders; Muon on a CPU and at Base on a GPU, the profile if requested and there are peers."""
     peers = peers_of(case)
     muon = case.device == "cpu" or (case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS)
     return ("ours", *([MUON] if muon else []), *peers, "matmul", *([PROFILED] if profiled and peers else []))
 
 
 def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None:
-    """Measure every case against its peers and report its row; failures stand in the row.
+    """Measure every case against its peers and report its row, failures included.
 
-    On CUDA the contenders that compile start together in a wave, which saves most of the time. The other peers start one by
-    one, so that the device holds only one of them during its first backward pass.
+    On CUDA a wave's compiling contenders start together to save time. Other peers start one by one, so the device holds only
+    one of them during its first backward pass.
     """
     start_forkserver()
     for _, grouped in groupby(cases, key=lambda case: case.wave):
@@ -155,7 +155,7 @@ def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None
 
 
 def warm_up(comparisons: Sequence[TrainingComparison], together: bool) -> None:
-    """Start and warm up all contenders, those that compile together if requested."""
+    """Start and warm up all contenders, compiling ones `together` if requested."""
     pairs = [(each, name) for each in comparisons for name in contenders_of(each.case, profiled=together)]
     early = [pair for pair in pairs if together and pair[1] in COMPILING]
     for comparison, name in early:
@@ -168,18 +168,18 @@ def warm_up(comparisons: Sequence[TrainingComparison], together: bool) -> None:
 
 
 def datasheet_rate(case: Case) -> float | None:
-    """The datasheet's dense FLOP/s of the case's device, None if unknown."""
+    """Return the datasheet's dense FLOP/s of the case's device, None if unknown."""
     from study.training.execution import Execution, peak_flops_per_second
 
     return peak_flops_per_second(Execution(case.device), case.dtype)
 
 
 def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, Any]:
-    """One row: medians over the rounds; ratios and shares are taken within each round, whose contenders ran side by side.
+    """Return a row: medians over rounds of values, and of ratios and shares within rounds.
 
-    `versus` is our tokens/s over a peer's, with the interval of the median (`median_interval`). `share_of_matmul_rate` is the
-    part of the best matrix-product rate that the products of our training use, `mfu` the part of the datasheet's dense rate
-    `peak`. `muon_step` is the time of a step with Muon over one with AdamW. `spread` is (slowest − fastest) / median.
+    `versus` is our tokens/s over a peer's, with the median's interval (`median_interval`). `share_of_matmul_rate` is our
+    products' share of the best matrix-product rate, `mfu` of the datasheet's dense rate `peak`. `muon_step` is the step time
+    with Muon over AdamW. `spread` is (slowest − fastest) / median.
     """
     speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
     best = [max(rates.values()) for rates in rounds.matmul]
@@ -225,16 +225,15 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
 
 
 def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """The ratios of values measured in the same round."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of a median by order statistics, whatever the distribution of independent values.
+    """Return the distribution-free 95% interval of a median of independent values, by order statistics.
 
-    It runs from the k-th smallest to the k-th largest of n values, with the largest k for which fewer than k of n lie on one
-    side of the median with a chance of at most 2.5% (binomial, 1/2). If there is no such k it is the range, which covers with
-    93.75% for five values and 75% for three. Source: David and Nagaraja, Order Statistics (2003), section 7.1.
+    It runs from the k-th smallest to the k-th largest of n values, with the largest k such that fewer than k of n lie on one
+    side of the median with probability at most 2.5% (binomial, 1/2). Without such a k it is the range, which covers 93.75% for
+    five values and 75% for three. Source: David and Nagaraja, Order Statistics (2003), section 7.1.
     """
     ordered = sorted(values)
     outside = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)

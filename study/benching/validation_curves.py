@@ -1,4 +1,4 @@
-"""Loss against seconds of training, validation left out of the seconds."""
+"""Loss against seconds of training, without validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 
 EVALUATIONS = 12
-"""How often each training is validated, for the curves."""
+"""Validations per training."""
 
 
 class LossPoint(NamedTuple):
@@ -25,24 +25,24 @@ Curve = list[LossPoint]
 
 
 class TrainingClock:
-    """Measures seconds of training; it stands still while it is paused."""
+    """A pausable clock of training seconds."""
 
     def __init__(self) -> None:
         self._seconds, self._since = 0.0, math.nan
 
     def start(self) -> None:
-        """Start or go on."""
+        """Start or resume."""
         self._since = perf_counter()
 
     def pause(self) -> float:
-        """Pause, and return the seconds so far."""
+        """Pause and return the seconds so far."""
         if not math.isnan(self._since):
             self._seconds, self._since = self._seconds + perf_counter() - self._since, math.nan
         return self._seconds
 
 
 class CurveRecorder(pl.Callback):
-    """Records each validation of a run with the seconds that were spent on training before it."""
+    """Records each validation of a run with the training seconds before it."""
 
     def __init__(self) -> None:
         self.curve: Curve = []
@@ -53,17 +53,17 @@ class CurveRecorder(pl.Callback):
         self._watch.start()
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Pause the clock, once the device has finished its steps."""
+        """Pause the clock once the device is done."""
         if module.device.type == "cuda":
             torch.cuda.synchronize()
         self._watch.pause()
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Record the loss, and go on."""
+        """Record the loss and resume."""
         tokens = module.steps_done * module.config.recipe.batch_tokens
         self.curve.append(LossPoint(self._watch.pause(), tokens, module.validation.loss))
         self._watch.start()
 
     def on_train_end(self, *_: Any) -> None:
-        """Stop the clock before the validation at the end."""
+        """Stop the clock before the final validation."""
         self._watch.pause()

@@ -67,7 +67,7 @@ def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> No
 
         return run
 
-    times = measuring._timed_in_turns([call("slow", 2.0), call("quick", 1.0)], 10.0, lambda _: None)
+    times = measuring._timed_in_rounds([call("slow", 2.0), call("quick", 1.0)], 10.0, lambda _: None)
     assert [len(taken) for taken in times] == [5, 10]
     timed = "".join(name[0] for name in order[4:])  # the first call apart, a second is enough of warming up
     assert timed == "sqq" * 5
@@ -76,7 +76,7 @@ def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_first_call_that_loads_kernels_does_not_say_how_often_a_case_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_timed", lambda call: call())
     seconds = iter([30.0])
-    (times,) = measuring._timed_in_turns([lambda: next(seconds, 0.5)], 10.0, lambda _: None)
+    (times,) = measuring._timed_in_rounds([lambda: next(seconds, 0.5)], 10.0, lambda _: None)
     assert times == [0.5] * 20
 
 
