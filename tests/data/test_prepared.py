@@ -216,11 +216,9 @@ def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(cor
     told = data.tokenizer.unread(lost, of="characters")
     assert told is not None
     assert told.startswith(f"{lost:.0%} of the text's characters are [UNK], ")
-    assert told.endswith("train a tokeniser on this text (kind: wordpiece), or give one of its language")
+    assert told.endswith("train a tokeniser on this text (kind: wordpiece), or use one of its language")
     assert data.tokenizer.unread(0.05) is data.tokenizer.unread(None) is None
-    assert "a larger vocabulary, an eighth of which is its alphabet, as far as the text yields one" in str(
-        TokenizerConfig().unread(0.06)
-    )
+    assert "a larger vocabulary, since up to an eighth of it is the alphabet" in str(TokenizerConfig().unread(0.06))
 
 
 def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus: Path, tmp_path: Path) -> None:
@@ -269,7 +267,7 @@ def test_text_of_which_the_vocabulary_knows_nothing_is_refused_with_corpus_token
     (problem,) = refused.value.problems
     assert problem.place == "data.tokenizer"
     assert problem.message.startswith(f"{data.tokenizer.path} cannot read {corpus}: ")
-    assert problem.message.endswith("train a tokeniser on this text (kind: wordpiece), or give one of its language")
+    assert problem.message.endswith("train a tokeniser on this text (kind: wordpiece), or use one of its language")
 
 
 def test_an_entry_of_an_earlier_version_opens_without_the_share_of_unknown_words(corpus: Path) -> None:
