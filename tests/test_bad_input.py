@@ -101,7 +101,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("question: Why?", "question: Why?\nquestion: How?", "x.yaml:2:1: is not valid YAML: the key 'question' appears twice"),
         ("question: Why?\n", "", "question: is missing and has no default"),
         ("question: Why?", "question: Why?\n7: 8", "7"),
-        ("heads: [2]", "heads: [3]", "shapes.grid.heads: [3] holds 3, which does not divide width 16; leave heads out"),
+        ("heads: [2]", "heads: [3]", "shapes.grid.heads: [3] has 3, which does not divide width 16; leave heads out"),
         ("depth: [1]", "depth: [0]", "shapes.grid.depth[0]: 0 is below the least allowed, 1"),
         ("depth: [1]", "depth: []", "shapes.grid.depth: [] is empty"),
         ("depth: [1]", "depth: 1", "shapes.grid.depth: 1"),
@@ -187,7 +187,11 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("vocabulary: 200", "vocabulary: 10", "data.tokenizer.vocabulary: 10 is below the least allowed, 64"),
         ("vocabulary: 200", "kind: file", "data.tokenizer: needs a path exactly when its kind is 'file'"),
         ("question: Why?", "question: Why?\nseeds: 0", "seeds: 0 is below the least allowed, 1"),
-        ("question: Why?", "question: Why?\nseeds: [0, 1, 2]", "seeds: [0, 1, 2] lists seeds; say how many, as in seeds: 3"),
+        (
+            "question: Why?",
+            "question: Why?\nseeds: [0, 1, 2]",
+            "seeds: [0, 1, 2] is a list; give the number of seeds, as in seeds: 3",
+        ),
         ("batch_tokens: 256", "batch_tokens: 2.0005K", "base.recipe.batch_tokens: 2000.5 is not a whole number"),
         ("batch_tokens: 256", "batch_tokens: 16KB", "base.recipe.batch_tokens: '16KB' is not a whole number"),
         ("question: Why?", "question: Why?\nname: ../../x", "name: '../../x' cannot name a folder"),
@@ -283,7 +287,7 @@ def test_a_sweep_file_with_one_thing_wrong(
         ),
         (
             WITHOUT_SHAPES + "search: {trials: 2, space: {architecture.width: {low: 16, high: 64, step: 100}}}\n",
-            "step 100 from low 16 leads beyond high 64",
+            "step 100 from low 16 goes beyond high 64",
         ),
     ],
 )
@@ -356,7 +360,7 @@ def test_a_teacher_is_looked_for_from_where_one_stands(here: Path, refusal: Refu
     Path("x.yaml").write_text(GOOD)
     run = "results/a/runs/0123456789abcdef"
     told = one(refusal.of("plan", "x.yaml", f"base.recipe.teacher={run}:weight=0.5"))
-    assert told.startswith(f"recipe.teacher {run}: is the folder of no run that has ended; ")
+    assert told.startswith(f"recipe.teacher {run}: is not the folder of a finished run; ")
     assert told.endswith(f"(looked at {here / run})")
 
 

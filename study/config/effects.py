@@ -1,6 +1,6 @@
-"""Which knobs of a run have no effect beside its others, and which configurations train the same run.
+"""The knobs without effect in a run, and the configurations that train the same run.
 
-A fingerprint covers all knobs, with or without an effect, so that ids stay. A plan trains each run once
+A fingerprint covers every knob, with or without effect, so that ids stay. A plan trains each run once
 (study.planning.coincidences).
 """
 
@@ -13,20 +13,20 @@ from study.config.run_config import RunConfig
 from study.config.sweep_knobs import KNOBS
 
 UNTRAINED = ("recipe.start", "recipe.teacher", "recipe.batch_tokens", "recipe.precision")
-"""The knobs of a recipe that have an effect in a run of no steps, or are refused there."""
+"""The recipe knobs that have an effect in a run of no steps, or are refused there."""
 
 IN_STEPS = tuple(
     f"recipe.{name}"
     for name in ("schedule", "warmup_fraction", "warmup_tokens", "decay_fraction", "final_learning_rate_fraction")
 )
-"""The knobs that shape the learning rate over the steps."""
+"""The knobs of the learning rate schedule."""
 
 MASKED_SHARE = "recipe.masking.rate"
-"""The knob that sets how many positions of a training sequence are masked."""
+"""The share of masked positions in training."""
 
 
 class Rule(NamedTuple):
-    """Knobs that have no effect in the runs to which it applies, and why."""
+    """Knobs without effect in the runs to which the rule applies, and the reason."""
 
     knobs: tuple[str, ...]
     reason: str
@@ -41,7 +41,7 @@ RULES = (
     ),
     Rule(
         ("recipe.decay_fraction",),
-        "it is for schedule wsd; linear and cosine decay from the end of the warmup on",
+        "only schedule wsd uses it; linear and cosine decay from the end of the warmup",
         lambda run: run.recipe.schedule != "wsd",
     ),
     Rule(
@@ -51,17 +51,17 @@ RULES = (
     ),
     Rule(
         ("recipe.muon_rate_ratio",),
-        "it is for optimizer muon",
+        "only optimizer muon uses it",
         lambda run: run.recipe.optimizer != "muon",
     ),
     Rule(
         ("recipe.base_width", "recipe.base_depth"),
-        "they are for parametrization completep",
+        "only parametrization completep uses them",
         lambda run: run.recipe.parametrization != "completep",
     ),
     Rule(
         ("recipe.parametrization", "recipe.base_width", "recipe.base_depth"),
-        "the encoder has the sizes of the base encoder, where completep scales nothing",
+        "the encoder has the base encoder's sizes, at which completep scales nothing",
         lambda run: run.at_base_sizes,
     ),
     Rule(
@@ -76,40 +76,39 @@ RULES = (
     ),
     Rule(
         ("architecture.positions",),
-        "no parameter belongs to a position",
+        "no parameter depends on positions",
         lambda run: not _counts_positions(run),
     ),
 )
 """When knobs have no effect."""
 
 MAY_COINCIDE = frozenset((*IN_STEPS, MASKED_SHARE, *(knob for rule in RULES[1:] for knob in rule.knobs)))
-"""The knobs of which two values may train the same run."""
+"""The knobs with two values that may train the same run."""
 
 
 def without_effect(run: RunConfig) -> dict[str, str]:
-    """The knobs without effect in a run, by their dotted keys, and why."""
+    """The reasons why knobs have no effect in a run, by dotted key."""
     return {knob: rule.reason for rule in reversed(RULES) if rule.applies(run) for knob in rule.knobs}
 
 
 def training_key(run: RunConfig) -> str:
-    """A key that runs share if they are trained alike, step by step.
+    """A key that runs share if they train identically, step by step.
 
-    It counts budgets, warmup and decay in steps and masks in positions, and takes wsd without a plateau for linear.
+    Budgets, warmup and decay count in steps, masks in positions; wsd without a plateau counts as linear.
     """
     recipe, steps = run.recipe, run.steps
-    aside = (*without_effect(run), *IN_STEPS, MASKED_SHARE, "recipe.budget")
+    ignored = (*without_effect(run), *IN_STEPS, MASKED_SHARE, "recipe.budget")
     falls = (recipe.decay_steps(steps), recipe.schedule == "cosine", recipe.final_learning_rate_fraction)
     rates = (recipe.warmup_steps(steps), *(falls if _falls(run) else ()))
-    return f"{run.identity(but=aside)} {steps} {rates} {run.predictions if steps else None}"
+    return f"{run.identity(but=ignored)} {steps} {rates} {run.predictions if steps else None}"
 
 
 def _falls(run: RunConfig) -> bool:
-    """Whether a step after the warmup is below the peak learning rate."""
     return run.recipe.decay_steps(run.steps) > 1
 
 
 def _counts_positions(run: RunConfig) -> bool:
-    """Whether the number of parameters depends on that of positions: by a learned table, or a learned bias without a reach."""
+    """Whether the parameter count depends on `positions`: by a learned table, or a learned bias of unlimited reach."""
     architecture = run.architecture
     biased = architecture.distance_bias == "learned" and architecture.distance_bias_reach is None
     return architecture.position_encoding == "learned" or biased

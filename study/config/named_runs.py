@@ -1,4 +1,4 @@
-"""The trained runs that a recipe names: one to start from, and a teacher."""
+"""The trained runs that a recipe names: the initial weights and the teacher."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Literal, cast
 from study.base.schema import whole
 
 NO_RUN = {"start": "fresh", "teacher": "none"}
-"""The knobs that name a trained run, with the word for none."""
+"""The knobs that name a trained run, with their value for none."""
 
 Keep = Literal["first", "last", "spread"]
-"""Which layers of a deeper encoder are kept: the first, the last, or evenly spread ones."""
+"""The kept layers of a deeper encoder: the first, the last, or evenly spread ones."""
 
 
 def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
-    """The layers, from 0, of an encoder of `depth` that one of `kept` layers keeps.
+    """The layers, from 0, that `kept` layers take from an encoder of `depth`.
 
     `first` drops the layers nearest the output, which loses least (Sajjad et al. 2023, arXiv:2004.03844). `spread` keeps
-    round(i·(depth − 1)/(kept − 1)): six of 12 are 0, 2, 4, 7, 9 and 11, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108,
-    its scripts). Raises ValueError if there are fewer layers.
+    round(i·(depth − 1)/(kept − 1)): 0, 2, 4, 7, 9 and 11 for six of 12, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108,
+    its scripts). Raises ValueError if there are too few layers.
     """
     if not 1 <= kept <= depth:
         raise ValueError(f"{kept} layers cannot be kept of {depth}")
@@ -42,20 +42,20 @@ _TEACHER = re.compile(_RUN + r"(?::weight=(?P<weight>[0-9.e+-]+))?(?::temperatur
 
 @dataclass(frozen=True)
 class InitFrom:
-    """The trained run that another one starts from, and which of its layers it keeps."""
+    """The trained run that supplies the initial weights, and the layers it keeps."""
 
     folder: Path
     keep: Keep
 
     @property
     def identity(self) -> str:
-        """The run's id and the layers kept, wherever its folder is."""
+        """The run id and the kept layers, independent of the folder's location."""
         return f"{self.folder.name}:{self.keep}"
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """The trained run whose predictions another one learns from, their share of its loss, and their temperature."""
+    """A trained run whose predictions are targets, their weight in the loss, and their temperature."""
 
     folder: Path
     weight: float = 1.0
@@ -63,7 +63,7 @@ class Teacher:
 
     @property
     def identity(self) -> str:
-        """The run's id, with weight and temperature if they differ from the defaults, wherever its folder is."""
+        """The run id with non-default weight and temperature, independent of the folder's location."""
         unusual = {name: getattr(self, name) for name, usual in USUAL.items() if getattr(self, name) != usual}
         return "".join((self.folder.name, *(f":{name}={whole(value)!r}" for name, value in unusual.items())))
 
@@ -79,7 +79,7 @@ def parse_start(start: str) -> InitFrom | None:
 
 
 def parse_teacher(named: str) -> Teacher | None:
-    """The teacher that `recipe.teacher` names, if any; raises ValueError if weight or temperature is not a number."""
+    """The teacher that `recipe.teacher` names, if any; raises ValueError if a number is malformed."""
     if (match := _TEACHER.fullmatch(named)) is None:
         return None
     return Teacher(Path(match["folder"]), **{name: float(match[name] or usual) for name, usual in USUAL.items()})

@@ -1,4 +1,4 @@
-"""The recipe of a run: optimiser, learning rate, schedule, batch, precision, start, teacher and budget."""
+"""The recipe of a run: optimiser, schedule, batch, precision, initial weights, teacher and budget."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ParametrizationName = Literal["standard", "completep"]
 
 
 BASE_HEAD_WIDTH = 64
-"""The head width of the base encoder of completep, whatever its width."""
+"""The head width of completep's base encoder, at any width."""
 
 BASE_FFN_RATIO = 4
 """The FFN size of that encoder over its width."""
 
 
 class Budget(Strict):
-    """How long a run trains, in exactly one unit; the run takes the whole steps that fit in it.
+    """The training length in exactly one unit, rounded down to whole steps.
 
-    `tokens` counts input tokens without padding, `flops` are `train_flops` (study.counting.parameters), and
-    `tokens_per_parameter` multiplies the unique parameters of the MLM model. A run of 0 steps keeps its initial weights.
+    `tokens` counts input tokens without padding, `flops` counts `train_flops` (study.counting.parameters), and
+    `tokens_per_parameter` multiplies the unique parameters of the MLM model. With 0 steps a run keeps its initial weights.
     """
 
     tokens: Positive | None = None
@@ -46,12 +46,12 @@ class Budget(Strict):
 
     @property
     def unit(self) -> str:
-        """The unit: tokens, steps, FLOPs or tokens per parameter."""
+        """The unit in words."""
         return {"flops": "FLOPs"}.get(self._given[0], self._given[0].replace("_", " "))
 
     @property
     def amount(self) -> float:
-        """The number of units."""
+        """The amount in this unit."""
         return float(self._given[1])
 
     @property
@@ -61,12 +61,11 @@ class Budget(Strict):
 
 
 class TrainingMasking(Strict):
-    """How training corrupts text; rates and shares default to those of the run's `masking`, which validation uses.
+    """The corruption of training text; rates and shares default to those of `masking`, for validation.
 
-    Each sequence masks round(rate · sequence length) positions. `whole_words` masks words in random order, each with all its
-    pieces, and cuts the last word if it has too many (Devlin et al. skip it). `static_copies` of 0 draws new masks at every
-    step; k copies give each sequence k fixed masks, one of which is drawn at every visit. BERT wrote each sequence 10 times
-    (Liu et al. 2019, arXiv:1907.11692, §4.1).
+    Each sequence masks round(rate · sequence length) positions. `whole_words` masks all pieces of words in random order and
+    cuts the last word to fit (Devlin et al. skip it). `static_copies` of 0 draws new masks at every step; k copies give each
+    sequence k fixed masks, one drawn per visit. BERT wrote 10 copies (Liu et al. 2019, arXiv:1907.11692, §4.1).
     """
 
     rate: Annotated[Positive, Field(le=0.9)] | None = None
@@ -77,25 +76,25 @@ class TrainingMasking(Strict):
 
 
 class Recipe(Strict):
-    """How a run trains: optimiser, learning rate, schedule, batch, regularisation, precision and budget.
+    """How a run trains: optimiser, schedule, batch, regularisation, precision and budget.
 
-    - `optimizer`: AdamW, without weight decay on norms and biases; or `muon`, which steps the matrices of the blocks at
-      `muon_rate_ratio` times `learning_rate` (study.model.muon), so that tuning one rate tunes both.
-    - `schedule`: `linear` and `cosine` rise over `warmup_fraction` of the steps and fall to `final_learning_rate_fraction` of
-      the peak. `wsd` (warmup-stable-decay) stays at the peak and falls linearly over the last `decay_fraction`.
-      `warmup_tokens` replaces `warmup_fraction`: every budget then has the same warmup, and wsd runs share all steps before
-      the decay.
+    - `optimizer`: AdamW, without weight decay on norms and biases; or `muon`, which updates the matrices of the blocks at
+      `muon_rate_ratio` times `learning_rate` (study.model.muon): tuning one rate tunes both.
+    - `schedule`: `linear` and `cosine` warm up over `warmup_fraction` of the steps and decay to `final_learning_rate_fraction`
+      of the peak. `wsd` (warmup-stable-decay) stays at the peak and decays linearly over the last `decay_fraction`.
+      `warmup_tokens` replaces `warmup_fraction`: every budget has the same warmup, and wsd runs share all steps before the
+      decay.
     - `batch_tokens`: the global batch, over all devices. `gradient_clip_norm`: 0 does not clip.
-    - `start`: `fresh` weights, or the folder of a completed run. A shallower encoder keeps its first layers, with `:last` or
-      `:spread` after the folder its last ones or ones spread evenly.
+    - `start`: `fresh` weights, or the folder of a completed run. A shallower encoder keeps its first layers; `:last` or
+      `:spread` after the folder keeps its last or evenly spread ones.
     - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.
       `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.loss.distillation_loss).
     - `initialisation`: BERT's, or `unit_stream`, which changes the projection of narrower tables (study.model.embeddings).
-    - `residual_initialisation`: BERT's, or `zero`, which starts each block as the identity, but for the norms of post-norm
-      (Goyal et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
-    - `masking`: what training masks (TrainingMasking).
-    - `parametrization`: `standard` uses the same learning rate, weight decay and initial deviation at every size. `completep`
-      scales those of an encoder of `base_width` and `base_depth` with the size (study.model.parametrization).
+    - `residual_initialisation`: BERT's, or `zero`, which starts each block as the identity except for post-norm's norms (Goyal
+      et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
+    - `masking`: training masks (TrainingMasking).
+    - `parametrization`: `standard` uses one learning rate, weight decay and initial deviation at every size. `completep` scales
+      those of an encoder of `base_width` and `base_depth` (study.model.parametrization).
     """
 
     learning_rate: Positive = 1e-3
@@ -168,12 +167,12 @@ class Recipe(Strict):
 
     @property
     def init_from(self) -> InitFrom | None:
-        """The run whose weights this one starts from, None for fresh weights."""
+        """The run that supplies the initial weights; None for fresh weights."""
         return parse_start(self.start)
 
     @property
     def teacher_run(self) -> Teacher | None:
-        """The run whose predictions this one learns from, if any."""
+        """The teacher, if any."""
         return parse_teacher(self.teacher)
 
     @property
@@ -189,5 +188,5 @@ class Recipe(Strict):
         return round(self.warmup_fraction * steps)
 
     def decay_steps(self, steps: int) -> int:
-        """The steps of the decay, the last ones."""
+        """The steps of the decay, at the end."""
         return round(self.decay_fraction * steps) if self.schedule == "wsd" else steps - self.warmup_steps(steps)

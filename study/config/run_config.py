@@ -1,4 +1,4 @@
-"""The configuration of one run: a frozen tree of architecture, recipe, data, masking and seed, with its fingerprint."""
+"""The configuration of one run: a frozen tree of architecture, recipe, data, masking and seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from study.counting.architecture import ALWAYS_WRITTEN, NONE, NOT_IN_MLM, Archit
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
 
 NUMERICS_VERSION = 1
-"""Raised by every change of the code that moves the numbers of a run; CHANGELOG.md says which and why."""
+"""Incremented by every code change that moves a run's numbers; CHANGELOG.md explains each."""
 
 _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
     include={
@@ -29,35 +29,35 @@ _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
     },
     exclude_none=True,
 )
-"""The knobs of a recipe that configurations leave out at their defaults, with the defaults."""
+"""The recipe knobs that configurations omit at their defaults, with the defaults."""
 
 LEFT_OUT = flatten({"recipe": _LATER}) | {
     f"architecture.{name}": NONE if value is None else value for name, value in berts_values().items()
 }
 LEFT_OUT["data.dedupe"] = False
-"""The values that configurations leave out, by knob."""
+"""The values that configurations omit, by knob."""
 
 TRAINING_MASKS = "recipe.masking."
 """The prefix of the knobs of training's masks."""
 
 OR_NONE = frozenset(f"architecture.{name}" for name, value in berts_values().items() if value is None)
-"""The knobs of an architecture that may be NONE."""
+"""The architecture knobs that may be NONE."""
 
 OVERLAP_WINDOW = 13
-"""The length in tokens of the windows that are looked for in both validation and training text."""
+"""The length in tokens of the windows searched for in both validation and training text."""
 
 MOST_OVERLAP = 0.05
-"""The share of validation tokens in repeated windows above which answers name it."""
+"""The share of validation tokens in repeated windows above which answers report it."""
 
 FEWEST_PIECES = 64
 """The smallest vocabulary: the special pieces and a few characters."""
 
 MOST_UNKNOWN = 0.05
-"""The share of [UNK] above which a warning is shown; of the docstrings, 256 pieces leave 9% unread and 512 pieces 0.06%."""
+"""The share of [UNK] above which a warning appears; on the docstrings, 256 pieces give 9% and 512 pieces 0.06%."""
 
 
 class TokenizerConfig(Strict):
-    """How text becomes tokens: a vocabulary trained on the corpus, or a file that holds one.
+    """The tokeniser: a vocabulary trained on the corpus, or a file.
 
     `kind: wordpiece` trains BERT's uncased WordPiece with `vocabulary` pieces on the training split. `file` loads a `vocab.txt`
     (WordPiece, cased if it has capitals) or a `tokenizer.json` of `vocabulary` pieces from `path`.
@@ -75,14 +75,14 @@ class TokenizerConfig(Strict):
 
     @property
     def remedy(self) -> str:
-        """How to read more of a text."""
+        """Advice for reducing [UNK]."""
         if self.kind == "wordpiece":
-            larger = "use a larger vocabulary, an eighth of which is its alphabet, as far as the text yields one"
+            larger = "use a larger vocabulary, since up to an eighth of it is the alphabet"
             return f"{larger}, or a tokeniser of the text's language"
         return "train a tokeniser on this text (kind: wordpiece), or use one of its language"
 
     def unread(self, unknown_share: float | None, of: Literal["tokens", "characters"] = "tokens") -> str | None:
-        """A warning about a text with this share of [UNK]; None up to MOST_UNKNOWN, and if it is not known."""
+        """A warning about the share of [UNK] in a text; None if unknown or at most MOST_UNKNOWN."""
         if unknown_share is None or unknown_share <= MOST_UNKNOWN:
             return None
         words = "words that the tokeniser does not know and no run predicts"
@@ -90,11 +90,11 @@ class TokenizerConfig(Strict):
 
 
 class DataConfig(Strict):
-    """The text of a run: a corpus, its tokeniser, the sequence length, and the size of the validation set.
+    """The text of a run: corpus, tokeniser, sequence length and validation size.
 
     `corpus` is `docstrings`, a file (.parquet, .arrow, .jsonl, .csv, .tsv or .txt, text also as .gz or .zst), a folder of
-    files, a folder that `save_to_disk` of datasets wrote, or `hub:NAME[:CONFIG]`. `text_column` names the column with the text,
-    with dots for nested fields. `dedupe` drops repeated paragraphs and puts near-duplicate documents into one split
+    files, a folder from `save_to_disk` of datasets, or `hub:NAME[:CONFIG]`. `text_column` names the text's column; dots reach
+    nested fields. `dedupe` drops repeated paragraphs and keeps near-duplicate documents in one split
     (study.data.deduplication). `sequence_length` counts tokens, [CLS] included.
     """
 
@@ -106,7 +106,7 @@ class DataConfig(Strict):
     validation_sequences: Count = 1024
 
     def overlap(self, share: float | None) -> str | None:
-        """The share of the validation text that occurs in the training text, in words; None if it is not known."""
+        """The share of validation text that also occurs in training text, in words; None if unknown."""
         if share is None:
             return None
         words = f"{share:.1%} of the validation tokens stand in {OVERLAP_WINDOW}-token windows that occur in the training text"
@@ -117,10 +117,10 @@ class DataConfig(Strict):
 
 
 class Masking(Strict):
-    """The masks of validation, and of training unless `recipe.masking` changes them.
+    """The masks of validation, and by default of training (`recipe.masking`).
 
     BERT's corruption: of the chosen positions 80% become [MASK], 10% a random token, 10% stay (Devlin et al. 2019, §3.1). Each
-    sequence has round(rate · sequence length) of them, so that shapes are static.
+    sequence has exactly round(rate · sequence length) of them, for static shapes.
     """
 
     rate: Annotated[Positive, Field(le=0.5)] = 0.15
@@ -135,7 +135,7 @@ class Masking(Strict):
 
 
 class RunConfig(Strict):
-    """Everything that can change the numbers of one run, and nothing else."""
+    """Everything that can change the numbers of a run, and nothing else."""
 
     architecture: Architecture
     recipe: Recipe
@@ -145,7 +145,7 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _same_masks_stand_once(self) -> Self:
-        """Leave out of `recipe.masking` what equals `masking`: one run, one fingerprint."""
+        """Drop the `recipe.masking` values that equal `masking`: one run, one fingerprint."""
         training = self.recipe.masking
         if same := {name: None for name, value in self.masking if getattr(training, name) == value}:
             recipe = self.recipe.model_copy(update={"masking": training.model_copy(update=same)})
@@ -184,7 +184,6 @@ class RunConfig(Strict):
         return self
 
     def _check_masks(self) -> None:
-        """Raise ValueError if training or validation masks no position, or the shares of training's masks exceed 1."""
         length, training = self.data.sequence_length, self.training_masking
         if self.validation_predictions < 1:
             raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
@@ -195,54 +194,53 @@ class RunConfig(Strict):
             raise ValueError(f"recipe.masking has {shares}, which add up to more than 1; give both")
 
     def _check_untrained(self) -> None:
-        """Raise ValueError if a run of no steps has no trained weights, or has a teacher."""
         if self.recipe.init_from is None:
-            raise ValueError("recipe.budget.steps 0 trains nothing; let recipe.start name the run whose weights it takes")
+            raise ValueError("recipe.budget.steps 0 trains nothing; set recipe.start to the run that has the weights")
         if self.recipe.teacher_run is not None:
             raise ValueError(f"recipe.budget.steps 0 trains nothing; leave out the teacher {self.recipe.teacher}")
 
     @property
     def at_base_sizes(self) -> bool:
-        """Whether the encoder has the sizes of completep's base encoder, where nothing is scaled."""
+        """Whether the encoder has the sizes of completep's base encoder, which scales nothing."""
         a, width = self.architecture, self.recipe.base_width
         sizes = (a.depth, a.width, a.table_width, a.ffn, a.head_width)
         return sizes == (self.recipe.base_depth, width, width, BASE_FFN_RATIO * width, BASE_HEAD_WIDTH)
 
     @property
     def batch_sequences(self) -> int:
-        """Sequences in one global batch."""
+        """Sequences per global batch."""
         return self.recipe.batch_tokens // self.data.sequence_length
 
     @property
     def training_masking(self) -> Masking:
-        """Rate and shares of training's masks: those of `recipe.masking`, by default those of `masking`."""
+        """The rate and shares of training masks: `recipe.masking`, by default `masking`."""
         own = self.recipe.masking.model_dump(include=set(Masking.model_fields), exclude_none=True)
         return self.masking.model_copy(update=own)
 
     @property
     def predictions(self) -> int:
-        """Masked positions of one training sequence."""
+        """Masked positions per training sequence."""
         return masked_positions(self.data.sequence_length, self.training_masking.rate)
 
     @property
     def validation_predictions(self) -> int:
-        """Masked positions of one validation sequence."""
+        """Masked positions per validation sequence."""
         return masked_positions(self.data.sequence_length, self.masking.rate)
 
     @property
     def flops_per_token(self) -> dict[str, float]:
-        """Training FLOPs per input token, by convention, without those of a teacher."""
+        """Training FLOPs per input token by convention, without a teacher's."""
         return flops_per_token(self.architecture, self.data.sequence_length, self.predictions)
 
     def flops_per_token_with(self, teacher: Architecture | None) -> dict[str, float]:
-        """Training FLOPs per input token, by convention, with the forward pass of a teacher: a third of training it."""
+        """Training FLOPs per input token by convention, with a teacher's forward pass: a third of its training."""
         if teacher is None:
             return self.flops_per_token
         training = flops_per_token(teacher, self.data.sequence_length, self.predictions)
         return {convention: flops + training[convention] / 3 for convention, flops in self.flops_per_token.items()}
 
     def spared_flops_per_token_with(self, teacher: Architecture | None) -> float:
-        """The `train_flops` per input token that the last layer spares, with a third of those of a teacher."""
+        """The `train_flops` per input token that the last layer saves, with a third of the teacher's."""
         own, its = (
             0.0 if model is None else spared_flops_per_token(model, self.data.sequence_length, self.predictions)
             for model in (self.architecture, teacher)
@@ -251,7 +249,7 @@ class RunConfig(Strict):
 
     @property
     def budget_tokens(self) -> float:
-        """The budget in tokens, before it is rounded down to whole steps."""
+        """The budget in tokens, before rounding down to whole steps."""
         budget = self.recipe.budget
         if budget.tokens is not None:
             return budget.tokens
@@ -269,18 +267,18 @@ class RunConfig(Strict):
 
     @property
     def tokens(self) -> int:
-        """Input tokens that the run trains on."""
+        """Input tokens of training."""
         return self.steps * self.recipe.batch_tokens
 
     def validation_interval(self, validations: int) -> int:
-        """Steps between validations if there are at most so many, the last at the end; at least 2, as a checkpoint needs."""
+        """Steps between at most `validations` validations, the last at the end; at least 2, as a checkpoint needs."""
         return self.steps // min(self.steps, validations) + 1
 
     @property
     def branch_step(self) -> int | None:
-        """The step after which the decay begins, if every longer budget shares the steps before it.
+        """The last step before the decay, if all longer budgets share the steps up to it.
 
-        That holds under wsd with a warmup in tokens, since data order, masks and dropout are functions of the step.
+        So they do for wsd with a warmup in tokens: data order, masks and dropout depend on the step alone.
         """
         if self.recipe.schedule != "wsd" or self.recipe.warmup_tokens is None:
             return None
@@ -288,7 +286,7 @@ class RunConfig(Strict):
         return self.steps - decay if 0 < decay < self.steps else None
 
     def values_of(self, knobs: Collection[str]) -> dict[str, Any]:
-        """The values of some knobs, by their dotted keys, with those that `to_dict` leaves out."""
+        """The values of knobs by dotted key, including those that `to_dict` omits."""
         included: dict[str, Any] = {}
         for knob in knobs:
             set_path(included, knob, True)
@@ -299,17 +297,17 @@ class RunConfig(Strict):
         return {knob: values.get(knob) for knob in knobs}
 
     def variant(self, knobs: Collection[str]) -> str:
-        """The values of some knobs, in words."""
+        """The values of knobs, in words."""
         return describe_knobs({knob: ledger_value(knob, value) for knob, value in self.values_of(knobs).items()})
 
     def words(self, knobs: Collection[str]) -> str:
-        """The run in a few words: its shape, some knobs, its learning rate and its seed."""
+        """The run in a few words: shape, knobs, learning rate and seed."""
         return describe_run(self.architecture.shape_name, self.variant(knobs), self.recipe.learning_rate, self.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved tree as plain values, whole floats as integers.
 
-        It leaves out LEFT_OUT, so that configurations, cells and ledgers stay the same when a field is added.
+        It omits LEFT_OUT, so that a new field changes no configuration, cell or ledger.
         """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
         kept = {*ALWAYS_WRITTEN, *unlike_bert(self.architecture)}
@@ -324,7 +322,7 @@ class RunConfig(Strict):
     def without_paths(self) -> dict[str, Any]:
         """The tree without the paths of corpus, tokeniser and trained runs, which identifies a run on one text.
 
-        It holds no more than the fingerprint does. The text column keeps its default: the fingerprint of the text covers it.
+        It covers the same as the fingerprint, so the text column, which the text's fingerprint covers, keeps its default.
         """
         values = self.to_dict()
         for name in NOT_IN_MLM:
@@ -337,13 +335,13 @@ class RunConfig(Strict):
 
     @functools.cached_property
     def key(self) -> str:
-        """The identity of this run among those on the same data."""
+        """The identity of this run among runs on the same data."""
         return self.identity()
 
     def identity(self, but: Iterable[str] = ()) -> str:
-        """JSON that identifies this run, apart from some knobs, among those on the same data.
+        """JSON that identifies this run, except for the knobs in `but`, among runs on the same data.
 
-        It says the same as `without_paths` in a fraction of the time, but only within a process: a new field changes it.
+        A fast `without_paths`, valid only within a process: a new field changes it.
         """
         unused: dict[str, Any] = {"recipe": dict.fromkeys(NO_RUN, True), "architecture": dict.fromkeys(NOT_IN_MLM, True)}
         unused["data"] = {"corpus": True, "text_column": True, "tokenizer": {"path": True}}
@@ -352,22 +350,21 @@ class RunConfig(Strict):
         return self.model_dump_json(exclude=unused) + json.dumps(self.recipe.trained_runs)
 
     def to_yaml(self) -> str:
-        """The resolved tree as YAML that reads back to the same configuration."""
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the same bytes by libyaml, ten times as fast
+        """The resolved tree as YAML; `from_yaml` restores the same configuration."""
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml writes the same bytes ten times as fast
         text: str = yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, allow_unicode=True)
         return text
 
     @classmethod
     def from_yaml(cls, path: Path) -> Self:
-        """Read back what `to_yaml` wrote."""
+        """Read the output of `to_yaml`."""
         return cls.parse(read_yaml(path), place=str(path))
 
     def fingerprint(self, data_fingerprint: str) -> str:
-        """The run's id: 16 hex digits of SHA-256 over everything that can change its numbers.
+        """The run id: 16 hex digits of SHA-256 over everything that can change the run's numbers.
 
-        `data_fingerprint` covers the content of corpus and tokeniser (study.data.prepared); of `data` only the number of
-        validation sequences is added. Defaults are left out, so that a new knob renames no run; a changed default must raise
-        NUMERICS_VERSION.
+        `data_fingerprint` covers the content of corpus and tokeniser (study.data.prepared); the number of validation sequences
+        is added. Defaults are omitted, so that a new knob renames no run; changing a default must increment NUMERICS_VERSION.
         """
         unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
         values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
@@ -378,7 +375,7 @@ class RunConfig(Strict):
 
 
 def ledger_value(knob: str, value: object) -> object:
-    """A knob's value in a ledger: a trained run as its identity, what may be NONE as a word."""
+    """A knob's value in a ledger: a trained run as its identity, an optional value as a word."""
     if knob in OR_NONE:
         return NONE if value is None else str(value)
     parse = _TRAINED_RUN_OF.get(knob)
@@ -390,7 +387,7 @@ _TRAINED_RUN_OF = {"recipe.start": parse_start, "recipe.teacher": parse_teacher}
 
 
 def describe_knobs(values: Mapping[str, object]) -> str:
-    """The values of knobs, by their last words if these are unique: norm=pre, dropout=0.1, masking.rate=0.3."""
+    """Knob values by the last part of their keys if unique: norm=pre, dropout=0.1, masking.rate=0.3."""
     words = {
         knob: knob.removeprefix("recipe.") if knob.startswith(TRAINING_MASKS) else knob.rpartition(".")[2] for knob in values
     }
@@ -407,12 +404,12 @@ def describe_run(shape: str, variant: str, learning_rate: float, seed: int) -> s
 
 
 def fingerprint_of(values: object) -> str:
-    """16 hex digits of SHA-256 over the canonical JSON of plain values."""
+    """16 hex digits of SHA-256 over canonical JSON."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 def _beyond(values: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that differ from `plain`, mapping by mapping, without empty mappings."""
+    """The values that differ from `plain`, recursively, without empty mappings."""
     kept = {
         name: _beyond(value, plain[name]) if isinstance(value, dict) and name in plain else value
         for name, value in values.items()
@@ -422,7 +419,7 @@ def _beyond(values: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, An
 
 
 def _plain(value: Any) -> Any:
-    """A value of a model with whole floats as integers; scalars, which most are, cost no call."""
+    """Model values with whole floats as integers; scalars, the bulk, cost no call."""
     if isinstance(value, dict):
         return {key: below if type(below) in _SCALARS else _plain(below) for key, below in value.items()}
     if isinstance(value, list):

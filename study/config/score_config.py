@@ -1,4 +1,4 @@
-"""The configuration of one score (encoder, task, protocol, knobs and seed), and the grid of scores of a sweep."""
+"""The configuration of one score (encoder, task, protocol, knobs and seed), and a sweep's grid of scores."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from study.config.run_config import fingerprint_of
 from study.counting.memory import AskedPrecision
 
 SCORING_VERSION = 1
-"""Raised by every change of the code that moves the numbers of a score; CHANGELOG.md says which and why."""
+"""Incremented by every code change that moves a score's numbers; CHANGELOG.md explains each."""
 
 Protocol = Literal["fine_tune", "frozen", "zero_shot", "random_init"]
-"""How an encoder is scored on a task.
+"""The scoring protocol.
 
 `fine_tune` updates all weights, `frozen` trains a head on fixed features, `zero_shot` trains nothing, and `random_init` is any
 of these with untrained weights.
@@ -25,7 +25,7 @@ of these with untrained weights.
 
 def _how_many(seeds: object) -> object:
     if isinstance(seeds, list):
-        raise ValueError(f"lists seeds; say how many, as in seeds: {len(seeds) or 3}")
+        raise ValueError(f"is a list; give the number of seeds, as in seeds: {len(seeds) or 3}")
     return seeds
 
 
@@ -33,16 +33,16 @@ Seeds = Annotated[Count, Field(le=100), BeforeValidator(_how_many)]
 """A number of seeds."""
 
 Update = Literal["all", "head", "none"]
-"""Which weights the task trains: all, those of the head, or none (zero-shot)."""
+"""The weights that the task trains: all, the head's, or none (zero-shot)."""
 
 
 class Knobs(Strict):
-    """How a head, with `update: all` also the encoder, is trained on a task.
+    """How a task trains a head, and with `update: all` the encoder too.
 
-    AdamW; the rate rises linearly over `warmup_fraction` of the steps and falls linearly to zero. Training stops once the dev
+    AdamW; the rate rises linearly over `warmup_fraction` of the steps, then falls linearly to zero. Training stops when the dev
     score has not risen for `patience` epochs, and the best epoch counts. `max_length` cuts inputs in tokens, by default at the
-    sequence length of pre-training, beyond which no position was trained. `max_train_examples` and `max_evaluation_examples`
-    take the first of a fixed permutation of train and of the other splits.
+    pre-training sequence length, beyond which positions are untrained. `max_train_examples` and `max_evaluation_examples` limit
+    train and the other splits to the first of a fixed permutation.
     """
 
     learning_rate: Positive = 1e-4
@@ -59,11 +59,11 @@ class Knobs(Strict):
 
 
 class ScoreConfig(Strict):
-    """Everything that can change the numbers of one score, and nothing else.
+    """Everything that can change the numbers of a score, and nothing else.
 
-    `encoder` is the id of the pre-training run; for random weights it is the fingerprint of architecture and data, so that runs
-    of one shape share scores. `task_fingerprint` covers the kind of the task and its examples. Epochs and knobs are chosen by
-    `metric`, the task's main one.
+    `encoder` is the id of the pre-training run, or for random weights the fingerprint of architecture and data, so that runs of
+    one shape share scores. `task_fingerprint` covers the task's kind and examples. `metric`, the task's main one, chooses
+    epochs and knobs.
     """
 
     encoder: Text
@@ -76,7 +76,7 @@ class ScoreConfig(Strict):
     seed: Index = 0
 
     def fingerprint(self) -> str:
-        """The score's id: 16 hex digits of SHA-256 over its values without defaults and SCORING_VERSION."""
+        """The score's id: 16 hex digits of SHA-256 over its non-default values and SCORING_VERSION."""
         values = self.model_dump(mode="json", exclude_defaults=True)
         return fingerprint_of(values | {"scoring_version": SCORING_VERSION})
 
@@ -86,19 +86,19 @@ class ScoreConfig(Strict):
 
 
 TUNED = ("learning_rate", "batch_examples", "epochs")
-"""The knobs that are chosen on dev among the values of a grid."""
+"""The knobs chosen on dev from a grid."""
 
 
 GRID = ("learning_rates", "batch_examples", "epochs")
-"""The keys that list the values of those knobs."""
+"""The keys that list the grid's values."""
 
 
 class Downstream(Strict):
     """The downstream scores of a sweep: tasks, and a grid of fine-tuning knobs.
 
-    The default grid thins that of Turc et al. 2019 (arXiv:1908.08962), who fine-tuned BERT's miniatures over {3e-5 … 3e-4},
-    {8 … 128} and 4 epochs; Devlin et al. 2019 (§A.3) used {2e-5 … 5e-5}, {16, 32} and {2, 3, 4}. The grid runs at a third of
-    the seeds, its best on dev at the others. A plain list of names stands for `tasks`; `data` is the folder of their files.
+    The default grid thins that of Turc et al. 2019 (arXiv:1908.08962), who fine-tuned BERT's miniatures over {3e-5 … 3e-4}, {8
+    … 128} and 4 epochs; Devlin et al. 2019 (§A.3) used {2e-5 … 5e-5}, {16, 32} and {2, 3, 4}. A third of the seeds run the
+    grid, the rest its best on dev. A plain list of names stands for `tasks`; `data` is the folder of their files.
     """
 
     tasks: Several[Text]
@@ -119,12 +119,12 @@ class Downstream(Strict):
     @model_validator(mode="after")
     def _knobs_leave_the_grid_alone(self) -> Self:
         if given := [name for name in TUNED if name in self.knobs.model_fields_set]:
-            raise ValueError(f"knobs holds {', '.join(given)}, which the grid gives: {', '.join(GRID)}")
+            raise ValueError(f"knobs has {', '.join(given)}, which the grid sets: {', '.join(GRID)}")
         return self
 
     @property
     def data_folder(self) -> Path | None:
-        """The folder with the tasks' files, if any; raises InputError for an unknown user's home."""
+        """The folder of the tasks' files, if any; raises InputError for an unknown user's home."""
         return None if self.data is None else path_from(self.data, "downstream.data").resolve()
 
     def grid(self) -> list[Knobs]:

@@ -1,4 +1,4 @@
-"""The search of a sweep file: its space, its sampler and its pruning, as strict models."""
+"""The search of a sweep file: space, sampler and pruning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ Value = Annotated[int | float | str | bool, BeforeValidator(number_in)]
 
 
 def _plain(annotation: Any) -> list[Any]:
-    """The types in an annotation, also within unions and constraints."""
     return [annotation, *(plain for part in get_args(annotation) for plain in _plain(part))]
 
 
@@ -29,11 +28,11 @@ WHOLE_KNOBS = frozenset(
     for name, field in model.model_fields.items()
     if int in (types := _plain(field.annotation)) and float not in types
 )
-"""The knobs of a run that take whole numbers only."""
+"""The knobs of a run that take only whole numbers."""
 
 
 class Choices(Strict):
-    """A dimension of a search with listed values."""
+    """A search dimension with listed values."""
 
     choices: Distinct[Value]
 
@@ -41,7 +40,7 @@ class Choices(Strict):
     @classmethod
     def _nothing_beside(cls, values: object) -> object:
         if isinstance(values, Mapping) and (beside := [str(name) for name in values if name != "choices"]):
-            raise ValueError(f"has choices, beside which {', '.join(beside)} cannot stand")
+            raise ValueError(f"has choices and also {', '.join(beside)}; leave out one or the other")
         return values
 
     @field_validator("choices")
@@ -52,26 +51,26 @@ class Choices(Strict):
         return choices
 
     def of(self, knob: str) -> Self:
-        """The dimension as that of a knob, by its dotted key."""
+        """The dimension for a knob, by dotted key."""
         del knob
         return self
 
     @property
     def finite(self) -> bool:
-        """Whether `values` are all that there are."""
+        """Whether `values` is complete."""
         return True
 
     @property
     def values(self) -> Sequence[Any]:
-        """The values to check: all of them."""
+        """The values to check."""
         return self.choices
 
     def holds(self, value: object) -> bool:
-        """Whether a value is one of these."""
+        """Whether the dimension includes a value."""
         return value in self.choices
 
     def top(self) -> int | float | str | bool:
-        """The largest choice, of words the last."""
+        """The largest number, or the last choice if any is a word."""
         numbers = [choice for choice in self.choices if isinstance(choice, int | float)]
         return max(numbers) if len(numbers) == len(self.choices) else self.choices[-1]
 
@@ -81,9 +80,9 @@ End = Annotated[Number, Field(ge=-1e15, le=1e15)]
 
 
 class Range(Strict):
-    """A dimension of a search from `low` to `high`, of whole numbers if the knob takes no others.
+    """A search dimension from `low` to `high`, of whole numbers if the knob requires them.
 
-    `log` draws evenly in the logarithm; `step` takes every so many whole numbers.
+    `log` draws evenly in the logarithm; `step` is the distance between whole numbers.
     """
 
     low: End
@@ -108,23 +107,23 @@ class Range(Strict):
         if self.step and not self.whole:
             raise ValueError("a step needs whole low and high")
         if self.step and self.step > self.high - self.low:
-            raise ValueError(f"step {self.step} from low {self.low:g} leads beyond high {self.high:g}")
+            raise ValueError(f"step {self.step} from low {self.low:g} goes beyond high {self.high:g}")
         return self
 
     def of(self, knob: str) -> Self:
-        """The dimension of a knob, by its dotted key, which decides whether it holds whole numbers only."""
+        """The dimension for a knob, whose dotted key decides whether it holds only whole numbers."""
         made = self.model_copy()
         made._of_whole_numbers = knob in WHOLE_KNOBS or self.step is not None
         return made
 
     @property
     def whole(self) -> bool:
-        """Whether the dimension holds whole numbers."""
+        """Whether the dimension holds only whole numbers."""
         return self._of_whole_numbers and self.low.is_integer() and self.high.is_integer()
 
     @property
     def finite(self) -> bool:
-        """Whether `values` are complete."""
+        """Whether `values` is complete."""
         return self.whole
 
     @property
@@ -133,13 +132,13 @@ class Range(Strict):
         return range(int(self.low), int(self.high) + 1, self.step or 1) if self.whole else (self.low, self.high)
 
     def holds(self, value: object) -> bool:
-        """Whether a value lies in the range, and on a step of whole numbers."""
+        """Whether a value is in the range and, for whole numbers, on a step."""
         if not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         return not self.whole or (value - self.low) % (self.step or 1) == 0
 
     def top(self) -> int | float:
-        """The high end, or the last step below it."""
+        """The high end, or the last step before it."""
         return int(self.high - (self.high - self.low) % (self.step or 1)) if self.whole else self.high
 
 
@@ -155,11 +154,11 @@ Dimension: TypeAlias = Annotated[
 
 
 class Prune(Strict):
-    """Stop runs of a search early if they are worse than others at the same share of the budget.
+    """Stop a search's runs early if they are worse than others at the same share of the budget.
 
     `median` stops a run that is worse than the median of the other trials, once `spared` trials have ended without failing.
     `hyperband` halves successively in brackets (Li et al. 2018, arXiv:1603.06560; reduction 3). Runs validate `checks` times,
-    evenly over the budget, and no run stops before `first` of it: masked language models stay on a plateau for a while.
+    evenly over the budget, and none stops before `first` of it: masked language models start on a plateau.
     """
 
     by: Literal["median", "hyperband"] = "median"
@@ -174,10 +173,10 @@ class Prune(Strict):
 
 
 class Search(Strict):
-    """A free search by Optuna over any keys of a run; several objectives give a Pareto front. Never for a scaling fit.
+    """A free search by Optuna over any knobs of a run; several objectives give a Pareto front. Never for a scaling fit.
 
-    Heads and FFN that the space does not hold follow the width by `head_width` and `ffn_ratio` (see
-    study.counting.solving.ShapeRules); a `head_width` that is given divides every width of the space.
+    Heads and FFN outside the space follow the width by `head_width` and `ffn_ratio` (study.counting.solving.ShapeRules); a
+    given `head_width` divides every width of the space.
     """
 
     trials: Count
@@ -190,7 +189,7 @@ class Search(Strict):
 
     @property
     def rules(self) -> ShapeRules:
-        """The rules by which a width fixes the rest."""
+        """The rules that derive other sizes from a width."""
         return ShapeRules(self.head_width, self.ffn_ratio)
 
     @field_validator("space")
@@ -209,7 +208,6 @@ class Search(Strict):
 
 
 def _check_size(path: str, value: object) -> None:
-    """Raise ValueError if a size is outside the range of a sweep."""
     size = path.removeprefix("architecture.")
     if size in LARGEST and isinstance(value, int | float) and (why := why_beyond(size, value)):
         raise ValueError(f"{path} reaches {value:g}, {why}")

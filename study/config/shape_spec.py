@@ -1,4 +1,4 @@
-"""The shapes of a sweep file, as strict models."""
+"""The shapes of a sweep file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from study.counting.parameters import parameters
 from study.counting.solving import HEAD_WIDTH, ShapeRules, undivided
 
 LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_000_000}
-"""The largest sizes of a sweep, far beyond any encoder, so that a typing error is refused and not planned."""
+"""The largest sizes of a sweep, far beyond any encoder, to catch typing errors."""
 
 MOST_COMBINATIONS = 10_000
-"""The most shapes of a grid, variants of a sweep, and combinations of tuned values of a cell."""
+"""The most shapes of a grid, variants of a sweep, and tuned combinations of a cell."""
 
 Depth = Annotated[Count, Field(le=LARGEST["depth"])]
 Width = Annotated[Count, Field(le=LARGEST["width"])]
@@ -29,14 +29,14 @@ FfnRatio = Annotated[Positive, Field(ge=0.001, le=1000)]
 
 
 def why_beyond(size: str, value: float) -> str | None:
-    """Why a size of LARGEST cannot have this value, None if it can."""
+    """Why a size of LARGEST cannot have this value; None if it can."""
     if value > LARGEST[size]:
         return f"above the most allowed, {LARGEST[size]:,}"
     return "below the least allowed, 1" if value < 1 else None
 
 
 class Grid(Strict):
-    """Every combination of the sizes; heads and ffn follow the width by the rules unless given."""
+    """Every combination of sizes; heads and ffn follow the width by rule unless given."""
 
     depth: Several[Depth]
     width: Several[Width]
@@ -48,7 +48,7 @@ class Grid(Strict):
     def _heads_divide_every_width(cls, heads: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
         for width, count in product(info.data.get("width", ()), heads or ()):
             if width % count:
-                raise ValueError(f"holds {count}, which does not divide width {width}; leave heads out, or list the shapes")
+                raise ValueError(f"has {count}, which does not divide width {width}; leave heads out, or list the shapes")
         return heads
 
     @model_validator(mode="after")
@@ -60,7 +60,7 @@ class Grid(Strict):
 
 
 class Shape(Strict):
-    """One shape; heads and ffn follow the width by the rules unless given."""
+    """One shape; heads and ffn follow the width by rule unless given."""
 
     depth: Depth
     width: Width
@@ -79,10 +79,10 @@ class Shape(Strict):
 class Shapes(Strict):
     """The shapes of a sweep, in exactly one way: `iso_parameters` with `depth`, `grid`, or `list`.
 
-    `iso_parameters` are targets of `parameters_non_embedding`: the width is solved for at each target and depth, and a shape
-    that misses the target by more than `tolerance` is refused. Heads and FFN follow the width by `head_width` and `ffn_ratio`
-    unless given (study.counting.solving.ShapeRules); each of several values makes shapes of its own. A `head_width` in the file
-    must divide the given widths, and solved widths are multiples of it or of `width_multiple`.
+    `iso_parameters` are targets of `parameters_non_embedding`: the width is solved for each target and depth, and a shape that
+    misses the target by more than `tolerance` is refused. Heads and FFN follow the width by `head_width` and `ffn_ratio` unless
+    given (study.counting.solving.ShapeRules); several values of these multiply the shapes. A given `head_width` must divide
+    given widths; solved widths are multiples of it or of `width_multiple`.
     """
 
     iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
@@ -108,7 +108,7 @@ class Shapes(Strict):
     def _rules_have_a_use(self) -> Self:
         for rule, size in (("head_width", "heads"), ("ffn_ratio", "ffn")):
             if rule in self.model_fields_set and self.iso_parameters is None and all(size in shape for shape in self._given()):
-                raise ValueError(f"has {rule}, which no shape follows, since {size} are given")
+                raise ValueError(f"has {rule}, which no shape uses, since all give {size}")
         return self
 
     @model_validator(mode="after")
@@ -125,7 +125,7 @@ class Shapes(Strict):
 
     @property
     def rules(self) -> list[ShapeRules]:
-        """The rules by which widths fix the rest, one for each head width and FFN ratio."""
+        """The rules that derive other sizes from widths, one per head width and FFN ratio."""
         pairs = product(self.head_width, self.ffn_ratio)
         return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width)) for head_width, ffn_ratio in pairs]
 
@@ -134,9 +134,9 @@ class Shapes(Strict):
         return self.width_multiple or math.lcm(8, head_width if self.says_head_width else 1)
 
     def sizes(self, architecture: Mapping[str, Any], variant: str = "") -> tuple[list[dict[str, int]], list[Problem]]:
-        """The sizes of every shape, and the targets that no width meets.
+        """The sizes of every shape, and a problem for each target that no width meets.
 
-        `architecture` holds the other given fields, which may change the parameters; `variant` describes the varied ones in
+        `architecture` holds the other given fields, which may change the count; `variant` describes the varied ones in
         messages.
         """
         if self.iso_parameters is None:
@@ -146,23 +146,21 @@ class Shapes(Strict):
     def _solved(
         self, targets: Sequence[float], architecture: Mapping[str, Any], variant: str
     ) -> tuple[list[dict[str, int]], list[Problem]]:
-        """The shapes nearest to the targets, and the targets that no width meets."""
         templates = {depth: _template(depth, architecture) for depth in self.depth or ()}
         shapes, unmet = [], []
         for target, (depth, template), rules in product(targets, templates.items(), self.rules):
-            found = rules.at_parameters(target, depth, template)
-            reached = parameters(found).parameters_non_embedding
+            solved = rules.at_parameters(target, depth, template)
+            reached = parameters(solved).parameters_non_embedding
             if abs(reached / target - 1) > self.tolerance:
                 ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(self.ffn_ratio) > 1 else ""
                 place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}{f' with {variant}' if variant else ''}"
                 remedy = "move the target, or allow it with tolerance (shapes are compared within 5% of one size)"
-                nearest = f"the nearest width, {found.width}, has {reached:,} parameters"
+                nearest = f"the nearest width, {solved.width}, has {reached:,} parameters"
                 unmet.append(Problem(place, f"{nearest}; {remedy} or a smaller width_multiple"))
-            shapes.append({"depth": depth, "width": found.width, "heads": found.heads, "ffn": found.ffn})
+            shapes.append({"depth": depth, "width": solved.width, "heads": solved.heads, "ffn": solved.ffn})
         return shapes, unmet
 
     def _given(self) -> list[dict[str, int]]:
-        """The sizes of `grid` or `list` as they stand."""
         if self.grid is not None:
             axes = {name: values for name, values in self.grid if values is not None}
             return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
@@ -170,7 +168,7 @@ class Shapes(Strict):
 
 
 def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:
-    """An encoder of a depth with the given fields, for solving widths; BERT's if these are invalid, which its runs report."""
+    """An encoder for solving widths, with the given fields; BERT's if these are invalid, which its runs report."""
     sizes = {"depth": depth, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1}
     others = {name: value for name, value in architecture.items() if name not in sizes}
     try:

@@ -1,6 +1,6 @@
-"""A sweep file as strict models: one question, and either the cells or the search that answers it.
+"""A sweep file: one question, and the cells or the search that answers it.
 
-Whether the parts of its runs fit each other is for study.planning.plan.
+study.planning.plan checks whether the parts of its runs fit together.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from study.config.tuned_values import trial_seeds
 from study.counting.architecture import SHAPE
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""The pattern of a sweep's name, which becomes a folder, a W&B group and a title."""
+"""The pattern of a sweep's name: a folder, a W&B group and a title."""
 
 
 class Budgets(Strict):
-    """Budgets of a sweep, each a cell of its own: lists of values in any unit of a run's budget."""
+    """The budgets of a sweep, each a separate cell: lists of values in any unit of a run's budget."""
 
     tokens: Distinct[Annotated[Positive, Field(le=1e18)]] = ()
     steps: Distinct[Annotated[Index, Field(le=10**12)]] = ()
@@ -46,7 +46,7 @@ class Budgets(Strict):
         return self
 
     def each(self) -> Iterator[Budget]:
-        """Yield the budgets."""
+        """Yield each budget."""
         for unit, values in self:
             for value in values:
                 yield Budget.parse({unit: value})
@@ -63,14 +63,14 @@ class Budgets(Strict):
 
 
 class TuneRange(Strict):
-    """A knob tuned for each cell: `trials` values from low to high in equal ratios, one more if the best is at an end.
+    """A knob tuned for each cell: `trials` values from low to high in equal ratios, and one more if the best is at an end.
 
-    Up to three values are tried at once. Of more, a cell tries three around the best of the nearest cheaper cell, or around the
-    middle of the range, and goes downhill until worse values lie on both sides. Several knobs are tried in all combinations of
-    these values, then next to the best of each, until all neighbours have been tried.
+    A cell tries up to three values at once. Of more, it tries three around the best of the nearest cheaper cell, or around the
+    middle of the range, and descends until both sides are worse. Several knobs are tried in all combinations of these values,
+    then next to the best of each, until no neighbour is untried.
 
-    `at: smallest` tunes only the cheapest cell of each variant and budget. The others train with its best values, and the most
-    expensive cell of the variant also tries the values on both sides, to check that they transfer, as they should under
+    `at: smallest` tunes only the cheapest cell of each variant and budget. The others train with its best values, and the
+    variant's most expensive cell also tries the values on both sides, to check that they transfer, as they should under
     `recipe.parametrization: completep`.
     """
 
@@ -86,18 +86,18 @@ class TuneRange(Strict):
         return self
 
     def values(self) -> list[float]:
-        """The values to try, rounded to four digits, each once."""
+        """The values to try, rounded to four digits, without duplicates."""
         return list(_in_equal_ratios(self.low, self.high, self.trials))
 
     def line(self) -> list[float]:
-        """The values with one more beyond each end, in order."""
+        """The values, with one more beyond each end."""
         ratio = (self.high / self.low) ** (1 / (self.trials - 1))
         return [_rounded(self.low / ratio), *self.values(), _rounded(self.high * ratio)]
 
 
 @functools.cache
 def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
-    """`count` values from low to high, rounded to four digits, each once; cached, since every cell needs the same."""
+    """Cached, since every cell needs the same values."""
     return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
 
 
@@ -106,24 +106,24 @@ def _rounded(value: float) -> float:
 
 
 Varied = Several[Value]
-"""Values of a knob to compare, each a variant of its own at every shape and budget."""
+"""The values of a knob to compare, each a separate variant at every shape and budget."""
 
 
 PARTS = ("architecture", "recipe")
-"""The parts of a run that `base` sets for all runs."""
+"""The parts of a run that `base` sets."""
 
 _ANY_SHAPE = {"list": [{"depth": 1, "width": 1}]}
-"""A substitute for missing shapes, so that the other problems of a file are found too."""
+"""A substitute for missing shapes, to find the other problems of a file."""
 
 _NOTHING_TO_TUNE = "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
-_SEARCH_ALONE = "a search has one budget and one seed, and its space names what it tries; leave out vary and tune"
+_SEARCH_ALONE = "a search has one budget and one seed, and its space lists the knobs; leave out vary and tune"
 
 
 class SweepBase(Strict):
-    """What every sweep has: a question, the data, what all runs share, how long they train, and where they execute.
+    """The common part of all sweeps: question, data, shared values, budgets and compute.
 
-    `preset` names the defaults of architecture and recipe, and `base` overrides them (see study.config.presets). The
-    configuration of each run holds every value: its id is the same whether the preset or the file gives them.
+    `preset` names the defaults of architecture and recipe, and `base` overrides them (study.config.presets). Each run's
+    configuration holds every value, so its id does not depend on whether preset or file set it.
     """
 
     name: Text
@@ -152,45 +152,45 @@ class SweepBase(Strict):
     def _base_has_known_parts(cls, base: dict[str, Any]) -> dict[str, Any]:
         for key, value in base.items():
             if key not in PARTS:
-                raise ValueError(f"holds {key!r}; it takes {' and '.join(PARTS)}")
+                raise ValueError(f"has {key!r}; it takes {' and '.join(PARTS)}")
             if not isinstance(value, dict):
-                raise ValueError(f"holds {shown(value)} under {key} where keys and values are needed")
+                raise ValueError(f"has {shown(value)} under {key}, which needs keys and values")
         return base
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
-        """The keys of either kind of sweep file, any of which a typing error may mean."""
+        """The keys of either kind of sweep file, as candidates for a typing error."""
         return {name: field.annotation for kind in (CellSweep, SearchSweep) for name, field in kind.model_fields.items()}
 
     @property
     def shared(self) -> dict[str, Any]:
-        """What all runs share: the values of the preset, and over them those of `base`."""
+        """The common values of all runs: the preset, overridden by `base`."""
         return deep_merge(PRESETS[self.preset], self.base)
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The knobs whose values are compared."""
+        """The compared knobs."""
         return ()
 
     @property
     def tuned(self) -> tuple[str, ...]:
-        """The knobs that are tuned for each cell."""
+        """The knobs tuned for each cell."""
         return ()
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The knobs that a search tries."""
+        """The knobs of a search space."""
         return ()
 
     @property
     def distinguishing_knobs(self) -> tuple[str, ...]:
-        """The knobs that distinguish runs, apart from shape, rate and seed: those varied, tuned or searched."""
+        """The varied, tuned or searched knobs, except shape and learning rate."""
         knobs = (*self.varied, *self.tuned, *self.searched)
         return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))
 
     @property
     def choosing_seeds(self) -> tuple[int, ...]:
-        """The seeds at which tuned values are tried; none if nothing is tuned."""
+        """The seeds that try tuned values; none if nothing is tuned."""
         return ()
 
     @property
@@ -204,7 +204,7 @@ class SweepBase(Strict):
         return ()
 
     def place_of(self, knob: str) -> str | None:
-        """Where the file lists the values of a knob that differs between its runs; None for other knobs."""
+        """The place in the file that lists a varied, tuned or searched knob; None for other knobs."""
         sections = {"vary": self.varied, "tune": self.tuned, "search.space": self.searched}
         return next((f"{section}.{knob}" for section, knobs in sections.items() if knob in knobs), None)
 
@@ -240,22 +240,22 @@ class CellSweep(SweepBase):
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The knobs whose values are compared."""
+        """The compared knobs."""
         return tuple(self.vary)
 
     @property
     def tuned(self) -> tuple[str, ...]:
-        """The knobs that are tuned for each cell."""
+        """The knobs tuned for each cell."""
         return tuple(self.tune)
 
     @property
     def transfers(self) -> bool:
-        """Whether the smallest cells alone are tuned, and the others take over their best values."""
+        """Whether only the smallest cells are tuned."""
         return any(tuned.at == "smallest" for tuned in self.tune.values())
 
     @property
     def variants(self) -> list[dict[str, Any]]:
-        """Every combination of the values of `vary`; one without values if it is empty."""
+        """Every combination of the values of `vary`; one empty combination without it."""
         return [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
 
     @property
@@ -265,22 +265,22 @@ class CellSweep(SweepBase):
 
     @property
     def choosing_seeds(self) -> tuple[int, ...]:
-        """The seeds at which tuned values are tried and chosen by; none where nothing is tuned."""
+        """The seeds that try tuned values; none if nothing is tuned."""
         return self.seed_values[: trial_seeds(self.seeds)] if self.tune else ()
 
     @property
     def trial_seeds(self) -> tuple[int, ...]:
-        """The seeds that a cell begins with: the choosing seeds if knobs are tuned, else all."""
+        """The first seeds of a cell: the choosing seeds if knobs are tuned, else all."""
         return self.choosing_seeds or self.seed_values
 
     @property
     def repeat_seeds(self) -> tuple[int, ...]:
-        """The other seeds, at which the best tuned values are repeated."""
+        """The other seeds, which repeat the best tuned values."""
         return self.seed_values[len(self.trial_seeds) :]
 
     @property
     def iso_parameters(self) -> tuple[float, ...]:
-        """The targets of non-embedding parameters for shapes of equal size."""
+        """The targets of non-embedding parameters."""
         return self.shapes.iso_parameters or ()
 
 
@@ -299,7 +299,7 @@ class SearchSweep(SweepBase):
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The knobs that the search tries."""
+        """The knobs of the search space."""
         return tuple(self.search.space)
 
     @property
@@ -310,11 +310,11 @@ class SearchSweep(SweepBase):
 
 
 Sweep: TypeAlias = CellSweep | SearchSweep
-"""A sweep is of one of two kinds."""
+"""Either kind of sweep."""
 
 
 def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
-    """The sweep that values describe, of the kind that they name; `unknown` decides about keys that no sweep has.
+    """The sweep of the kind that the values name; `unknown` decides about unknown keys.
 
     Raises InputError with every problem, each under its dotted path.
     """

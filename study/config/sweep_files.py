@@ -1,4 +1,4 @@
-"""Reading a sweep file with overrides from the command line, or the copy that a launch left in its folder."""
+"""Reading a sweep file with command-line overrides, or a launched sweep's copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PRUNE_REFUSED = "belongs under search: stopping slow runs would bias a comparis
 
 
 def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[str, Any]]:
-    """Read a sweep file with `key.path=value` overrides: the sweep, and the plain values that `sweep.yaml` keeps.
+    """Read a sweep file with `key.path=value` overrides: the sweep, and the plain values for `sweep.yaml`.
 
     Raises InputError with every problem of the file and the overrides.
     """
@@ -49,8 +49,8 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[s
 def read_launched(path: Path) -> Sweep:
     """Read the sweep that a launch left in its folder.
 
-    Another version of the workbench may have launched it: unknown keys are ignored, and knobs are not checked. Raises
-    InputError if the file is missing or holds no sweep.
+    Another version may have launched it: unknown keys are ignored, knobs unchecked. Raises InputError if the file is missing or
+    holds no sweep.
     """
     values = {"name": path.parent.name} | read_yaml(path)
     try:
@@ -60,7 +60,7 @@ def read_launched(path: Path) -> Sweep:
 
 
 def parse_sweep(values: Mapping[str, Any]) -> Sweep:
-    """The sweep that plain values describe; raises InputError with every problem."""
+    """The sweep of plain values; raises InputError with every problem."""
     problems = list(problems_of_knobs(values))
     if "prune" in values:
         problems.append(Problem("prune", _PRUNE_REFUSED))
@@ -78,7 +78,7 @@ def parse_sweep(values: Mapping[str, Any]) -> Sweep:
 
 
 def _unmet_targets(values: Mapping[str, Any]) -> Sequence[Problem]:
-    """The targets that no width meets, of a sweep with other problems; none if its shapes are invalid."""
+    """The targets that no width meets, in a sweep with other problems; none if its shapes are invalid."""
     base = values.get("base")
     architecture = base.get("architecture") if isinstance(base, Mapping) else None
     with suppress(InputError):
@@ -99,7 +99,6 @@ def _files_meant(path: Path) -> Iterator[Path]:
 
 
 def _problems_between(overrides: Sequence[str]) -> Iterator[Problem]:
-    """Overrides that set the same key."""
     paths = [override.partition("=")[0] for override in overrides]
     yield from (Problem(path, f"is set {count} times; set it once") for path, count in Counter(paths).items() if count > 1)
     for index, path in enumerate(paths):
@@ -108,7 +107,6 @@ def _problems_between(overrides: Sequence[str]) -> Iterator[Problem]:
 
 
 def _override(values: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value` in the values of a sweep file."""
     path, separator, text = override.partition("=")
     keys = _keys_of(path)
     if not separator or not all(path.split(".")) or not path.isprintable():
@@ -125,7 +123,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _keys_of(path: str) -> list[str]:
-    """The keys of a path; a knob under `vary`, `tune` or `search.space` is one key with dots."""
+    """The keys of a path; a knob under `vary`, `tune` or `search.space` is one dotted key."""
     keys = path.split(".")
     for above in (["vary"], ["tune"], ["search", "space"]):
         if keys[: len(above)] == above and len(keys) > len(above) + 1:

@@ -1,6 +1,6 @@
-"""The problems of a sweep file's knobs and of its `base`, found in its raw values.
+"""Problems of a sweep file's knobs and `base`, from its raw values.
 
-Whether the parts of a run fit each other is for study.planning.plan.
+study.planning.plan checks whether the parts of a run fit together.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TRAINED_RUNS = tuple(f"recipe.{knob}" for knob in NO_RUN)
 """The knobs that name a trained run."""
 
 _BESIDE_BASE = {
-    f"masking_{name}": f"belongs beside base, as masking.{name}; for training alone write base.{TRAINING_MASKS}{name}"
+    f"masking_{name}": f"belongs beside base, as masking.{name}; for training only, write base.{TRAINING_MASKS}{name}"
     for name in Masking.model_fields
 }
-"""Messages about keys of masks that are written as one word under `base`."""
+"""Messages for mask keys written as one word under `base`."""
 
 
 def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """The problems of the knobs and of `base`, whatever else is wrong with the values of a sweep file."""
+    """The problems of knobs and `base`, even if other values are invalid."""
     search, base = values.get("search"), values.get("base", {})
     space = search.get("space") if isinstance(search, Mapping) else None
     vary, tune = values.get("vary"), values.get("tune")
@@ -52,47 +52,47 @@ def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _problems_of_knob(section: str, knob: str, value: object) -> Iterator[Problem]:
-    """The problems of a knob in a section of the file that lists its values."""
     place, field = f"{section}.{knob}", knob.removeprefix("architecture.")
     if (message := _why_no_knob(section, knob, value)) is not None:
         yield Problem(place, message)
     elif knob == "recipe.precision" and len(values := _listed(value)) > 1 and "auto" in values:
-        yield Problem(place, "'auto' is either bf16 or fp32, as the device has it; list those two to compare them")
+        yield Problem(place, "'auto' means bf16 or fp32, depending on the device; list those two to compare them")
     elif section != "tune":
         yield from _problems_of_words(place, field, _listed(value))
 
 
 def _listed(value: object) -> list[Any]:
-    """The values listed for a knob, also as the choices of a search; none if it has no list."""
+    """The values listed for a knob, including a search's choices; none without a list."""
     listed = value.get("choices") if isinstance(value, Mapping) else value
     return listed if isinstance(listed, list) else []
 
 
 def _why_no_knob(section: str, knob: str, value: object) -> str | None:
-    """Why a knob cannot stand in a section, None if it can."""
+    """Why a section cannot list a knob; None if it can."""
     field = knob.removeprefix("architecture.")
     if knob.startswith("data."):
-        return "is the same for all runs of a sweep, since losses on other text or pieces do not compare; make a sweep of each"
+        return (
+            "is the same for all runs of a sweep, since losses on different text or tokens do not compare; write one sweep each"
+        )
     if field in NOT_IN_MLM:
         return "changes no run: masked language models do not depend on it"
     if knob == "preset":
         return "is the same for all runs of a sweep; launch the file once with each preset, or list the knobs that differ"
     if knob in PARTS and isinstance(value, Mapping):
-        return f"holds keys; write each as one with a dot, as in {knob}.{next(iter(value), '…')}"
+        return f"contains keys; write each as one dotted key, as in {knob}.{next(iter(value), '…')}"
     if knob not in KNOBS:
         return f"is not a knob of a run; {nearest(knob, list(KNOBS))}"
     if knob in TRAINED_RUNS and section != "vary":
         return "is not a number; compare runs under vary"
     if knob.startswith("masking."):
-        of_training = f"{TRAINING_MASKS}{knob.removeprefix('masking.')} changes those of training alone"
-        return f"changes the masks of validation too, so that losses would not compare; {of_training}"
+        of_training = f"{TRAINING_MASKS}{knob.removeprefix('masking.')} changes only training masks"
+        return f"also changes validation masks, so losses would not compare; {of_training}"
     if field in LARGEST and section != "search.space":
         return "is a size; list its values under shapes"
     return None
 
 
 def _problems_of_varied(vary: Mapping[Any, Any], tune: object, base: object) -> Iterator[Problem]:
-    """The problems of varied knobs that the file also sets elsewhere."""
     elsewhere = flatten(base) if isinstance(base, Mapping) else {}
     for knob in vary:
         if isinstance(tune, Mapping) and knob in tune:
@@ -102,7 +102,6 @@ def _problems_of_varied(vary: Mapping[Any, Any], tune: object, base: object) -> 
 
 
 def _problems_of_base(base: Mapping[Any, Any], has_shapes: bool) -> Iterator[Problem]:
-    """The problems of `base`."""
     for key in [key for key in base if key not in PARTS]:
         if key in SweepBase.known_keys():
             yield Problem(f"base.{key}", "belongs beside base, not under it")
@@ -133,7 +132,7 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
 
 
 def _problems_of_words(place: str, field: str, values: list[Any]) -> Iterator[Problem]:
-    """The values of an architecture's field that can be counted but not trained."""
+    """Architecture values that can be counted but not trained."""
     built = built_words(field)
     for value in values if field in COUNTED_ALONE else ():
         if value not in built:
@@ -153,7 +152,7 @@ def _problems_of_recipe(recipe: Mapping[Any, Any]) -> Iterator[Problem]:
 
 
 def _problems_of_budgets(values: Mapping[str, Any], base: Mapping[Any, Any]) -> Iterator[Problem]:
-    """Budgets in tokens below one batch, if the file fixes the batch; other budgets depend on the shapes."""
+    """Token budgets below one batch, if the file fixes the batch; other budgets depend on the shapes."""
     recipe, knobs = base.get("recipe"), [values.get("tune"), values.get("vary")]
     varies = values.get("search") is not None or any(
         "recipe.batch_tokens" in each for each in knobs if isinstance(each, Mapping)

@@ -1,4 +1,4 @@
-"""How tuned values are compared: the seeds at which they are tried, and how their losses rank."""
+"""Comparison of tuned values: the seeds that try them, and the ranking of their losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from study.base.grouping import grouped
 ValuesT = TypeVar("ValuesT", bound=Hashable)
 
 _ENOUGH = 3
-"""How many values at one seed make a bracket."""
+"""The number of values at one seed that make a bracket."""
 
 _UNLEARNED_NATS = 1000.0
 """The penalty of a run that did not learn: more than any loss."""
@@ -28,44 +28,44 @@ class Tried(NamedTuple, Generic[ValuesT]):
 
 
 def trial_seeds(seeds: int) -> int:
-    """The number of a cell's seeds at which tuned values are tried: a third, rounded up.
+    """The number of a cell's seeds that try tuned values: a third, rounded up.
 
-    With too few, a choice that missed the best makes cells look different. Simulated: of five cells of equal loss at their
-    best rate, whose curves rise by one to four deviations over seeds for a doubling of the rate, two differ significantly in
-    4% to 6% of draws of three seeds, 6% to 8% of five and 7% to 11% of twelve if a third of the seeds choose; if one does, in
-    13% to 18% of draws of five and 27% to 41% of twelve.
+    With too few, a choice that misses the best makes cells look different. Simulated for five cells of equal loss at their best
+    rate, whose curves rise by one to four deviations over seeds per doubling of the rate: two differ significantly in 4% to 6%
+    of draws of three seeds, 6% to 8% of five and 7% to 11% of twelve if a third of the seeds choose; if one does, in 13% to 18%
+    of five and 27% to 41% of twelve.
     """
     return -(-seeds // 3)
 
 
 def rank(losses: Sequence[float | None]) -> float | None:
-    """The rank of values, lowest first: the mean loss in nats of the runs that learned, after values with fewer failures.
+    """The rank of values, lowest first: fewest failures to learn, then the mean loss in nats of the runs that learned.
 
-    A run that diverged has no loss; one that failed for other reasons is left out. None if no run learned.
+    A diverged run has no loss; other failures are left out. None if no run learned.
     """
     learned = [loss for loss in losses if loss is not None]
     return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else None
 
 
-def comparable_seeds(tried: Iterable[Tried[ValuesT]], asked: Collection[int] = ()) -> set[float]:
-    """The seeds at which values can be compared: those with three values or more, or with as many as any seed has.
+def comparable_seeds(tried: Iterable[Tried[ValuesT]], requested: Collection[int] = ()) -> set[float]:
+    """The seeds with enough values to compare: three, or the most at any seed if fewer.
 
-    If the sweep named seeds (`asked`) and any was tried, only those. At other seeds only the best values were repeated.
+    If the sweep named seeds (`requested`) and any was tried, only those; other seeds repeated only the best values.
     """
     everywhere: defaultdict[float, set[ValuesT]] = defaultdict(set)
     for one in tried:
         everywhere[one.seed].add(one.values)
-    considered = {seed: values for seed, values in everywhere.items() if seed in asked} or everywhere
+    considered = {seed: values for seed, values in everywhere.items() if seed in requested} or everywhere
     enough = min(_ENOUGH, max(map(len, considered.values()), default=0))
     return {seed for seed, values in considered.items() if len(values) >= enough}
 
 
-def best_values(tried: Sequence[Tried[ValuesT]], asked: Collection[int] = ()) -> ValuesT | None:
+def best_values(tried: Sequence[Tried[ValuesT]], requested: Collection[int] = ()) -> ValuesT | None:
     """The best values at the comparable seeds; None if none learned there.
 
-    Values of which a run learned come first, then those tried at more of the seeds, then those of lower rank.
+    Values with a run that learned come first, then those tried at more of the seeds, then those of lower rank.
     """
-    comparable = comparable_seeds(tried, asked)
+    comparable = comparable_seeds(tried, requested)
     trials = grouped((one for one in tried if one.seed in comparable), lambda one: one.values)
 
     def order(values: ValuesT) -> tuple[bool, int, float]:

@@ -1,4 +1,4 @@
-"""Matrix products in bf16 beside weights in fp32."""
+"""Products in bf16 with weights in fp32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from study.counting.memory import Device, Precision
 
 
 def autocast(device: str, precision: Precision) -> torch.autocast:
-    """Run products in bf16 inside the block if that is the precision."""
+    """Run products in the block in bf16 if that is the precision."""
     return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
 
 
@@ -21,6 +21,6 @@ def multiplies_in_bf16(device: Device) -> bool:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of a tensor's products: autocast's if it is on, else its own."""
+    """The dtype of a tensor's products: autocast's if enabled, else its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

@@ -1,4 +1,4 @@
-"""The bias by distance of attention scores. Letters: B sequences, S tokens, K positions of them, A heads."""
+"""The distance bias of attention scores. Letters: B sequences, S tokens, K query positions, A heads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from study.counting.architecture import Architecture
 
 
 class DistanceBias(nn.Module):
-    """A number for each head and signed distance between a query and a key.
+    """A bias for each head and signed distance between query and key.
 
-    Distances beyond the reach M share the number at M in their direction. Learned numbers are one vector of A·(2M + 1), so that
-    weight decay and other rules for matrices leave them alone.
+    Distances beyond the reach M share the bias at M in their direction. Learned biases form one vector of A·(2M + 1), so that
+    weight decay and other rules for matrices exclude them.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -26,10 +26,10 @@ class DistanceBias(nn.Module):
             self.register_buffer("numbers", linear_bias(self.heads, distances).flatten(), persistent=False)
 
     def forward(self, length: int, positions_BxK: Int[Tensor, "B K"] | None = None) -> Float[Tensor, "#B A K S"]:
-        """The bias of all scores, (1, A, S, S), or of those of some positions as queries, (B, A, K, S)."""
+        """The bias of all scores, (1, A, S, S), or with queries at some positions only, (B, A, K, S)."""
         distances = torch.arange(1 - length, length, device=self.numbers.device).clamp(-self.reach, self.reach)
         by_distance = self.numbers.view(self.heads, -1).index_select(1, distances + self.reach)
-        windows_AxSxS = by_distance.unfold(1, length, 1)  # the last token as query comes first
+        windows_AxSxS = by_distance.unfold(1, length, 1)  # the last query comes first
         if positions_BxK is None:
             return windows_AxSxS.flip(1)[None]
         rows = windows_AxSxS.index_select(1, (length - 1 - positions_BxK).flatten())
@@ -39,8 +39,8 @@ class DistanceBias(nn.Module):
 def local_bias(heads: int, distances: Int[Tensor, " T"]) -> Float[Tensor, "A T"]:
     """−3 · ln(1 + |distance − o|), with offsets o of −1, 1, −2, 2 and so on for the heads.
 
-    Initial attention is thus a power law around one neighbour per head, proportional to (1 + |distance − o|)^−3, of which that
-    neighbour gets 0.7. Heads see word order from the first step on, and differ from each other.
+    Initial attention is a power law around one neighbour per head, proportional to (1 + |distance − o|)^−3; that neighbour gets
+    0.7. Heads see word order from the first step on, and differ from each other.
     """
     head = torch.arange(heads, device=distances.device)
     offsets = (head // 2 + 1) * (2 * (head % 2) - 1)
@@ -48,11 +48,11 @@ def local_bias(heads: int, distances: Int[Tensor, " T"]) -> Float[Tensor, "A T"]
 
 
 def linear_bias(heads: int, distances: Int[Tensor, " T"]) -> Float[Tensor, "A T"]:
-    """−slope · |distance|, with the slopes of ALiBi, the same in both directions.
+    """−slope · |distance|, with ALiBi's slopes, the same in both directions.
 
-    They are 2^(−8h/A) for the heads h from 1 to A if A is a power of two. Otherwise they are those of the power below, with
-    every other slope of the power above for the remaining heads. Source: Press et al. 2022, arXiv:2108.12409, section 3, and
-    its code; for encoders MosaicBERT, Portes et al. 2023, arXiv:2312.17482.
+    They are 2^(−8h/A) for heads h from 1 to A if A is a power of two, else those of the power below, then every other slope of
+    the power above. Source: Press et al. 2022, arXiv:2108.12409, section 3, and its code; for encoders MosaicBERT, Portes et
+    al. 2023, arXiv:2312.17482.
     """
     power = 2 ** (heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * head / power) for head in range(1, power + 1)]

@@ -1,4 +1,4 @@
-"""Dropout that on a CPU draws from the bits of a few random words."""
+"""Dropout that draws from the bits of a few random words on a CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 DRAWS = 2**16
-"""The values of a draw on a CPU: a quarter of a random word of 64 bits."""
+"""The values of a draw on a CPU: a quarter of a random 64-bit word."""
 
 
 class Dropout(nn.Dropout):
@@ -20,11 +20,11 @@ class Dropout(nn.Dropout):
 
 
 def drop(x: Float[Tensor, "*any"], rate: float) -> Float[Tensor, "*any"]:
-    """Scale each number by 1 ÷ (1 − rate) or make it zero, by a draw of its own; at rate 0 return x itself.
+    """Scale each number by 1 ÷ (1 − rate) or zero it, independently; at rate 0 return x itself.
 
-    On a CPU the rate is rounded to a multiple of 1 ÷ DRAWS, also in the scale, so that the mean stays. torch draws numbers one
-    by one there, at 6 ns each, which made dropout a quarter of a step; draws of 16 bits take a seventh of that. Source:
-    Srivastava et al. 2014, "Dropout", scaled in training instead of in evaluation.
+    On a CPU the rate, also in the scale, is rounded to a multiple of 1 ÷ DRAWS. torch draws one by one there, at 6 ns each, a
+    quarter of a step; draws of 16 bits take a seventh of that. Source: Srivastava et al. 2014, "Dropout", scaled in training
+    instead of evaluation.
     """
     if not rate or x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
@@ -40,5 +40,5 @@ def _scales(x: Tensor, dropped: int) -> Tensor:
 
 
 def seed_dropout(device: torch.device, seed: int) -> None:
-    """Seed the generator of one device; `torch.manual_seed` seeds those of all, which takes a millisecond on a CPU."""
+    """Seed one device's generator; `torch.manual_seed` seeds all devices, which takes a millisecond on a CPU."""
     (torch.cuda.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed)(seed)

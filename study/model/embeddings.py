@@ -1,4 +1,4 @@
-"""Embeddings: the sum of token, learned position and segment, normed and projected to the width if they are narrower.
+"""Embeddings: the sum of token, learned position and segment, normed and projected to the width if narrower.
 
 Letters: B sequences, S tokens, E embedding width, H width.
 """
@@ -18,11 +18,11 @@ from study.model.norm import norm
 
 
 class Embeddings(nn.Module):
-    """The sum of the token, position and segment tables, a norm (in pre-norm an optional one), dropout and projection.
+    """The sum of the token, position and segment tables, a norm (optional in pre-norm), dropout and projection.
 
-    The projection is that of ALBERT (Lan et al. 2020, arXiv:1909.11942, section 3.1): tables of width E, then E → H. The
-    residual stream starts in the precision that it keeps, that of the tables in pre-norm and that of the norms in post-norm, so
-    that every layer reads one dtype and is compiled once.
+    The projection is ALBERT's (Lan et al. 2020, arXiv:1909.11942, section 3.1): tables of width E, then E → H. The residual
+    stream starts in its final precision, the tables' in pre-norm and the norms' in post-norm, so that every layer reads one
+    dtype and is compiled once.
     """
 
     def __init__(self, architecture: Architecture, dropout: float) -> None:
@@ -40,7 +40,7 @@ class Embeddings(nn.Module):
     def forward(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S H"]:
         """Embed tokens; without `segments_BxS` all belong to segment 0."""
         embedded_BxSxE: Tensor = self.token(tokens_BxS)
-        offsets: list[Tensor] = []  # the same for all sequences, summed before they are broadcast
+        offsets: list[Tensor] = []  # equal for all sequences; summed before broadcasting
         if self.position is not None:
             offsets.append(self.position.weight[: tokens_BxS.shape[1]])
         if self.segment is not None and segments_BxS is not None:
@@ -50,15 +50,15 @@ class Embeddings(nn.Module):
         if offsets:
             embedded_BxSxE = embedded_BxSxE + functools.reduce(torch.add, offsets)
         normed_BxSxE: Tensor = self.dropout(self.norm(embedded_BxSxE))
-        begun_BxSxH: Tensor = normed_BxSxE if self.projection is None else self.projection(normed_BxSxE)
-        return begun_BxSxH.to(embedded_BxSxE.dtype if self.pre_norm else normed_BxSxE.dtype)
+        stream_BxSxH: Tensor = normed_BxSxE if self.projection is None else self.projection(normed_BxSxE)
+        return stream_BxSxH.to(embedded_BxSxE.dtype if self.pre_norm else normed_BxSxE.dtype)
 
 
 def initialise_unit_stream(embeddings: Embeddings) -> None:
-    """Draw the projection of narrower tables, if there is one, with deviation 1/√E.
+    """Draw the projection of narrower tables, if any, with deviation 1/√E.
 
-    The residual stream then starts with the unit variance of the embeddings' norm, of which weights of deviation 0.02 would
-    leave 0.0004·E.
+    The residual stream then starts with the embedding norm's unit variance; weights of deviation 0.02 would reduce it to
+    0.0004·E.
     """
     if (projection := embeddings.projection) is not None:
         nn.init.normal_(projection.weight, std=projection.in_features**-0.5)

@@ -1,4 +1,4 @@
-"""BERT's encoder at any depth, width, heads and ffn, with the changes of its successors.
+"""BERT's encoder at any depth, width, heads and ffn, with its successors' changes.
 
 Letters: B sequences, S tokens, K positions of them, H width, A heads, D head width, E half of it, F ffn, P positions.
 """
@@ -25,8 +25,7 @@ from study.model.norm import norm
 class Attention(nn.Module):
     """Bidirectional multi-head self-attention; query, key and value come from one product of width 3H.
 
-    Optional norms of each head's queries and keys come before rotary positions; an optional bias by distance is added to the
-    scores.
+    Optional head norms of queries and keys precede rotary positions; an optional distance bias is added to the scores.
     """
 
     def __init__(self, architecture: Architecture, dropout: float) -> None:
@@ -67,7 +66,7 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "B 1 1 S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
     ) -> Float[Tensor, "B K H"]:
-        """Attend from the tokens `queries_BxKxH` alone to all of `x_BxSxH`, as `forward` does at their positions."""
+        """Attend from only the tokens `queries_BxKxH` to all of `x_BxSxH`, as `forward` does at their positions."""
         batch, length, width = x_BxSxH.shape
         of_query, of_key_and_value = self.query_key_value.parts([width, 2 * width])
         query_BxKxAxD = self.query_key_value.multiply(queries_BxKxH, *of_query).view(batch, -1, self.heads, self.head_width)
@@ -85,7 +84,6 @@ class Attention(nn.Module):
     def _normed(
         self, query_BxKxAxD: Float[Tensor, "B K A D"], key_BxSxAxD: Float[Tensor, "B S A D"]
     ) -> tuple[Float[Tensor, "B K A D"], Float[Tensor, "B S A D"]]:
-        """Norm queries and keys head by head, in the precision of the products, if the architecture does."""
         if self.query_norm is None or self.key_norm is None:
             return query_BxKxAxD, key_BxSxAxD
         dtype = query_BxKxAxD.dtype
@@ -99,7 +97,6 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "B 1 1 S"] | None,
         bias: Float[Tensor, "#B A K S"] | None,
     ) -> Float[Tensor, "B K A D"]:
-        """`attended`, with tokens before heads."""
         dropout = self.dropout if self.training else 0.0
         query_BxAxKxD, key_BxAxSxD, value_BxAxSxD = (
             tensor.transpose(1, 2) for tensor in (query_BxKxAxD, key_BxSxAxD, value_BxSxAxD)
@@ -117,10 +114,10 @@ def rotary_table(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
     return torch.stack((angles.cos().float(), angles.sin().float()))
 
 
-def rotated(x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *places E"]) -> Float[Tensor, "B S A D"]:
+def rotated(x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *positions E"]) -> Float[Tensor, "B S A D"]:
     """Rotate numbers i and i + D/2 of every head as a pair, as GPT-NeoX and ESM-2 do; RoFormer pairs 2i and 2i + 1.
 
-    `rotary` holds the rows of `rotary_table` for the tokens, (2, S, E) or (2, B, S, E).
+    `rotary` holds the tokens' rows of `rotary_table`, (2, S, E) or (2, B, S, E).
     """
     cosine, sine = rotary.to(x.dtype).unsqueeze(-2)
     first, second = x.chunk(2, -1)
@@ -137,9 +134,8 @@ def attended(
 ) -> Float[Tensor, "B A K D"]:
     """Values mixed by softmax(query · key / √D + bias), by torch's fused kernel if it is fast and has all gradients.
 
-    On a CPU plain products replace it with bf16, dropout or a learned bias: its backward pass takes three times as long in
-    bf16; with dropout torch falls back to fp32 and draws number by number; and it has no gradient of the scores, which a
-    learned bias needs.
+    On a CPU plain products replace it for bf16, where its backward pass takes three times as long; for dropout, where torch
+    falls back to fp32 and draws one by one; and for a learned bias, which needs the scores' gradient.
     """
     if bias is not None:
         bias = bias.to(query_BxAxKxD.dtype)
@@ -172,7 +168,7 @@ class _Gelu(torch.autograd.Function):
 
 
 def _gelu(x: Tensor) -> Tensor:
-    """The exact GELU; on a CPU its gradient overwrites the incoming one, so that only a product may read the result."""
+    """The exact GELU; on a CPU its gradient overwrites the incoming one, so only a product may read the result."""
     if x.device.type != "cpu" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return F.gelu(x)
     activated: Tensor = _Gelu.apply(x)  # type: ignore[no-untyped-call]
@@ -183,7 +179,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": F.
 
 
 class FeedForward(nn.Module):
-    """H → F → H: f(x·W)·O, or gated (f(x·W) ⊗ x·V)·O with W and V as one product of width 2F; GELU is the exact one.
+    """H → F → H: f(x·W)·O, or gated (f(x·W) ⊗ x·V)·O with W and V as one product of width 2F; GELU is exact.
 
     Source: Shazeer 2020, arXiv:2002.05202, equations 1, 2 and 6.
     """
@@ -212,7 +208,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One layer: attention and feed-forward, each with a residual sum and a norm after it (post) or before it (pre).
 
-    A `normed` block has no norm before its attention, since its input is normed already.
+    A `normed` block omits the norm before its attention, since its input is already normed.
     """
 
     def __init__(self, architecture: Architecture, dropout: float, normed: bool = False) -> None:
@@ -231,7 +227,7 @@ class Block(nn.Module):
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """Transform the residual stream at every token, or at some positions only, without the work for the others."""
+        """Transform the residual stream at every token, or only at some positions, without computing the others."""
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         if self.pre_norm:
             at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK))
@@ -251,7 +247,6 @@ class Block(nn.Module):
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
         positions_BxK: Int[Tensor, "B K"] | None,
     ) -> Float[Tensor, "B K H"]:
-        """The attention's output for the residual stream, which pre-norm norms first."""
         normed_BxSxH = self.attention_norm(x_BxSxH) if self.pre_norm else x_BxSxH
         if positions_BxK is None:
             mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, rotary_2xSxE)
@@ -261,7 +256,7 @@ class Block(nn.Module):
 
 
 def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
-    """Whether `fused_blocks` can replace the blocks of an architecture: if they are BERT's, without dropout."""
+    """Whether `fused_blocks` supports an architecture's blocks: BERT's, without dropout."""
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases, a.distance_bias) == ("post", "layer", "gelu", "all", "none")
     return berts and a.norm_bias and not (a.rotary or a.query_key_norm or dropout)
@@ -270,8 +265,8 @@ def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
 class Encoder(nn.Module):
     """Embeddings and L layers, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last norm.
 
-    Each layer has its own block, or layers share blocks in G groups: layer i, from 0, has that of group ⌊i·G/L⌋ (ALBERT, Lan et
-    al. 2020, arXiv:1909.11942, section 3.1). If `fused` is set, it replaces the blocks in training without padding.
+    Each layer has its own block, or layers share blocks in G groups: layer i, from 0, uses group ⌊i·G/L⌋ (ALBERT, Lan et al.
+    2020, arXiv:1909.11942, section 3.1). `fused`, if set, replaces the blocks in training without padding.
     """
 
     fused: Callable[[list[Block], Tensor, Tensor | None], Tensor] | None = None
@@ -296,9 +291,9 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """Encode every token, or with `positions_BxK` only some, which spares the last block the others.
+        """Encode every token, or with `positions_BxK` only some, which saves the last block's work for the others.
 
-        `attended_BxS` is False at padding; without it there is none.
+        `attended_BxS` is False at padding; None means no padding.
         """
         x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         if self.fused is not None and self.training and mask is None:
@@ -317,7 +312,7 @@ class Encoder(nn.Module):
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
-        """The L + 1 outputs of the embeddings and of every layer; pre-norm's last norm is applied to the last one."""
+        """The L + 1 outputs of the embeddings and of every layer; the last includes pre-norm's final norm."""
         x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         outputs = [x_BxSxH]
         for block in self._in_order:
@@ -325,7 +320,7 @@ class Encoder(nn.Module):
         return [*outputs[:-1], self.final_norm(outputs[-1])]
 
     def zero_residuals(self) -> None:
-        """Zero the last products of attention and FFN, so that each block starts by adding nothing."""
+        """Zero the last products of attention and FFN, so that each block initially adds nothing."""
         for block in self.blocks:
             assert isinstance(block, Block)
             for product in (block.attention.output, block.feed_forward.outer):
@@ -333,13 +328,11 @@ class Encoder(nn.Module):
 
     @property
     def _in_order(self) -> list[Block]:
-        """The block of each layer."""
         return [cast("Block", self.blocks[block]) for block in self.block_of_layer]
 
     def _before_blocks(
         self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None
     ) -> tuple[Float[Tensor, "B S H"], Bool[Tensor, "B 1 1 S"] | None, Float[Tensor, "2 S E"] | None]:
-        """The embedded tokens, the mask if there is padding, and the rotary positions if there are any."""
         mask = None if attended_BxS is None else padding_mask(attended_BxS)
         rotary_2xSxE = None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, : tokens_BxS.shape[1]]
         return self.embeddings(tokens_BxS, segments_BxS), mask, rotary_2xSxE
@@ -353,6 +346,6 @@ def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B 
 
 
 def rows_at(positions_BxK: Int[Tensor, "B K"], length: int) -> Int[Tensor, " B*K"]:
-    """The indices of each sequence's positions among the rows of all sequences."""
+    """The indices of each sequence's positions in the flattened batch."""
     first_Bx1 = torch.arange(len(positions_BxK), device=positions_BxK.device)[:, None] * length
     return (positions_BxK + first_Bx1).flatten()

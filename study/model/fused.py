@@ -1,6 +1,7 @@
-"""BERT's blocks and the loss with their gradients written out, for a GPU: torch's products, and gpu_kernels between them.
+"""BERT's blocks and the loss with explicit gradients for a GPU: torch's products, and gpu_kernels between them.
 
-Letters: B sequences, S tokens, K positions of them, N places, A heads, D head width, H width, E embedding width, V vocabulary.
+Letters: B sequences, S tokens, K positions of them, N positions, A heads, D head width, H width, E embedding width, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.norm import EPSILON
 
 Copies = dict[Tensor, Tensor]
-"""Parameters with their copies in the precision of the products."""
+"""Parameters with their copies in the products' precision."""
 
 
 def fused_blocks(
@@ -31,9 +32,8 @@ def fused_blocks(
 ) -> Float[Tensor, "B K H"]:
     """The output of BERT's blocks (`has_fused_kernels`) for tokens without padding, the last block at some positions if given.
 
-    Products and the tensors between them have the precision of autocast; gradients of the weights are summed in fp32. Each
-    block returns its result twice, for the next block's product and residual sum, so that its two gradients are added where
-    they are read.
+    Products and the tensors between them have autocast's precision; weight gradients accumulate in fp32. Each block returns its
+    result twice, for the next product and residual sum, so that its two gradients are added on reading.
     """
     dtype = product_dtype(x_BxSxH)
     with torch.autocast(x_BxSxH.device.type, enabled=False):
@@ -50,7 +50,7 @@ def fused_blocks(
 
 
 def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> Copies:
-    """Copies in the precision of autocast of the weights of all products, and of the biases that no norm adds."""
+    """Copies in autocast's precision of all product weights, and of the biases that no norm adds."""
     parameters = [
         parameter
         for block in dict.fromkeys(blocks)
@@ -81,7 +81,6 @@ def _fused_block(block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: 
 
 
 def _fused_block_at(block: Block, x_BxSxH: Tensor, positions_BxK: Tensor, copies: Copies) -> Tensor:
-    """One block at some positions, which attend to all tokens."""
     joint, heads = block.attention.query_key_value, block.attention.heads
     at_BxKxH, *parts = _JointAt.apply(  # type: ignore[no-untyped-call]
         x_BxSxH, positions_BxK, copies, heads, joint.weight, joint.bias
@@ -91,7 +90,7 @@ def _fused_block_at(block: Block, x_BxSxH: Tensor, positions_BxK: Tensor, copies
 
 
 def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: Copies) -> tuple[Tensor, Tensor]:
-    """A block from the product after attention on, which returns its result twice."""
+    """A block after its attention; returns its result twice."""
     products = (block.attention.output, block.feed_forward.inner, block.feed_forward.outer)
     norms = (block.attention_norm, block.feed_forward_norm)
     y, again = _AfterAttention.apply(  # type: ignore[no-untyped-call]
@@ -110,12 +109,11 @@ def _by_heads(joint: Float[Tensor, "B S parts*A*D"], heads: int, parts: int = 3)
 
 
 def _side_by_side(by_heads: Float[Tensor, "B A S D"]) -> Float[Tensor, "B S A*D"]:
-    """The heads of each token side by side."""
     return by_heads.transpose(1, 2).flatten(2)
 
 
 def attention_of(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> Float[Tensor, "B S A*D"]:
-    """Attention of stacked queries, keys and values, by torch's own kernel."""
+    """Attention of stacked queries, keys and values, by torch's kernel."""
     return _attended(*_by_heads(joint, heads))
 
 
@@ -124,7 +122,7 @@ def _attended(query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "B S A
 
 
 class _Joint(torch.autograd.Function):
-    """Attention with the product before it, whose weight and bias come last."""
+    """The product before attention, by heads; its weight and bias come last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
@@ -140,8 +138,6 @@ class _Joint(torch.autograd.Function):
 
 
 class _JointAt(torch.autograd.Function):
-    """The tokens at some positions, their queries, and the keys and values of all, by parts of one weight and bias."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, positions: Tensor, copies: Copies, heads: int, *parameters: Tensor) -> tuple[Tensor, ...]:
         (weight, bias), width = (copies[parameter] for parameter in parameters), x.shape[-1]
@@ -166,7 +162,7 @@ class _JointAt(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    """Attention at some positions with the product before it, whose weight and bias come last."""
+    """Attention and the product before it, whose weight and bias come last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, weight: Tensor, bias: Tensor) -> Tensor:
@@ -184,9 +180,9 @@ class _Attention(torch.autograd.Function):
 
 
 class _AfterAttention(torch.autograd.Function):
-    """A block from the product after attention on, to which `x` is added; it returns its result twice.
+    """A block after its attention, whose product is added to `x`; returns its result twice.
 
-    The parameters are those of the three products and two norms; a norm adds the bias of the product before it.
+    The parameters are those of the three products and two norms; a norm adds the preceding product's bias.
     """
 
     @staticmethod
@@ -237,7 +233,7 @@ def fused_predicted_loss(
     hidden_BxKxH: Float[Tensor, "B K H"],
     labels_BxK: Int[Tensor, "B K"],
 ) -> Float[Tensor, ""]:
-    """What MaskedLanguageModel.predicted_loss gives without a teacher; `transformed` is that of the model's head."""
+    """MaskedLanguageModel.predicted_loss without a teacher; `transformed` is the method of the model's head."""
     weight_VxE = model.head.decoding(model.encoder.embeddings.token.weight)
     return fused_cross_entropy(transformed(hidden_BxKxH).flatten(0, 1), weight_VxE, model.head.bias, labels_BxK.flatten())
 
@@ -248,7 +244,7 @@ def fused_cross_entropy(
     bias_V: Float[Tensor, " V"],
     labels_N: Int[Tensor, " N"],
 ) -> Float[Tensor, ""]:
-    """`mean_cross_entropy` of the logits hidden·Wᵀ + b, in the precision of autocast; its gradient can be taken once.
+    """`mean_cross_entropy` of the logits hidden·Wᵀ + b, in autocast's precision; differentiable once.
 
     The logits are read twice and written twice, as their own gradient the second time.
     """
@@ -259,7 +255,7 @@ def fused_cross_entropy(
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Rows of zeros fill W up to its `aligned_outputs` (see aligned_product)."""
+    """Zero rows pad W to its `aligned_outputs` (see aligned_product)."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
-"""Triton kernels for everything between the products of training on a GPU, with gradients.
+"""Triton kernels with gradients for everything between the products of training on a GPU.
 
-These kernels are bound by the bytes that they read and write. One that writes the gradient of a product's result also sums its
-columns, which are the gradient of the product's bias and would otherwise take another pass. All compute in fp32 on contiguous
-tensors. Arguments after the asterisk divide the work: rows and columns, or all numbers, of a block, the blocks of a program,
-its warps, and the stages of its pipeline; `study bench --only kernels` times other choices.
+Memory traffic bounds them, so one that writes the gradient of a product's result also sums its columns, the gradient of the
+product's bias. All compute in fp32 on contiguous tensors. Keyword arguments divide the work: rows and columns, or all numbers,
+of a block, blocks per program, warps, and pipeline stages; `study bench --only kernels` times other choices.
 
 Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
 """
@@ -20,13 +19,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 THREADS, LOADED = 32, 8
-"""Threads of a warp, and the bf16 numbers that one of them loads at once."""
+"""Threads of a warp, and the bf16 numbers that each loads at once."""
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-"""The factor from exponents of e to those of two, which a GPU computes."""
+"""The factor from exponents of e to exponents of two, which a GPU computes."""
 
 LONGEST, HEAD_WIDTHS = 128, (16, 32, 64)
-"""The longest sequence, and the head widths, for which a program of `attention_gradient` can hold a head."""
+"""The longest sequence and the head widths that a program of `attention_gradient` can hold."""
 
 
 @triton.jit
@@ -41,7 +40,6 @@ def _column_sums_kernel(parts_at, sums_at, count, WIDTH: tl.constexpr, ROWS: tl.
 
 
 def _column_sums(parts: Float[Tensor, "programs columns"]) -> Float[Tensor, " columns"]:
-    """The totals of the programs' sums."""
     (count, width), columns = parts.shape, 32
     sums = parts.new_empty(width)
     _column_sums_kernel[triton.cdiv(width, columns),](parts, sums, count, width, 128, columns, num_warps=4)
@@ -70,7 +68,7 @@ def _gelu_kernel(x_at, y_at, count, COLUMNS: tl.constexpr):
     tl.store(y_at + at, (x * distribution).to(y_at.dtype.element_ty), at < count)
 
 
-def gelu(x: Float[Tensor, "*places F"], *, columns: int = 1024, warps: int = 4) -> Float[Tensor, "*places F"]:
+def gelu(x: Float[Tensor, "*positions F"], *, columns: int = 1024, warps: int = 4) -> Float[Tensor, "*positions F"]:
     """The exact GELU, x · Φ(x), to 1e-6."""
     y = torch.empty_like(x)
     _gelu_kernel[triton.cdiv(x.numel(), columns),](x, y, x.numel(), columns, num_warps=warps)
@@ -98,16 +96,16 @@ def _gelu_gradient_kernel(
 
 
 def gelu_gradient(
-    dy: Float[Tensor, "*places F"],
-    x: Float[Tensor, "*places F"],
+    dy: Float[Tensor, "*positions F"],
+    x: Float[Tensor, "*positions F"],
     *,
     rows: int = 32,
     columns: int = 128,
     steps: int = 8,
     warps: int = 4,
     stages: int = 3,
-) -> tuple[Float[Tensor, "*places F"], Float[Tensor, " F"]]:
-    """The gradient of GELU by x, dy · (Φ(x) + x · φ(x)), and the sums of its columns."""
+) -> tuple[Float[Tensor, "*positions F"], Float[Tensor, " F"]]:
+    """The gradient of GELU by x, dy · (Φ(x) + x · φ(x)), and its column sums."""
     width = x.shape[-1]
     count = x.numel() // width
     blocks = triton.cdiv(count, rows * steps)
@@ -139,16 +137,16 @@ def _add_norm_kernel(
 
 
 class AddedNorm(NamedTuple):
-    """A norm of rows, with the mean and scale of each, which its gradient needs."""
+    """A norm of rows, with each row's mean and scale, which the gradient needs."""
 
-    y: Float[Tensor, "*places H"]
+    y: Float[Tensor, "*positions H"]
     mean: Float[Tensor, " N"]
     scale: Float[Tensor, " N"]
 
 
 def add_norm(
-    x: Float[Tensor, "*places H"],
-    added: Float[Tensor, "*places H"],
+    x: Float[Tensor, "*positions H"],
+    added: Float[Tensor, "*positions H"],
     added_bias: Float[Tensor, " H"],
     weight: Float[Tensor, " H"],
     bias: Float[Tensor, " H"],
@@ -159,7 +157,7 @@ def add_norm(
 ) -> AddedNorm:
     """The LayerNorm of x + (added + added_bias), where `added` is a product whose bias cuBLAS would add more slowly.
 
-    A warp with rows of its own waits for no other.
+    A warp with its own rows waits for no other.
     """
     width = x.shape[-1]
     count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
@@ -206,19 +204,19 @@ def _add_norm_gradient_kernel(
 
 
 class AddNormGradient(NamedTuple):
-    """The gradient by x, which is also that by `added`, and those by weight, bias and the added bias."""
+    """The gradients by x (also by `added`), weight, bias and the added bias."""
 
-    dx: Float[Tensor, "*places H"]
+    dx: Float[Tensor, "*positions H"]
     dweight: Float[Tensor, " H"]
     dbias: Float[Tensor, " H"]
     dadded_bias: Float[Tensor, " H"]
 
 
 def add_norm_gradient(
-    dy: Float[Tensor, "*places H"],
-    dy2: Float[Tensor, "*places H"] | None,
-    x: Float[Tensor, "*places H"],
-    added: Float[Tensor, "*places H"],
+    dy: Float[Tensor, "*positions H"],
+    dy2: Float[Tensor, "*positions H"] | None,
+    x: Float[Tensor, "*positions H"],
+    added: Float[Tensor, "*positions H"],
     added_bias: Float[Tensor, " H"],
     weight: Float[Tensor, " H"],
     mean: Float[Tensor, " N"],
@@ -231,7 +229,7 @@ def add_norm_gradient(
 ) -> AddNormGradient:
     """The gradients of `add_norm`, whose result has the gradient dy + dy2; `programs` run on each multiprocessor.
 
-    Rows longer than a block are not prefetched, since shared memory might not hold them.
+    Rows longer than a block are not prefetched, since they might exceed shared memory.
     """
     width = x.shape[-1]
     count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
@@ -244,7 +242,7 @@ def add_norm_gradient(
 
 
 def _whole_rows(width: int, block: int, warps: int) -> tuple[int, int, int]:
-    """Rows and columns of whole rows that are a block of so many numbers, or of one row if that has more, and its warps."""
+    """The rows, columns and warps of a block: about `block` numbers in whole rows, or one longer row."""
     columns = triton.next_power_of_2(width)
     return max(1, block // columns), columns, warps * max(1, columns // block)
 
@@ -255,10 +253,10 @@ def _attention_gradient_kernel(
     HEADS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
     FULL: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The sequences of this program's head, one after the other.
+    """Loop over the sequences of this program's head.
 
-    The weights of a query sum to one, so the gradients by the keys sum to zero and those by the values to the sum of dy. Sums
-    are kept thread by thread until the last sequence, with PARTS rows of dy in each.
+    The weights of a query sum to one, so the gradients by the keys sum to zero and those by the values to the sum of dy. Each
+    thread keeps its sums until the last sequence, with PARTS rows of dy.
     """
     rows, columns = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
     head = tl.program_id(0) % HEADS
@@ -300,7 +298,7 @@ def _attention_gradient_kernel(
 def attention_gradient(
     joint: Float[Tensor, "B S 3*A*D"], dy: Float[Tensor, "B S A*D"], heads: int, *, stages: int = 3, warps: int = 8
 ) -> tuple[Float[Tensor, "B S 3*A*D"], Float[Tensor, " 3*A*D"]]:
-    """The gradient of attention by stacked queries, keys and values, and the sums of its columns.
+    """The gradient of attention by stacked queries, keys and values, and its column sums.
 
     It recomputes the weights from queries and keys. `holds_attention` limits its sizes. A block is a sequence; masks leave
     registers for two stages.
@@ -316,7 +314,7 @@ def attention_gradient(
 
 
 def holds_attention(x: Float[Tensor, "B S H"], heads: int) -> bool:
-    """Whether `attention_gradient` takes sequences and heads of these sizes: a program holds a head, in a Hopper's memory."""
+    """Whether `attention_gradient` supports these sizes: a program holds a head, in a Hopper's memory."""
     _, length, width = x.shape
     return length <= LONGEST and width // heads in HEAD_WIDTHS and _is_hopper(x.device)
 
@@ -326,7 +324,6 @@ def _join_kernel(
     first_at, second_at, last_at, joint_at, sums_at, rows,
     PARTS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of the part that the third dimension of the grid says."""
     columns, part = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(2)
     source = first_at
     if part == 1:
@@ -346,12 +343,12 @@ def _join_kernel(
 def joined(
     *parts: Float[Tensor, "B S H"], rows: int = 32, columns: int = 128, steps: int = 8, warps: int = 4
 ) -> tuple[Float[Tensor, "B S parts*H"], Float[Tensor, " parts*H"]]:
-    """The gradients by queries, keys and values, or by keys and values, side by side, and the sums of their columns."""
+    """The gradients by queries, keys and values, or by keys and values, side by side, and their column sums."""
     first, second, last, number = parts[0], parts[1], parts[-1], len(parts)
-    *places, width = first.shape
+    *leading, width = first.shape
     count = first.numel() // width
     blocks = triton.cdiv(count, rows * steps)
-    joint = first.new_empty(*places, number * width)
+    joint = first.new_empty(*leading, number * width)
     sums = first.new_empty(blocks, number * width, dtype=torch.float32)
     grid = (blocks, triton.cdiv(width, columns), number)
     _join_kernel[grid](first, second, last, joint, sums, count, number, width, rows, columns, steps, num_warps=warps)
@@ -362,7 +359,7 @@ def joined(
 def _cross_entropy_kernel(
     logits_at, labels_at, losses_at, normalisers_at, ignored, CLASSES: tl.constexpr, STRIDE: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """A row a program, block by block: the largest logit so far, and the sum of exponentials against it."""
+    """One row per program, by blocks: the running maximum logit, and the sum of exponentials relative to it."""
     row = tl.program_id(0)
     start = logits_at + row.to(tl.int64) * STRIDE
     label = tl.load(labels_at + row)
@@ -390,7 +387,7 @@ def cross_entropy(
     columns: int = 2048,
     warps: int = 4,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """For each row −log softmax at its label in nats, 0 for `ignored` labels, and the log of its sum of exponentials.
+    """Each row's −log softmax at its label in nats, 0 for `ignored` labels, and the log of its sum of exponentials.
 
     Columns from V on are not logits.
     """
@@ -438,7 +435,7 @@ def write_cross_entropy_gradient(
     steps: int = 16,
     warps: int = 4,
 ) -> Float[Tensor, " columns"]:
-    """Write over logits the gradient of `factor` times the losses of `cross_entropy`, and return the sums of its columns."""
+    """Overwrite logits with the gradient of `factor` times the losses of `cross_entropy`, and return its column sums."""
     count, stride = logits.shape
     blocks = triton.cdiv(count, rows * steps)
     sums = logits.new_empty(blocks, stride, dtype=torch.float32)
@@ -451,11 +448,11 @@ def write_cross_entropy_gradient(
 
 @functools.cache
 def _multiprocessors(device: torch.device) -> int:
-    """The multiprocessors of a GPU; 4 of a CPU, where kernels are interpreted."""
+    """The multiprocessors of a GPU; 4 for a CPU, which interprets kernels."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 @functools.cache
 def _is_hopper(device: torch.device) -> bool:
-    """Whether a device is a GPU of compute capability 9.0, or a CPU, where kernels are interpreted."""
+    """Whether a device is a GPU of compute capability 9.0, or a CPU, which interprets kernels."""
     return device.type == "cpu" or torch.cuda.get_device_capability(device) == (9, 0)

@@ -1,4 +1,4 @@
-"""The heads of an encoder: masked language modelling, and the field's for downstream tasks, as in BERT.
+"""The heads of an encoder: masked language modelling, and BERT's for downstream tasks.
 
 Letters: B sequences, S tokens, N positions, H width, E embedding width, V vocabulary, C outputs.
 """
@@ -17,7 +17,7 @@ from study.model.norm import norm
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """BERT's MLM head: H → E, GELU, a norm, then the token embedding (tied) or a decoder of its own, and a bias."""
+    """BERT's MLM head: H → E, GELU, a norm, then the token embedding (tied) or a separate decoder, and a bias."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -29,23 +29,23 @@ class MaskedLanguageModelHead(nn.Module):
         self.decoder = None if a.tied_decoder else Linear(width, a.vocabulary, bias=False)
 
     def forward(
-        self, hidden: Float[Tensor, "*places H"], token_embedding_VxE: Float[Tensor, "V E"]
-    ) -> Float[Tensor, "*places V"]:
+        self, hidden: Float[Tensor, "*positions H"], token_embedding_VxE: Float[Tensor, "V E"]
+    ) -> Float[Tensor, "*positions V"]:
         """Logits over the vocabulary at each position."""
         return self.transform.multiply(self.transformed(hidden), self.decoding(token_embedding_VxE), self.bias)
 
-    def transformed(self, hidden: Float[Tensor, "*places H"]) -> Float[Tensor, "*places E"]:
-        """The input of the decoder."""
+    def transformed(self, hidden: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions E"]:
+        """The decoder's input."""
         normed: Tensor = self.norm(F.gelu(self.transform(hidden)))
         return normed
 
     def decoding(self, token_embedding_VxE: Float[Tensor, "V E"]) -> Float[Tensor, "V E"]:
-        """The weight of the decoder."""
+        """The decoder's weight."""
         return token_embedding_VxE if self.decoder is None else self.decoder.weight
 
 
 class SequenceHead(nn.Module):
-    """A class or a number for a whole input: the pooler (H → H and tanh) on [CLS], dropout, H → C.
+    """A class or a number for the whole input: the pooler (H → H and tanh) on [CLS], dropout, H → C.
 
     As `BertForSequenceClassification` (Devlin et al. 2019, §4.1).
     """
@@ -78,14 +78,14 @@ class TokenHead(nn.Module):
 
 
 class SpanHead(nn.Module):
-    """The start and the end of an answer: H → 2 for each token, as `BertForQuestionAnswering`."""
+    """The start and end of an answer: H → 2 for each token, as `BertForQuestionAnswering`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.output = Linear(width, 2)
 
     def forward(self, hidden_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S 2"]:
-        """Logits of the start and of the end."""
+        """Start and end logits."""
         logits_BxSx2: Tensor = self.output(hidden_BxSxH)
         return logits_BxSx2
 

@@ -1,4 +1,4 @@
-"""Conversion of a trained model to the class of transformers that computes the same, and back.
+"""Conversion of a trained model to the equivalent class of transformers, and back.
 
 Letters: E half of the head width.
 """
@@ -20,7 +20,7 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.transformers_classes import TransformersClass, class_for, class_in
 
 _JOINT, _PARTS = "query_key_value", ("query", "key", "value")
-"""One product here, and three in most classes of transformers."""
+"""One product here, three in most classes of transformers."""
 
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 _TOKENS, _SEGMENTS = "encoder.embeddings.token.weight", "encoder.embeddings.segment.weight"
@@ -56,7 +56,7 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
         ours = {"head.decoder.weight": tokens} | ours | {_TOKENS: tokens + segments[0]}
     if family.has_segments and not a.segments:
         ours[_SEGMENTS] = torch.zeros(1, ours[_TOKENS].shape[1])
-    if not a.tied_decoder and family.model_type != "esm":  # whose decoder has none
+    if not a.tied_decoder and family.model_type != "esm":  # ESM's decoder has no bias
         ours["head.decoder.bias"] = ours["head.bias"]
     more: dict[str, Tensor] = {}
     match family.model_type:
@@ -73,9 +73,9 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
 
 
 def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
-    """The architecture that a config.json describes, with the defaults of its class.
+    """The architecture of a config.json, with its class's defaults.
 
-    Raises InputError, at `place`, if nothing that is built here computes the same.
+    Raises InputError, at `place`, if nothing built here computes the same.
     """
     family = class_in(config, place)
     given = _with_defaults(config, family)
@@ -88,12 +88,12 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
     try:
         architecture = Architecture.parse(values, place=place)
     except InputError as error:
-        there = {f"{place}.{ours}": f"{place}.{theirs}" for theirs, ours in family.fields.items()}
-        raise InputError(Problem(there.get(each.place, each.place), each.message) for each in error.problems) from None
+        renamed = {f"{place}.{ours}": f"{place}.{theirs}" for theirs, ours in family.fields.items()}
+        raise InputError(Problem(renamed.get(each.place, each.place), each.message) for each in error.problems) from None
     unlike = {name: (getattr(architecture, name), has) for name, has in family.unlike(architecture).items()}
     if differ := _unusual(given, family) | unlike:
         raise InputError(
-            Problem(place, f"has {name} {value}; what can be built here has {has}") for name, (value, has) in differ.items()
+            Problem(place, f"has {name} {value}; only {has} is supported") for name, (value, has) in differ.items()
         )
     if problem := unbuildable(architecture):
         raise InputError.at(place, problem)
@@ -101,7 +101,7 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
 
 
 def _with_defaults(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any]:
-    """The values of a config.json with its class's defaults; ModernBERT's angles under the names of its first releases."""
+    """A config.json with its class's defaults; ModernBERT's angles get the names of its first releases."""
     given = family.left_out | {name: value for name, value in config.items() if value is not None}
     angles = given.get("rope_parameters")
     each = angles.get("full_attention") if isinstance(angles, dict) else given.get("rope_scaling")
@@ -112,29 +112,28 @@ def _with_defaults(config: Mapping[str, Any], family: TransformersClass) -> dict
 
 
 def _is_local(given: Mapping[str, Any], family: TransformersClass) -> bool:
-    """Whether tokens see only their neighbours in some layers, as in two of three layers of ModernBERT."""
+    """Whether some layers limit attention to neighbours, as two of three layers of ModernBERT do."""
     if isinstance(layers := given.get("layer_types"), list):
         return any(layer != "full_attention" for layer in layers)
     return family.model_type == "modernbert" and given.get("global_attn_every_n_layers", 3) != 1
 
 
 def _unusual(given: Mapping[str, Any], family: TransformersClass) -> dict[str, tuple[Any, str]]:
-    """The values of a configuration that cannot be built here, with those that can."""
     usual = {name: (value,) for name, value in family.usual.items()} | {family.activation: tuple(family.activations.values())}
     if "embedding_size" not in family.fields:
         usual["embedding_size"] = (given.get("hidden_size"),)
-    found = {name: (given.get(name, values[0]), values) for name, values in usual.items()}
-    return {name: (value, " or ".join(map(str, values))) for name, (value, values) in found.items() if value not in values}
+    values = {name: (given.get(name, allowed[0]), allowed) for name, allowed in usual.items()}
+    return {name: (value, " or ".join(map(str, allowed))) for name, (value, allowed) in values.items() if value not in allowed}
 
 
 def our_weights(
     theirs: Mapping[str, Tensor], architecture: Architecture, family: TransformersClass, place: str
 ) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel of this architecture in fp32, from those of a class of transformers.
+    """The fp32 weights of a MaskedLanguageModel of this architecture, from a class of transformers.
 
-    Other weights, such as a pooler's, are left out; norms may have TensorFlow's names. An untied decoder's bias replaces the
+    Other weights, such as a pooler's, are ignored; norms may have TensorFlow's names. An untied decoder's bias replaces the
     head's, as in BERT. Raises InputError, at `place`, if a weight is missing or of another size, or if ALBERT maps embeddings
-    that are as wide as the blocks.
+    as wide as the blocks.
     """
     there = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor.float() for name, tensor in theirs.items()}
     bias, decoders_bias = (_their_name(name, family) for name in ("head.bias", "head.decoder.bias"))
@@ -142,7 +141,7 @@ def our_weights(
         there[bias] = there[decoders_bias]
     with torch.device("meta"):
         wanted = MaskedLanguageModel(architecture).state_dict()
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, meta in wanted.items():
         pieces = _pieces(name, family)
         names = [_their_name(piece, family) for piece in pieces]
@@ -154,18 +153,18 @@ def our_weights(
         if family.model_type == "roformer":
             pairs = zip(pieces, tensors, strict=True)
             tensors = [_halves(rows, architecture.heads) if _is_rotated(piece) else rows for piece, rows in pairs]
-        found[name] = torch.cat(tensors)
-        if found[name].shape != meta.shape:
+        weights[name] = torch.cat(tensors)
+        if weights[name].shape != meta.shape:
             sizes = " x ".join(map(str, tensors[0].shape))
-            raise InputError.at(place, f"holds {names[0]} of {sizes}, which is not what its config.json says")
+            raise InputError.at(place, f"holds {names[0]} of {sizes}, unlike its config.json")
     for name, plain in _always_there(architecture, family).items():
         if not torch.equal(there.get(their := _their_name(name, family), plain), plain):
-            raise InputError.at(place, f"holds {their} between tables and blocks of one width; what can be built here has none")
-    return found
+            raise InputError.at(place, f"holds {their} between tables and blocks of one width, which is not supported")
+    return weights
 
 
 def _always_there(a: Architecture, family: TransformersClass) -> dict[str, Tensor]:
-    """ALBERT's product between tables and blocks of the same width, which must be the identity."""
+    """ALBERT's product between tables and blocks of one width, which must be the identity."""
     if family.model_type != "albert" or a.embedding_width is not None:
         return {}
     product = "encoder.embeddings.projection"
@@ -173,7 +172,7 @@ def _always_there(a: Architecture, family: TransformersClass) -> dict[str, Tenso
 
 
 def _pieces(name: str, family: TransformersClass) -> list[str]:
-    """Our name of a weight, or those of query, key and value if the class separates them."""
+    """Our name of a weight, or its query, key and value if the class separates them."""
     before, joint, after = name.partition(_JOINT)
     if not joint or f"encoder.blocks.*.attention.{_JOINT}" in family.parts:
         return [name]
@@ -191,12 +190,10 @@ def _halves(rows: Tensor, heads: int) -> Tensor:
 
 
 def _is_rotated(name: str) -> bool:
-    """Whether a weight makes queries or keys, to which rotary positions apply."""
     return ".query." in name or ".key." in name
 
 
 def _their_name(name: str, family: TransformersClass) -> str:
-    """The class's name of a weight, by our name of it or of its piece."""
     stem, _, kind = name.rpartition(".")
     block = _BLOCK.search(stem)
     part = family.parts[_BLOCK.sub("encoder.blocks.*.", stem)]

@@ -35,11 +35,11 @@ from study.model.parametrization import fresh_model
 from study.model.step_graph import StepGraph
 
 HOOK = "_current_fx_name"
-"""The attribute in which Lightning keeps the name of the current hook."""
+"""Lightning's attribute with the current hook's name."""
 
 
 ORDER_SHARE = 0.25
-"""The share of the validation sequences, the first ones, on which word order is measured during a run; at its end on all.
+"""The share of validation sequences, from the first, that measure word order during a run; at its end all do.
 
 Validation takes at most 5% of a run (study.training.trainer.validations_of), so this takes at most 1.25% more.
 """
@@ -47,10 +47,10 @@ Validation takes at most 5% of a run (study.training.trainer.validations_of), so
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """The validation after a step: the nats and number of the masked tokens of each sequence, and the hits.
+    """The validation after a step: the nats and number of each sequence's masked tokens, and the correct predictions.
 
-    `permuted_nats` are those of the first sequences, at a run's end of all, with their visible tokens permuted. Standard errors
-    cluster by `documents`, those of the sequences (PreparedData.validation_documents), if they are known.
+    `permuted_nats` are those of the first sequences, at a run's end of all, with visible tokens permuted. Standard errors
+    cluster by `documents`, one per sequence (PreparedData.validation_documents), if known.
     """
 
     step: int
@@ -72,9 +72,9 @@ class ValidationResult:
 
     @property
     def order_gain(self) -> float:
-        """Loss with the visible tokens permuted minus the loss, over the sequences that were permuted.
+        """Loss with visible tokens permuted minus loss, over the permuted sequences.
 
-        Both have the same masks, with random and kept tokens, so that the gain is part of the reported loss.
+        Both have the same masks, including random and kept tokens, so the gain is part of the reported loss.
         """
         gained, tokens = self._gained
         return float(gained.sum() / tokens.sum())
@@ -86,12 +86,12 @@ class ValidationResult:
 
     @property
     def _gained(self) -> tuple[Tensor, Tensor]:
-        """The nats that each sequence loses by the permutation, and its masked tokens."""
+        """Each sequence's loss from permutation in nats, and its masked tokens."""
         measured = slice(len(self.permuted_nats))
         return self.permuted_nats - self.nats[measured], self.tokens[measured]
 
     def _standard_error(self, nats: Tensor, tokens: Tensor) -> float | None:
-        """Standard error of Σ nats ÷ Σ tokens over the given sequences, the first ones; None for one document.
+        """Standard error of Σ nats ÷ Σ tokens over the given first sequences; None for one document.
 
         To first order it is that of the mean of (nats − ratio · tokens) ÷ mean tokens.
         """
@@ -103,29 +103,29 @@ class ValidationResult:
 
     @property
     def document_count(self) -> int | None:
-        """The number of documents, if it is known."""
+        """The number of documents, if known."""
         return None if self.documents is None else len(np.unique(self.documents.numpy()))
 
     @property
     def accuracy(self) -> float:
-        """Share of the masked tokens that were predicted correctly."""
+        """Share of masked tokens predicted correctly."""
         return self.correct / int(self.tokens.sum())
 
 
 class MaskedLanguageModelling(pl.LightningModule):
-    """One run's training: masks and dropout of step t come from (seed, t), and the loss is the mean over masked tokens only.
+    """One run's training: step t draws masks and dropout from (seed, t); the loss is the mean over masked tokens only.
 
-    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs count its forward pass. A
-    training batch holds the packed tokens (B, S) of this rank. Every `log_every_steps` it logs `train/loss`, the mean since the
-    last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
-    `trainer/flops` (convention train_flops) so far; `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`,
-    the share of it used by the executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy`
-    and `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, the document of each
-    sequence. Raises FloatingPointError if a logged loss is not finite.
+    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs include its forward pass.
+    A training batch holds this rank's packed tokens (B, S). Every `log_every_steps` it logs `train/loss`, the mean since the
+    last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; cumulative `trainer/step`, `trainer/tokens` and
+    `trainer/flops` (convention train_flops); `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`, the share
+    of it used by executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy` and
+    `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, one per sequence. Raises
+    FloatingPointError if a logged loss is not finite.
 
-    The same metrics are in `trainer.callback_metrics`, for ModelCheckpoint, EarlyStopping and pruning callbacks. Without a
-    `masker` the data of the configuration are prepared and their maskers used, so that `MaskedLanguageModelling(config)` trains
-    under any Lightning Trainer with `PackedBatches(config)`, and `load_from_checkpoint` needs nothing but the checkpoint.
+    `trainer.callback_metrics` has the same metrics, for ModelCheckpoint, EarlyStopping and pruning callbacks. Without a
+    `masker` the module prepares its data, so that `MaskedLanguageModelling(config)` trains under any Lightning Trainer with
+    `PackedBatches(config)`, and `load_from_checkpoint` needs only the checkpoint.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._validated: list[tuple[Tensor, ...]] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; for HOOK, which is set some forty times a step, without torch's checks."""
+        """Skip torch's checks for HOOK, which is set some forty times a step."""
         if name == HOOK:
             object.__setattr__(self, name, value)
         else:
@@ -176,10 +176,10 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self.model(*inputs, **named)
 
     def setup(self, stage: str) -> None:
-        """Draw masks on the training device, choose the kernels of products, and fuse each block and the loss if requested.
+        """Draw masks on the training device, choose product kernels, and fuse each block and the loss if requested.
 
-        Blocks of one shape are compiled once, whatever the depth. A teacher gets the same, but for the fused kernels, which
-        have gradients.
+        Blocks of one shape are compiled once, at any depth. So is a teacher, except for the fused kernels, which compute
+        gradients.
         """
         models = [self.model] if self.teacher is None else [self.model, self.teacher.model.to(self.device)]
         self._generator, self.masker = torch.Generator(self.device), self._training_masker().to(self.device)
@@ -189,8 +189,8 @@ class MaskedLanguageModelling(pl.LightningModule):
             for model in models:
                 multiply_through_onednn(model)
         if self.fused and stage == "fit":
-            torch._dynamo.config.optimize_ddp = False  # it would cut up what is smaller than a model already
-            functorch.ban_recompute_used_far_apart = False  # else a norm keeps in fp32 what kept bf16 makes again
+            torch._dynamo.config.optimize_ddp = False  # it would split modules that are already small
+            functorch.ban_recompute_used_far_apart = False  # else norms keep fp32 values instead of recomputing them from bf16
             for model in models:
                 for block in (model.encoder.embeddings, *model.encoder.blocks):
                     block.compile(dynamic=False)
@@ -199,7 +199,7 @@ class MaskedLanguageModelling(pl.LightningModule):
                 self._write_out()
 
     def _training_masker(self) -> Masker:
-        """The masker of training; raises InputError if the recipe names a trained run, which only a launch loads."""
+        """The training masker; raises InputError if the recipe names a trained run, which only a launch loads."""
         if self._given_masker is not None:
             return self._given_masker
         if runs := self.config.recipe.trained_runs:
@@ -210,7 +210,7 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     @property
     def uses_fused_kernels(self) -> bool:
-        """Whether BERT's blocks and the loss without a teacher take the kernels written in Triton: on a GPU in bf16."""
+        """Whether BERT's blocks and the loss without a teacher use the Triton kernels: on a GPU in bf16."""
         return self.device.type == "cuda" and self.trainer.precision == "bf16-mixed"
 
     def _write_out(self) -> None:
@@ -238,7 +238,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return loss
 
     def _loss_of(self, tokens: Tensor) -> Tensor:
-        """The mean loss over the masked positions of this rank's tokens, mixed with the teacher's if there is one.
+        """The mean loss over this rank's masked positions, mixed with the teacher's if any.
 
         Gradients of ranks are averaged with equal weights. Ranks have equally many masked positions, except in sequences with
         few ordinary tokens.
@@ -249,17 +249,17 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Differentiate the loss, unless the graph of a step has done it."""
+        """Differentiate the loss, unless the step graph has."""
         if self._graph is None:
             super().backward(loss, *args, **kwargs)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        """Drop the gradients of the step before, unless they belong to the graph of a step."""
+        """Drop the last step's gradients, unless they belong to the step graph."""
         if self._graph is None:
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        """Take the optimiser's step, which the graph of a step takes in the closure."""
+        """Take the optimiser's step; with a step graph, in the closure."""
         if self._graph is None:
             super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         else:
@@ -274,7 +274,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self.config.recipe.gradient_clip_norm or float("inf")
 
     def on_train_start(self) -> None:
-        """Start the first row's clock, list the parameters, and make the graph of a step if kernels are graphed."""
+        """Start the first row's clock, list the parameters, and create the step graph if kernels are graphed."""
         self._row_started, self._row_step, self._starting = time.perf_counter(), self.steps_done, True
         self._clipped = list(self.parameters())
         optimizer = self.optimizers(use_pl_optimizer=False)
@@ -283,17 +283,17 @@ class MaskedLanguageModelling(pl.LightningModule):
             bf16 = self.trainer.precision == "bf16-mixed"
             self._graph = StepGraph(self._loss_of, optimizer, self._clip_norm, self._generator, bf16)
         else:
-            for group in optimizer.param_groups:  # as a run leaves them that was graphed before it was resumed
+            for group in optimizer.param_groups:  # a resumed run may have been graphed before
                 group["lr"], group["capturable"] = float(group["lr"]), False
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Log a due row; throughputs leave out an attempt's first step, which builds kernels."""
+        """Log a due row; throughput excludes an attempt's first step, which builds kernels."""
         self.log_due_row()
         if self._starting:
             self._row_started, self._row_step, self._starting = time.perf_counter(), self.steps_done, False
 
     def log_due_row(self) -> None:
-        """Log the row of this step if it is due and not logged yet, before a checkpoint of this step."""
+        """Log the row of this step if due and not yet logged, before its checkpoint."""
         if self.steps_done % self.log_every_steps == 0 and self.steps_done > self._row_step:
             self._log_interval()
 
@@ -325,7 +325,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return {"perf/tokens_per_second": tokens_per_second, "perf/mfu": achieved / self.peak_flops_per_second}
 
     def _log_row(self, row: dict[str, float]) -> None:
-        """Give one row to the loggers in full precision and at once, and its metrics to callbacks.
+        """Give a row to the loggers at once, in full precision, and its metrics to callbacks.
 
         `self.log` would round to float32 for the loggers and repeat the row.
         """
@@ -335,19 +335,19 @@ class MaskedLanguageModelling(pl.LightningModule):
                 logger.log_metrics(self.progress() | row, step=self.steps_done)
 
     def on_validation_start(self) -> None:
-        """Note when validation begins, whose few steps do not pay for compiling their shapes."""
+        """Start the validation clock and run eagerly: its few steps do not repay compiling their shapes."""
         self._validation_started = time.perf_counter()
         if self.fused:
             torch.compiler.set_stance("force_eager")
 
     def on_validation_end(self) -> None:
-        """Leave validation out of the rows' throughput."""
+        """Exclude validation from the rows' throughput."""
         if self.fused:
             torch.compiler.set_stance("default")
         self._row_started += time.perf_counter() - self._validation_started
 
     def progress(self) -> dict[str, float]:
-        """How far the run is, under the names of the metrics."""
+        """The run's progress, by metric name."""
         tokens = self.steps_done * self.config.recipe.batch_tokens
         return {
             "trainer/step": self.steps_done,
@@ -356,18 +356,17 @@ class MaskedLanguageModelling(pl.LightningModule):
         }
 
     def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:
-        """Score some validation sequences: nats, masked tokens and hits of each, and the nats of those that are permuted."""
+        """Score validation sequences: nats, masked tokens and correct predictions of each, and the nats of permuted ones."""
         del batch_idx
         rows, masked, permuted_BxS = batch
         nats, correct = self._scored(masked)
         permuted_nats, measured = nats.clone(), int((rows < self._sequences_permuted).sum())  # rows ascend
-        if measured and self.config.architecture.orders_tokens:  # else they differ by the rounding of sums alone
+        if measured and self.config.architecture.orders_tokens:  # else only rounding differs
             first = MaskedBatch(*(each[:measured] for each in (permuted_BxS, masked.positions, masked.labels)))
             permuted_nats[:measured], _ = self._scored(first)
         self._validated.append((rows, nats, (masked.labels != IGNORED).sum(1), correct, permuted_nats))
 
     def _scored(self, masked: MaskedBatch) -> tuple[Tensor, Tensor]:
-        """The nats of each sequence's masked tokens, and how many of these are predicted rightly."""
         logits = self.model(masked.tokens, masked.positions).float()
         nats = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten(), ignore_index=IGNORED, reduction="none")
         valid = masked.labels != IGNORED
@@ -376,41 +375,41 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     @property
     def _sequences_permuted(self) -> int:
-        """How many of the validation sequences, the first ones, word order is measured on now."""
+        """The number of validation sequences, from the first, that measure word order now."""
         sequences = self.config.data.validation_sequences
         return sequences if self.steps_done >= self.config.steps else math.ceil(ORDER_SHARE * sequences)
 
     def on_validation_epoch_end(self) -> None:
-        """Put the ranks' sequences together and log `val/loss`, `val/order_gain`, their standard errors and the accuracy."""
+        """Combine the ranks' sequences and log `val/loss`, `val/order_gain`, their standard errors and the accuracy."""
         rows, *measured = (torch.cat(parts) for parts in zip(*self._validated, strict=True))
         self._validated.clear()
         total = torch.zeros(len(measured), self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
         total[:, rows] = torch.stack([each.double() for each in measured])
         nats, tokens, correct, permuted_nats = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
         permuted_nats = permuted_nats[: self._sequences_permuted]
-        found = ValidationResult(self.steps_done, nats, tokens, int(correct.sum()), permuted_nats, self.validation_documents)
-        for name, value in {"loss": found.loss, "order gain": found.order_gain}.items():
+        result = ValidationResult(self.steps_done, nats, tokens, int(correct.sum()), permuted_nats, self.validation_documents)
+        for name, value in {"loss": result.loss, "order gain": result.order_gain}.items():
             if not math.isfinite(value):
                 raise FloatingPointError(f"the validation {name} is {value} after step {self.steps_done}")
-        self.validation = found
-        errors = {"loss": found.standard_error, "order_gain": found.order_gain_standard_error}
+        self.validation = result
+        errors = {"loss": result.standard_error, "order_gain": result.order_gain_standard_error}
         self._log_row(
-            {"val/loss": found.loss, "val/accuracy": found.accuracy, "val/order_gain": found.order_gain}
+            {"val/loss": result.loss, "val/accuracy": result.accuracy, "val/order_gain": result.order_gain}
             | {f"val/{name}_standard_error": error for name, error in errors.items() if error is not None}
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """The recipe's optimiser under its schedule, stepped every step."""
+        """The recipe's optimiser and its schedule, stepped every step."""
         optimizer = optimizer_of(self.model, self.config.recipe)
         scheduler = schedule(optimizer, self.config.steps, self.config.recipe)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the loss summed since the last logged row, the mean over the ranks, which all take it up again."""
+        """Keep the loss summed since the last logged row as the mean over ranks, which all resume from it."""
         loss_sum = self.trainer.strategy.reduce(self._loss_sum.to(self.device, copy=True), reduce_op="mean")
         checkpoint["interval"] = {"loss_sum": loss_sum.cpu(), "steps": self._loss_steps}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the loss summed since the last logged row."""
+        """Restore the loss summed since the last logged row."""
         interval = checkpoint["interval"]
         self._loss_sum, self._loss_steps = interval["loss_sum"], interval["steps"]

@@ -1,8 +1,8 @@
 """Linear layers with products by oneDNN on a CPU, or aligned for a GPU. Letters: H inputs, F outputs, R some of these.
 
-MKL, torch's default for fp32 on a CPU, has fast paths only for Intel's processors. On an AMD EPYC oneDNN computed x·Wᵀ 1.35
-times and the gradient by x 1.3 times as fast. MKL stays faster for the gradient by W, except for a decoder, which has more
-outputs than rows of inputs, and on EPYCs from Zen 5 on, where oneDNN reaches 200 GFLOP/s a core and MKL 100.
+MKL, torch's default for fp32 on a CPU, is fast only on Intel processors. On an AMD EPYC oneDNN computed x·Wᵀ 1.35 times and the
+gradient by x 1.3 times as fast. MKL stays faster for the gradient by W, except for a decoder (more outputs than input rows),
+and on EPYCs from Zen 5 on (oneDNN 200 GFLOP/s a core, MKL 100).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from study.base.machine import processor_line
 
 LEAST_PRODUCTS = 2**25
-"""The least multiplications for which oneDNN pays, since calling it takes torch some 0.1 ms longer."""
+"""The fewest multiplications for which oneDNN pays; calling it takes torch some 0.1 ms longer."""
 
 ZEN_5 = 26
 """The CPU family of Zen 5."""
@@ -31,13 +31,13 @@ ALIGNED = 8
 class Linear(nn.Linear):
     """`nn.Linear`; if `onednn` is set, oneDNN computes large fp32 products on a CPU outside autocast.
 
-    The two differ in the last bits. `matrices` is the number of independent matrices of equal size that the weight stacks.
+    The two differ in the last bits. `matrices` counts the equally sized matrices that the weight stacks.
     """
 
     onednn = False
     matrices = 1
 
-    def forward(self, x: Float[Tensor, "*places H"]) -> Float[Tensor, "*places F"]:
+    def forward(self, x: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions F"]:
         """x·Wᵀ + b."""
         return self.multiply(x, self.weight, self.bias)
 
@@ -47,9 +47,9 @@ class Linear(nn.Linear):
         return list(zip(torch.split(self.weight, outputs), biases, strict=True))
 
     def multiply(
-        self, x: Float[Tensor, "*places H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
-    ) -> Float[Tensor, "*places F"]:
-        """x·Wᵀ + b by this layer's kernel with other weights, such as those of a tied decoder."""
+        self, x: Float[Tensor, "*positions H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
+    ) -> Float[Tensor, "*positions F"]:
+        """x·Wᵀ + b by this layer's kernel with other weights, such as a tied decoder's."""
         if self.onednn and _applies(x, weight_FxH):
             product: Tensor = _Product.apply(x, weight_FxH, bias_F)  # type: ignore[no-untyped-call]
             return product
@@ -59,14 +59,13 @@ class Linear(nn.Linear):
 
 
 def multiply_through_onednn(module: nn.Module) -> None:
-    """Compute the products of every layer of a module by oneDNN."""
+    """Let oneDNN compute the products of every layer of a module."""
     for layer in module.modules():
         if isinstance(layer, Linear):
             layer.onednn = True
 
 
 def _applies(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN computes a product: a large one of fp32 tensors on a CPU, outside autocast."""
     on_cpu = x.device.type == weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
     return on_cpu and x.dtype == weight.dtype == torch.float32 and x.numel() * len(weight) >= LEAST_PRODUCTS
 
@@ -77,12 +76,12 @@ def aligned_outputs(outputs: int) -> int:
 
 
 def aligned_product(
-    x: Float[Tensor, "*places H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
-) -> Float[Tensor, "*places F"]:
-    """x·Wᵀ + b, with W and b padded by zeros to `aligned_outputs`, which are cut off again.
+    x: Float[Tensor, "*positions H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
+) -> Float[Tensor, "*positions F"]:
+    """x·Wᵀ + b, with W and b zero-padded to `aligned_outputs`, and the padding cut off.
 
-    cuBLAS's kernels for Hopper cannot read rows that are no multiple of 16 bytes, such as logits over BERT's 30,522 word
-    pieces. Fused with the bf16 copy of W and with the gradient of the logits, the zeros cost nothing.
+    cuBLAS's Hopper kernels need rows of multiples of 16 bytes, unlike logits over BERT's 30,522 word pieces. Fused with the
+    bf16 copy of W and the gradient of the logits, the zeros cost nothing.
     """
     if missing := aligned_outputs(len(weight_FxH)) - len(weight_FxH):
         filled = None if bias_F is None else F.pad(bias_F, (0, missing))
@@ -90,7 +89,7 @@ def aligned_product(
     return F.linear(x, weight_FxH, bias_F)
 
 
-def gradient_by_weight(gradient: Float[Tensor, "*places F"], x: Float[Tensor, "*places H"]) -> Float[Tensor, "F H"]:
+def gradient_by_weight(gradient: Float[Tensor, "*positions F"], x: Float[Tensor, "*positions H"]) -> Float[Tensor, "F H"]:
     """The gradient of x·Wᵀ by W, in fp32, the precision of a GPU's sums."""
     rows, inputs = gradient.flatten(0, -2), x.flatten(0, -2)
     if rows.dtype == torch.float32:
@@ -106,7 +105,7 @@ def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """x·Wᵀ + b with its gradients, which cannot be differentiated again."""
+    """x·Wᵀ + b, differentiable once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -141,6 +140,6 @@ def _of_weight(gradient: Tensor, x: Tensor) -> Tensor:
 
 @functools.cache
 def mkl_is_half_as_fast() -> bool:
-    """Whether oneDNN multiplies twice as fast as MKL: on AMD's processors with full AVX-512 units, from Zen 5 on."""
+    """Whether oneDNN multiplies twice as fast as MKL: on AMD processors with full AVX-512 units, from Zen 5 on."""
     family = processor_line("cpu family")
     return processor_line("vendor_id") == "AuthenticAMD" and family is not None and int(family) >= ZEN_5

@@ -22,7 +22,7 @@ from study.model.loss import distillation_loss, mean_cross_entropy
 
 
 class TeacherLogits(NamedTuple):
-    """A teacher's logits at the masked positions, its share of the student's loss, and the temperature of both."""
+    """A teacher's logits at the masked positions, its weight in the student's loss, and the temperature of both."""
 
     logits: Float[Tensor, "B K V"]
     weight: float
@@ -30,7 +30,7 @@ class TeacherLogits(NamedTuple):
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder that predicts masked tokens; only the requested positions pass through the last block and the head.
+    """An encoder that predicts masked tokens; only requested positions pass through the last block and the head.
 
     Raises InputError for an architecture that can be counted but not built here.
     """
@@ -64,11 +64,11 @@ class MaskedLanguageModel(nn.Module):
         positions_BxK: Int[Tensor, "B K"] | None = None,
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
-    ) -> Float[Tensor, "B places V"]:
-        """Logits at `positions_BxK`, at every position without it."""
+    ) -> Float[Tensor, "B positions V"]:
+        """Logits at `positions_BxK`, by default at every position."""
         return self.logits(self.encoder(tokens_BxS, segments_BxS, attended_BxS, positions_BxK))
 
-    def logits(self, hidden: Float[Tensor, "B places H"]) -> Float[Tensor, "B places V"]:
+    def logits(self, hidden: Float[Tensor, "B positions H"]) -> Float[Tensor, "B positions V"]:
         """Logits at each position."""
         logits: Tensor = self.head(hidden, self.encoder.embeddings.token.weight)
         return logits
@@ -79,9 +79,9 @@ class MaskedLanguageModel(nn.Module):
         labels_BxK: Int[Tensor, "B K"],
         teacher: TeacherLogits | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean cross-entropy in nats over the positions to predict, without IGNORED labels.
+        """The mean cross-entropy in nats over labels other than IGNORED.
 
-        With a teacher of weight w it is (1 − w) · cross-entropy + w · distillation_loss.
+        With a teacher of weight w: (1 − w) · cross-entropy + w · distillation_loss.
         """
         logits_NxV = self.logits(hidden_BxKxH).flatten(0, 1).float()
         labels_N = labels_BxK.flatten()
@@ -95,9 +95,9 @@ class MaskedLanguageModel(nn.Module):
 
 @dataclass(frozen=True)
 class TeacherModel:
-    """A trained model, the share of its predictions in the student's loss, and their temperature.
+    """A trained model, the weight of its predictions in the student's loss, and their temperature.
 
-    It is not a module, so that no optimiser, checkpoint or parameter count of the student includes its weights.
+    It is not a module, so that the student's optimiser, checkpoints and parameter count exclude it.
     """
 
     model: MaskedLanguageModel
@@ -109,11 +109,11 @@ class TeacherModel:
 
     @torch.no_grad()
     def predict(self, masked: MaskedBatch) -> TeacherLogits:
-        """The model's logits at the masked positions of the student's input."""
+        """The teacher's logits at the masked positions of the student's input."""
         return TeacherLogits(self.model(masked.tokens, masked.positions), self.weight, self.temperature)
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:
-    """Raise AssertionError unless the closed form equals the live module's parameters."""
+    """Raise AssertionError unless the closed form equals the module's parameter count."""
     counted, live = parameters(architecture).parameters, sum(parameter.numel() for parameter in model.parameters())
     assert counted == live, f"{architecture.shape_name}: counted {counted:,} parameters, the module has {live:,}"

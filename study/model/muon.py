@@ -1,4 +1,4 @@
-"""Muon: steps of matrices by their orthogonalised momentum. Letters: N matrices, R rows, C columns, S the shorter of both.
+"""Muon: steps along a matrix's orthogonalised momentum. Letters: N matrices, R rows, C columns, S the shorter side.
 
 Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks" (kellerjordan.github.io/posts/muon).
 """
@@ -23,7 +23,7 @@ LINEAR, CUBIC, QUINTIC = 3.4445, -4.7750, 2.0315
 """The polynomial aσ + bσ³ + cσ⁵ that an iteration applies to every singular value (Jordan et al. 2024)."""
 
 SQUARE, OBLONG = (1, 1, 1, 1, 1), (3, 2)
-"""How the five iterations are grouped into products of S·S matrices: see `orthogonalised`."""
+"""The grouping of the five iterations into products of S·S matrices: see `orthogonalised`."""
 
 OBLONG_FROM = 1.5
 """The ratio of the sides from which OBLONG takes fewer FLOPs."""
@@ -33,16 +33,16 @@ LEAST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for the groups with matrices, AdamW for the others, in one optimiser.
+    """Muon for the groups with matrices and AdamW for the others, in one optimiser.
 
-    `matrices` of a group is how many matrices of equal size each of its weights stacks: three in a joint product of query, key
-    and value, which are orthogonalised separately, and 0 in AdamW's groups. With momentum M, gradient G and rate η
+    A group's `matrices` counts the equally sized matrices that each weight stacks: three in a joint product of query, key and
+    value, orthogonalised separately, and 0 in AdamW's groups. With momentum M, gradient G and rate η
 
         M ← μ·M + (1 − μ)·G,    W ← (1 − η·λ)·W − η·√max(1, R/C)·orthogonalised(μ·M + (1 − μ)·G),
 
-    with one momentum as state where AdamW has two. The factor √max(1, R/C) is Jordan's (torch.optim.Muon's `original`): a step
-    changes a layer's output by the same amount at any width. `bf16` is the precision of the orthogonalisation; it is saved with
-    the state, so that a run resumed elsewhere keeps it.
+    with one momentum as state, not AdamW's two. The factor √max(1, R/C) is Jordan's (torch.optim.Muon's `original`): a step
+    changes a layer's output equally at any width. `bf16` is the precision of the orthogonalisation, saved with the state, so
+    that a resumed run keeps it.
     """
 
     def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], bf16: bool) -> None:
@@ -60,8 +60,8 @@ class Muon(torch.optim.Optimizer):
             if not group["matrices"]:
                 self._step_by_adamw(group)
         matrices = [matrix for group in self.param_groups if group["matrices"] for matrix in self._matrices(group)]
-        for alike in grouped(matrices, lambda matrix: (matrix.weight.shape, matrix.bf16)).values():
-            _step_together(alike)
+        for of_one_shape in grouped(matrices, lambda matrix: (matrix.weight.shape, matrix.bf16)).values():
+            _step_together(of_one_shape)
         return loss
 
     def _step_by_adamw(self, group: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ class Muon(torch.optim.Optimizer):
         )
 
     def _matrices(self, group: dict[str, Any]) -> Iterator[_Matrix]:
-        """Update the momenta of a group and yield its matrices that have gradients."""
+        """Update a group's momenta and yield its matrices that have gradients."""
         if not (weights := [weight for weight in group["params"] if weight.grad is not None]):
             return
         for weight in weights:
@@ -108,8 +108,6 @@ class Muon(torch.optim.Optimizer):
 
 
 class _Matrix(NamedTuple):
-    """A matrix with its gradient, its momentum, its learning rate and its decay."""
-
     weight: Float[Tensor, "R C"]
     gradient: Float[Tensor, "R C"]
     momentum: Float[Tensor, "R C"]
@@ -119,7 +117,6 @@ class _Matrix(NamedTuple):
 
 
 def _step_together(matrices: list[_Matrix]) -> None:
-    """Change matrices of one shape by their orthogonalised momenta."""
     rows, columns = matrices[0].weight.shape
     for step, matrix in zip(orthogonalised(_ahead(matrices)), matrices, strict=True):
         matrix.weight.mul_(1 - matrix.rate * matrix.decay).sub_(
@@ -128,7 +125,7 @@ def _step_together(matrices: list[_Matrix]) -> None:
 
 
 def _ahead(matrices: list[_Matrix]) -> Float[Tensor, "N R C"]:
-    """Nesterov's μ·M + (1 − μ)·G of matrices of one shape, divided by 1 − μ, in the precision to orthogonalise in."""
+    """Nesterov's μ·M + (1 − μ)·G of matrices of one shape, divided by 1 − μ, in the orthogonalisation's precision."""
     first = matrices[0]
     dtype = torch.bfloat16 if first.bf16 else first.weight.dtype
     ahead_NxRxC = first.weight.new_empty((len(matrices), *first.weight.shape), dtype=dtype)
@@ -138,11 +135,11 @@ def _ahead(matrices: list[_Matrix]) -> Float[Tensor, "N R C"]:
 
 
 def orthogonalised(x_NxRxC: Float[Tensor, "N R C"]) -> Float[Tensor, "N R C"]:
-    """Matrices of the same singular vectors and singular values between 0.7 and 1.2, by five Newton-Schulz iterations.
+    """Matrices with the same singular vectors and singular values between 0.7 and 1.2, by five Newton-Schulz iterations.
 
-    From norm 1, an iteration is X ← P·X with P = a + b·G + c·G² and G = X·Xᵀ, or X ← X·P with G = Xᵀ·X if X is tall. As P is a
-    polynomial in G, several iterations can work on S·S matrices, G ← P·G·P, and multiply X by the product of their P at the
-    end: two such groups take 60·S³ FLOPs instead of 90·S³ for matrices four times as long as wide. In bf16 a group of five is
+    From norm 1, an iteration is X ← P·X with P = a + b·G + c·G² and G = X·Xᵀ, or X ← X·P with G = Xᵀ·X if X is tall. P is a
+    polynomial in G, so iterations can be grouped on S·S matrices, G ← P·G·P, with X multiplied by the product of their P at the
+    end: two groups take 60·S³ FLOPs instead of 90·S³ for matrices four times as long as wide. In bf16 a group of five is
     unstable; groups of three and two are as near to fp64 as five single iterations. Overwrites its argument.
     """
     x_NxRxC.div_(torch.linalg.vector_norm(x_NxRxC, dim=(1, 2), keepdim=True).clamp(min=LEAST_NORM))
@@ -153,7 +150,6 @@ def orthogonalised(x_NxRxC: Float[Tensor, "N R C"]) -> Float[Tensor, "N R C"]:
 
 
 def _iterated(x_NxRxC: Float[Tensor, "N R C"], count: int) -> Float[Tensor, "N R C"]:
-    """Matrices after `count` iterations."""
     tall = x_NxRxC.shape[1] > x_NxRxC.shape[2]
     gram_NxSxS = x_NxRxC.mT @ x_NxRxC if tall else x_NxRxC @ x_NxRxC.mT
     all_NxSxS = last_NxSxS = _polynomial(gram_NxSxS)

@@ -15,14 +15,13 @@ EPSILON = 1e-12
 class _Norm(nn.Module):
     """A norm of x, or of x plus a block's output, computed in fp32 under autocast.
 
-    Under autocast on a GPU the result is rounded to bf16, which the next product would do anyway. The residual stream of
-    post-norm blocks and its gradient are then bf16 too, and kernels between products, bound by memory, take half the time.
+    On a GPU autocast also rounds the result to bf16, as the next product would. Post-norm's residual stream and its gradient
+    are then bf16 too, and memory-bound kernels between products take half the time.
     """
 
     def forward(
-        self, x: Float[Tensor, "*places H"], added: Float[Tensor, "*places H"] | None = None
-    ) -> Float[Tensor, "*places H"]:
-        """The norm of x, or of x + `added`."""
+        self, x: Float[Tensor, "*positions H"], added: Float[Tensor, "*positions H"] | None = None
+    ) -> Float[Tensor, "*positions H"]:
         rounded = rounds(x)
         x = x.float() if rounded else x
         if added is not None:
@@ -39,9 +38,9 @@ class RMSNorm(_Norm, nn.RMSNorm):
     """x ÷ √(mean of x²) · weight. Source: Zhang and Sennrich 2019, arXiv:1910.07467."""
 
     def forward(
-        self, x: Float[Tensor, "*places H"], added: Float[Tensor, "*places H"] | None = None
-    ) -> Float[Tensor, "*places H"]:
-        """The norm of x, or of x + `added`, in the precision of the weight, for which torch has a fused kernel."""
+        self, x: Float[Tensor, "*positions H"], added: Float[Tensor, "*positions H"] | None = None
+    ) -> Float[Tensor, "*positions H"]:
+        """The norm of x, or of x + `added`, in the weight's precision, for which torch has a fused kernel."""
         return super().forward(x.to(self.weight.dtype), added)
 
 
@@ -53,5 +52,5 @@ def norm(architecture: Architecture, width: int) -> LayerNorm | RMSNorm:
 
 
 def rounds(x: Tensor) -> bool:
-    """Whether results are rounded to the precision of autocast; on a CPU the conversions cost what the bytes save."""
+    """Whether results are rounded to autocast's precision; on a CPU conversion costs as much as it saves."""
     return x.device.type == "cuda" and torch.is_autocast_enabled("cuda")

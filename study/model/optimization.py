@@ -1,4 +1,4 @@
-"""The optimiser of a recipe and the learning rate of each step."""
+"""The optimiser of a recipe and its learning rate schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from study.model.muon import Muon
 from study.model.parametrization import Scale, scale_of
 
 CLIP_EPSILON = 1e-6
-"""What torch adds to the norm that it divides the limit by."""
+"""torch's epsilon in the divisor of the gradient norm."""
 
 
 def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
@@ -36,8 +36,8 @@ def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
 def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Optimizer:
     """The optimiser of a recipe; the model must be on its device already.
 
-    Muon steps the matrices of the blocks, at `muon_rate_ratio` times the learning rate. AdamW steps tables, norms, biases and
-    the head, which do not map hidden features to hidden features.
+    Muon updates the matrices of the blocks, at `muon_rate_ratio` times the learning rate. AdamW updates tables, norms, biases
+    and the head, which do not map hidden features to hidden features.
     """
     muon = recipe.optimizer == "muon"
     if not muon and recipe.parametrization == "standard":
@@ -51,13 +51,13 @@ def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Opti
 
     groups = [
         {
-            "params": [parameter for _, parameter in alike],
+            "params": [parameter for _, parameter in members],
             "lr": recipe.learning_rate * (recipe.muon_rate_ratio if held else 1) * scale.rate,
             "weight_decay": recipe.weight_decay * scale.decay if decays else 0.0,
             "eps": recipe.epsilon * scale.epsilon,
         }
         | ({"matrices": held} if muon else {})
-        for (held, decays, scale), alike in grouped(model.named_parameters(), kind).items()
+        for (held, decays, scale), members in grouped(model.named_parameters(), kind).items()
     ]
     betas = (recipe.beta1, recipe.beta2)
     if not muon:
@@ -67,9 +67,9 @@ def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Opti
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
-    """Scale gradients so that their global norm is at most `limit`; return the norm before.
+    """Scale gradients to a global norm of at most `limit`; return the norm before.
 
-    Equal to torch's clip_grad_norm_ to the bit, but on a CPU gradients below the limit are not multiplied by one.
+    Equal to torch's clip_grad_norm_ to the bit, but on a CPU smaller gradients are not multiplied by one.
     """
     clipped = [parameter for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in clipped if parameter.grad is not None])
@@ -96,5 +96,5 @@ def learning_rate_factor(step: int, steps: int, recipe: Recipe) -> float:
 
 
 def schedule(optimizer: torch.optim.Optimizer, steps: int, recipe: Recipe) -> LambdaLR:
-    """The learning rate as a torch scheduler, for one step per optimiser step."""
+    """The learning rate as a torch scheduler, one step per optimiser step."""
     return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, recipe))

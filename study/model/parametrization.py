@@ -1,9 +1,9 @@
-"""Parametrisations: how initial weights, learning rates, weight decay and epsilon scale with the size of an encoder.
+"""Parametrisations: how initial weights, learning rates, weight decay and epsilon scale with encoder size.
 
 The forward pass has no factors. Those of residual branches (1 ÷ depth), logits (1 ÷ width) and attention scores (1 ÷ head
-width) are folded into the weights, which start and move that much smaller. The steps of AdamW and Muon do not depend on the
-scale of the gradient, so both forms train alike (Yang and Hu 2021, arXiv:2011.14522, section 3.2), and a trained encoder is an
-ordinary one for scoring, cutting, exporting and teaching.
+width) are folded into the weights, which start and move that much smaller. The steps of AdamW and Muon ignore the gradient's
+scale, so both forms train identically (Yang and Hu 2021, arXiv:2011.14522, section 3.2), and a trained encoder needs no special
+treatment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from study.model.masked_language_model import MaskedLanguageModel
 
 @dataclass(frozen=True)
 class Scale:
-    """What the initial values, learning rate, weight decay and AdamW's epsilon of a parameter are multiplied by."""
+    """The factors of a parameter's initial values, learning rate, weight decay and AdamW epsilon."""
 
     initial: float = 1.0
     rate: float = 1.0
@@ -29,7 +29,7 @@ class Scale:
     epsilon: float = 1.0
 
     def folded(self, factor: float) -> Scale:
-        """The scale of a parameter with a factor of the forward pass folded into it."""
+        """This scale with a factor of the forward pass folded in."""
         return Scale(self.initial * factor, self.rate * factor, self.decay / factor, self.epsilon / factor)
 
 
@@ -37,14 +37,14 @@ class Scale:
 class CompleteP:
     """CompleteP with α = 1 (Dey et al. 2025, arXiv:2505.01618, table 1), which is µP over the width.
 
-    Ratios to the base encoder: m of the width, l of the depth, n of the inputs of a matrix, h = head width ÷ BASE_HEAD_WIDTH.
-    If all are 1, so is every scale. With learning rate η, weight decay λ and epsilon ε:
+    Ratios to the base encoder: m of the width, l of the depth, n of a matrix's inputs, h = head width ÷ BASE_HEAD_WIDTH. If all
+    are 1, so is every scale. With learning rate η, weight decay λ and epsilon ε:
 
     - tables, norms and biases have η and ε/m, in a residual branch ε/(m·l); the bias of the logits has ε;
-    - matrices under AdamW have deviation 0.02/√n, η/n, λ·n and the same ε; an untied decoder is scaled like a table;
+    - matrices under AdamW have deviation 0.02/√n, η/n, λ·n and the same ε; an untied decoder scales like a table;
     - matrices under Muon have deviation 0.02/√n, η and λ: a step of spectral norm √(outputs ÷ inputs) changes a layer's output
       equally at any width (Yang et al. 2023, arXiv:2310.17813; Large et al. 2024, arXiv:2405.14813). For a matrix wider than
-      tall the rate adds what Muon's factor √max(1, outputs ÷ inputs) lacks of that, relative to the base;
+      tall the rate adds what Muon's factor √max(1, outputs ÷ inputs) lacks, relative to the base;
     - residual branches are divided by l, folded into attention's output and the FFN's outer product; attention scores by √h
       besides the root of the head width, with h^(−1/4) folded into query, key and value, and undone for the value in
       attention's output; logits by n of the decoder, folded into the norm before it.
@@ -67,7 +67,7 @@ class CompleteP:
         return self.architecture.depth / self.base_depth
 
     def scale(self, name: str, muon: bool = False) -> Scale:
-        """The scale of a parameter of a MaskedLanguageModel by its name; `muon` where it is a matrix that Muon steps."""
+        """The scale of a MaskedLanguageModel's parameter by name; `muon` if Muon updates it."""
         *way, layer, kind = name.split(".")
         if layer == "head":
             return Scale()  # the bias of the logits
@@ -81,14 +81,13 @@ class CompleteP:
 
     @cached_property
     def _inputs(self) -> dict[str, float]:
-        """The inputs of each matrix but the decoder relative to the base, by its layer."""
+        """Each matrix's inputs relative to the base by layer, except the decoder's."""
         inner = self.architecture.ffn / (BASE_FFN_RATIO * self.base_width)
         whole = dict.fromkeys(("query_key_value", "output", "inner", "transform"), self.width)
         return whole | {"outer": inner, "projection": self._table}
 
     @cached_property
     def _table(self) -> float:
-        """The width of the tables relative to the base."""
         return self.architecture.table_width / self.base_width
 
     def _spectral(self, layer: str) -> float:
@@ -114,14 +113,14 @@ class CompleteP:
 
 
 def scale_of(model: MaskedLanguageModel, recipe: Recipe, name: str, muon: bool = False) -> Scale:
-    """The scale of a parameter of a model, by its name, under the parametrisation of a recipe."""
+    """The scale of a named parameter under a recipe's parametrisation."""
     if recipe.parametrization == "standard":
         return Scale()
     return CompleteP(model.architecture, recipe.base_width, recipe.base_depth).scale(name, muon)
 
 
 def fresh_model(architecture: Architecture, recipe: Recipe, seed: int) -> MaskedLanguageModel:
-    """A model with the initial weights of a recipe that does not start from another run."""
+    """A model with a recipe's initial weights, unless it starts from another run."""
     model = MaskedLanguageModel(architecture, recipe.dropout, seed, recipe.initialisation, recipe.residual_initialisation)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""One optimiser step recorded as a CUDA graph, since launching the kernels of small models takes longer than running them."""
+"""An optimiser step as a CUDA graph; launching the kernels of small models takes longer than running them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from study.model.optimization import clip_gradients
 
 WARM_UP = 3
-"""Steps that run kernel by kernel before the recording, as torch requires; they count as steps."""
+"""Training steps that run kernel by kernel before recording, as torch requires."""
 
 
 class StepGraph:
-    """Forward, backward, clipping and the optimiser of a step, replayed on each batch with one call from the host.
+    """Forward, backward, clipping and optimiser of a step, replayed on each batch with one host call.
 
-    `loss_of` may draw only from `generator` and torch's own generator. Both may be seeded before each step: a replay draws the
-    same as kernels run one by one. Learning rates become tensors on the device, so that a scheduler can change them between
-    replays. Batches must keep their shape, and the gradients belong to the graph.
+    `loss_of` may draw only from `generator` and torch's own. Both may be seeded before each step: a replay draws the same
+    numbers as separate kernels. Learning rates become tensors on the device, which a scheduler can change between replays.
+    Batches must keep their shape; the graph owns the gradients.
 
     Source: "Accelerating PyTorch with CUDA Graphs" (PyTorch blog, 2021), whole-network capture.
     """

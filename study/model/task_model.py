@@ -1,4 +1,4 @@
-"""The encoder with a head for a downstream task. Letters: B sequences, S tokens, N places of a batch."""
+"""The encoder with a head for a downstream task. Letters: B sequences, S tokens, N positions of a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from study.model.encoder import Encoder
 from study.model.heads import SequenceHead, SpanHead, TaskHead, TokenHead
 
 HeadKind = Literal["sequence", "tokens", "spans"]
-"""The input of a head: the first token, some tokens, or all of them."""
+"""The input of a head: the first token, some tokens, or all."""
 
 TOKEN_TABLE = "embeddings.token.weight"
 
@@ -24,8 +24,8 @@ TOKEN_TABLE = "embeddings.token.weight"
 class TaskModel(nn.Module):
     """An encoder with random weights and a new head; `load_encoder` loads pre-trained weights.
 
-    `vocabulary` is the number of pieces that the task uses. The token table holds only those: unused rows have no gradient, so
-    scores are the same as with the whole table, at a fraction of the optimiser's work.
+    The token table holds only the `vocabulary` pieces that the task uses: unused rows have no gradient, so scores stay the
+    same, at less optimiser work.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TaskModel(nn.Module):
             self.head.apply(initialise)
 
     def load_encoder(self, state: Mapping[str, Tensor], pieces: Tensor) -> None:
-        """Load the weights of a pre-trained masked language model, with the token table's rows of `pieces`."""
+        """Load the weights of a pre-trained masked language model, with the token rows of `pieces`."""
         own = {name.removeprefix("encoder."): value for name, value in state.items() if name.startswith("encoder.")}
         own[TOKEN_TABLE] = own[TOKEN_TABLE][pieces]
         self.encoder.load_state_dict(own)

@@ -18,13 +18,13 @@ from study.store.run_folder import RunFolder
 def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
     """Load the weights of a completed run.
 
-    Raises InputError if the file is missing, differs from the SHA-256 in its record (safetensors notices no flipped byte; older
-    records have none), or holds other tensors than the run's architecture.
+    Raises InputError if the file is missing, differs from the record's SHA-256 (safetensors misses flipped bits; older records
+    have none), or does not match the run's architecture.
     """
     file, record = folder.weights_file, folder.record()
     try:
         if record is not None and record.weights_sha256 not in (None, sha256_of(file)):
-            raise safetensors.SafetensorError("other bytes than were written")
+            raise safetensors.SafetensorError("its bytes changed")
         weights = safetensors.torch.load_file(file)
     except (FileNotFoundError, safetensors.SafetensorError) as error:
         what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
@@ -35,7 +35,6 @@ def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 
 def _unlike(weights: Mapping[str, Tensor], architecture: Architecture) -> str | None:
-    """How tensors differ from those of an architecture in names and sizes, if they do."""
     with torch.device("meta"):
         sizes = {name: tuple(tensor.shape) for name, tensor in MaskedLanguageModel(architecture).state_dict().items()}
     for name in sizes.keys() | weights.keys():

@@ -1,4 +1,4 @@
-"""The classes of transformers that compute what is built here, with their names for fields and weights."""
+"""The classes of transformers that match encoders here, with their names for fields and weights."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ _BERTS_HEAD = {
 
 @dataclass(frozen=True)
 class TransformersClass:
-    """A class of transformers that computes what an encoder here does.
+    """A class of transformers that computes the same as an encoder here.
 
-    - `parts`: its names of our modules; `*` is the number of a block.
-    - `fields`: the architecture's fields that may have any value, by its names of them.
-    - `activation`, `activations`: its name of that field, and of the possible values.
-    - `kind`: the values of the fields that it has in one way; all other fields are BERT's.
-    - `usual`: the values in its configuration of what is built here in one way.
-    - `left_out`: its defaults where they differ from those here.
-    - `dropouts`, `special`: the names of its dropout rates, and the pieces whose ids it stores.
+    - `parts`: its names of our modules; `*` is a block's number.
+    - `fields`: our fields that may have any value, by its names.
+    - `activation`, `activations`: its names of that field and of the possible values.
+    - `kind`: its fixed values of our fields; other fields are BERT's.
+    - `usual`: its configuration values that are fixed here.
+    - `left_out`: its defaults that differ from ours.
+    - `dropouts`, `special`: its names of dropout rates, and of the special pieces whose ids it stores.
     """
 
     model_type: str
@@ -71,20 +71,20 @@ class TransformersClass:
 
     @property
     def has_segments(self) -> bool:
-        """Whether it has a table of segments."""
+        """Whether it has a segment table."""
         return "segments" in self.fields.values()
 
     def unlike(self, architecture: Architecture) -> dict[str, str]:
-        """The fields in which it differs from an architecture, with its values."""
+        """The fields that differ from an architecture, with this class's values."""
         free = {"segments", *self.fields.values(), *NOT_IN_MLM}
-        found = {}
+        unlike = {}
         for name, info in Architecture.model_fields.items():
             has = tuple(self.activations) if name == "activation" else (self.kind.get(name, info.default),)
             if name not in free and getattr(architecture, name) not in has:
-                found[name] = " or ".join(NONE if value is None else str(value) for value in has)
+                unlike[name] = " or ".join(NONE if value is None else str(value) for value in has)
         if "layer_groups" in self.fields.values() and architecture.depth % architecture.groups:
-            found["layer_groups"] = f"a divisor of depth {architecture.depth}"  # others it rounds as floats
-        return found
+            unlike["layer_groups"] = f"a divisor of depth {architecture.depth}"  # ALBERT rounds others as floats
+        return unlike
 
 
 def _berts(
@@ -93,7 +93,7 @@ def _berts(
     head: Mapping[str, str] = _BERTS_HEAD,
     final_norm: str = "",
 ) -> dict[str, str]:
-    """The parts of a class built like BERT's; `norms` are those of a block, by default after its sums."""
+    """The parts of a BERT-like class; `norms` are a block's, by default after its sums."""
     blocks = _PRODUCTS | {"attention_norm": norms[0], "feed_forward_norm": norms[1]}
     parts = {f"encoder.embeddings.{ours}": f"{prefix}.embeddings.{theirs}" for ours, theirs in _EMBEDDINGS.items()}
     parts |= {f"encoder.blocks.*.{ours}": f"{prefix}.encoder.layer.*.{theirs}" for ours, theirs in blocks.items()}
@@ -217,7 +217,7 @@ TRANSFORMERS_CLASSES = (
         special=("pad", "cls", "sep", "bos", "eos"),
     ),
 )
-"""The known classes, the plainer of two that fit first."""
+"""The known classes; the plainer of two matches comes first."""
 
 
 def class_for(architecture: Architecture) -> TransformersClass:
@@ -235,18 +235,18 @@ def class_for(architecture: Architecture) -> TransformersClass:
         )
     if differs:
         differences = {
-            family.name: ", ".join(f"{name} {has} and not {getattr(architecture, name)}" for name, has in each.items())
+            family.name: ", ".join(f"{name} {has}, not {getattr(architecture, name)}" for name, has in each.items())
             for family, each in unlike
         }
         raise InputError(
-            Problem("architecture", f"is not that of {name}, which has {each}") for name, each in differences.items()
+            Problem("architecture", f"does not match {name}, which has {each}") for name, each in differences.items()
         )
     return nearest
 
 
 def class_in(config: Mapping[str, Any], place: str) -> TransformersClass:
-    """The class of transformers of a config.json; raises InputError, at `place`, if it is not built here."""
+    """The class of transformers of a config.json; raises InputError, at `place`, if it is not supported."""
     known = {family.model_type: family for family in TRANSFORMERS_CLASSES}
     if (family := known.get(str(model_type := config.get("model_type")))) is None:
-        raise InputError.at(place, f"is a model of type {model_type}; what can be built here is {', '.join(known)}")
+        raise InputError.at(place, f"is a model of type {model_type}; supported types are {', '.join(known)}")
     return family

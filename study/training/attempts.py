@@ -1,4 +1,4 @@
-"""One attempt at a run or a score, by the process that owns its folder."""
+"""One attempt at a run or a score by the process that owns its folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from study.store.work_folder import WorkFolder
 
 
 def in_attempt(folder: WorkFolder, begin: Callable[[], Ending | None], make: Callable[[Attempt], Ending]) -> Ending:
-    """Own a folder and `make` what it holds in a new attempt; returns how that ended.
+    """Own a folder and `make` its content in a new attempt; return the end state.
 
-    `begin` writes the configuration, or returns the state of a record that exists: then no attempt is made. PREEMPTED where
-    another process works on the folder, or a later attempt has taken it over.
+    `begin` writes the configuration, or returns the state of an existing record, which makes an attempt unnecessary. PREEMPTED
+    if another process works on the folder, or a later attempt has taken it over.
     """
     try:
         with work_lock(folder) as locked:

@@ -1,4 +1,4 @@
-"""One trunk, many budgets: a run saves its state where shorter budgets begin to decay, and these resume from it."""
+"""Shared trunks: a run saves its state where shorter budgets begin to decay, and these resume from it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from study.training.callbacks import refuse_infinite_weights
 from study.training.checkpoints import POSTPONABLE
 
 ROWS_OF_WARMUP = 5
-"""The least rows of metrics that a run with a shared trunk logs while it warms up."""
+"""The fewest metric rows in the warmup of a run with a shared trunk."""
 
 UNWARMED_INTERVAL = 10
-"""Steps between its rows if there is no warmup."""
+"""Steps between its rows without a warmup."""
 
 
 def shared_log_interval(config: RunConfig) -> int | None:
-    """Steps between logged rows for a run whose steps before the decay longer runs share; None for other runs.
+    """Steps between logged rows if longer runs share this run's steps before the decay; else None.
 
-    It depends on the warmup and not on the budget, so that runs of every budget log the same rows in the steps that they share.
+    It depends on the warmup, not the budget, so that all budgets log the same rows in shared steps.
     """
     if config.branch_step is None:
         return None
@@ -34,12 +34,12 @@ def shared_log_interval(config: RunConfig) -> int | None:
 
 
 class Branching(pl.Callback):
-    """Saves the run's state where shorter runs branch off, and records which run the state came from.
+    """Saves the run's state where shorter runs branch off, and records the run that its own state came from.
 
-    `check` is called before a write (study.training.trainer.Training.fit). A state that cannot be written now is left out.
+    `check` is called before a write (study.training.trainer.Training.fit). A state that cannot be written is skipped.
 
     A checkpoint names the run that saved it. The sweep links a trunk's state into the checkpoints of a run without any; the run
-    resumes from it as from its own, and this callback writes `trunk.json`.
+    resumes from it, and this callback writes `trunk.json`.
     """
 
     def __init__(self, folder: RunFolder, check: Callable[[], None] | None = None) -> None:
@@ -48,16 +48,16 @@ class Branching(pl.Callback):
         self._from: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The run of this state."""
+        """The run that saves this state."""
         return {"run_id": self.folder.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Remember which other run saved the state."""
+        """Remember the run that saved the state, if another."""
         if state_dict["run_id"] != self.folder.run_id:
             self._from = state_dict["run_id"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write which run this one branched from, if any."""
+        """Record the run that this one branched from."""
         if not trainer.is_global_zero:
             return
         if self._from is not None or trainer.global_step == 0:
@@ -65,7 +65,7 @@ class Branching(pl.Callback):
             retry_write(lambda: self.folder.write_trunk(trunk), check=self._check)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Save the state of this step, after logging its row of metrics, if a shorter budget begins to decay here."""
+        """Save the state after logging its metrics, if a shorter budget begins to decay here."""
         if trainer.global_step not in self._steps:
             return
         assert isinstance(pl_module, MaskedLanguageModelling)
@@ -74,7 +74,7 @@ class Branching(pl.Callback):
         for logger in trainer.loggers:
             logger.save()
         if trainer.is_global_zero:
-            with contextlib.suppress(OSError):  # then the rows are those that the run has when it is left
+            with contextlib.suppress(OSError):  # then branches get the rows present when they start
                 self._check()
                 self.folder.leave_rows(trainer.global_step)
         trainer.save_checkpoint(self.folder.branch(trainer.global_step) / "next.ckpt", storage_options=POSTPONABLE)

@@ -1,4 +1,4 @@
-"""Lightning callbacks of a run: stopping on a signal or by the sweep, checkpoints, the clock."""
+"""Lightning callbacks of a run: stop signals, the sweep's prune orders, checkpoints, and the clock."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO
 from study.training.stopping import Preempted, StopSignal
 
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 60.0
-"""The time to the first checkpoint of an attempt, and the limit up to which each later pause doubles."""
+"""The time to an attempt's first checkpoint, and the limit of later intervals, each twice the last."""
 
 SHARE = 0.02
-"""The share of a run's time for checkpoints; one of BERT-Large is 4 GB."""
+"""The share of a run's time for checkpoints; BERT-Large's is 4 GB."""
 
 AGAIN_SECONDS = 1.0
-"""The pause before a failed checkpoint is tried again."""
+"""The pause before a failed checkpoint is retried."""
 
 
 @runtime_checkable
 class LogsRows(Protocol):
-    """A module that logs its rows of metrics before the checkpoint of their step."""
+    """A module that logs its metrics before the checkpoint of their step."""
 
     def log_due_row(self) -> None:
-        """Log the row of this step if it is due and not logged yet."""
+        """Log the row of this step if it is due and not yet logged."""
 
 
 class Checkpointer(pl.Callback):
     """Saves at step boundaries every `every_seconds`, and on a stop signal, after which it raises Preempted.
 
-    By default a young attempt saves more often, so that a run that is killed again and again makes progress, and one with large
-    checkpoints less often, so that they take at most SHARE of its time. A step with a validation after it is no boundary: the
-    state is saved one step later, so that a resumed run validates where an undisturbed one does. A state that is not finite is
-    never saved. Each checkpoint holds its precision, which a resumed run keeps.
+    By default a young attempt saves more often, so that a repeatedly killed run progresses, and large checkpoints are rarer, to
+    take at most SHARE of the time. A step before a validation is no boundary: the state is saved one step later, so that a
+    resumed run validates at the usual steps. A non-finite state is never saved. Checkpoints store the precision, which a
+    resumed run keeps.
     """
 
     def __init__(self, folder: Path, stop: StopSignal, every_seconds: float | None) -> None:
@@ -47,7 +47,7 @@ class Checkpointer(pl.Callback):
         self._due = time.monotonic() + self._interval
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take over the signals after Lightning, and check that all ranks resume from one step.
+        """Install the signal handlers after Lightning, and check that all ranks resume from one step.
 
         Ranks communicate through gloo, also on GPUs: the host does not wait for the device, and notices a lost rank.
         """
@@ -60,7 +60,7 @@ class Checkpointer(pl.Callback):
                 raise RuntimeError(f"the ranks resumed from different checkpoints, this one from step {trainer.global_step}")
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take over the signals again if Lightning validates on its own, so that the run ends with its record."""
+        """Install the signal handlers again if Lightning validates alone, so that the run ends with its record."""
         self.stop.install()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
@@ -83,7 +83,7 @@ class Checkpointer(pl.Callback):
         checkpoint["precision"] = trainer.precision
 
     def _save(self, trainer: pl.Trainer, stopping: bool) -> None:
-        """Save and schedule the next checkpoint; training continues while the folder is out of reach, unless it stops here."""
+        """Save and schedule the next checkpoint; training continues if the folder is out of reach, unless it stops here."""
         started = time.monotonic()
         trainer.save_checkpoint(self.folder / "next.ckpt", storage_options=None if stopping else POSTPONABLE)
         writer = trainer.strategy.checkpoint_io
@@ -116,9 +116,9 @@ def _validates_after(trainer: pl.Trainer) -> bool:
 
 
 class Clock(pl.Callback):
-    """Counts the seconds of training and validation over all attempts of a run, without those of its trunk.
+    """Counts the seconds of training and validation over all attempts of a run, without its trunk's.
 
-    An attempt's seconds up to the end of its first step, in which kernels are built, are its start.
+    Each attempt's start lasts until the end of its first step, which builds kernels.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -145,26 +145,26 @@ class Clock(pl.Callback):
         return {"seconds": self.seconds, "start_seconds": self.start_seconds, "run_id": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Add the seconds of earlier attempts up to their checkpoint."""
+        """Add the seconds of earlier attempts up to the checkpoint."""
         if state_dict.get("run_id", self.run_id) == self.run_id:
             self._before, self._starts_before = state_dict["seconds"], state_dict.get("start_seconds", 0.0)
 
 
 class Pruned(Exception):
-    """The sweep gives up this run."""
+    """The sweep gave up this run."""
 
 
 class PruneOrder(pl.Callback):
-    """Stops all ranks of a run at one step once `prune.json` is in its folder, by raising Pruned with the reason.
+    """Stops all ranks at one step if the run's folder has a `prune.json`, by raising Pruned with the reason.
 
-    Rank 0 looks for the file at every logging step and informs the others.
+    Rank 0 checks for the file at every logging step and informs the others.
     """
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Raise Pruned if the run is to stop."""
+        """Raise Pruned if ordered."""
         assert isinstance(pl_module, MaskedLanguageModelling)
         if trainer.global_step % pl_module.log_every_steps or trainer.global_step >= trainer.max_steps:
             return

@@ -1,4 +1,4 @@
-"""Checkpoints that survive kills, full disks and flipped bits: each has a new name and is verified before an older one goes."""
+"""Checkpoints that survive kills, full disks and flipped bits: each is new and verified before an old one is deleted."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ POSTPONABLE = {"postpone": True}
 
 
 class DurableCheckpointIO(CheckpointIO):
-    """Lightning's checkpoints as files with their SHA-256 in the name; the two newest are kept.
+    """Lightning checkpoints in files with SHA-256 names; the two newest are kept.
 
-    A checkpoint is written to a temporary file in its folder, fsynced, hashed as read back, and renamed to
-    `step-<step>-<sha256>.ckpt` unless `check` raises; then the folder is fsynced and all but the newest two are deleted.
-    Tensors are read with `weights_only=True`, so that a checkpoint executes nothing. While the folder is out of reach,
-    checkpoints that may be postponed are skipped for up to PATIENCE_SECONDS; `saved` is whether the last one was written.
+    Each is written to a temporary file in its folder, fsynced, hashed as read back, and renamed to `step-<step>-<sha256>.ckpt`
+    unless `check` raises; then the folder is fsynced and all but the newest two are deleted. Tensors load with
+    `weights_only=True`, so a checkpoint executes nothing. While the folder is out of reach, postponable checkpoints are skipped
+    for up to PATIENCE_SECONDS.
     """
 
     def __init__(self, check: Callable[[], None] | None = None) -> None:
@@ -44,7 +44,7 @@ class DurableCheckpointIO(CheckpointIO):
         return self._failing_since is None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
-        """Write `checkpoint` into the folder of `path`, under a name of its own; raises OSError where that cannot be done."""
+        """Write `checkpoint` into the folder of `path` under its own name; raises OSError on failure."""
         folder = Path(path).parent
         try:
             if storage_options == POSTPONABLE:
@@ -74,7 +74,7 @@ class DurableCheckpointIO(CheckpointIO):
                 self._check()
             os.replace(temporary, folder / checkpoint_name(checkpoint["global_step"], digest))
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):  # whoever took the run over may have removed it
+            with contextlib.suppress(FileNotFoundError):  # a later owner of the run may have removed it
                 os.unlink(temporary)
             raise
         sync_folder(folder)
@@ -95,7 +95,7 @@ class DurableCheckpointIO(CheckpointIO):
 
 
 def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
-    """Write the bytes of a checkpoint; torch hides the error of a full disk behind one of its own."""
+    """Write a checkpoint's bytes; raise the error of a full disk, which torch hides behind its own."""
     try:
         torch.save(checkpoint, file)
         file.flush()
@@ -106,21 +106,21 @@ def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
 
 
 def precision_of(requested: AskedPrecision, checkpoint: Path | None, device: Device) -> Precision:
-    """The precision to train in: the requested one, where `auto` means that of the checkpoint, or the device's."""
+    """The training precision: the requested one; `auto` means the checkpoint's, else the device's."""
     kept = precision_in(checkpoint) if requested == "auto" and checkpoint is not None else None
     return kept or resolve_precision(requested, device)
 
 
 def precision_in(checkpoint: Path) -> Precision | None:
-    """The precision that a checkpoint was trained in, None where it does not say."""
+    """The precision that trained a checkpoint, None if it stores none."""
     kept = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True).get("precision")
     return next((precision for precision, name in LIGHTNING_PRECISION.items() if name == kept), None)
 
 
 def newest_whole_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint whose content has the SHA-256 of its name; damaged ones are named and put aside."""
+    """The newest checkpoint whose content matches the SHA-256 in its name; damaged ones are reported and set aside."""
     for path in reversed(checkpoints_in(folder)):
-        with contextlib.suppress(FileNotFoundError):  # another rank may have put it aside
+        with contextlib.suppress(FileNotFoundError):  # another rank may have set it aside
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if path.stem.endswith(digest):

@@ -1,7 +1,6 @@
-"""Where and how a run executes: device, threads, and the precision that `auto` means there.
+"""Execution of a run: device, threads, kernels, and the meaning of precision `auto`.
 
-Devices and threads change the last bits of a run, `auto` its precision; the record says which were used. A resumed run
-keeps its precision.
+Devices and threads change a run's last bits, `auto` its precision; the record stores them. A resumed run keeps its precision.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _NEVER = 2**31 - 1
 
 @dataclass(frozen=True)
 class Execution:
-    """How one run executes: the kind and number of devices (DDP) over all nodes, and the CPU threads of each.
+    """How a run executes: the kind and number of devices (DDP) over all nodes, and the CPU threads per device.
 
-    `kernels` of `auto` follow `resolve_kernels`. `validations` are spread evenly over the steps, the last at the end; by
-    default their cost decides. Checkpoints are taken every `checkpoint_seconds`, or as `Checkpointer` chooses. A run that takes
-    no step for `hang_seconds` ends as HUNG. At most `sharing` runs share a device.
+    `resolve_kernels` resolves `kernels` of `auto`. `validations` are spread evenly over the steps, the last at the end; by
+    default their cost decides. Checkpoints follow `checkpoint_seconds`, by default `Checkpointer`. A run without a step for
+    `hang_seconds` ends as HUNG. At most `sharing` runs share a device.
     """
 
     device: Device = "cpu"
@@ -54,16 +53,16 @@ class Execution:
     sharing: int = 1
 
     def of(self, config: RunConfig) -> Execution:
-        """The execution of a run; one of no steps is only validated, on one device and by torch's own kernels."""
+        """The execution of a run; one of no steps is only validated, on one device with torch's own kernels."""
         return self if config.steps else replace(self, kernels="eager", devices=1, nodes=1)
 
     def check(self, config: RunConfig) -> None:
-        """Raise InputError if this machine lacks the device or the kernels, or a batch cannot be divided evenly."""
+        """Raise InputError if this machine lacks the device or the kernels, or a batch does not divide evenly."""
         if config.batch_sequences % self.devices:
             place, batch = "recipe.batch_tokens", config.batch_sequences
-            raise InputError.at(place, f"{batch} sequences a batch cannot be shared out over {self.devices} devices evenly")
+            raise InputError.at(place, f"{batch} sequences a batch cannot be divided evenly among {self.devices} devices")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise InputError.at("device", "cuda was asked for, but torch sees no CUDA device here; use cpu")
+            raise InputError.at("device", "torch finds no CUDA device here; use cpu")
         if self.kernels == "onednn" and (self.device != "cpu" or resolve_precision(config.recipe.precision, "cpu") != "fp32"):
             raise InputError.at("kernels", "onednn is for fp32 on a CPU; set recipe.precision to fp32, or use eager or auto")
         if self.kernels == "onednn" and not built_with("mkldnn"):
@@ -74,14 +73,14 @@ class Execution:
 
 
 def check_compiler(kernels: str, device: Device, place: str = "kernels") -> None:
-    """Raise InputError, at `place`, if torch.compile must build kernels and lacks the tools here."""
+    """Raise InputError, at `place`, if torch.compile is needed and lacks its tools."""
     if kernels in ("compiled", "graphed") and not can_compile(device):
         missing = "a C compiler and Python's headers (Debian: gcc, python3-dev)"
         raise InputError.at(place, f"{kernels} needs {missing}; install them, or use eager")
 
 
 def can_compile(device: Device) -> bool:
-    """Whether torch.compile finds what it builds with here: a compiler, and Python's headers for Triton."""
+    """Whether torch.compile has its tools: a compiler, and Python's headers for Triton."""
     compiler = os.environ.get("CC") or (
         shutil.which("gcc") or shutil.which("clang") if device == "cuda" else shutil.which("g++")
     )
@@ -89,9 +88,9 @@ def can_compile(device: Device) -> bool:
 
 
 def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:
-    """The kernels of `auto`: on CUDA fused if torch.compile can run, and graphed on a single device.
+    """Resolve `auto`: on CUDA, fused if torch.compile can run, and graphed on a single device.
 
-    On a CPU, where fusing gains nothing, oneDNN's in fp32 if MKL is slow, else eager.
+    On a CPU, where fusing gains nothing, oneDNN in fp32 if MKL is slow, else eager.
     """
     if execution.kernels != "auto":
         return execution.kernels
@@ -103,7 +102,7 @@ def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:
 
 
 def mkl_is_slow() -> bool:
-    """Whether torch's fp32 products go through MKL on a processor that is known not to be Intel's, and oneDNN is there."""
+    """Whether torch uses MKL for fp32 products on a processor known not to be Intel's, and has oneDNN."""
     vendor = processor_line("vendor_id")
     return vendor not in (None, "GenuineIntel") and built_with("mkl") and built_with("mkldnn")
 
@@ -114,14 +113,14 @@ def built_with(backend: Literal["mkl", "mkldnn"]) -> bool:
 
 
 def resolve_precision(requested: AskedPrecision, device: Device) -> Precision:
-    """The precision that `auto` means: bf16 where the device has instructions to multiply in it, else fp32."""
+    """Resolve `auto`: bf16 if the device multiplies in it natively, else fp32."""
     if requested == "auto":
         return "bf16" if multiplies_in_bf16(device) else "fp32"
     return requested
 
 
 LIGHTNING_PRECISION: dict[Precision, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
-"""What Lightning calls the precisions."""
+"""Lightning's names of the precisions."""
 
 PEAK_FLOPS_PER_SECOND = {
     "A100": {"fp32": 19.5e12, "bf16": 312e12},
@@ -134,11 +133,11 @@ PEAK_FLOPS_PER_SECOND = {
     "L40S": {"fp32": 91.6e12, "bf16": 362e12},
     "V100": {"fp32": 15.7e12, "bf16": 15.7e12},
 }
-"""Dense rates of NVIDIA's datasheets (SXM where no form is named, no sparsity, TF32 off), by words of the device's name."""
+"""Dense rates from NVIDIA's datasheets (SXM unless named, no sparsity, TF32 off), by words of the device's name."""
 
 
 def peak_flops_per_second(execution: Execution, precision: Precision) -> float | None:
-    """The datasheet's rate of all devices of a run together, None where it is not known (CPUs and slices of a GPU by MIG)."""
+    """The datasheet rate of all devices of a run, None if unknown (CPUs and MIG slices of a GPU)."""
     if execution.device == "cpu":
         return None
     words = torch.cuda.get_device_name().replace("-", " ").split()
@@ -149,14 +148,14 @@ def peak_flops_per_second(execution: Execution, precision: Precision) -> float |
 
 
 def peak_memory_bytes(execution: Execution) -> int:
-    """The most memory that this process has had: of its GPU where it is on one, of the machine else."""
+    """This process's peak memory: on its GPU if it uses one, else on the machine."""
     if execution.device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return peak_resident_bytes()
 
 
 def environment(execution: Execution, precision: Precision) -> Environment:
-    """What this process runs on, as the record keeps it."""
+    """The environment of this process, for the record."""
     return Environment(
         hostname=socket.gethostname(),
         device=torch.cuda.get_device_name() if execution.device == "cuda" else "cpu",
@@ -175,22 +174,22 @@ def environment(execution: Execution, precision: Precision) -> Environment:
 
 
 def processor() -> str:
-    """The processor's name, with the instruction set that torch uses on it."""
+    """The processor's name, with the instruction set that torch uses."""
     return f"{processor_name()} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 def keep_freed_memory() -> bool:
     """Make glibc's malloc keep freed memory in this process; False if the C library has no `mallopt`.
 
-    By default each step maps its logits and gradients anew: at 2x128 with 30,522 word pieces that costs 73,000 page faults, a
-    quarter of the step's time. The numbers are the same to the bit. Source: mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD.
+    By default each step maps its logits and gradients anew: at 2x128 with 30,522 word pieces, 73,000 page faults take a quarter
+    of the step. Results are identical to the bit. Source: mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
 
 
 def release_models(device: Device) -> None:
-    """Free the models of finished trainings; a Trainer and its module hold each other until Python collects them."""
+    """Free the models of finished trainings; a Trainer and its module form a reference cycle."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""What an attempt at a run leaves when it has ended: weights, validation losses, and last of all the record."""
+"""The results of a finished attempt at a run: weights, validation losses, and last the record."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from study.training.execution import environment, peak_memory_bytes
 from study.training.trainer import Trained, Training
 
 DEVIATIONS = 7.0
-"""How many standard deviations above the mean of the rows before it makes a loss a spike."""
+"""Standard deviations above the mean of preceding rows that make a loss a spike."""
 
 ROWS_BEFORE = 10
-"""The number of rows from which a row's expected loss is estimated.
+"""The number of rows that estimate a row's expected loss.
 
-A run logs some fifty rows, each the mean of many steps. Over all rows so far, or the last fifty, the initial fall of the loss
-hides every spike; over ten it hides those of the first rows, and 3 of the 784 reference runs have one.
+A run logs some fifty rows, each the mean of many steps. Over all preceding rows, or the last fifty, the initial fall of the
+loss hides every spike; over ten it hides those of the first rows, and 3 of the 784 reference runs have one.
 """
 
 NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
-"""Words of errors for lack of memory."""
+"""Phrases of out-of-memory errors."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: the state, the reason of a failure, and the trained model if it reached its target."""
+    """The end of an attempt: the state, a failure's reason, and the trained model if it reached its target."""
 
     state: Ending
     reason: str | None = None
@@ -58,7 +58,7 @@ class Filing:
     init_from_depth: int | None = None
 
     def file(self, outcome: Outcome) -> None:
-        """Write the results, waiting while the folder is out of reach; raises Fenced if another attempt owns the run now."""
+        """Write the results, waiting while the folder is out of reach; raises Fenced if another attempt owns the run."""
         config, folder, weights_sha256 = self.training.config, self.training.folder, None
         if outcome.trained is not None:
             try:
@@ -84,9 +84,9 @@ class Filing:
         tidy(folder, outcome.state)
 
     def _write_results(self, trained: Trained) -> str:
-        """Write the weights and the validation losses, and return the SHA-256 of the weights' file.
+        """Write weights and validation losses, and return the SHA-256 of the weights' file.
 
-        Raises OSError where the disk is full or out of reach, and Fenced.
+        Raises OSError if the disk is full or out of reach, and Fenced.
         """
         folder, weights = self.training.folder, safetensors.torch.save(trained.module.model.state_dict())
         retry_write(lambda: write_atomically(folder.weights_file, weights), check=self.attempt.check)
@@ -96,7 +96,7 @@ class Filing:
         return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:
-        """File the run as HUNG, from the watchdog's thread, and end the process, whose main thread does not come back."""
+        """File the run as HUNG, from the watchdog's thread, and end the process, whose main thread is stuck."""
         try:
             self.file(Outcome("HUNG", reason))
         finally:
@@ -104,17 +104,17 @@ class Filing:
 
 
 def tidy(folder: WorkFolder, state: State) -> None:
-    """Remove the checkpoints that were written for what nobody goes on with; one that failed keeps its last finite state."""
+    """Remove the run's own checkpoints if nobody resumes from them; a failed run keeps its last finite state."""
     if state in ("COMPLETED", "PRUNED"):
         for checkpoint in written_in(folder.checkpoints):
             checkpoint.unlink(missing_ok=True)
 
 
 def failure_of(error: Exception) -> Outcome:
-    """The outcome of an attempt that met an error: DIVERGED, OOM, or FAILED with the traceback in its log.
+    """The outcome of an attempt that raised an error: DIVERGED, OOM, or FAILED with the traceback in its log.
 
-    Raises device errors again: on a shared GPU one process's fault may fail all, and the context is lost, so the process must
-    end without a record and the run be tried again.
+    Re-raises device errors: on a shared GPU one process's fault may fail all and destroy the context, so the process must end
+    without a record and the run be retried.
     """
     if isinstance(error, FloatingPointError):
         return Outcome("DIVERGED", str(error))
@@ -127,26 +127,26 @@ def failure_of(error: Exception) -> Outcome:
 
 
 def _of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is short: libraries, the driver and a CPU's allocator raise plain RuntimeErrors."""
+    """Whether an error reports a lack of memory; libraries, the driver and a CPU's allocator raise plain RuntimeErrors."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it was raised for or wraps, as torch.compile does."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
+    """An error with its causes, including those that torch.compile wraps."""
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = getattr(current, "inner_exception", None) or current.__cause__ or current.__context__
 
 
 def reason_of(error: Exception) -> str:
-    """An error as a record gives it; a full disk is named as such."""
+    """The reason that a record gives for an error; it names a full disk."""
     full = isinstance(error, OSError) and error.errno in FULL_DISK
     return f"disk full: {error}" if full else f"{type(error).__name__}: {error}"
 
 
 def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -> dict[str, Any]:
-    """What the record says of the training itself; what was not reached is left out."""
+    """The record's fields about the training itself; results not reached are omitted."""
     config, folder = training.config, training.folder
     rows = list(_rows(folder))
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
@@ -175,13 +175,12 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
 
 
 def _rows(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The rows of a run up to a damaged one, which is why it failed; its record is filed all the same."""
+    """The rows of a run up to a damaged one, which made it fail; its record is filed anyway."""
     with contextlib.suppress(InputError):
         yield from folder.metrics()
 
 
 def _surroundings(training: Training) -> dict[str, Any]:
-    """What the record says of the data and the machine."""
     prepared, execution = training.prepared, training.execution
     return {
         "data_fingerprint": prepared.fingerprint,
@@ -195,10 +194,10 @@ def _surroundings(training: Training) -> dict[str, Any]:
 
 
 def loss_spikes(losses: Sequence[float]) -> int:
-    """How many of the logged training losses are spikes.
+    """The number of spikes among the logged training losses.
 
-    Source: the spike score of OLMo 2 (Team OLMo 2024, arXiv:2501.00656), which counts the values seven deviations or more away
-    from the average of the last 1,000 steps.
+    Source: the spike score of OLMo 2 (Team OLMo 2024, arXiv:2501.00656), which counts values seven deviations or more from the
+    mean of the last 1,000 steps.
     """
     return sum(_is_spike(loss, losses[row - ROWS_BEFORE : row]) for row, loss in enumerate(losses) if row >= ROWS_BEFORE)
 

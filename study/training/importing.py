@@ -1,4 +1,4 @@
-"""Import of an encoder trained elsewhere as a completed run, to be scored, cut and learnt from like any other."""
+"""Import of a pre-trained encoder as a completed run, to be scored, cut or used as a teacher."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from study.training.filing import Filing, Outcome
 from study.training.trainer import Training
 
 VALIDATION_BATCH = 32
-"""Sequences in a batch of the run's recipe, which trains nothing."""
+"""Sequences per batch of the imported run."""
 
 _UNLIKE = {
     "strip_accents": "a vocab.txt that keeps accents",
     "tokenize_chinese_chars": "a vocab.txt that leaves Chinese characters together",
 }
-"""Settings of transformers that, if false, change how it reads a vocab.txt."""
+"""Values of transformers that, if false, change how it reads a vocab.txt."""
 
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
@@ -47,14 +47,14 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_confi
 def import_encoder(
     source: str, into: SweepFolder, data: DataConfig, execution: Execution, precision: AskedPrecision = "auto"
 ) -> RunFolder:
-    """Import an encoder of transformers as a completed run of no steps, validated on a text; return its folder.
+    """Import a transformers encoder as a completed run of no steps, validated on a text; return its folder.
 
-    `source` is hub:NAME, or a folder with config.json, model.safetensors and tokenizer.json or vocab.txt. The encoder's own
-    tokeniser replaces that of `data` and is copied into the sweep folder, for sweeps that start from the encoder or learn from
-    it. The recipe names the weights by their hash. An encoder that was imported before is left alone.
+    `source` is hub:NAME, or a folder with config.json, model.safetensors and tokenizer.json or vocab.txt. The encoder's
+    tokeniser replaces that of `data` and is copied into the sweep folder, for sweeps that use the encoder. The recipe names the
+    weights by their hash. An encoder imported before stays unchanged.
 
-    Raises InputError if files are missing, nothing that is built here computes the same, the text cannot be used, or the sweep
-    folder has another tokeniser.
+    Raises InputError if files are missing, nothing built here computes the same, the text is unusable, or the sweep folder has
+    another tokeniser.
     """
     require_links(into.path, "give another folder with --into")
     folder = _folder_of(source)
@@ -78,7 +78,7 @@ def import_encoder(
         precision=precision,
     )
     config = RunConfig.parse({"architecture": architecture, "recipe": recipe, "data": _read_by(data, kept, architecture)})
-    with TemporaryDirectory() as scratch:  # a text that does not serve leaves nothing
+    with TemporaryDirectory() as scratch:  # an unusable text leaves nothing
         file = Path(scratch) / kept.name
         file.write_bytes(tokenizer)
         prepared = prepare(_read_by(data, file, architecture), progress=True)
@@ -97,19 +97,19 @@ def import_encoder(
 
 
 def to_text(run: RunFolder, record: RunRecord) -> str:
-    """Describe the imported encoder, its loss on the text, and the lines of a sweep file that use it."""
+    """Describe the imported encoder, its loss, and the lines of a sweep file that use it."""
     data, architecture = record.config.data, record.config.architecture
     usual = {"positions": data.sequence_length, "segments": 2, "norm": "post", "tied_decoder": True}
-    told = {name: value for name, usually in usual.items() if (value := getattr(architecture, name)) != usually}
-    base = told | not_of_berts_kind(architecture)
+    unusual = {name: value for name, usually in usual.items() if (value := getattr(architecture, name)) != usually}
+    base = unusual | not_of_berts_kind(architecture)
     of_text = f"{data.validation_sequences:,} sequences of {data.sequence_length} tokens of {data.corpus}"
     return "\n".join(
         [
             f"{architecture.shape_name}, {record.parameters:,} parameters: {run.path}",
-            f"{record.loss_nats:.4f} nats per masked token on {of_text}; of its unigrams {record.unigram_entropy_nats:.4f}",
+            f"{record.loss_nats:.4f} nats per masked token on {of_text}; unigram entropy {record.unigram_entropy_nats:.4f}",
             *([f"Of {data.corpus}: {unread}"] if (unread := data.tokenizer.unread(record.unknown_share)) else []),
             *([f"On this text it {record.order_note}"] if record.order_note else []),
-            "A sweep that begins with it or learns from it says:",
+            "A sweep that uses it as a start or a teacher needs:",
             f"  data: {_in_a_line({'tokenizer': data.tokenizer.model_dump()})}",
             *([f"  base: {_in_a_line({'architecture': base})}"] if base else []),
             f"  vary: {_in_a_line({'recipe.start': ['fresh', str(run.path)]})}",
@@ -122,7 +122,6 @@ def _in_a_line(values: dict[str, Any]) -> str:
 
 
 def _folder_of(source: str) -> Path:
-    """The folder of the encoder, fetched from the hub if its name says so."""
     if source.startswith(HUB):
         from huggingface_hub import snapshot_download
 
@@ -143,7 +142,7 @@ def _json(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError.at(str(file), f"is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise InputError.at(str(file), "holds no values by name")
+        raise InputError.at(str(file), "is not a JSON object")
     return values
 
 
@@ -162,21 +161,23 @@ def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
     """The encoder's tokeniser as a tokenizer.json; raises InputError if the sweep folder has another one."""
     given = next((file for name in ("tokenizer.json", "vocab.txt") if is_there(file := folder / name)), None)
     if given is None:
-        raise InputError.at(str(folder), "holds neither tokenizer.json nor vocab.txt; save_pretrained of its tokeniser does")
+        raise InputError.at(
+            str(folder), "has neither tokenizer.json nor vocab.txt; write one with its tokeniser's save_pretrained"
+        )
     settings = folder / "tokenizer_config.json"
     if given.suffix == ".txt" and is_there(settings):
         _refuse_unlike(settings, given)
     tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=vocabulary))
     content = given.read_bytes() if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
     if is_there(kept) and kept.read_bytes() != content:
-        raise InputError.at(str(kept), f"is another tokeniser than {given}; import into a folder of its own")
+        raise InputError.at(str(kept), f"differs from the tokeniser {given}; import into a separate folder")
     return content
 
 
 def _refuse_unlike(settings: Path, vocabulary: Path) -> None:
     """Raise InputError if transformers reads a vocab.txt by other rules than load_tokenizer."""
     values = _json(settings)
-    problems = [f"is of {what}" for setting, what in _UNLIKE.items() if values.get(setting) is False]
+    problems = [f"describes {what}" for setting, what in _UNLIKE.items() if values.get(setting) is False]
     cased = is_cased(vocabulary)
     if values.get("do_lower_case") is cased:
         problems.append(f"has do_lower_case {str(cased).lower()}, and vocab.txt has {'' if cased else 'no '}capitals")
@@ -185,6 +186,5 @@ def _refuse_unlike(settings: Path, vocabulary: Path) -> None:
 
 
 def _read_by(data: DataConfig, tokenizer: Path, architecture: Architecture) -> DataConfig:
-    """The same text with the tokeniser of a file, which has the encoder's vocabulary."""
     file = TokenizerConfig(kind="file", path=str(tokenizer), vocabulary=architecture.vocabulary)
     return data.model_copy(update={"tokenizer": file})

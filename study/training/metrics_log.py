@@ -24,10 +24,10 @@ FSYNC_SECONDS = 5.0
 class MetricsFile(Logger):
     """Lightning's logger for a run's `metrics.jsonl`, with one history over all attempts.
 
-    Keys are those of the module (`train/loss`, `trainer/tokens`, …) without Lightning's `epoch`, since packed batches have no
-    epochs. Rows of a killed attempt after the step from which this one resumes are removed, since they will be written again.
-    The file is replaced, so that an attempt that was taken for dead appends to a file that nobody reads. `check` is called
-    before that and before each row, and raises if another attempt owns the run.
+    Keys are the module's (`train/loss`, `trainer/tokens`, …) without Lightning's `epoch`, which packed batches lack. A killed
+    attempt's rows after the resumed step are removed, since they will be written again. The file is replaced, so that an
+    attempt presumed dead appends to an unread file. `check` is called before that and before each row, and raises if another
+    attempt owns the run.
     """
 
     def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
@@ -44,7 +44,7 @@ class MetricsFile(Logger):
 
     @property
     def version(self) -> str:
-        """Lightning's version of the logger; one file has one."""
+        """Lightning's version of the logger, unused."""
         return ""
 
     @rank_zero_only
@@ -83,4 +83,4 @@ def _number(value: float) -> int | float:
 def _lines_to(path: Path, step: int) -> Iterator[bytes]:
     """The complete rows up to a step; raises InputError at a damaged one."""
     rows = whole_rows(io.BytesIO(content_of(path) or b""), str(path))
-    return (line for line, _ in takewhile(lambda found: found[1]["trainer/step"] <= step, rows))
+    return (line for line, _ in takewhile(lambda row: row[1]["trainer/step"] <= step, rows))

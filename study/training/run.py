@@ -1,4 +1,4 @@
-"""One run from configuration to record: idempotent, resumable, and ending in a named state."""
+"""One run from configuration to record: idempotent, resumable, ending in a named state."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from study.training.trainer import Trained, Training, rank
 from study.training.watchdog import Watchdog
 
 PEER_SECONDS = 5.0
-"""How long a rank waits for the reason of a lost peer."""
+"""Seconds that a rank waits for a lost peer's reason."""
 
 
 class PeerLost(RuntimeError):
-    """Another rank died; the run itself can resume from its last checkpoint."""
+    """Another rank died; the run can resume from its last checkpoint."""
 
 
 def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution, stop: StopSignal) -> Ending:
-    """Train a run to its target and file its record; return how it ended.
+    """Train a run to its target and file its record; return its end state.
 
-    A run with a record is not trained again; a partial one resumes from its newest whole checkpoint. Failures end in a record
-    with the reason, except bad input, which raises InputError, PeerLost, and PREEMPTED, which leaves no record: the run was
-    stopped, another process trains it, or a later attempt took over. With several devices every rank calls this, under
-    torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+    A run with a record is not trained again; a partial one resumes from its newest whole checkpoint. Failures are recorded with
+    their reason, except bad input, which raises InputError; PeerLost; and PREEMPTED: the run was stopped, another process
+    trains it, or a later attempt took over. With several devices every rank calls this, under torchrun's variables (RANK,
+    LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
     this = _Rank(Training(config, prepare(config.data), folder, execution.of(config)), stop)
@@ -53,13 +53,13 @@ def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution
 
 @dataclass(frozen=True)
 class _Rank:
-    """One of a run's processes: the leader owns the folder and files the record, the others follow it."""
+    """A process of a run: the leader owns the folder and files the record, the others follow it."""
 
     training: Training
     stop: StopSignal
 
     def begin(self) -> Ending | None:
-        """Write the configuration, or return the state of the run's record."""
+        """Write the configuration, or return the state of an existing record."""
         folder = self.training.folder
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
@@ -68,7 +68,6 @@ class _Rank:
         return None
 
     def lead(self, sweep: str, attempt: Attempt) -> Ending:
-        """Train as the rank that owns the run's folder, and file the record."""
         training = self._from_newest()
         config = training.config
         filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config))
@@ -79,7 +78,7 @@ class _Rank:
         return outcome.state
 
     def follow(self) -> Ending:
-        """Train as a rank that files nothing; the leader files the reason that stops this one alone."""
+        """Train without filing; leave the reason of a failure to the leader."""
         training = self._from_newest()
         outcome = self._outcome(training, Watchdog(training.execution.hang_seconds, _end_at_once))
         if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
@@ -88,14 +87,12 @@ class _Rank:
         return outcome.state
 
     def _from_newest(self) -> Training:
-        """The training from the newest whole checkpoint."""
         return replace(self.training, checkpoint=newest_whole_checkpoint(self.training.folder.checkpoints))
 
     def _outcome(self, training: Training, watchdog: Watchdog, check: Callable[[], None] | None = None) -> Outcome:
-        """Train and return how the attempt ends; a text that has changed since planning is a failure."""
         if training.config.fingerprint(training.prepared.fingerprint) != training.folder.run_id:
-            changed = f"{training.config.data.corpus} is other text than when the run was planned"
-            remedy = "bring it back and `study retry`, or launch anew with what is there"
+            changed = f"{training.config.data.corpus} has changed since the run was planned"
+            remedy = "restore it and run `study retry`, or launch again with the new text"
             return Outcome("FAILED", f"data.corpus: {changed}; {remedy}")
         if training.folder.checkpoints.is_symlink():
             remedy = "remove the link; a run keeps its checkpoints in its own folder, and deletes them when it ends"
@@ -129,7 +126,7 @@ def _end_at_once(reason: str) -> None:
 
 
 def _is_of_peers(error: Exception) -> bool:
-    """Whether an error comes from the communication of ranks: torch's own, or a RuntimeError of gloo or NCCL."""
+    """Whether ranks failed to communicate: torch's own error, or a RuntimeError of gloo or NCCL."""
     words = ("gloo", "NCCL", "by peer", "ProcessGroup", "socketPollConnect", "Broken pipe")
     return isinstance(error, torch.distributed.DistError) or any(word in str(error) for word in words)
 
@@ -141,4 +138,4 @@ def _said_by_peer(folder: RunFolder, error: Exception) -> Outcome:
         for file in folder.rank_files():
             return Outcome(**json.loads(file.read_bytes()))
         time.sleep(0.1)
-    raise PeerLost(f"another rank is gone ({str(error).splitlines()[0]})") from error
+    raise PeerLost(f"another rank was lost ({str(error).splitlines()[0]})") from error

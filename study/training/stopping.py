@@ -1,4 +1,4 @@
-"""The stop flag of a run, which signals set; it imports no torch, so that it can be installed first."""
+"""The stop flag of a run, set by signals; without torch, so that it can be installed first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class Preempted(Exception):
-    """The run was stopped, and its state is saved at a step boundary."""
+    """The run was stopped and saved at a step boundary."""
 
 
 class StopSignal:
@@ -19,12 +19,12 @@ class StopSignal:
         self.received = False
 
     def set(self, signum: int | None = None, frame: FrameType | None = None) -> None:
-        """Ask the run to stop at its next step boundary."""
+        """Request a stop at the next step boundary."""
         del signum, frame
         self.received = True
 
     def install(self) -> None:
-        """Take over the signals, also from Lightning, whose handlers leave no checkpoint, and unblock them.
+        """Install the handlers, replacing Lightning's, which leave no checkpoint, and unblock the signals.
 
         A process inherits blocked signals: SIGINT from the forkserver of the runs.
         """

@@ -1,4 +1,4 @@
-"""The trained runs that another one needs: the one it starts from, and its teacher."""
+"""The trained runs that another run needs: its initial weights and its teacher."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
 
 def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
-    """The weights that a run starts from, under its own names; None for fresh weights.
+    """The initial weights of a run under its own names; None for fresh weights.
 
-    Raises InputError as check_trained_runs, and where the weights are damaged.
+    Raises InputError as check_trained_runs does, and if the weights are damaged.
     """
     if (init_from := config.recipe.init_from) is None:
         return None
@@ -39,7 +39,7 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
 
 
 def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | None:
-    """The trained model that a run learns from, None where it has no teacher; raises InputError as starting_weights does."""
+    """The teacher of a run, None without one; raises InputError as starting_weights does."""
     if (teacher := config.recipe.teacher_run) is None:
         return None
     _raise_all(_problems_of_teacher(config, teacher.folder, prepared))
@@ -50,26 +50,26 @@ def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | No
 
 
 def check_trained_runs(configs: Iterable[RunConfig], begun: Container[str] = (), prepared: PreparedData | None = None) -> None:
-    """Raise InputError with every reason why starts and teachers of these runs are of no use, each once.
+    """Raise InputError with every distinct reason why starts and teachers of these runs are unusable.
 
-    Both must have completed with the run's tokeniser, that of the same text or file, which is compared if the data is prepared.
-    A start needs the run's architecture with at least as many layers; runs whose keys are in `begun` need theirs no longer. A
-    teacher needs the run's vocabulary, and positions for its sequences.
+    Both must have completed with the run's tokeniser, from the same text or file, compared only if the data is prepared. A
+    start needs the run's architecture with at least as many layers, unless the run's key is in `begun`. A teacher needs the
+    run's vocabulary and enough positions.
     """
     problems: dict[str, Problem] = {}
     for config in configs:
-        found: list[Problem] = []
+        of_run: list[Problem] = []
         if (init_from := config.recipe.init_from) is not None and config.key not in begun:
-            found += _problems_of_start(config, init_from, prepared)
+            of_run += _problems_of_start(config, init_from, prepared)
         if (teacher := config.recipe.teacher_run) is not None:
-            found += _problems_of_teacher(config, teacher.folder, prepared)
-        problems |= {str(problem): problem for problem in found}
+            of_run += _problems_of_teacher(config, teacher.folder, prepared)
+        problems |= {str(problem): problem for problem in of_run}
     _raise_all(problems.values())
 
 
 def _raise_all(problems: Iterable[Problem]) -> None:
-    if found := list(problems):
-        raise InputError(found)
+    if listed := list(problems):
+        raise InputError(listed)
 
 
 def _problems_of_start(config: RunConfig, init_from: InitFrom, prepared: PreparedData | None) -> Iterator[Problem]:
@@ -89,11 +89,11 @@ def _problems(
     config: RunConfig,
     prepared: PreparedData | None,
 ) -> Iterator[Problem]:
-    """What keeps a trained run from being of use to another, the first thing that is wrong with it."""
+    """The first reason why another run cannot use a trained run."""
     record = folder.record()
     if record is None:
         remedy = f"give one that was trained (looked at {folder.path.absolute()})"
-        yield Problem(place, f"is the folder of no run that has ended; {remedy}")
+        yield Problem(place, f"is not the folder of a finished run; {remedy}")
     elif problem := _incomplete(folder, record) or unfit(record.config.architecture):
         yield Problem(place, problem)
     else:
@@ -101,38 +101,35 @@ def _problems(
 
 
 def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
-    """Why a run that has ended has no weights to give."""
     if record.run_id != folder.run_id:
         return f"holds run {record.run_id}; a run's folder has its id for a name"
     if record.state != "COMPLETED":
-        return f"did not complete ({record.state}), so it has no weights to give; `study retry` goes on with it"
+        return f"did not complete ({record.state}), so it has no weights; `study retry` resumes it"
     if not is_there(folder.weights_file):
         return f"has no {folder.weights_file.name}; {folder.weights_remedy()}"
     return None
 
 
 def _unfit_start(given: Architecture, wanted: Architecture, keep: Keep) -> str | None:
-    """Why layers of one encoder cannot be those of another."""
     sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, "depth")]
     if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
-        told = ", ".join(f"{name} {getattr(given, name)} and not {getattr(wanted, name)}" for name in differ)
-        return f"has {told}; a run begins with the weights of one that differs from it in depth alone"
+        differences = ", ".join(f"{name} {getattr(given, name)}, not {getattr(wanted, name)}" for name in differ)
+        return f"has {differences}; a run can start only from one that differs from it in depth alone"
     if given.depth < wanted.depth:
         return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with"
     if given.layer_groups is not None and given.depth != wanted.depth:
         return f"has layer_groups {given.layer_groups}; layers that share their weights cannot be cut off"
     if given.skips_first_norm and kept_layers(given.depth, wanted.depth, keep)[0] > 0:
-        return "has no norm before its first layer (embedding_norm True), which is made for it alone; keep that"
+        return "has no norm before its first layer (embedding_norm True), which was trained without one; keep that layer"
     return None
 
 
 def _unfit_teacher(given: Architecture, config: RunConfig) -> str | None:
-    """Why an encoder cannot predict what a run masks."""
     wanted, length = config.architecture.vocabulary, config.data.sequence_length
     if given.vocabulary != wanted:
-        return f"has a vocabulary of {given.vocabulary} and not {wanted}; a teacher predicts the pieces of its student"
+        return f"has a vocabulary of {given.vocabulary}, not {wanted}; a teacher needs its student's vocabulary"
     if given.positions < length:
-        return f"has {given.positions} positions, and sequences have {length} tokens; shorten these"
+        return f"has {given.positions} positions, but sequences have {length} tokens; shorten them"
     return None
 
 
@@ -146,17 +143,17 @@ def _problems_of_tokenizer(given: RunRecord, data: DataConfig, prepared: Prepare
     except InputError as error:
         yield from (Problem(f"{place}: {problem.place}", problem.message) for problem in error.problems)
         return
-    remedy = "give both one vocabulary, as tokenizer: {kind: file, …}"
-    yield Problem(place, f"was trained on other text, with pieces of its own; {remedy}")
+    remedy = "give both the same tokenizer: {kind: file, …}"
+    yield Problem(place, f"was trained on other text, with its own vocabulary; {remedy}")
 
 
 def cut(weights: Mapping[str, Tensor], layers: Sequence[int]) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel with these layers alone, numbered anew; all else is kept."""
-    places = {layer: place for place, layer in enumerate(layers)}
-    found = {}
+    """The weights of a MaskedLanguageModel with only these layers, renumbered; the rest is kept."""
+    numbers = {layer: number for number, layer in enumerate(layers)}
+    kept = {}
     for name, tensor in weights.items():
         if (block := _BLOCK.fullmatch(name)) is None:
-            found[name] = tensor
-        elif (place := places.get(int(block[1]))) is not None:
-            found[f"encoder.blocks.{place}.{block[2]}"] = tensor
-    return found
+            kept[name] = tensor
+        elif (number := numbers.get(int(block[1]))) is not None:
+            kept[f"encoder.blocks.{number}.{block[2]}"] = tensor
+    return kept

@@ -1,4 +1,4 @@
-"""Training by Lightning's Trainer: from prepared data to a module that has reached its target and been validated."""
+"""Training by Lightning's Trainer: from prepared data to a trained and validated module."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from study.training.stopping import StopSignal
 from study.training.trained_runs import load_teacher, starting_weights
 
 VALIDATION_SHARE = 0.05
-"""The share of a run for validations before the one at its end."""
+"""The share of a run for validations before the final one."""
 
 ROWS = 50
-"""About the number of rows of metrics of a run; longer runs log one every 50 steps."""
+"""The approximate number of metric rows of a run; longer runs log one every 50 steps."""
 
 
 @dataclass(frozen=True)
 class Trained:
     """A run that reached its target: its module, its last validation, and its seconds.
 
-    `start_seconds` of these passed until the first step of each attempt had ended; None if nothing was trained.
+    `start_seconds` includes each attempt's time up to the end of its first step; None if nothing was trained.
     """
 
     module: MaskedLanguageModelling
@@ -57,7 +57,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Training:
-    """An attempt at training: a run, its data, its folder, how it executes, and the checkpoint to resume from."""
+    """An attempt at training: a run, its data, folder and execution, and the checkpoint to resume from."""
 
     config: RunConfig
     prepared: PreparedData
@@ -67,11 +67,11 @@ class Training:
 
     @cached_property
     def precision(self) -> Precision:
-        """The precision of its matrix products (see precision_of)."""
+        """The precision of matrix products (see precision_of)."""
         return precision_of(self.config.recipe.precision, self.checkpoint, self.execution.device)
 
     def fit(self, stop: StopSignal, check: Callable[[], None] | None = None, callbacks: Sequence[pl.Callback] = ()) -> Trained:
-        """Train from the checkpoint, or from the recipe's start, to the last step, and validate there.
+        """Train from the checkpoint, or the recipe's start, to the last step, and validate there.
 
         `check` is called before every write and raises if another process owns the run; `callbacks` follow the run's own.
         Raises Preempted on a stop signal, after saving, and FloatingPointError if a loss or a weight is not finite.
@@ -112,7 +112,7 @@ class Training:
         return Trained(module, validation, clock.seconds, clock.start_seconds)
 
     def _module(self, masker: Masker) -> MaskedLanguageModelling:
-        """The module that Lightning trains, with torch.compile limited to the run's threads if it fuses kernels."""
+        """The module to train; torch.compile is limited to the run's threads if it fuses kernels."""
         config, execution = self.config, self.execution
         log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
         kernels = resolve_kernels(execution, self.precision)
@@ -127,7 +127,6 @@ class Training:
 
     @property
     def _documents(self) -> Tensor:
-        """The document of each validation sequence."""
         return torch.from_numpy(self.prepared.validation_documents())
 
     def validated(self, weights: Mapping[str, Tensor], callbacks: Sequence[pl.Callback] = ()) -> Trained:
@@ -149,11 +148,9 @@ class Training:
 def _trained(
     trainer: pl.Trainer, module: MaskedLanguageModelling, batches: PackedBatches, checkpoint: Path | None
 ) -> ValidationResult:
-    """Train to the last step and return the validation there."""
-
     def at_end() -> ValidationResult | None:
-        found = module.validation
-        return found if found is not None and found.step == module.config.steps else None
+        result = module.validation
+        return result if result is not None and result.step == module.config.steps else None
 
     trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
     if at_end() is None:
@@ -164,7 +161,7 @@ def _trained(
 
 
 class _Unprofiled(PassThroughProfiler):
-    """No profiler; Lightning enters its own null profiler some fifty times a step, each time through a generator."""
+    """No profiler; Lightning's null profiler is entered some fifty times a step, each time through a generator."""
 
     def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]
         """Measure nothing."""
@@ -175,9 +172,9 @@ class _Unprofiled(PassThroughProfiler):
 def lightning_trainer(
     device: Device, precision: Precision, folder: Path, plugins: Sequence[Any] = (), **rest: Any
 ) -> pl.Trainer:
-    """Lightning's Trainer for a kind of device and a precision, which shows and saves nothing itself.
+    """Lightning's Trainer for a device and a precision, which displays and saves nothing itself.
 
-    Ranks come from their environment variables (`rank`), not from a scheduler. `rest` holds further options of Trainer.
+    Ranks come from their environment variables (`rank`), not from a scheduler. `rest` holds other Trainer options.
     """
     return pl.Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
@@ -193,16 +190,16 @@ def lightning_trainer(
 
 
 def validations_of(config: RunConfig) -> int:
-    """How often a run validates, the end included: at most ten times, for at most 5% of the cost of training.
+    """The number of validations of a run, the end included: at most ten, for at most 5% of the cost of training.
 
-    A token of validation, a forward pass, costs a third of one of training.
+    A validation token, a forward pass, costs a third of a training token.
     """
     cost = config.data.validation_sequences * config.data.sequence_length / 3
     return max(1, min(10, int(VALIDATION_SHARE * config.tokens / cost)))
 
 
 def compile_on(threads: int) -> None:
-    """Let torch.compile build with so many processes, unless TORCHINDUCTOR_COMPILE_THREADS says how many."""
+    """Let torch.compile build in `threads` processes, unless TORCHINDUCTOR_COMPILE_THREADS is set."""
     import torch._inductor.config as inductor
 
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
@@ -210,7 +207,7 @@ def compile_on(threads: int) -> None:
 
 
 def rank() -> int:
-    """The rank of this process in its run, over all nodes, 0 if it is alone (torchrun's RANK)."""
+    """The rank of this process in its run, over all nodes, 0 if alone (torchrun's RANK)."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 FRAMES = 12
-"""How many of the innermost frames a reason names; the log has all of them."""
+"""The number of innermost frames in a reason; the log has all."""
 
 STDERR = 2
 
@@ -23,10 +23,9 @@ STDERR = 2
 class Watchdog(pl.Callback):
     """Calls `hung` with the reason, in its own thread, if no batch ends for `seconds`.
 
-    Time in which the whole process was stopped does not count, up to twice `seconds`. If the interpreter is stuck, so that no
-    thread runs, the process exits with status 1 after twice as long, with all stacks in its log. A process that was stopped for
-    longer may end the same way, since no timer outside the interpreter can distinguish the two; it is tried again from its last
-    checkpoint.
+    Time while the whole process was stopped does not count, up to twice `seconds`. If the interpreter is stuck, and with it
+    every thread, the process exits with status 1 after twice `seconds`, with all stacks in its log. A process stopped for
+    longer may end so too, since no outside timer distinguishes the two; it is retried from its last checkpoint.
     """
 
     def __init__(self, seconds: float, hung: Callable[[str], None]) -> None:
@@ -39,7 +38,7 @@ class Watchdog(pl.Callback):
         self._ticks += 1
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """Count a batch of validation."""
+        """Count a validation batch."""
         self._ticks += 1
 
     @contextlib.contextmanager
@@ -52,7 +51,7 @@ class Watchdog(pl.Callback):
             yield
         finally:
             over.set()
-            thread.join()  # lest it sets off once more what is called off here
+            thread.join()  # before cancelling, so that the thread cannot start the timer again
             faulthandler.cancel_dump_traceback_later()
 
     def _watch(self, over: threading.Event, watched: int) -> None:
@@ -72,6 +71,5 @@ class Watchdog(pl.Callback):
 
 
 def _where(thread: int) -> str:
-    """The frames of a thread, innermost first."""
     frames = traceback.extract_stack(sys._current_frames()[thread])[-FRAMES:]
     return " ← ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in reversed(frames))

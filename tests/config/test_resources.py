@@ -25,21 +25,21 @@ def test_what_slurm_is_told_is_one_line_in_which_all_is_seen(field: str, hidden:
         parsed(resources={"slurm": {field: f"gpu{hidden}#SBATCH --exclusive"}})
     (problem,) = caught.value.problems
     assert problem.place == f"resources.slurm.{field}"
-    assert f"holds {hidden!r}; write one line of printable characters" in problem.message
+    assert f"contains {hidden!r}; write one line of printable characters" in problem.message
     assert str(problem).isprintable()
 
 
 @pytest.mark.parametrize(
     ("resources", "place", "message"),
     [
-        ({"slurm": {"partition": "gpu --wrap=x"}}, "resources.slurm.partition", "holds a blank; write one name, or several"),
-        ({"slurm": {"options": {"comment": "a\nb"}}}, "resources.slurm.options.comment", "holds '\\n'; write one line"),
+        ({"slurm": {"partition": "gpu --wrap=x"}}, "resources.slurm.partition", "contains a space; write one name, or several"),
+        ({"slurm": {"options": {"comment": "a\nb"}}}, "resources.slurm.options.comment", "contains '\\n'; write one line"),
         ({"slurm": {"options": {"--mem 1\n": 1}}}, "resources.slurm.options.--mem 1\n", "is not an option of sbatch"),
         ({"slurm": {"options": {"": 1}}}, "resources.slurm.options", "is not an option of sbatch"),
-        ({"slurm": {"setup": ["echo \x1b[2K"]}}, "resources.slurm.setup[0]", "holds '\\x1b'"),
-        ({"slurm": {"setup": ["ls #\u202e fr- mr"]}}, "resources.slurm.setup[0]", "holds '\\u202e'"),
+        ({"slurm": {"setup": ["echo \x1b[2K"]}}, "resources.slurm.setup[0]", "contains '\\x1b'"),
+        ({"slurm": {"setup": ["ls #\u202e fr- mr"]}}, "resources.slurm.setup[0]", "contains '\\u202e'"),
         ({"slurm": {"setup": "module load cuda"}}, "resources.slurm.setup", "is not a list"),
-        ({"ray": {"address": "head:6379\n"}}, "resources.ray.address", "holds '\\n'"),
+        ({"ray": {"address": "head:6379\n"}}, "resources.ray.address", "contains '\\n'"),
     ],
 )
 def test_what_cannot_be_asked_for(resources: dict[str, Any], place: str, message: str) -> None:

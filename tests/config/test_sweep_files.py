@@ -105,8 +105,12 @@ def test_a_knob_of_training_masks_is_one_key(tmp_path: Path) -> None:
         ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate", "did you mean 'learning_rate'?"),
         ("vary.architecture.pooler=[true, false]", "vary.architecture.pooler", "changes no run"),
         ("tune.recipe.lr={low: 1, high: 2, trials: 2}", "tune.recipe.lr", "is not a knob of a run"),
-        ("vary={recipe: {dropout: [0, 1]}}", "vary.recipe", "holds keys; write each as one with a dot, as in recipe.dropout"),
-        ("vary={data.sequence_length: [64, 128]}", "vary.data.sequence_length", "make a sweep of each"),
+        (
+            "vary={recipe: {dropout: [0, 1]}}",
+            "vary.recipe",
+            "contains keys; write each as one dotted key, as in recipe.dropout",
+        ),
+        ("vary={data.sequence_length: [64, 128]}", "vary.data.sequence_length", "write one sweep each"),
     ],
 )
 def test_an_override_that_cannot_be_is_named(override: str, place: str, message: str, tmp_path: Path) -> None:

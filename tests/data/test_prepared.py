@@ -218,9 +218,7 @@ def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(cor
     assert told.startswith(f"{lost:.0%} of the text's characters are [UNK], ")
     assert told.endswith("train a tokeniser on this text (kind: wordpiece), or use one of its language")
     assert data.tokenizer.unread(0.05) is data.tokenizer.unread(None) is None
-    assert "a larger vocabulary, an eighth of which is its alphabet, as far as the text yields one" in str(
-        TokenizerConfig().unread(0.06)
-    )
+    assert "a larger vocabulary, since up to an eighth of it is the alphabet" in str(TokenizerConfig().unread(0.06))
 
 
 def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus: Path, tmp_path: Path) -> None:

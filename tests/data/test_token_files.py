@@ -198,8 +198,8 @@ def test_what_is_no_time_limit_is_refused(text: str) -> None:
         ({"slurm": {"time": "soon"}}, "'soon' is not a time limit"),
         ({"slurm": {"partitoin": "gpu"}}, "did you mean 'partition'?"),
         ({"on": "slrum"}, "did you mean 'slurm'?"),
-        ({"on": "slurm", "slots_per_device": 2}, "on Slurm, Slurm does"),
-        ({"on": "slurm", "devices": 3, "slurm": {"nodes": 2}}, "devices 3 cannot be shared out over 2 nodes evenly"),
+        ({"on": "slurm", "slots_per_device": 2}, "does not apply on Slurm"),
+        ({"on": "slurm", "devices": 3, "slurm": {"nodes": 2}}, "devices 3 cannot be divided evenly among 2 nodes"),
         ({"on": "ray", "devices": 2, "slots_per_device": 2}, "leave slots_per_device out"),
     ],
 )
@@ -210,7 +210,7 @@ def test_impossible_resources_are_refused(resources: dict[str, Any], told: str) 
 
 
 def test_a_flag_of_slurm_without_slurm_is_refused() -> None:
-    with pytest.raises(InputError, match="--partition: is for --on slurm"):
+    with pytest.raises(InputError, match="--partition: applies only with --on slurm"):
         Resources().overridden(partition="gpu")
 
 

@@ -21,7 +21,7 @@ CORE = Slot("cpu", (0,), threads=1)
 FIXED = {"architecture": {"depth": 1, "width": 16, "heads": 2}}
 DECAYS = {"recipe.schedule": ["linear", "wsd"], "recipe.decay_fraction": [0.1, 0.2]}
 DECAY = {"low": 0.1, "high": 0.4}
-WSD_ALONE = "it is for schedule wsd; linear and cosine decay from the end of the warmup on"
+WSD_ALONE = "only schedule wsd uses it; linear and cosine decay from the end of the warmup"
 
 
 def refused(**changes: Any) -> dict[str, str]:
@@ -44,10 +44,10 @@ def settings(**changes: Any) -> list[str]:
         ({"vary": {"recipe.initialisation": ["bert", "unit_stream"]}}, "vary.recipe.initialisation",
          "it changes the projection of narrower tables, and the tables are as wide as the layers"),
         ({"vary": {"architecture.positions": [16, 32]}, "base": {"architecture": {"position_encoding": "rotary"}}},
-         "vary.architecture.positions", "16 and 32 train the same runs: no parameter belongs to a position"),
+         "vary.architecture.positions", "16 and 32 train the same runs: no parameter depends on positions"),
         ({"vary": {"recipe.warmup_fraction": [0.1, 0.101]}}, "vary.recipe.warmup_fraction",
          "every step has the same learning rate at both"),
-        ({"vary": {"recipe.muon_rate_ratio": [2, 4]}}, "vary.recipe.muon_rate_ratio", "it is for optimizer muon"),
+        ({"vary": {"recipe.muon_rate_ratio": [2, 4]}}, "vary.recipe.muon_rate_ratio", "only optimizer muon uses it"),
         ({"vary": {"recipe.masking.rate": [0.18, 0.2]}}, "vary.recipe.masking.rate", "both mask 3 positions of a sequence"),
         ({"budgets": {"tokens": [25_600]}}, "budgets", "25,600 tokens and 100 steps train the same runs: both are 100 steps"),
         ({"budgets": {"steps": [100, 101], "tokens": [25_900]}}, "budgets", "25,900 tokens and 101 steps train the same runs"),

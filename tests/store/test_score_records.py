@@ -150,7 +150,7 @@ def test_a_default_spelled_out_renames_no_score_and_a_knob_does() -> None:
 def test_the_grid_leaves_no_knob_said_twice() -> None:
     grid = Downstream.parse({"tasks": ["cola"], "learning_rates": ["1e-4", 3e-4], "epochs": [2, 3]}).grid()
     assert [(knobs.learning_rate, knobs.epochs) for knobs in grid] == [(1e-4, 2), (1e-4, 3), (3e-4, 2), (3e-4, 3)]
-    with pytest.raises(InputError, match="which the grid gives"):
+    with pytest.raises(InputError, match="which the grid sets"):
         Downstream.parse({"tasks": ["cola"], "knobs": {"epochs": 2}})
     with pytest.raises(InputError, match="twice"):
         Downstream.parse({"tasks": ["cola", "cola"]})

@@ -100,7 +100,7 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     told = to_text(run, record).splitlines()
     assert any("On this text it reads no word order" in line for line in told)
     assert "  base: {architecture: {positions: 24}}" in told, "what is as usual a sweep file need not say"
-    lines = yaml.safe_load("\n".join(told[told.index("A sweep that begins with it or learns from it says:") + 1 :]))
+    lines = yaml.safe_load("\n".join(told[told.index("A sweep that uses it as a start or a teacher needs:") + 1 :]))
     assert lines["vary"] == {"recipe.start": ["fresh", str(run.path)]}
     assert lines["data"]["tokenizer"]["path"] == str(tmp_path / "mine, theirs" / "bert" / "tokenizer.json")
     assert "30% of the text's tokens are [UNK]" in to_text(run, record.model_copy(update={"unknown_share": 0.3}))
@@ -184,14 +184,14 @@ def test_of_published_encoders_those_are_built_that_compute_the_same() -> None:
     assert (electra.shape_name, electra.embedding_width, electra.tied_decoder) == ("L12-H256-A4-F1024", 128, True)
     with pytest.raises(InputError) as albert:
         our_architecture(PUBLISHED["albert/albert-base-v2"], "theirs")
-    assert str(albert.value) == "theirs: has hidden_act gelu_new; what can be built here has gelu"
+    assert str(albert.value) == "theirs: has hidden_act gelu_new; only gelu is supported"
     of_its_first_release: dict[str, Any] = {}
     for more in (of_its_first_release, transformers.ModernBertConfig().to_dict()):
         with pytest.raises(InputError) as modern:
             our_architecture(PUBLISHED["answerdotai/ModernBERT-base"] | more, "theirs")
-        assert "theirs: has attention_window 128; what can be built here has none" in str(modern.value)
-        assert "theirs: has norm_eps 1e-05; what can be built here has 1e-12" in str(modern.value)
-        assert "theirs: has global_rope_theta 160000.0; what can be built here has 10000.0" in str(modern.value)
+        assert "theirs: has attention_window 128; only none" in str(modern.value)
+        assert "theirs: has norm_eps 1e-05; only 1e-12" in str(modern.value)
+        assert "theirs: has global_rope_theta 160000.0; only 10000.0" in str(modern.value)
 
 
 @pytest.mark.parametrize(
@@ -200,11 +200,11 @@ def test_of_published_encoders_those_are_built_that_compute_the_same() -> None:
         (
             "Albert",
             {"num_hidden_layers": 5, "num_hidden_groups": 2},
-            "has layer_groups 2; what can be built here has a divisor",
+            "has layer_groups 2; only a divisor",
         ),
-        ("Albert", {"inner_group_num": 2}, "has inner_group_num 2; what can be built here has 1"),
-        ("Electra", {"hidden_act": "silu"}, "has hidden_act silu; what can be built here has gelu or relu"),
-        ("ModernBert", {"mlp_bias": True}, "has mlp_bias True; what can be built here has False"),
+        ("Albert", {"inner_group_num": 2}, "has inner_group_num 2; only 1"),
+        ("Electra", {"hidden_act": "silu"}, "has hidden_act silu; only gelu or relu"),
+        ("ModernBert", {"mlp_bias": True}, "has mlp_bias True; only False"),
         ("ModernBert", {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2}}}, "'rope_type': 'linear'"),
         ("ModernBert", {"rope_scaling": {"rope_type": "linear", "factor": 2}}, "'rope_type': 'linear'"),
         ("ModernBert", {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "has attention_window 128"),
@@ -282,7 +282,7 @@ def test_runs_begin_with_layers_of_it_and_learn_from_it(study: Any, place: Path,
 
 
 def test_no_steps_are_for_weights_that_were_trained(place: Path) -> None:
-    with pytest.raises(InputError, match=r"steps 0 trains nothing; let recipe\.start name the run whose weights it takes"):
+    with pytest.raises(InputError, match=r"steps 0 trains nothing; set recipe\.start to the run that has the weights"):
         config(place / "text.txt", recipe={"budget": {"steps": 0}})
     start, teacher = (f"runs/{digit * 16}" for digit in "01")
     with pytest.raises(InputError, match=f"steps 0 trains nothing; leave out the teacher {teacher}"):
@@ -331,25 +331,25 @@ def broken(place: Path, folder: Path, case: str) -> Path:
 @pytest.mark.parametrize(
     ("case", "told"),
     [
-        ("a type", "is a model of type gpt2; what can be built here is bert, roformer, megatron-bert, esm, electra, albert, "),
-        ("an activation", "has hidden_act relu; what can be built here has gelu"),
-        ("a norm", "has layer_norm_eps 1e-05; what can be built here has 1e-12"),
+        ("a type", "is a model of type gpt2; supported types are bert, roformer, megatron-bert, esm, electra, albert, "),
+        ("an activation", "has hidden_act relu; only gelu"),
+        ("a norm", "has layer_norm_eps 1e-05; only 1e-12"),
         ("heads", "heads do not divide width 16"),
         ("a length", "config.json.max_position_embeddings: 0.5 is not a whole number"),
         ("letters", "config.json.vocab_size: is 26, and a vocabulary has 64 pieces or more"),
-        ("a size", "intermediate.dense.weight of 32 x 16, which is not what its config.json says"),
+        ("a size", "intermediate.dense.weight of 32 x 16, unlike its config.json"),
         ("pieces", "holds 200 pieces"),
         ("no head", "holds no bert.embeddings.word_embeddings.weight; an encoder with its MLM head is needed"),
         ("no JSON", "config.json: is not JSON"),
         ("a depth", "config.json: is not JSON: it is nested too deeply"),
-        ("a list", "config.json: holds no values by name"),
+        ("a list", "config.json: is not a JSON object"),
         ("no config", "config.json: does not exist; save_pretrained writes it"),
         ("no weights", "open the model with transformers and save_pretrained it"),
-        ("no tokeniser", "holds neither tokenizer.json nor vocab.txt"),
+        ("no tokeniser", "has neither tokenizer.json nor vocab.txt"),
         ("damage", "model.safetensors: is damaged"),
         ("cased", "has do_lower_case false, and vocab.txt has no capitals; save its tokeniser as a tokenizer.json"),
-        ("accents", "is of a vocab.txt that keeps accents; save its tokeniser as a tokenizer.json"),
-        ("characters", "is of a vocab.txt that leaves Chinese characters together; save"),
+        ("accents", "describes a vocab.txt that keeps accents; save its tokeniser as a tokenizer.json"),
+        ("characters", "describes a vocab.txt that leaves Chinese characters together; save"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_before_anything_is_written(
@@ -386,7 +386,7 @@ def test_a_folder_keeps_one_tokeniser(study: Any, place: Path, tmp_path: Path) -
     (tmp_path / "into").mkdir()
     (tmp_path / "into" / "tokenizer.json").write_text("{}")
     err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))[2]
-    assert "is another tokeniser than" in err
+    assert "differs from the tokeniser" in err
     err = study("import-encoder", tmp_path / "nowhere", "--into", tmp_path / "into")[2]
     assert err.startswith(
         f"error: {tmp_path / 'nowhere'}: is not a folder; give a folder that save_pretrained wrote, or hub:NAME"

@@ -360,7 +360,7 @@ def test_a_run_whose_text_has_changed_since_it_was_planned_is_not_trained_under_
     record = folder.record()
     assert record is not None
     assert record.reason is not None
-    assert record.reason.startswith(f"data.corpus: {corpus} is other text than when the run was planned; bring it back")
+    assert record.reason.startswith(f"data.corpus: {corpus} has changed since the run was planned; restore it")
     assert record.steps == 0
     corpus.write_text(text)
     folder.put_record_aside({})

@@ -252,10 +252,10 @@ def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
 def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
     check_trained_runs([started(corpus, source.path), toy(corpus)])
     missing = started(corpus, tmp_path / "0123456789abcdef")
-    assert "is the folder of no run that has ended" in told(missing)
+    assert "is not the folder of a finished run" in told(missing)
     assert told(missing, missing).count("\n") == 0, "each once"
     wide = toy(corpus, width=32, start=str(source.path))
-    assert "has width 16 and not 32; a run begins with the weights of one that differs from it in depth alone" in told(wide)
+    assert "has width 16, not 32; a run can start only from one that differs from it in depth alone" in told(wide)
     assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in told(started(corpus, source.path, depth=5))
     renamed = tmp_path / ("e" * 16)
     renamed.symlink_to(source.path)
@@ -280,7 +280,11 @@ def of_kind(corpus: Path, kind: dict[str, Any], depth: int = 2, **recipe: Any) -
     ("kind", "keep", "refusal"),
     [
         (SHARED, "", "has layer_groups 1; layers that share their weights cannot be cut off"),
-        (MODERN, ":last", "has no norm before its first layer (embedding_norm True), which is made for it alone; keep that"),
+        (
+            MODERN,
+            ":last",
+            "has no norm before its first layer (embedding_norm True), which was trained without one; keep that layer",
+        ),
     ],
 )
 def test_layers_that_do_not_stand_alone_are_not_cut_off_and_a_whole_encoder_serves(
@@ -463,17 +467,17 @@ def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Pat
     check_trained_runs([wanted, taught(corpus, source.path, 6)], begun={wanted.key})
     missing = taught(corpus, tmp_path / "0123456789abcdef")
     assert "recipe.teacher" in told(missing)
-    assert "is the folder of no run that has ended" in told(missing)
-    with pytest.raises(InputError, match="is the folder of no run"):  # unlike a source, a teacher is needed to the end
+    assert "is not the folder of a finished run" in told(missing)
+    with pytest.raises(InputError, match="is not the folder of a"):  # unlike a source, a teacher is needed to the end
         check_trained_runs([missing], begun={missing.key})
     both = taught(corpus, tmp_path / ("1" * 16), start=str(tmp_path / ("2" * 16)))
     assert told(both).count("\n") == 1, "all at once"
     data = {"tokenizer": {"vocabulary": 90}}
     values = wanted.to_dict()
     fewer = RunConfig.parse(deep_merge(values, {"data": data, "architecture": {"vocabulary": 90}}))
-    assert "has a vocabulary of 100 and not 90" in told(fewer)
+    assert "has a vocabulary of 100, not 90" in told(fewer)
     longer = RunConfig.parse(deep_merge(values, {"data": {"sequence_length": 32}, "architecture": {"positions": 32}}))
-    assert "has 16 positions, and sequences have 32 tokens" in told(longer)
+    assert "has 16 positions, but sequences have 32 tokens" in told(longer)
 
 
 def test_a_search_that_is_over_needs_its_teacher_no_more(corpus: Path, tmp_path: Path, study: Any) -> None:
@@ -488,7 +492,7 @@ def test_a_search_that_is_over_needs_its_teacher_no_more(corpus: Path, tmp_path:
     }
     file, results = tmp_path / "toy.yaml", tmp_path / "results"
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
-    assert "is the folder of no run that has ended" in study("plan", file, "--results", results)[2]
+    assert "is not the folder of a finished run" in study("plan", file, "--results", results)[2]
     tried = searched_config(SearchSweep.parse(sweep), {"recipe.dropout": 0.1})
     add_run(sweep_folder(results / "toy", sweep), tried, text=data_fingerprint(tried.data))
     assert study("plan", file, "--results", results)[0] == 0
@@ -502,7 +506,7 @@ def test_a_trained_run_of_another_tokeniser_is_refused(
     record = trained(tmp_path, named(other, source.path)).record()
     assert record is not None
     assert record.state == "FAILED"
-    assert "was trained on other text, with pieces of its own" in str(record.reason)
+    assert "was trained on other text, with its own vocabulary" in str(record.reason)
 
 
 def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
@@ -523,7 +527,7 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
     later = study("plan", file, "shapes.grid.depth=[1, 5]", tuned)
     assert f"recipe.start {source.path}: has 4 of the 5 layers" in later[2], "of shapes that wait for a rate too"
     gone = study("plan", file, f"vary.recipe.start=[runs/{'0' * 16}]")
-    assert (gone[0], "is the folder of no run that has ended" in gone[2]) == (2, True)
+    assert (gone[0], "is not the folder of a finished run" in gone[2]) == (2, True)
     Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
     answer = json.loads(study("report", tmp_path / "results/toy", "--include-unbracketed", "--json")[1])
     of_starts, of_teachers = (
@@ -556,7 +560,7 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     sweep = sweep_of(corpus, depths=[2, 3, 4], steps=0, vary=vary)
     file, folder = tmp_path / "toy.yaml", tmp_path / "results" / "toy"
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
-    assert "steps 0 trains nothing; let recipe.start name the run" in study("plan", file, "vary.recipe.start=[fresh]")[2]
+    assert "steps 0 trains nothing; set recipe.start to the run" in study("plan", file, "vary.recipe.start=[fresh]")[2]
     assert "5 runs, 0 tokens, 0 FLOPs: about 0 s" in study("plan", file)[1], "all four layers are one run"
     others = [f"{source.path}:last", f"{source.path}:spread"]
     assert "1 run, 0 tokens" in study("plan", file, f"vary.recipe.start={others}", "shapes.grid.depth=[4]")[1]
