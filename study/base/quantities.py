@@ -218,6 +218,12 @@ def signed(nats: float) -> str:
     return f"{nats:+.4f}"
 
 
+def plus_minus(value: float, error: float | None, digits: int = 4, form: str = "") -> str:
+    """A value with its error; an error that is None or NaN is unknown, which is not zero."""
+    known = error is not None and not math.isnan(error)
+    return f"{value:{form}.{digits}f} ± {f'{error:.{digits}f}' if known else 'unknown'}"
+
+
 def engineering(number: float, form: str = "g") -> str:
     """A number with its SI prefix, 12.5k or 300µ, and digits in the given form, as matplotlib's EngFormatter writes it."""
     power = min(max(math.floor(math.log10(abs(number)) / 3), -10), 10) if number else 0

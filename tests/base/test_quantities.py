@@ -16,6 +16,7 @@ from study.base.quantities import (
     count_text,
     engineering,
     flops_text,
+    plus_minus,
     read_bytes,
     read_count,
     read_range,
@@ -113,6 +114,11 @@ def test_what_rounds_to_a_thousand_has_the_next_prefix_as_in_matplotlib(exponent
         for places, form in ((None, "g"), (1, ".1f")):
             number = digits * 10.0**exponent
             assert engineering(number, form) == EngFormatter(places=places, sep="")(number)
+
+
+@pytest.mark.parametrize(("error", "told"), [(None, "unknown"), (math.nan, "unknown"), (0.0, "0.0000"), (0.01, "0.0100")])
+def test_an_unknown_error_is_not_zero(error: float | None, told: str) -> None:
+    assert plus_minus(4.5, error) == f"4.5000 ± {told}"
 
 
 def test_numbers_are_rounded_to_six_digits_of_their_own_or_of_their_interval_and_to_nine_at_most() -> None:
