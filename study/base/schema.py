@@ -16,12 +16,12 @@ from study.base.quantities import read_count
 
 
 def _number(value: object) -> object:
-    """A number with a prefix, such as 10M, as a number; other values unchanged; booleans are refused."""
+    """A number with a prefix or commas, such as 10M or 190,350,517, as a number; other values unchanged; no booleans."""
     if type(value) in (int, float):  # nearly all that is read are numbers of records
         return value
     if isinstance(value, bool):
         raise ValueError("is true or false where a number is needed")
-    return number_in(value) if isinstance(value, str) and value[-1:].isalpha() else value
+    return number_in(value) if isinstance(value, str) and (value[-1:].isalpha() or "," in value) else value
 
 
 _Number = BeforeValidator(_number)
@@ -218,7 +218,8 @@ def _of_value(detail: ErrorDetails) -> str:
         case "string_type":
             return f" where text is needed, such as '{example}'"
         case "tuple_type" | "list_type":
-            return f" where a list is needed, such as [{example}]"
+            item = number_in(example) if "," in example else example  # whose commas would separate items
+            return f" where a list is needed, such as [{item}]"
         case _:
             return f": {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
@@ -300,11 +301,11 @@ def whole(value: float) -> int | float:
 
 
 def number_in(value: object) -> object:
-    """The number that a string spells, with or without a prefix; other values unchanged."""
+    """The number that a string spells, with or without a prefix or commas; other values unchanged."""
     if not isinstance(value, str):
         return value
     try:
-        number = read_count("", value) if value[-1:].isalpha() else float(value)
+        number = read_count("", value) if value[-1:].isalpha() or "," in value else float(value)
     except (InputError, ValueError):
         return value
     return whole(number) if math.isfinite(number) else value

@@ -66,6 +66,8 @@ def test_what_people_write(read: Callable[[str, str], float], text: str, value: 
         (read_range, "3:1"),
         (read_range, "0:4"),
         (read_range, "a:b"),
+        (read_range, "1:2:3"),
+        (read_range, "1:1G"),
         (read_whole_numbers, "1,,2"),
         (read_whole_numbers, "0"),
         (read_whole_numbers, "1.5"),
@@ -88,6 +90,8 @@ def test_counts_are_in_billions_and_flops_in_si() -> None:
 def test_ranges_and_lists() -> None:
     assert list(read_range("--x", "2:4")) == [2, 3, 4]
     assert list(read_range("--x", "7")) == [7]
+    assert read_range("--x", "64:1K") == range(64, 1001)
+    assert read_range("--x", "1,024") == range(1024, 1025)
     assert read_whole_numbers("--x", "1, 32,1") == (1, 32)
     assert read_whole_numbers("--x", "8K,30522") == (8000, 30522)
 
