@@ -196,9 +196,10 @@ def run_line(record: RunRecord, varied: Sequence[str]) -> str:
     label = record.config.words(varied)
     if record.state != "COMPLETED" or record.loss_nats is None:
         return f"{record.state:<9} {label}: {record.reason}"
+    time = "" if record.wall_seconds is None else f" in {record.wall_seconds:,.0f} s"
     note = "" if record.trunk is None else f" for its own {record.spent_tokens:,}"
     note += "".join(f"; {what}" for what in (record.spike_note, record.order_note) if what)
     return (
         f"COMPLETED {label}: {plus_minus(record.loss_nats, record.loss_standard_error_nats)} nats after "
-        f"{record.tokens:,} tokens in {record.wall_seconds or 0:,.0f} s{note}"
+        f"{record.tokens:,} tokens{time}{note}"
     )
