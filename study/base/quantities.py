@@ -25,6 +25,9 @@ _PREFIXES = ("q", "r", "y", "z", "a", "f", "p", "n", "µ", "m", "", "k", "M", "G
 _UP_TO = 1e15
 """Numbers above this get no SI prefix: few readers know P, E and Z."""
 
+_RANGES_UP_TO = 1_000_000_000
+"""No range of sizes reaches as far, so that one without an end is refused and not walked."""
+
 EQUAL_WITHIN = 0.05
 """Sizes are equal if all lie within this share of one size."""
 
@@ -69,12 +72,17 @@ def read_seconds(place: str, text: str) -> float:
 
 
 def read_range(place: str, text: str) -> range:
-    """Parse a range of whole numbers, such as `2:12` or `3`."""
-    if not (match := re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())):
-        raise InputError.at(place, f"{shown(text)} is not a range; write one as 2:12, or a whole number")
-    low, high = int(match[1]), int(match[2] or match[1])
-    if not 1 <= low <= high:
-        raise InputError.at(place, f"{shown(text)} is empty or starts below 1; write the smaller number first, as in 2:12")
+    """Parse a range of whole numbers, such as `2:12`, `64:2K` or `3`."""
+    first, colon, last = text.partition(":")
+    try:
+        low = read_whole(place, first)
+        high = read_whole(place, last) if colon else low
+    except InputError:
+        raise InputError.at(place, f"{shown(text)} is not a range of whole numbers above zero; write one as 2:12") from None
+    if high >= _RANGES_UP_TO:
+        raise InputError.at(place, f"{shown(text)} reaches {_RANGES_UP_TO:,} or more; give a smaller range")
+    if low > high:
+        raise InputError.at(place, f"{shown(text)} is empty; write the smaller number first, as in 2:12")
     return range(low, high + 1)
 
 
@@ -216,6 +224,12 @@ def span(low: float, high: float) -> str:
 def signed(nats: float) -> str:
     """A signed difference in nats, to four decimals."""
     return f"{nats:+.4f}"
+
+
+def plus_minus(value: float, error: float | None, digits: int = 4, form: str = "") -> str:
+    """A value with its error; an error that is None or NaN is unknown, which is not zero."""
+    known = error is not None and not math.isnan(error)
+    return f"{value:{form}.{digits}f} ± {f'{error:.{digits}f}' if known else 'unknown'}"
 
 
 def engineering(number: float, form: str = "g") -> str:

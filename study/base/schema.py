@@ -16,12 +16,12 @@ from study.base.quantities import read_count
 
 
 def _number(value: object) -> object:
-    """Parse a prefixed number, such as 10M; other values stay, booleans are refused."""
+    """Parse a number with a prefix or commas, such as 10M or 190,350,517; other values stay, booleans are refused."""
     if type(value) in (int, float):  # the common case, as in records
         return value
     if isinstance(value, bool):
         raise ValueError("is true or false, not a number")
-    return number_in(value) if isinstance(value, str) and value[-1:].isalpha() else value
+    return number_in(value) if isinstance(value, str) and (value[-1:].isalpha() or "," in value) else value
 
 
 _Number = BeforeValidator(_number)
@@ -217,7 +217,8 @@ def _of_value(detail: ErrorDetails) -> str:
         case "string_type":
             return f" is not text; write it in quotes, such as '{example}'"
         case "tuple_type" | "list_type":
-            return f" is not a list; write it in brackets, such as [{example}]"
+            item = number_in(example) if "," in example else example  # whose commas would separate items
+            return f" is not a list; write it in brackets, such as [{item}]"
         case _:
             return f": {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
@@ -295,11 +296,11 @@ def whole(value: float) -> int | float:
 
 
 def number_in(value: object) -> object:
-    """Parse a number in a string, with or without a prefix; other values stay."""
+    """Parse a number in a string, with or without a prefix or commas; other values stay."""
     if not isinstance(value, str):
         return value
     try:
-        number = read_count("", value) if value[-1:].isalpha() else float(value)
+        number = read_count("", value) if value[-1:].isalpha() or "," in value else float(value)
     except (InputError, ValueError):
         return value
     return whole(number) if math.isfinite(number) else value

@@ -186,7 +186,8 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
 
     execution = local_slots(device, slots_per_device=1, devices_per_run=1)[0].execution(kernels="eager")
     with _named_as_options():
-        run = read(source, SweepFolder(into), DataConfig.parse(text, place="data"), execution, precision or "auto")
+        asked = DataConfig.parse(text, place="data")
+        run = read(source, SweepFolder(into), asked, execution, precision or "auto", partial(echo, err=True))
     record = run.record()
     assert record is not None
     echo(record.model_dump_json(indent=1, exclude_none=True) if as_json else to_text(run, record))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Literal, get_args
 
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -277,7 +278,8 @@ class Architecture(Strict):
 
 def nearest_divisor(width: int, heads: int) -> int:
     """The divisor of `width` nearest to `heads`, the smaller on a tie."""
-    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))
+    small = [n for n in range(1, math.isqrt(width) + 1) if width % n == 0]
+    return min(sorted({*small, *(width // n for n in small)}), key=lambda n: abs(n - heads))
 
 
 def unlike_bert(architecture: Architecture) -> dict[str, object]:

@@ -140,13 +140,19 @@ def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
     Raises InputError if the file is unreadable, lacks a special piece, or does not hold `config.vocabulary` pieces.
     """
     path = tokenizer_file(config)
-    tokenizer = _from_json(path) if path.suffix.lower() == ".json" else _from_pieces(path)
-    SpecialTokens.of(tokenizer)
-    _require_unknown_token(tokenizer, path)
+    tokenizer = read_tokenizer(path)
     ids = tokenizer.get_vocab().values()
     if len(ids) != config.vocabulary or max(ids) >= config.vocabulary:
         holds = f"{str(path)!r} holds {len(ids):,} pieces with ids up to {max(ids):,}"
         raise InputError.at(f"{_PLACE}.vocabulary", f"is {config.vocabulary:,}, but {holds}; the two must agree")
+    return tokenizer
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokeniser in a file, whatever its size; raises InputError as `load_tokenizer` does."""
+    tokenizer = _from_json(path) if path.suffix.lower() == ".json" else _from_pieces(path)
+    SpecialTokens.of(tokenizer)
+    _require_unknown_token(tokenizer, path)
     return tokenizer
 
 

@@ -24,6 +24,8 @@ _JOINT, _PARTS = "query_key_value", ("query", "key", "value")
 
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 _TOKENS, _SEGMENTS = "encoder.embeddings.token.weight", "encoder.embeddings.segment.weight"
+_BY_PIECE = (_TOKENS, "head.decoder.weight", "head.bias")
+"""The weights that have a row for each piece of the vocabulary."""
 
 
 def their_config(architecture: Architecture, special: SpecialTokens, dropout: float = 0.0) -> dict[str, Any]:
@@ -161,6 +163,11 @@ def our_weights(
         if not torch.equal(there.get(their := _their_name(name, family), plain), plain):
             raise InputError.at(place, f"holds {their} between tables and blocks of one width, which is not supported")
     return weights
+
+
+def cut_vocabulary(weights: Mapping[str, Tensor], pieces: int) -> dict[str, Tensor]:
+    """The weights of a MaskedLanguageModel for the first pieces of its vocabulary alone."""
+    return {name: tensor[:pieces].clone() if name in _BY_PIECE else tensor for name, tensor in weights.items()}
 
 
 def _always_there(a: Architecture, family: TransformersClass) -> dict[str, Tensor]:

@@ -27,6 +27,9 @@ class CellProposer:
     until it can branch from that run, and then comes first.
     """
 
+    exhausted: str | None = None
+    """None: the runs of cells are known from the start."""
+
     def __init__(self, planned: Sequence[Cell], trunks: Trunks | None = None) -> None:
         self.cells = planned
         self.trunks = trunks

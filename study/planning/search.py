@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -13,14 +15,21 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 from optuna.trial import TrialState, create_trial
 
 from study.base.errors import InputError
+from study.base.quantities import plural
 from study.config.effects import training_key
 from study.config.run_config import RunConfig
 from study.config.search_spec import Choices, Dimension, Prune
 from study.config.sweep import SearchSweep
-from study.planning.plan import point_of, searched_config
+from study.planning.plan import point_of, points_of, searched_config
 from study.store.metric_rows import Rows
 from study.store.records import RunRecord
 from study.store.run_folder import Orders, RunFolder
+
+MOST_LISTED = 10_000
+"""A finite space of at most so many points is listed, so that the points not yet tried are known."""
+
+MOST_REPEATS = 100
+"""After so many repeated points in a row, the sampler of a larger space has nothing new to try."""
 
 STARTED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
 
@@ -45,6 +54,10 @@ class OptunaSearch:
         self._known: set[str] = set()
         self._names: dict[str, str] = {}
         """The key of the first run that was trained so, by `training_key`."""
+        self._points = _shuffled(spec) if points_of(spec) <= MOST_LISTED else None
+        self._repeats, self._repeats_in_a_row = 0, 0
+        self.exhausted: str | None = None
+        """Why the search ends before all its trials, in words; None while it does not."""
 
     def restore(
         self, ended: Iterable[RunRecord], started: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
@@ -69,8 +82,7 @@ class OptunaSearch:
     def _replay(self, record: RunRecord, checked: Checks) -> None:
         """Ask for the trial of an ended run and report what it did, so that pruner and sampler know what they knew before."""
         self.study.enqueue_trial(self._point(record.config))
-        trial = self.study.ask(self._distributions)
-        _ = trial.relative_params  # the point is there already; nsga2 notes the trial's generation as it draws one
+        trial = self._ask()
         self._pending[record.config.key] = (trial, record.config)
         for check, loss in checked.items():
             trial.report(loss, check)
@@ -99,11 +111,12 @@ class OptunaSearch:
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """The next trials for `free` slots, first those whose run stopped without a record.
 
-        A point whose run was trained before takes the known outcome; an invalid run is a failed trial.
+        A point whose run was trained before takes the known outcome and is no trial of its own: another point is asked for. An
+        invalid run is a failed trial.
         """
         configs = [config for key, (_, config) in self._pending.items() if key not in running]
-        while len(configs) < free and self._started() < self.search.trials:
-            trial = self.study.ask(self._distributions)
+        while len(configs) < free and self._started() < self.search.trials and self.exhausted is None:
+            trial = self._ask()
             try:
                 config = searched_config(self.spec, trial.params)
             except InputError:
@@ -112,12 +125,42 @@ class OptunaSearch:
             key = self._names.setdefault(training_key(config), config.key)
             if key in records:
                 self.study.tell(trial, *_outcome(self._objectives(records[key])))
+                self._ask_for_another()
             elif key in self._pending:
                 self.study.tell(trial, state=TrialState.FAIL)
+                self._ask_for_another()
             else:
                 self._pending[key] = (trial, config)
+                self._repeats_in_a_row = 0
                 configs.append(config)
         return configs[:free]
+
+    def _ask(self) -> optuna.Trial:
+        trial = self.study.ask(self._distributions)
+        _ = trial.relative_params  # a point may be given already; nsga2 notes the trial's generation as it draws one
+        return trial
+
+    def _ask_for_another(self) -> None:
+        """After a repeated point, which counts as no trial, let a point that is not yet tried be next, if all are listed."""
+        self._repeats += 1
+        self._repeats_in_a_row += 1
+        if self._points is None:
+            if self._repeats_in_a_row >= MOST_REPEATS:
+                self._end_early(f"{MOST_REPEATS} points in a row train the same as earlier ones")
+        elif (point := next(filter(self._is_new, self._points), None)) is not None:
+            self.study.enqueue_trial(point)
+        else:
+            self._end_early(f"all {plural(int(points_of(self.spec)), 'point')} of its space are tried")
+
+    def _is_new(self, point: dict[str, Any]) -> bool:
+        """Whether a point is a valid run that trains as no other."""
+        try:
+            return training_key(searched_config(self.spec, point)) not in self._names
+        except InputError:
+            return False
+
+    def _end_early(self, why: str) -> None:
+        self.exhausted = f"The search ends after {plural(len(self._names), 'run')} of {self.search.trials:,} trials: {why}"
 
     def tell(self, key: str, record: RunRecord) -> None:
         """Report an ended run; a failed one is a failed trial."""
@@ -141,7 +184,7 @@ class OptunaSearch:
         return point
 
     def _started(self) -> int:
-        return len(self.study.get_trials(deepcopy=False, states=STARTED))
+        return len(self.study.get_trials(deepcopy=False, states=STARTED)) - self._repeats
 
     def _objectives(self, record: RunRecord) -> list[float] | None:
         """The values of the objectives, None for an excluded run.
@@ -152,6 +195,14 @@ class OptunaSearch:
         if record.exclusion is not None or unread:
             return None
         return [float(getattr(record, name)) for name in self.search.objectives]
+
+
+def _shuffled(spec: SearchSweep) -> Iterator[dict[str, Any]]:
+    """All points of a finite space in a random order."""
+    axes = spec.search.space
+    points = list(product(*(dimension.values for dimension in axes.values())))
+    random.Random(spec.first_seed).shuffle(points)
+    return (dict(zip(axes, point, strict=True)) for point in points)
 
 
 def _sampler(name: str, seed: int) -> BaseSampler:

@@ -7,7 +7,6 @@ usable state trains alone and reaches the same numbers.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from study.base.grouping import grouped
 from study.config.run_config import RunConfig
 from study.planning.cell import Cell, family_of
 from study.store.locks import is_held
+from study.store.metric_rows import line_of
 from study.store.records import RunRecord
 from study.store.run_folder import Orders, RunFolder, Trunk
 from study.store.sweep_folder import SweepFolder
@@ -130,8 +130,7 @@ def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:
     """Let a run that never started continue from a trunk's state: its rows so far, the trunk's name, and the state last."""
     step = step_of(state)
     ways = ([row for row in way.metrics() if row["trainer/step"] <= step] for way in (RunFolder(state.parent), trunk))
-    rows = map(json.dumps, next(filter(None, ways), []))
-    write_atomically(run.metrics_file, "".join(f"{row}\n" for row in rows).encode())
+    write_atomically(run.metrics_file, b"".join(map(line_of, next(filter(None, ways), []))))
     run.write_trunk(Trunk(run_id=trunk.run_id, step=step))
     run.checkpoints.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError, FileNotFoundError):  # linked before, or gone: then the run trains alone

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from study.base.grouping import grouped
-from study.base.quantities import plural
+from study.base.quantities import plural, plus_minus
 from study.base.statistics import CONFIDENCE
 from study.base.text import status_words, table, table_of
 from study.evidence.downstream import AVERAGE, FREE_FROM, DownstreamEvidence, TaskScores
@@ -137,7 +137,7 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
     chance = best["noise"].of_difference(second["noise"]).chance_beyond(best["score"] - second["score"])
     beyond = f"{'' if chance < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
     of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
-    highest = f"{best['name']} scores highest{of}, {best['score']:.3f} ± {best['half']:.3f}"
+    highest = f"{best['name']} scores highest{of}, {plus_minus(best['score'], best['half'], 3)}"
     yield f"On average ({average.metric}) {highest}, {beyond}, {second['score']:.3f}."
 
 

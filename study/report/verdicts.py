@@ -11,7 +11,7 @@ from typing import Literal
 from scipy.stats import norm
 
 from study.base.grouping import grouped
-from study.base.quantities import budget_words, plural, span
+from study.base.quantities import budget_words, plural, plus_minus, span
 from study.base.statistics import CONFIDENCE
 from study.base.text import at_budget, printable
 from study.evidence.averages import Average
@@ -94,7 +94,7 @@ def _beside_untrained(scores: DownstreamEvidence) -> str:
     above = [task.task for task in compared if task.above_untrained[0]]
     best = max(compared, key=lambda task: float((task.points["score"] - task.points["random"]).max()))
     row = best.points.iloc[int((best.points["score"] - best.points["random"]).argmax())]
-    most = f"most on {best.task} ({row['score']:.3f} ± {row['half']:.3f} against {row['random']:.3f})"
+    most = f"most on {best.task} ({plus_minus(row['score'], row['half'], 3)} against {row['random']:.3f})"
     where = f"on {_tasks(above, len(compared))}, {most}" if above else f"on none of {plural(len(compared), 'task')}"
     return f"trained encoders beat the same encoders untrained {where}"
 

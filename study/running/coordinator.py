@@ -42,6 +42,8 @@ class Proposer(ABC, Generic[JobT, RecordT]):
     """Records of jobs that ended before, by key."""
     waiting: int = 0
     """How many known jobs remained beyond those last proposed."""
+    exhausted: str | None = None
+    """Why fewer jobs are wanted than the sweep file says, None while that is not so."""
 
     @abstractmethod
     def wanted(self, busy: Collection[JobT], free: int) -> Sequence[Sequence[JobT]]:

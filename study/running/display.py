@@ -89,3 +89,5 @@ def execute_all(
     display = Display(console, proposer)
     with display.bars:
         Coordinator(sweep, proposer).run(make_executor(resources, slots, sweep), display.refresh)
+    if proposer.exhausted is not None:
+        say(console, proposer.exhausted)

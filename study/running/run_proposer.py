@@ -11,6 +11,7 @@ import yaml
 
 from study.base import garbage
 from study.base.durable_files import retry_write, write_atomically
+from study.base.quantities import plus_minus
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, SearchSweep
 from study.executing.job import Job
@@ -87,7 +88,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         configs = self.configs.wanted(self._records, {job.config.key for job in busy}, free)
         if isinstance(self.spec, SearchSweep) and configs:
             self._name_cells(configs)
-        self.waiting = self.configs.waiting
+        self.waiting, self.exhausted = self.configs.waiting, self.configs.exhausted
         return [[self._job(config)] for config in configs]
 
     def begin(self, job: RunJob) -> None:
@@ -195,9 +196,10 @@ def run_line(record: RunRecord, varied: Sequence[str]) -> str:
     label = record.config.words(varied)
     if record.state != "COMPLETED" or record.loss_nats is None:
         return f"{record.state:<9} {label}: {record.reason}"
+    time = "" if record.wall_seconds is None else f" in {record.wall_seconds:,.0f} s"
     note = "" if record.trunk is None else f" for its own {record.spent_tokens:,}"
     note += "".join(f"; {what}" for what in (record.spike_note, record.order_note) if what)
     return (
-        f"COMPLETED {label}: {record.loss_nats:.4f} ± {record.loss_standard_error_nats or 0:.4f} nats after "
-        f"{record.tokens:,} tokens in {record.wall_seconds or 0:,.0f} s{note}"
+        f"COMPLETED {label}: {plus_minus(record.loss_nats, record.loss_standard_error_nats)} nats after "
+        f"{record.tokens:,} tokens{time}{note}"
     )

@@ -113,5 +113,6 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         if record.state != "COMPLETED" or record.test is None:
             return f"{record.state:<9} {what}: {record.reason}"
         dev = "" if record.dev is None else f" (dev {record.dev:.4f})"
-        speed = f"{record.tokens_per_second:,.0f} tokens/s, " if record.tokens_per_second else ""
-        return f"COMPLETED {what}: {config.metric} {record.test:.4f}{dev}, {speed}{record.seconds or 0:,.0f} s"
+        speed = f", {record.tokens_per_second:,.0f} tokens/s" if record.tokens_per_second else ""
+        time = "" if record.seconds is None else f", {record.seconds:,.0f} s"
+        return f"COMPLETED {what}: {config.metric} {record.test:.4f}{dev}{speed}{time}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -149,7 +150,7 @@ def _step(base: Architecture, text: str) -> ProposedChange:
 
 def _parse(text: str) -> dict[str, object]:
     values: dict[str, object] = {}
-    for part in text.split(","):
+    for part in re.split(r",(?!\s*\d)", text):  # a comma before a digit separates thousands
         field, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not field or not value:
             raise InputError.at(f"--change {text}", "is not field=value, such as depth=24")

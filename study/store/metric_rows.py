@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +25,12 @@ def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[t
         if not line.endswith(b"\n"):
             return
         yield line, _row(line, f"{place}:{number}")
+
+
+def line_of(row: Mapping[str, float]) -> bytes:
+    """A row as a line of JSON, which has neither NaN nor infinity: a metric of such a value is left out."""
+    finite = {key: value for key, value in row.items() if math.isfinite(value)}
+    return json.dumps(finite, allow_nan=False).encode() + b"\n"
 
 
 class Rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from study.base.quantities import plural
+from study.base.quantities import plural, plus_minus
 from study.base.schema import Count, Index, Share, Strict, flatten
 from study.config.resources import Kernels
 from study.config.run_config import LEFT_OUT, TRAINING_MASKS, Masking, RunConfig, fingerprint_of, ledger_value
@@ -186,7 +186,8 @@ class RunRecord(Strict):
             return None
         if self.order_gain_nats is None or self.order_gain_standard_error_nats is None:
             return "reads no word order: its loss is near the unigram entropy"
-        return f"reads no word order: its gain is {self.order_gain_nats:+.4f} ± {self.order_gain_standard_error_nats:.4f} nats"
+        gain = plus_minus(self.order_gain_nats, self.order_gain_standard_error_nats, form="+")
+        return f"reads no word order: its gain is {gain} nats"
 
     @property
     def is_informative(self) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,17 +15,19 @@ import yaml
 from torch import Tensor
 
 from study.base.durable_files import is_there, json_value, require_links, write_atomically
-from study.base.errors import InputError
+from study.base.errors import InputError, Problem
 from study.base.text import path_from
 from study.config.recipe import Budget, Recipe
 from study.config.run_config import FEWEST_PIECES, DataConfig, RunConfig, TokenizerConfig
+from study.config.shape_spec import LARGEST, why_beyond
 from study.counting.architecture import Architecture, not_of_berts_kind
 from study.counting.memory import AskedPrecision
+from study.counting.parameters import parameters
 from study.data.hub_corpus import PREFIX as HUB
 from study.data.hub_corpus import loading
 from study.data.prepared import prepare
-from study.data.tokenizing import is_cased, load_tokenizer
-from study.model.in_transformers import our_architecture, our_weights
+from study.data.tokenizing import is_cased, load_tokenizer, read_tokenizer
+from study.model.in_transformers import cut_vocabulary, our_architecture, our_weights
 from study.model.transformers_classes import TransformersClass, class_in
 from study.store.ownership import Attempt, work_lock
 from study.store.records import RunRecord
@@ -41,16 +46,29 @@ _UNLIKE = {
 }
 """Values of transformers that, if false, change how it reads a vocab.txt."""
 
-_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_FILES = ("config.json", _WEIGHTS, _INDEX, "model-*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+
+_NAMED_UP_TO = 2.0
+"""Weights that lack up to half of an architecture's parameters are read, to name the first that differs."""
+
+_PADDED_TO, _LEAST_MULTIPLE = 128, 8
+"""A vocabulary is padded to a multiple of 8, 64 or 128 rows, for the speed of products: by fewer rows than 128."""
 
 
 def import_encoder(
-    source: str, into: SweepFolder, data: DataConfig, execution: Execution, precision: AskedPrecision = "auto"
+    source: str,
+    into: SweepFolder,
+    data: DataConfig,
+    execution: Execution,
+    precision: AskedPrecision = "auto",
+    say: Callable[[str], object] = lambda _: None,
 ) -> RunFolder:
     """Import a transformers encoder as a completed run of no steps, validated on a text; return its folder.
 
-    `source` is hub:NAME, or a folder with config.json, model.safetensors and tokenizer.json or vocab.txt. The encoder's
-    tokeniser replaces that of `data` and is copied into the sweep folder, for sweeps that use the encoder. The recipe names the
+    `source` is hub:NAME, or a folder with config.json, model.safetensors or its shards, and tokenizer.json or vocab.txt. The
+    encoder's tokeniser replaces that of `data` and is copied into the sweep folder, for sweeps that use the encoder. Rows that
+    pad the vocabulary beyond the tokeniser's pieces are cut, and `say` is called with a sentence on it. The recipe names the
     weights by their hash. An encoder imported before stays unchanged.
 
     Raises InputError if files are missing, nothing built here computes the same, the text is unusable, or the sweep folder has
@@ -59,16 +77,23 @@ def import_encoder(
     require_links(into.path, "give another folder with --into")
     folder = _folder_of(source)
     settings, place = _json(folder / "config.json"), str(folder / "config.json")
-    architecture, family = our_architecture(settings, place), class_in(settings, place)
+    family = class_in(settings, place)
+    _check_sizes(settings, family, place)
+    architecture = our_architecture(settings, place)
     if architecture.vocabulary < FEWEST_PIECES:
         too_few = f"is {architecture.vocabulary}, and a vocabulary has {FEWEST_PIECES} pieces or more"
         raise InputError.at(f"{place}.vocab_size", f"{too_few}; an encoder of real text has thousands")
     if data.sequence_length > architecture.positions:
         fits = f"give {architecture.positions} or fewer"
         raise InputError.at("data.sequence_length", f"{data.sequence_length} is more than the encoder has positions; {fits}")
-    weights = _weights(folder / "model.safetensors", architecture, family)
+    files = _weight_files(folder)
+    _check_weights(architecture, files, place)
+    weights = our_weights(_loaded(files), architecture, family, str(files[0]))
     kept = into.path / "tokenizer.json"
-    tokenizer = _tokenizer(folder, kept, architecture.vocabulary)
+    tokenizer, pieces = _tokenizer(folder, kept, architecture.vocabulary)
+    if pieces < architecture.vocabulary:
+        say(f"The vocabulary is cut from {architecture.vocabulary:,} rows to the {pieces:,} pieces of the tokeniser.")
+        architecture, weights = architecture.model_copy(update={"vocabulary": pieces}), cut_vocabulary(weights, pieces)
     digest = hashlib.sha256(safetensors.torch.save(weights)).hexdigest()
     name = source.removeprefix(HUB) if source.startswith(HUB) else folder.resolve().name
     recipe = Recipe(
@@ -146,19 +171,69 @@ def _json(file: Path) -> dict[str, Any]:
     return values
 
 
-def _weights(file: Path, architecture: Architecture, family: TransformersClass) -> dict[str, Tensor]:
+def _weight_files(folder: Path) -> list[Path]:
+    """The file of weights, or the shards that an index names."""
+    index = folder / _INDEX
+    if is_there(folder / _WEIGHTS) or not is_there(index):
+        return [folder / _WEIGHTS]
+    named = _json(index).get("weight_map")
+    names = sorted({*map(str, named.values())}) if isinstance(named, dict) else []
+    if not names or any(name != Path(name).name or not name.endswith(".safetensors") for name in names):
+        raise InputError.at(str(index), "has no weight_map to .safetensors files beside it; save_pretrained the model anew")
+    if missing := [name for name in names if not is_there(folder / name)]:
+        raise InputError.at(str(folder / missing[0]), f"does not exist, though {_INDEX} names it; fetch it")
+    return [folder / name for name in names]
+
+
+@contextmanager
+def _opening(file: Path) -> Iterator[None]:
+    """Raise InputError, by the name of the file, where its weights cannot be read."""
     try:
-        theirs = safetensors.torch.load_file(file)
+        yield
     except FileNotFoundError:
         remedy = "open the model with transformers and save_pretrained it; files of other kinds may run code and are not read"
         raise InputError.at(str(file), f"does not exist; {remedy}") from None
     except safetensors.SafetensorError as error:
         raise InputError.at(str(file), f"is damaged: {error}") from None
-    return our_weights(theirs, architecture, family, str(file))
 
 
-def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
-    """The encoder's tokeniser as a tokenizer.json; raises InputError if the sweep folder has another one."""
+def _check_sizes(settings: dict[str, Any], family: TransformersClass, place: str) -> None:
+    """Raise InputError for sizes beyond those of any encoder."""
+    given = [(theirs, ours, settings.get(theirs)) for theirs, ours in family.fields.items() if ours in LARGEST]
+    beyond = [
+        Problem(f"{place}.{theirs}", f"{value} is {why}")
+        for theirs, ours, value in given
+        if isinstance(value, int | float) and (why := why_beyond(ours, value))
+    ]
+    if beyond:
+        raise InputError(beyond)
+
+
+def _check_weights(architecture: Architecture, files: Sequence[Path], place: str) -> None:
+    """Raise InputError, before anything is built, if an architecture is of another order of size than its weights."""
+    held = 0
+    for file in files:
+        with _opening(file), safetensors.safe_open(file, "pt") as tensors:
+            names = tensors.keys()
+            held += sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+    if (described := parameters(architecture).parameters) > _NAMED_UP_TO * held:
+        holds = f"its weights hold {held:,} numbers; give the config.json that belongs to them"
+        raise InputError.at(place, f"describes {architecture.shape_name} of {described:,} parameters, but {holds}")
+
+
+def _loaded(files: Sequence[Path]) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        with _opening(file):
+            weights |= safetensors.torch.load_file(file)
+    return weights
+
+
+def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes, int]:
+    """The encoder's tokeniser as a tokenizer.json, with its number of pieces, at most the padded `vocabulary`.
+
+    Raises InputError if the numbers differ by more than padding, or the sweep folder has another tokeniser.
+    """
     given = next((file for name in ("tokenizer.json", "vocab.txt") if is_there(file := folder / name)), None)
     if given is None:
         raise InputError.at(
@@ -167,11 +242,14 @@ def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
     settings = folder / "tokenizer_config.json"
     if given.suffix == ".txt" and is_there(settings):
         _refuse_unlike(settings, given)
-    tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=vocabulary))
+    pieces = read_tokenizer(given).get_vocab_size()
+    if vocabulary % _LEAST_MULTIPLE or not 0 < vocabulary - pieces < _PADDED_TO:
+        pieces = vocabulary
+    tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=pieces))
     content = given.read_bytes() if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
     if is_there(kept) and kept.read_bytes() != content:
         raise InputError.at(str(kept), f"differs from the tokeniser {given}; import into a separate folder")
-    return content
+    return content, pieces
 
 
 def _refuse_unlike(settings: Path, vocabulary: Path) -> None:

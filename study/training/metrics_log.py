@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from study.base.durable_files import content_of, retry_write, write_atomically
-from study.store.metric_rows import whole_rows
+from study.store.metric_rows import line_of, whole_rows
 
 FSYNC_SECONDS = 5.0
 
@@ -57,7 +56,7 @@ class MetricsFile(Logger):
         del step
         size = retry_write(lambda: os.fstat(self._file).st_size, check=self._check)
         row = {key: _number(value) for key, value in metrics.items() if key != "epoch"}
-        line = json.dumps(row).encode() + b"\n"
+        line = line_of(row)
         if os.write(self._file, line) != len(line):
             os.ftruncate(self._file, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
@@ -83,4 +82,4 @@ def _number(value: float) -> int | float:
 def _lines_to(path: Path, step: int) -> Iterator[bytes]:
     """The complete rows up to a step; raises InputError at a damaged one."""
     rows = whole_rows(io.BytesIO(content_of(path) or b""), str(path))
-    return (line for line, _ in takewhile(lambda row: row[1]["trainer/step"] <= step, rows))
+    return (line_of(row) for _, row in takewhile(lambda row: row[1]["trainer/step"] <= step, rows))

@@ -16,6 +16,7 @@ from study.base.quantities import (
     count_text,
     engineering,
     flops_text,
+    plus_minus,
     read_bytes,
     read_count,
     read_range,
@@ -65,6 +66,8 @@ def test_what_people_write(read: Callable[[str, str], float], text: str, value: 
         (read_range, "3:1"),
         (read_range, "0:4"),
         (read_range, "a:b"),
+        (read_range, "1:2:3"),
+        (read_range, "1:1G"),
         (read_whole_numbers, "1,,2"),
         (read_whole_numbers, "0"),
         (read_whole_numbers, "1.5"),
@@ -87,6 +90,8 @@ def test_counts_are_in_billions_and_flops_in_si() -> None:
 def test_ranges_and_lists() -> None:
     assert list(read_range("--x", "2:4")) == [2, 3, 4]
     assert list(read_range("--x", "7")) == [7]
+    assert read_range("--x", "64:1K") == range(64, 1001)
+    assert read_range("--x", "1,024") == range(1024, 1025)
     assert read_whole_numbers("--x", "1, 32,1") == (1, 32)
     assert read_whole_numbers("--x", "8K,30522") == (8000, 30522)
 
@@ -113,6 +118,11 @@ def test_what_rounds_to_a_thousand_has_the_next_prefix_as_in_matplotlib(exponent
         for places, form in ((None, "g"), (1, ".1f")):
             number = digits * 10.0**exponent
             assert engineering(number, form) == EngFormatter(places=places, sep="")(number)
+
+
+@pytest.mark.parametrize(("error", "told"), [(None, "unknown"), (math.nan, "unknown"), (0.0, "0.0000"), (0.01, "0.0100")])
+def test_an_unknown_error_is_not_zero(error: float | None, told: str) -> None:
+    assert plus_minus(4.5, error) == f"4.5000 ± {told}"
 
 
 def test_numbers_are_rounded_to_six_digits_of_their_own_or_of_their_interval_and_to_nine_at_most() -> None:

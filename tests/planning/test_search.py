@@ -120,12 +120,35 @@ def test_a_run_that_stopped_without_a_record_is_asked_again() -> None:
     assert search.wanted({}, {config.key: config for config in first}, 0) == []
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
+def test_a_finite_space_is_tried_as_often_as_the_trials_say(sampler: str) -> None:
+    """Repeated points take no trial: 12 points are all tried in 12 trials, and 9 different ones in 9."""
+    space = {"architecture.depth": {"low": 1, "high": 4}, "architecture.width": {"choices": [16, 32, 48]}}
+    for trials in (9, 12):
+        search, records = OptunaSearch(search_sweep(space, trials=trials, sampler=sampler)), dict[str, RunRecord]()
+        assert len(run_to_the_end(search, records)) == len(records) == trials
+        assert search.exhausted is None
+    wider = OptunaSearch(search_sweep(space, trials=14, sampler=sampler))
+    wider.restore(records.values(), started=[])
+    assert wider.wanted(records, {}, 3) == []
+    assert wider.exhausted == "The search ends after 12 runs of 14 trials: all 12 points of its space are tried"
+
+
+def test_a_search_whose_points_all_train_the_same_ends_and_says_so() -> None:
+    """A dimension without effect makes endless points of two runs."""
+    space = {"architecture.depth": {"low": 1, "high": 2}, "recipe.decay_fraction": {"low": 0.1, "high": 0.5}}
+    spec = search_sweep(space).model_copy(update={"base": {"architecture": {"width": 16}, "recipe": {"schedule": "linear"}}})
+    search, records = OptunaSearch(spec), dict[str, RunRecord]()
+    assert len(run_to_the_end(search, records)) == 2
+    assert search.exhausted == "The search ends after 2 runs of 12 trials: 100 points in a row train the same as earlier ones"
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
 def test_a_small_space_is_not_run_twice_and_the_search_ends(sampler: str) -> None:
     search, records = OptunaSearch(search_sweep(SMALL, trials=30, sampler=sampler)), dict[str, RunRecord]()
     asked = run_to_the_end(search, records)
-    assert len(asked) == len({config.key for config in asked}) == len(records) <= 4
-    assert len(search.study.trials) == 30
+    assert len(asked) == len({config.key for config in asked}) == len(records) == 4
+    assert search.exhausted == "The search ends after 4 runs of 30 trials: all 4 points of its space are tried"
     assert {trial.state for trial in search.study.trials} <= {TrialState.COMPLETE, TrialState.FAIL}
     assert len([trial for trial in trials_of(search) if trial[-1] == TrialState.COMPLETE]) == len(asked), "one outcome a point"
 

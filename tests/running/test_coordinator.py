@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from study.base import durable_files
 from study.base.errors import OOM_EXIT, InputError
+from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.executing.job import Job
+from study.running import display
 from study.running.coordinator import Coordinator, Progress
 from study.running.retries import CRASHES, KILLS
 from study.running.run_proposer import RunJob
@@ -227,6 +230,17 @@ def test_in_a_search_too_a_run_whose_process_died_is_tried_again(tmp_path: Path)
     progress = run(tmp_path, FakeExecutor(life), shapes=None, search=search, base=fixed)
     assert len(progress.ended) == 5
     assert set(deaths.values()) == {CRASHES}
+
+
+def test_a_search_says_that_its_space_is_exhausted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = {"trials": 5, "space": {"architecture.depth": {"low": 1, "high": 3}}, "head_width": 8}
+    started = coordinator(tmp_path, shapes=None, search=search, base={"architecture": {"width": 16}})
+    monkeypatch.setattr(display, "make_executor", lambda *_: FakeExecutor())
+    display.execute_all(started.folder, started.proposer, Resources(), [], Console(width=200))
+    assert states(tmp_path) == {"COMPLETED": 3}
+    assert "The search ends after 3 runs of 5 trials: all 3 points of its space are tried" in capsys.readouterr().out
 
 
 def test_runs_that_were_preempted_are_resumed_however_often(tmp_path: Path) -> None:

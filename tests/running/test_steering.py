@@ -330,6 +330,15 @@ def test_runs_of_a_varied_sweep_say_their_setting(tmp_path: Path, study: Any, ca
     assert [one.setting for one in status(sweep_at(tmp_path)).runs] == ["", ""]
 
 
+def test_what_is_unknown_of_a_run_is_no_zero_in_its_line() -> None:
+    known = record(run_config(1, 64), 3.0, loss_standard_error_nats=0.01, wall_seconds=7.0)
+    assert ": 3.0000 ± 0.0100 nats after " in run_line(known, ())
+    assert run_line(known, ()).endswith(" tokens in 7 s")
+    unknown = known.model_copy(update={"loss_standard_error_nats": None, "wall_seconds": None})
+    assert ": 3.0000 ± unknown nats after " in run_line(unknown, ())
+    assert run_line(unknown, ()).endswith(" tokens")
+
+
 @pytest.mark.parametrize("name", ["distillation", "miniatures", "size_and_tokens"])
 def test_the_status_of_a_sweep_fits_a_terminal_of_80_columns(name: str, study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long settings, many budgets, fast runs, and runs that are left out."""

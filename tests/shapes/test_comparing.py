@@ -87,8 +87,11 @@ def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
 
 
 def test_counts_are_written_as_in_sweep_files() -> None:
-    (change,) = ranking(BASE, ["ffn=4e3"], MEASURES)
-    assert change.label == "ffn 3,072 → 4,000"
+    for written in ("ffn=4e3", "ffn=4K", "ffn=4,000"):
+        (change,) = ranking(BASE, [written], MEASURES)
+        assert change.label == "ffn 3,072 → 4,000"
+    (change,) = ranking(BASE, ["width=1,024, ffn=4,096"], MEASURES)
+    assert change.label == "width 768 → 1,024, ffn 3,072 → 4,096"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,68 @@ def test_a_vocab_txt_is_kept_as_the_tokeniser_that_it_makes(place: Path, tmp_pat
     assert second is not None
     assert second.loss_nats == pytest.approx(first.loss_nats, abs=1e-6)
     assert Tokenizer.from_file(str(tmp_path / "results" / "text" / "tokenizer.json")).get_vocab() == pieces
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_padded_vocabulary_is_cut_to_the_pieces_of_its_tokeniser(study: Any, place: Path, tmp_path: Path, tied: bool) -> None:
+    source = saved(place, tmp_path / "padded", vocab_size=256, tie_word_embeddings=tied)
+    status, _, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
+    assert status == 0, err
+    assert "The vocabulary is cut from 256 rows to the 200 pieces of the tokeniser." in err
+    (run,) = SweepFolder(tmp_path / "into").runs()
+    assert run.config().architecture.vocabulary == 200
+    tokens = torch.randint(0, 200, (3, 12))
+    theirs = BertForMaskedLM.from_pretrained(source).eval()(tokens).logits
+    torch.testing.assert_close(Pretrained(run).masked_language_model()(tokens), theirs[..., :200], atol=1e-5, rtol=0)
+
+
+def test_weights_in_shards_are_those_of_one_file(place: Path, tmp_path: Path) -> None:
+    whole, source = saved(place, tmp_path / "whole"), saved(place, tmp_path / "shards")
+    BertForMaskedLM.from_pretrained(whole).save_pretrained(source, max_shard_size="20KB")
+    (source / "model.safetensors").unlink()
+    assert len(list(source.glob("model-*.safetensors"))) > 1
+    first, second = (imported(place, folder, tmp_path / "into") for folder in (whole, source))
+    assert first.path.parent == second.path.parent
+    for name, tensor in trained_weights(first).items():
+        assert torch.equal(trained_weights(second)[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "told"),
+    [
+        ({"w": "../model-1.safetensors"}, "index.json: has no weight_map to .safetensors files beside it"),
+        ({}, "index.json: has no weight_map"),
+        (["w"], "index.json: has no weight_map"),
+        ({"w": "model-2.safetensors"}, "model-2.safetensors: does not exist, though model.safetensors.index.json names it"),
+    ],
+)
+def test_an_index_of_shards_that_leads_elsewhere_is_refused(place: Path, tmp_path: Path, weight_map: object, told: str) -> None:
+    source = saved(place, tmp_path / "bert")
+    (source / "model.safetensors").unlink()
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(InputError, match=re.escape(told)):
+        imported(place, source, tmp_path / "into")
+
+
+@pytest.mark.parametrize(
+    ("size", "value", "told"),
+    [
+        ("hidden_size", 10**9, "config.json.hidden_size: 1000000000 is above the most allowed, 1,000,000"),
+        ("num_attention_heads", 10**12, "config.json.num_attention_heads: 1000000000000 is above the most allowed"),
+        ("num_hidden_layers", 3000, "config.json: describes L3000-H16-A2-F32 of 6,"),
+        ("vocab_size", 2**40, "config.json: describes L3-H16-A2-F32 of 18,"),
+        ("max_position_embeddings", 2**62, "config.json: describes L3-H16-A2-F32 of "),
+    ],
+)
+def test_sizes_far_beyond_the_weights_are_refused_before_anything_is_built(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, value: int, told: str
+) -> None:
+    source = saved(place, tmp_path / "bert")
+    values = json.loads((source / "config.json").read_bytes())
+    (source / "config.json").write_text(json.dumps(values | {size: value}))
+    monkeypatch.setattr("study.model.in_transformers.MaskedLanguageModel", pytest.fail)
+    with pytest.raises(InputError, match=re.escape(told)):
+        imported(place, source, tmp_path / "into")
 
 
 def test_a_tokenizer_json_is_kept_as_it_is_and_says_itself_how_it_reads(place: Path, tmp_path: Path) -> None:
