@@ -109,7 +109,7 @@ def test_what_a_sweep_cannot_say(changes: dict[str, Any], place: str, message: s
 
 def test_amounts_may_be_written_as_on_the_command_line() -> None:
     assert sweep(budgets={"steps": [], "tokens": ["10M", "1.5e6", "190,350,517"]}).budgets.tokens == (1e7, 1.5e6, 190_350_517)
-    with pytest.raises(InputError, match=r"'190,350,517' where a list is needed, such as \[190350517\]"):
+    with pytest.raises(InputError, match=r"'190,350,517' is not a list; write it in brackets, such as \[190350517\]"):
         sweep(budgets={"tokens": "190,350,517"})
     assert sweep(budgets={"steps": [], "flops": ["2.5P"]}).budgets.flops == (2.5e15,)
     shapes = {"grid": None, "iso_parameters": ["4k"], "depth": [1]}

@@ -264,7 +264,7 @@ def among_worse(parameters: Floats, flops: Floats, loss: Floats) -> tuple[Floats
 def test_a_best_model_at_the_edge_is_no_minimum() -> None:
     parameters, flops, loss = iso_flop_runs()
     small = parameters < 0.9 * best(flops)
-    with pytest.raises(InputError, match="two budgets"):
+    with pytest.raises(InputError, match="two or more budgets"):
         iso_flop(parameters[small], flops[small], loss[small])
 
 

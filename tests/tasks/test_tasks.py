@@ -562,7 +562,7 @@ def test_rows_that_cannot_be_used_are_dropped_and_counted_where_the_source_says_
         assert sorted(task.labels) == ["bad", "good"]
         assert [len(examples) for examples in task.splits.values()] == [2, 2, 2]
         assert task.notes == [
-            f"{tmp_path / split}.jsonl: 2 empty and 2 unlabelled rows are left out" for split in ("train", "dev")
+            f"{tmp_path / split}.jsonl: 2 empty and 2 unlabelled rows are skipped" for split in ("train", "dev")
         ]
     for odd, reason in ((empty, "empty"), (secret, "unlabelled")):
         path = made(tmp_path, SINGLE, train=rows[:2], dev=rows[:2], test=[good, odd])

@@ -431,7 +431,7 @@ def test_what_cannot_be_imported_is_refused_before_anything_is_written(
         ({"sequence-length": 32}, "--sequence-length: 32 is more than the encoder has positions; give 24 or fewer"),
         ({"sequence-length": 4}, "--sequence-length: "),
         ({"corpus": "nowhere.txt"}, "nowhere.txt"),
-        ({"validation-sequences": 10**6}, "--validation-sequences: 1,000,000 are asked for"),
+        ({"validation-sequences": 10**6}, "--validation-sequences: 1,000,000 are requested"),
     ],
 )
 def test_a_text_that_does_not_serve_is_refused_by_the_name_of_its_option(
