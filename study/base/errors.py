@@ -99,13 +99,7 @@ ResultT = TypeVar("ResultT")
 
 def map_all(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
     """Map a function over items and raise all distinct problems together."""
-    results: list[ResultT] = []
-    problems: list[Problem] = []
-    for item in items:
-        try:
-            results.append(make(item))
-        except InputError as error:
-            problems += error.problems
+    results, problems = _collect(make, items)
     if problems:
         raise InputError(dict.fromkeys(problems))
     return results
@@ -136,6 +130,17 @@ UNREADABLE = (InputError, OSError, TypeError, ValueError)
 
 def map_readable(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> tuple[list[ResultT], list[Problem]]:
     """Map a function over items; return the results and the problems of unreadable items."""
+
+    def read(item: ItemT) -> ResultT:
+        try:
+            return make(item)
+        except OSError as error:
+            raise InputError.at(str(error.filename or ""), f"cannot be read: {error.strerror or error}") from error
+
+    return _collect(read, items)
+
+
+def _collect(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> tuple[list[ResultT], list[Problem]]:
     results: list[ResultT] = []
     problems: list[Problem] = []
     for item in items:
@@ -143,8 +148,6 @@ def map_readable(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> tu
             results.append(make(item))
         except InputError as error:
             problems += error.problems
-        except OSError as error:
-            problems.append(Problem(str(error.filename or ""), f"cannot be read: {error.strerror or error}"))
     return results, problems
 
 
