@@ -81,7 +81,7 @@ class Plan:
     @cached_property
     def current_records(self) -> list[RunRecord]:
         """The records of runs on its text as it is now."""
-        return [record for record in self.records if self.text in (None, record.data_fingerprint)]
+        return [record for record in self.records if record.read_text(self.text)]
 
     def has_run(self, run_id: str, config: RunConfig) -> bool:
         """Whether a run of this id is one that it may want on its text as it is now."""

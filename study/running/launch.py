@@ -125,7 +125,7 @@ def _check_words(planned: Plan) -> None:
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
     if isinstance(planned.spec, SearchSweep):
         return planned.first_runs if len(planned.current_records) < planned.spec.search.trials else []
-    others = (record for record in folder.others_records() if planned.text in (None, record.data_fingerprint))
+    others = (record for record in folder.others_records() if record.read_text(planned.text))
     records = {record.config.key: record for record in (*others, *planned.current_records)}
     return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
 

@@ -105,12 +105,12 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     text = _text_of(folder)
     if not run_ids:
         failed = (record for record in folder.records() if record.state in RETRIED)
-        return {record.run_id: record for record in failed if text in (None, record.data_fingerprint)}
+        return {record.run_id: record for record in failed if record.read_text(text)}
     found = {}
     for run in _named(folder, run_ids):
         if (record := run.record()) is None:
             raise InputError.at(run.run_id, "has no record; the next launch resumes it anyway")
-        if text not in (None, record.data_fingerprint):
+        if not record.read_text(text):
             raise InputError.at(run.run_id, "read another text than data.corpus is now; a launch trains a run on the new text")
         if record.state != "COMPLETED" or record.excluded is not None:
             found[record.run_id] = record

@@ -189,6 +189,10 @@ class RunRecord(Strict):
         gain = plus_minus(self.order_gain_nats, self.order_gain_standard_error_nats, form="+")
         return f"reads no word order: its gain is {gain} nats"
 
+    def read_text(self, fingerprint: str | None) -> bool:
+        """Whether the run read the text with this data fingerprint; True if the fingerprint is unknown."""
+        return fingerprint in (None, self.data_fingerprint)
+
     @property
     def is_informative(self) -> bool:
         """Whether the outcome is due to the run's knobs and not excluded."""
