@@ -24,6 +24,11 @@ def shape_and_variant(shape: str, variant: str) -> str:
     return f"{shape} ({variant})" if variant else shape
 
 
+def joined(parts: Sequence[str], last: str = "and") -> str:
+    """Parts as a list in words, `a, b and c`; empty without parts."""
+    return f" {last} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
 def at_budget(words: str, budget: str) -> str:
     """Words with a budget, if any: L2-H128-A2-F512 at 1M tokens."""
     return f"{words} at {budget}" if budget else words

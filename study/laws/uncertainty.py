@@ -14,6 +14,7 @@ from scipy.stats import f
 
 from study.base.quantities import plural
 from study.base.statistics import CONFIDENCE
+from study.base.text import joined
 from study.laws.law import Floats, Law
 from study.laws.minimising import Objective, minimise
 from study.laws.observations import Observations
@@ -270,8 +271,7 @@ def flat_parameters(law: Law, ties: Floats, intervals: Intervals) -> list[str]:
 
 def flatness(flat: Sequence[str]) -> list[str]:
     """Name the parameters along which the objective is flat; empty if none."""
-    named = " and ".join(filter(None, (", ".join(flat[:-1]), *flat[-1:])))
-    return [f"the optimum is flat: other values of {named} fit the rows equally well"] if flat else []
+    return [f"the optimum is flat: other values of {joined(flat)} fit the rows equally well"] if flat else []
 
 
 def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from study.base.grouping import grouped
 from study.base.quantities import plural, signed
-from study.base.text import status_words
+from study.base.text import joined, status_words
 from study.evidence.averages import Average
 from study.evidence.comparisons import WEIGHED, Comparison, Pair
 from study.evidence.evidence import Evidence
@@ -40,12 +40,20 @@ _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower 
 """For a second shape with more of nothing; less depth or width at equal parameters is more of something."""
 
 
-READING_REMEDIES = (
-    "more tokens (budgets), rotary positions (base.architecture.position_encoding: rotary), a learned bias by distance "
-    "(base.architecture.distance_bias: learned), more masks (base.recipe.masking.rate: 0.3) or Muon (base.recipe.optimizer: "
-    "muon) may let them read it"
-)
-"""Remedies for encoders that read no word order: their plateau lasts longest with learned positions."""
+_REMEDIES = {
+    "more tokens": "budgets",
+    "rotary positions": "base.architecture.position_encoding: rotary",
+    "a learned bias by distance": "base.architecture.distance_bias: learned",
+    "more masks": "base.recipe.masking.rate: 0.3",
+    "Muon": "base.recipe.optimizer: muon",
+}
+"""Remedies for encoders that read no word order, with their keys: their plateau lasts longest with learned positions."""
+
+WHAT_HELPS = joined([*_REMEDIES], "or")
+"""The remedies as a list in words."""
+
+READING_REMEDIES = f"{joined([f'{what} ({key})' for what, key in _REMEDIES.items()], 'or')} may let them read it"
+"""The remedies with their keys, as the end of a sentence."""
 
 
 def verdict(pairs: Sequence[Comparison]) -> str:

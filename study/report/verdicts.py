@@ -13,7 +13,7 @@ from scipy.stats import norm
 from study.base.grouping import grouped
 from study.base.quantities import budget_words, plural, plus_minus, span
 from study.base.statistics import CONFIDENCE
-from study.base.text import at_budget, printable
+from study.base.text import at_budget, joined, printable
 from study.evidence.averages import Average
 from study.evidence.cells import run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Comparison, Pair
@@ -24,17 +24,13 @@ from study.evidence.paired import Difference
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.report.findings import missing_comparison, run_count, why_excluded
 from study.report.law_sentences import exponents_in_words
-from study.report.pair_sentences import READING_REMEDIES, connected, kind_of, pair_kinds, what_lowers, why_unknown
+from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown
 
 MOST_NAMES = 4
 """The most tasks or conditions that a verdict names; it counts the rest."""
 
 MOST_KINDS = 2
 """The most kinds of comparison in a verdict; the findings have all."""
-
-
-_WHAT_HELPS = "more tokens, rotary positions, a learned bias by distance, more masks or Muon"
-"""READING_REMEDIES without the names of their keys."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +181,7 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> list[str]:
         what = "shapes" if pairs[0].of_shapes else "variants"
         return [
             f"no verdict on {what} at equal {pairs[0].equal}: {who} no word order, so that losses follow the token table; "
-            f"{_WHAT_HELPS} may help"
+            f"{WHAT_HELPS} may help"
         ]
     by_knob = grouped(compared, lambda pair: "" if pair.of_shapes else pair.weighs)
     first, *more = (_compared(evidence, among) for among in by_knob.values())
@@ -313,7 +309,7 @@ def _on_steps(evidence: Evidence) -> Verdict:
     figures = ("loss_against_parameters", "loss_by_depth", "loss_against_flops")
     if not compared:
         why = "an encoder of each step reads no word order, so that losses follow the token table"
-        sentence = f"No verdict on sizes: {why}; {_WHAT_HELPS} may help."
+        sentence = f"No verdict on sizes: {why}; {WHAT_HELPS} may help."
         return Verdict(sentence, "Nothing is tested.", READING_REMEDIES, figures)
     decided = [step for step in compared if step.status == "decided"]
     largest = max(decided or compared, key=lambda step: abs(step.difference.estimate_nats))
@@ -366,11 +362,6 @@ def listed(names: Sequence[str], kind: str = "others") -> str:
     """Up to MOST_NAMES names as a list in words, and the number of others."""
     shown = [*names[:MOST_NAMES], *([f"{len(names) - MOST_NAMES} {kind}"] if len(names) > MOST_NAMES else [])]
     return joined(shown)
-
-
-def joined(parts: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _tasks(names: Sequence[str], of: int) -> str:
