@@ -16,7 +16,9 @@ from torch.utils.data import DataLoader
 
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
+from study.data.batches import ValidationBatch
 from study.data.masking import Masker
+from study.data.pairs import Pairs
 from study.model.lightning import MaskedLanguageModelling
 from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
 
@@ -83,6 +85,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def with_labels(tokens: torch.Tensor) -> torch.Tensor:
+    """Tokens as rows of `PackedPairs`: the second half is segment B, which follows A in every other pair."""
+    begins, labels = torch.full((len(tokens), 1), tokens.shape[1] // 2), torch.arange(len(tokens))[:, None] % 2
+    return torch.cat((tokens, begins, labels), 1)
+
+
 def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architecture | None = None, weight: float = 1.0) -> None:
     """Three steps of the workbench's own LightningModule on random tokens, validated as a run is, perhaps with a teacher."""
     masker = Masker(config.training_masking, config.predictions, 4, (0, 1, 2, 3, 4), config.architecture.vocabulary)
@@ -94,7 +102,11 @@ def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architect
     batches = [torch.randint(5, vocabulary, size, generator=draw) for _ in range(3)]
     rows = torch.arange(2 * size[0])
     masked = validating(torch.randint(5, vocabulary, (2 * size[0], size[1]), generator=draw), draw)
-    validation = [(rows, masked, validating.permuted(masked, draw))]
+    pairs = None
+    if config.recipe.judges_pairs:
+        batches = [with_labels(tokens) for tokens in batches]
+        pairs = Pairs.of(with_labels(torch.randint(5, vocabulary, masked.tokens.shape, generator=draw)))
+    validation = [ValidationBatch(rows, masked, validating.permuted(masked, draw), pairs)]
     trainer = pl.Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
         devices=1,

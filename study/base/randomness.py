@@ -19,6 +19,8 @@ class Stream(IntEnum):
     TASK_ORDER = 7
     TASK_DROPOUT = 8
     VALIDATION_ORDER = 9
+    PAIRS = 10
+    VALIDATION_PAIRS = 11
 
 
 def stream_seed(stream: Stream, *numbers: int) -> int:

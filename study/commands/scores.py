@@ -153,6 +153,8 @@ def export(folder: Path, into: Path, results: Path) -> None:
     from study.scoring.targets import single_run
 
     exported = write(single_run(_folder(folder, results)), into)
+    if exported.lacks_pair_head:
+        echo(f"The head for pairs of segments is left out, since {exported.class_name} has none.")
     opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
     echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
 

@@ -14,6 +14,7 @@ from study.counting.memory import AskedPrecision
 Initialisation = Literal["bert", "unit_stream"]
 ResidualInitialisation = Literal["bert", "zero"]
 OptimiserName = Literal["adamw", "muon"]
+Objective = Literal["mlm", "mlm_nsp", "mlm_sop"]
 ParametrizationName = Literal["standard", "completep"]
 
 
@@ -93,6 +94,8 @@ class Recipe(Strict):
     - `residual_initialisation`: BERT's, or `zero`, which starts each block as the identity except for post-norm's norms (Goyal
       et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
     - `masking`: training masks (TrainingMasking).
+    - `objective`: `mlm` predicts masked words. `mlm_nsp` also tells whether the second of two segments follows the first
+      (BERT), `mlm_sop` whether two consecutive segments are in order (ALBERT); both losses are added (study.data.pairs).
     - `parametrization`: `standard` uses one learning rate, weight decay and initial deviation at every size. `completep` scales
       those of an encoder of `base_width` and `base_depth` (study.model.parametrization).
     """
@@ -116,6 +119,7 @@ class Recipe(Strict):
     initialisation: Initialisation = "bert"
     residual_initialisation: ResidualInitialisation = "bert"
     masking: TrainingMasking = TrainingMasking()
+    objective: Objective = "mlm"
     optimizer: OptimiserName = "adamw"
     muon_rate_ratio: Positive = 4.0
     parametrization: ParametrizationName = "standard"
@@ -164,6 +168,11 @@ class Recipe(Strict):
             both = f"initialisation {self.initialisation} and parametrization completep"
             raise ValueError(f"{both} both initialise the projection of narrower tables; leave out one")
         return self
+
+    @property
+    def judges_pairs(self) -> bool:
+        """Whether the objective includes a loss over pairs of segments."""
+        return self.objective != "mlm"
 
     @property
     def init_from(self) -> InitFrom | None:

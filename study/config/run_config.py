@@ -25,7 +25,7 @@ NUMERICS_VERSION = 1
 _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
     include={
         *(*NO_RUN, "initialisation", "residual_initialisation", "masking", "optimizer", "muon_rate_ratio"),
-        *("parametrization", "base_width", "base_depth"),
+        *("parametrization", "base_width", "base_depth", "objective"),
     },
     exclude_none=True,
 )
@@ -153,6 +153,12 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _pair_head_follows_the_objective(self) -> Self:
+        if self.architecture.pair_head != (judges := self.recipe.judges_pairs):
+            object.__setattr__(self, "architecture", self.architecture.model_copy(update={"pair_head": judges}))
+        return self
+
+    @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         architecture, recipe, data = self.architecture, self.recipe, self.data
         length, pieces = data.sequence_length, data.tokenizer.vocabulary
@@ -165,6 +171,9 @@ class RunConfig(Strict):
         if recipe.batch_tokens % length:
             raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
         self._check_masks()
+        if recipe.judges_pairs and architecture.segments < 2:
+            segments = f"architecture.segments {architecture.segments}"
+            raise ValueError(f"recipe.objective {recipe.objective} reads two segments, but {segments}; set it to 2")
         if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
             flops = f"recipe.budget.flops {recipe.budget.flops:g}"
             raise ValueError(f"{flops} would leave out the FLOPs of the teacher {recipe.teacher}; give tokens or steps")
@@ -198,6 +207,9 @@ class RunConfig(Strict):
             raise ValueError("recipe.budget.steps 0 trains nothing; set recipe.start to the run that has the weights")
         if self.recipe.teacher_run is not None:
             raise ValueError(f"recipe.budget.steps 0 trains nothing; leave out the teacher {self.recipe.teacher}")
+        if self.recipe.judges_pairs:
+            objective = f"recipe.objective {self.recipe.objective}"
+            raise ValueError(f"recipe.budget.steps 0 trains no head for pairs; leave out {objective}")
 
     @property
     def at_base_sizes(self) -> bool:

@@ -74,6 +74,8 @@ def _why_no_knob(section: str, knob: str, value: object) -> str | None:
         return (
             "is the same for all runs of a sweep, since losses on different text or tokens do not compare; write one sweep each"
         )
+    if field == "pair_head":
+        return "follows recipe.objective; leave it out"
     if field in NOT_IN_MLM:
         return "changes no run: masked language models do not depend on it"
     if knob == "preset":
@@ -122,6 +124,8 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
             yield Problem(f"{place}.{size}", "is set by shapes; leave it out here")
         elif isinstance(value := number_in(given[size]), int | float) and (why := why_beyond(size, value)):
             yield Problem(f"{place}.{size}", f"{value:g} is {why}")
+    if "pair_head" in given:
+        yield Problem(f"{place}.pair_head", "follows recipe.objective; leave it out")
     for key, value in given.items():
         yield from _problems_of_words(f"{place}.{key}", str(key), [value])
     sensible = {key: value for key, value in given.items() if key not in LARGEST and key not in COUNTED_ALONE}

@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Any, Literal, get_args
 
-from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from study.base.schema import Count, Index, Strict
 
@@ -42,8 +42,8 @@ BUILT_AS_BERT = (
 NONE = "none"
 """How a missing value is written."""
 
-NOT_IN_MLM = ("pooler", "second_output_bias")
-"""Fields that affect only totals of other people's models, not the MLM model."""
+NOT_IN_MLM = ("pooler", "second_output_bias", "pair_head")
+"""Fields outside the MLM model: those of other people's totals, and the head that recipe.objective adds."""
 
 
 class Architecture(Strict):
@@ -76,6 +76,8 @@ class Architecture(Strict):
     - `attention_window` W: tokens see W/2 others on each side, except in every `global_attention_every`-th layer.
     - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E more columns,
       MobileBERT), or is absent (NeoBERT, arXiv:2502.19587).
+    - `pair_head`: a pooler (H → H and tanh) over [CLS] and a 2-way output, as in BertForPreTraining. `recipe.objective` sets
+      it in every run, so that configurations omit it.
     - `pooler`, `contact_head` (ESM-2), and `second_output_bias`, which transformers adds to an untied BERT-style decoder.
 
     Raises InputError (through `parse`) or ValidationError if sizes do not fit together or one is below one.
@@ -112,6 +114,7 @@ class Architecture(Strict):
     pooler: bool = True
     contact_head: bool = False
     second_output_bias: bool = True
+    pair_head: bool = Field(default=False, exclude=True)
 
     @field_validator(
         "embedding_width",

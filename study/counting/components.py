@@ -196,6 +196,9 @@ def _head(a: Architecture, x: Letters) -> Iterator[Entry]:
         yield "head", "MLM decoder beside the embedding", x.V * (x.H - x.E)
     if not a.tied_decoder:
         yield "head", "MLM decoder", x.V * x.E
+    if a.pair_head:
+        yield "head", "pair pooler", x.H**2 + x.H
+        yield "head", "pair output", 2 * x.H + 2
 
 
 def norm_vectors(a: Architecture) -> int:
@@ -241,3 +244,8 @@ def head_weights(a: Architecture, x: Letters) -> Quantity:
         return x.V * x.H
     inner = x.E if a.mlm_transform == "embedding_width" else x.H
     return x.H * inner + x.V * inner
+
+
+def pair_weights(a: Architecture, x: Letters) -> Quantity:
+    """Weights of a pair's products: pooler and 2-way output."""
+    return x.H**2 + 2 * x.H if a.pair_head else 0

@@ -148,7 +148,7 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
     logits = FLOAT * step.masked * architecture.vocabulary
     table = FLOAT * architecture.vocabulary * architecture.table_width
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
-    output = _stream(step) * step.masked * architecture.width if step.precision == "bf16" else 0
+    output = _stream(step) * _encoded(architecture, step) * architecture.width if step.precision == "bf16" else 0
     moments = {
         "forward pass of the last layer": fixed + gradients + copies + kept + _last_forward(architecture, step),
         "loss": fixed + gradients + copies + kept + output + 2 * logits,
@@ -213,23 +213,30 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
     - norms of queries and keys: their inputs and each head's statistics, (N + R)·(aH + 8A), with outputs in place of the
       unnormed tensors; RMSNorm, and any norm on CUDA, reads an fp32 copy if products are in bf16;
     - dropout: two masks of RH per layer and one of NE, of a byte each on CUDA, of the numbers' own size on CPU;
-    - the head: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M.
+    - the head: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M;
+    - a pair head: the last layer also at [CLS], so M + B for M there; its input, pooled 2aBH; segments and positions 8N + 8M.
     """
     a, n, embedding = architecture, step.tokens, architecture.table_width
     norms = n * a.norms_embeddings * _norm_activations(a, embedding, step)
     if a.skips_first_norm:
-        norms -= (n + step.masked if a.depth == 1 else n) * _norm_activations(a, a.width, step)
+        norms -= (n + _encoded(a, step) if a.depth == 1 else n) * _norm_activations(a, a.width, step)
     projected = n * step.item * embedding if a.embedding_width is not None else 0
     mask = n * embedding * (1 if step.device == "cuda" else FLOAT) if step.dropout else 0
-    token_ids = 2 * TOKEN * (n + step.masked)
+    token_ids = (3 if a.pair_head else 2) * TOKEN * (n + step.masked)
     layers = (a.depth - 1) * _layer_activations(a, step, last=False) + _layer_activations(a, step, last=True)
-    return norms + projected + mask + token_ids + layers + _head_activations(a, step)
+    pooled = 2 * step.item * step.batch * a.width if a.pair_head else 0
+    return norms + projected + mask + token_ids + layers + pooled + _head_activations(a, step)
+
+
+def _encoded(architecture: Architecture, step: TrainingStep) -> int:
+    """Positions at which the last layer works: the masked ones, and with a pair head each [CLS]."""
+    return step.masked + step.batch * architecture.pair_head
 
 
 def _layer_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
     """Activations kept for a layer; the last includes pre-norm's last norm."""
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    rows = step.masked if last else n
+    rows = _encoded(a, step) if last else n
     normed = 2 * rows + (n + rows if last and a.norm == "pre" else 0)
     read = item * (n * h + rows * ((3 if last else 2) * h + _inner_kept(a) * a.ffn))
     masks = 2 * rows * h * (1 if step.device == "cuda" else item) if step.dropout else 0
@@ -242,7 +249,7 @@ def _attention_activations(architecture: Architecture, step: TrainingStep, last:
     Query and key norms keep the product's output, which is not counted again, or an fp32 copy.
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    rows = step.masked if last else n
+    rows = _encoded(a, step) if last else n
     copied = step.precision == "bf16" and (step.device == "cuda" or a.norm_kind == "rms")
     kept_by_norms = a.query_key_norm and not copied
     remade = (a.rotary or a.query_key_norm) and not kept_by_norms
@@ -346,7 +353,7 @@ def _only_layer_forward(architecture: Architecture, step: TrainingStep) -> int:
     aNH, with rotary positions the rotated key and its halves, 2aNH, and of the masked positions their input 4MH, query and mix
     2aMH, attention weights and a bias by distance, 4·A·S·M; the FFN holds 4NH + 8MH, and its inner sizes.
     """
-    a, h, n, m, item = architecture, architecture.width, step.tokens, step.masked, step.item
+    a, h, n, m, item = architecture, architecture.width, step.tokens, _encoded(architecture, step), step.item
     normed = a.norm == "pre" and not a.skips_first_norm
     bf16 = step.precision == "bf16"
     pairs = 4 if a.rotary else 3 if bf16 or a.query_key_norm else 2
@@ -421,9 +428,10 @@ def _last_forward(architecture: Architecture, step: TrainingStep) -> int:
     Sublayer inputs are stored by pre-norm's norms, and in fp32 by the products, which in bf16 store the copy.
     """
     h, stream = architecture.width, _stream(step)
-    output = 0 if architecture.norm == "pre" else step.item * step.masked * h
-    inputs = stream * (step.tokens + step.masked) * h if architecture.norm == "post" and step.precision == "bf16" else 0
-    return stream * step.masked * h + output + inputs - _head_activations(architecture, step)
+    rows = _encoded(architecture, step)
+    output = 0 if architecture.norm == "pre" else step.item * rows * h
+    inputs = stream * (step.tokens + rows) * h if architecture.norm == "post" and step.precision == "bf16" else 0
+    return stream * rows * h + output + inputs - _head_activations(architecture, step)
 
 
 def _layer_backward(architecture: Architecture, step: TrainingStep, last: bool) -> int:
@@ -440,7 +448,7 @@ def _layer_backward(architecture: Architecture, step: TrainingStep, last: bool) 
     a, h, item = architecture, architecture.width, step.item
     if a.depth == 1 and not last:
         return 0
-    rows = step.masked if last else step.tokens
+    rows = _encoded(architecture, step) if last else step.tokens
     copy = rows * item * h if step.precision == "bf16" else 0
     widest = rows * item * a.ffn * (1 if a.activation == "gelu" else 2) + FLOAT * h * a.ffn + copy
     if not step.fused_attention or a.distance_bias == "learned":

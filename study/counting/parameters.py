@@ -16,6 +16,7 @@ from study.counting.components import (
     convolution_weights,
     ffn_weights,
     head_weights,
+    pair_weights,
     projection_weights,
 )
 
@@ -102,10 +103,10 @@ class SequenceFlops:
     """FLOPs of one training sequence, forward and backward, by convention; a multiply-add is two.
 
     `train_flops` are the matrix products of BERT's own code (google-research/bert, run_pretraining.py): 6 per block weight and
-    token (layers that share weights count), full bidirectional attention 12·L·H·S per token, and the head 6·(H² + V·H) on the
-    masked positions only. Training here runs less of the last layer (`spared_flops_per_token`). `train_flops_dense_head` runs
-    the head on every position. `train_flops_6n` is 6 · `parameters` per token, and `train_flops_6n_non_embedding` 6 ·
-    `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361, §2.1).
+    token (layers that share weights count), full bidirectional attention 12·L·H·S per token, the head 6·(H² + V·H) on the
+    masked positions only, and a pair head 6·(H² + 2·H) per sequence. Training here runs less of the last layer
+    (`spared_flops_per_token`). `train_flops_dense_head` runs the head on every position. `train_flops_6n` is 6 · `parameters`
+    per token, and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361, §2.1).
 
     Windowed layers count only pairs within their window. Disentangled attention counts the table's projections for each
     sequence, as in a batch of one. Rotations, lookups, biases and norms are no products.
@@ -126,9 +127,10 @@ def flops_per_sequence(architecture: Architecture, sequence_length: int, predict
     count = parameters(a)
     encoder = s * _weights_per_token(a) + _attention_products(a, s)
     head = _whole(head_weights(a, Letters.numbers(a)))
+    pair = _whole(pair_weights(a, Letters.numbers(a)))
     return SequenceFlops(
-        train_flops=6 * (encoder + predictions * head),
-        train_flops_dense_head=6 * (encoder + s * head),
+        train_flops=6 * (encoder + predictions * head + pair),
+        train_flops_dense_head=6 * (encoder + s * head + pair),
         train_flops_6n=6 * s * count.parameters,
         train_flops_6n_non_embedding=6 * s * count.parameters_non_embedding,
     )
@@ -181,12 +183,12 @@ def spared_flops_per_token(architecture: Architecture, sequence_length: int, pre
     """The part of `train_flops` saved here, per input token: the last layer's work at unpredicted positions.
 
     Only the key and value weights, 2·H², meet all S tokens; the other products, with scores and mixtures 2·S·H, run at the K
-    masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F. No convention subtracts it, so counts compare
-    with other code's.
+    masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F. A pair head adds [CLS] to K. No convention
+    subtracts it, so counts compare with other code's.
     """
     a, x = architecture, Letters.numbers(architecture)
     weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
-    return 6 * (1 - predictions / sequence_length) * (weights + 2 * sequence_length * a.width)
+    return 6 * (1 - (predictions + a.pair_head) / sequence_length) * (weights + 2 * sequence_length * a.width)
 
 
 def what_doubling_adds(architecture: Architecture) -> dict[str, int]:

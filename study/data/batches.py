@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
 from study.data.masking import MaskedBatch, Masker, StaticMasks
-from study.data.prepared import PreparedData, prepare
+from study.data.pairs import PackedPairs, Pairs
+from study.data.prepared import PreparedData, prepare, validation_order
 from study.data.token_files import PackedSequences
 from study.data.tokenizing import continuing_pieces
 
@@ -40,6 +41,10 @@ class DataOrder:
             first += len(part)
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
+    def epochs(self, step: int) -> NDArray[np.int64]:
+        """Return the epoch of each sequence of the batch."""
+        return np.arange(step * self.batch, (step + 1) * self.batch) // self.sequences
+
     def _order(self, epoch: int) -> NDArray[np.int64]:
         if epoch != self._epoch:
             generator = np.random.Generator(np.random.PCG64(stream_seed(Stream.DATA_ORDER, self.seed, epoch)))
@@ -48,30 +53,34 @@ class DataOrder:
 
 
 class ValidationBatch(NamedTuple):
-    """Masked validation sequences, their row numbers, and their tokens permuted (Masker.permuted)."""
+    """Masked validation sequences, their row numbers, their tokens permuted (Masker.permuted), and as many masked pairs."""
 
     rows: Int[Tensor, " B"]
     masked: MaskedBatch
     permuted: Int[Tensor, "B S"]
+    pairs: Pairs | None = None
 
 
 class PackedBatches(pl.LightningDataModule):
     """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set.
 
-    One fixed permutation per validation sequence measures the value of word order. If `prepared` is None, the configured data
-    are prepared. `pinned` batches are copied to the GPU while it computes.
+    If the objective judges pairs, batches hold rows of `PackedPairs`, and as many fixed masked pairs are validated too. One
+    fixed permutation per validation sequence measures the value of word order. If `prepared` is None, the configured data are
+    prepared. `pinned` batches are copied to the GPU while it computes.
     """
 
     def __init__(self, config: RunConfig, prepared: PreparedData | None = None, pinned: bool = False) -> None:
         super().__init__()
         prepared = prepare(config.data) if prepared is None else prepared
         masker = validation_masker(config, prepared)
-        self.config, self.train, self.pinned = config, prepared.split("train"), pinned
+        self.config, self.pinned = config, pinned
+        self.train = training_sequences(config, prepared)
         self.order = DataOrder(len(self.train), config.batch_sequences, config.seed)
         generator = torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS))
         self.validation = masker(torch.from_numpy(prepared.validation()), generator)
         generator.manual_seed(stream_seed(Stream.VALIDATION_ORDER))
         self.permuted = masker.permuted(self.validation, generator)
+        self.pairs = _validation_pairs(config, prepared, masker) if config.recipe.judges_pairs else None
 
     def train_dataloader(self) -> DataLoader[Tensor]:
         """Return this rank's batches from the current step to the last."""
@@ -84,8 +93,28 @@ class PackedBatches(pl.LightningDataModule):
         assert self.trainer is not None
         rows = torch.arange(len(self.validation.tokens))[self.trainer.global_rank :: self.trainer.world_size]
         slices = torch.split(rows, max(1, 2 * self.config.batch_sequences // self.trainer.world_size))
-        batches = [ValidationBatch(r, MaskedBatch(*(each[r] for each in self.validation)), self.permuted[r]) for r in slices]
+        batches = [self._validation_batch(each) for each in slices]
         return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+
+    def _validation_batch(self, rows: Int[Tensor, " B"]) -> ValidationBatch:
+        pairs = None if self.pairs is None else Pairs(*(each[rows] for each in self.pairs))
+        return ValidationBatch(rows, MaskedBatch(*(each[rows] for each in self.validation)), self.permuted[rows], pairs)
+
+
+def training_sequences(config: RunConfig, prepared: PreparedData) -> PackedSequences | PackedPairs:
+    """Return what a run trains on: packed sequences, or pairs of segments."""
+    if config.recipe.judges_pairs:
+        return PackedPairs.of(prepared, "train", config.recipe.objective, stream_seed(Stream.PAIRS, config.seed))
+    return prepared.split("train")
+
+
+def _validation_pairs(config: RunConfig, prepared: PreparedData, masker: Masker) -> Pairs:
+    """Return the fixed pairs of validation, masked as its sequences are: one in a fixed order for each of these."""
+    seed = stream_seed(Stream.VALIDATION_PAIRS)
+    packed = PackedPairs.of(prepared, "validation", config.recipe.objective, seed)
+    windows = validation_order(len(packed), config.data.validation_sequences)
+    pairs = Pairs.of(torch.from_numpy(packed.take(windows, np.zeros_like(windows))))
+    return pairs._replace(tokens=masker(pairs.tokens, torch.Generator().manual_seed(seed)).tokens)
 
 
 def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
@@ -115,7 +144,7 @@ def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
 class _Steps(IterableDataset[Tensor]):
     """One rank's batches from the trainer's current step, which also resumes a run."""
 
-    def __init__(self, config: RunConfig, train: PackedSequences, order: DataOrder, trainer: pl.Trainer) -> None:
+    def __init__(self, config: RunConfig, train: PackedSequences | PackedPairs, order: DataOrder, trainer: pl.Trainer) -> None:
         self.config, self.train, self.order, self.trainer = config, train, order, trainer
 
     def __len__(self) -> int:
@@ -125,5 +154,8 @@ class _Steps(IterableDataset[Tensor]):
         rank, ranks = self.trainer.global_rank, self.trainer.world_size
         share = self.config.batch_sequences // ranks
         for step in range(self.trainer.global_step, self.config.steps):
-            rows = self.order.at(step)[rank * share : (rank + 1) * share]
-            yield torch.from_numpy(self.train.take(rows))
+            mine = slice(rank * share, (rank + 1) * share)
+            rows = self.order.at(step)[mine]
+            pairs = isinstance(self.train, PackedPairs)
+            taken = self.train.take(rows, self.order.epochs(step)[mine]) if pairs else self.train.take(rows)
+            yield torch.from_numpy(taken)

@@ -16,8 +16,8 @@ from study.config.run_config import Masking
 IGNORED = -100
 """The label of an unpredicted position; torch's cross_entropy ignores it."""
 
-_GOLDEN, _FIRST, _SECOND = (bits - 2**64 for bits in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""The constants of SplitMix64 as int64."""
+GOLDEN, _FIRST, _SECOND = (bits - 2**64 for bits in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+"""The constants of SplitMix64 as int64; GOLDEN is the step of its counter."""
 
 _FRACTION_BITS = 24
 """Bits of a drawn fraction: the precision of float32."""
@@ -121,21 +121,21 @@ def _static_draws(
     SplitMix64 hashes a counter (Steele et al. 2014, "Fast splittable pseudorandom number generators", figure 17).
     """
     indices_S = torch.arange(tokens.shape[1], device=tokens.device)
-    of_text_B = _mixed(tokens + indices_S * _GOLDEN).sum(1)
-    keys_Bx1 = _mixed(_mixed(of_text_B + seed) + copies_B)[:, None]
+    of_text_B = mixed(tokens + indices_S * GOLDEN).sum(1)
+    keys_Bx1 = mixed(mixed(of_text_B + seed) + copies_B)[:, None]
     drawn = 0
 
     def draw(count: int) -> Tensor:
         nonlocal drawn
         counters = torch.arange(drawn, drawn + count, device=tokens.device)
         drawn += count
-        bits_Bxcount = _shifted(_mixed(keys_Bx1 + counters * _GOLDEN), 64 - _FRACTION_BITS)
+        bits_Bxcount = _shifted(mixed(keys_Bx1 + counters * GOLDEN), 64 - _FRACTION_BITS)
         return bits_Bxcount.float().div_(2**_FRACTION_BITS)
 
     return draw
 
 
-def _mixed(numbers: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
+def mixed(numbers: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
     """SplitMix64's finaliser: each input bit flips about half the output bits."""
     numbers = (numbers ^ _shifted(numbers, 30)) * _FIRST
     numbers = (numbers ^ _shifted(numbers, 27)) * _SECOND

@@ -148,8 +148,13 @@ class PreparedData:
     @property
     def _validation_order(self) -> NDArray[np.int64]:
         """The indices of the validation set's sequences in their split."""
-        generator = np.random.RandomState(_VALIDATION_SEED)  # the one stream that NumPy never changes
-        return generator.permutation(len(self.split("validation")))[: self.validation_sequences]
+        return validation_order(len(self.split("validation")), self.validation_sequences)
+
+
+def validation_order(sequences: int, chosen: int) -> NDArray[np.int64]:
+    """Return the first chosen indices of a fixed permutation of all."""
+    generator = np.random.RandomState(_VALIDATION_SEED)  # the one stream that NumPy never changes
+    return generator.permutation(sequences)[:chosen]
 
 
 class CorpusText:

@@ -29,6 +29,7 @@ _PLACE = "data.tokenizer"
 _RARE = ["\U0001fae8", "\u0f00\u16a0\ua4d0", "\ue000", "\U0010ffff"]
 """A new emoji, three old scripts and private-use characters, which few tokenisers know."""
 
+_SENTENCE_MARKS = (".", "!", "?", "…", "。", "！", "？", "।", "؟")
 _TRAINING_CHARACTERS = 32_000_000
 _ALPHABET_SHARE = 1 / 8
 _LARGEST_ALPHABET = 1000
@@ -130,6 +131,12 @@ def continuing_pieces(tokenizer: Tokenizer) -> list[int]:
         )
     prefix = model.continuing_subword_prefix
     return sorted(number for piece, number in tokenizer.get_vocab().items() if piece.startswith(prefix) and piece != prefix)
+
+
+def sentence_ends(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of the pieces that end with a mark that ends a sentence, such as a full stop."""
+    texts = tokenizer.decode_batch([[piece] for piece in range(tokenizer.get_vocab_size())], skip_special_tokens=False)
+    return [piece for piece, text in enumerate(texts) if text.rstrip().endswith(_SENTENCE_MARKS)]
 
 
 def load_tokenizer(config: TokenizerConfig) -> Tokenizer:

@@ -16,7 +16,7 @@ from study.base.errors import InputError, Problem
 from study.counting.architecture import Architecture, unbuildable
 from study.data.tokenizing import SpecialTokens
 from study.model.encoder import rotary_table
-from study.model.masked_language_model import MaskedLanguageModel
+from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
 from study.model.transformers_classes import TransformersClass, class_for, class_in
 
 _JOINT, _PARTS = "query_key_value", ("query", "key", "value")
@@ -31,7 +31,7 @@ _BY_PIECE = (_TOKENS, "head.decoder.weight", "head.bias")
 def their_config(architecture: Architecture, special: SpecialTokens, dropout: float = 0.0) -> dict[str, Any]:
     """The config.json for `class_for(architecture)`."""
     a, family = architecture, class_for(architecture)
-    values: dict[str, Any] = {"architectures": [family.name], "model_type": family.model_type}
+    values: dict[str, Any] = {"architectures": [family.name_for(a)], "model_type": family.model_type}
     plain = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 1}
     values |= {theirs: getattr(a, ours) or plain.get(ours, False) for theirs, ours in family.fields.items()}
     values |= {family.activation: family.activations[a.activation], "initializer_range": 0.02}
@@ -46,11 +46,14 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
 def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
     """The weights of a MaskedLanguageModel under the names of `class_for(architecture)`, with the rest of its state.
 
-    If the class has no segments, the first segment's row is added to each token, and the decoder keeps the original tokens.
+    If the class has no segments, the first segment's row is added to each token, and the decoder keeps the original tokens. A
+    pair head is left out if no class has one.
     """
     a, family = architecture, class_for(architecture)
     ours: dict[str, Tensor] = {}
     for name, tensor in state.items():
+        if name.startswith(PAIR_HEAD) and family.pretraining is None:
+            continue
         pieces = _pieces(name, family)
         ours |= dict(zip(pieces, tensor.chunk(len(pieces)), strict=True))
     if a.segments and not family.has_segments:

@@ -25,6 +25,7 @@ from study.config.resources import Kernels
 from study.config.run_config import RunConfig
 from study.data.batches import ValidationBatch, training_masker
 from study.data.masking import IGNORED, MaskedBatch, Masker
+from study.data.pairs import Pairs
 from study.data.prepared import prepare
 from study.model.dropout import seed_dropout
 from study.model.encoder import has_fused_kernels
@@ -50,7 +51,8 @@ class ValidationResult:
     """The validation after a step: the nats and number of each sequence's masked tokens, and the correct predictions.
 
     `permuted_nats` are those of the first sequences, at a run's end of all, with visible tokens permuted. Standard errors
-    cluster by `documents`, one per sequence (PreparedData.validation_documents), if known.
+    cluster by `documents`, one per sequence (PreparedData.validation_documents), if known. `pair_nats` are those of each pair's
+    label, if the objective judges pairs, of which it judged `pairs_correct` right.
     """
 
     step: int
@@ -59,6 +61,8 @@ class ValidationResult:
     correct: int
     permuted_nats: Tensor
     documents: Tensor | None = None
+    pair_nats: Tensor | None = None
+    pairs_correct: int | None = None
 
     @property
     def loss(self) -> float:
@@ -111,17 +115,28 @@ class ValidationResult:
         """Share of masked tokens predicted correctly."""
         return self.correct / int(self.tokens.sum())
 
+    @property
+    def pair_loss(self) -> float | None:
+        """The mean nats of the pairs' labels; None without pairs."""
+        return None if self.pair_nats is None else float(self.pair_nats.mean())
+
+    @property
+    def pair_accuracy(self) -> float | None:
+        """The share of pairs judged right; None without pairs."""
+        return None if self.pair_nats is None or self.pairs_correct is None else self.pairs_correct / len(self.pair_nats)
+
 
 class MaskedLanguageModelling(pl.LightningModule):
     """One run's training: step t draws masks and dropout from (seed, t); the loss is the mean over masked tokens only.
 
     With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs include its forward pass.
-    A training batch holds this rank's packed tokens (B, S). Every `log_every_steps` it logs `train/loss`, the mean since the
-    last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; cumulative `trainer/step`, `trainer/tokens` and
+    A training batch holds this rank's packed tokens (B, S). If the objective judges pairs, it holds rows of `PackedPairs`, and
+    the mean cross-entropy of their labels is added to the loss. Every `log_every_steps` it logs `train/loss`, the mean since
+    the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; cumulative `trainer/step`, `trainer/tokens` and
     `trainer/flops` (convention train_flops); `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`, the share
     of it used by executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy` and
-    `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, one per sequence. Raises
-    FloatingPointError if a logged loss is not finite.
+    `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, one per sequence, and of
+    pairs `val/pair_loss` and `val/pair_accuracy`. Raises FloatingPointError if a logged loss is not finite.
 
     `trainer.callback_metrics` has the same metrics, for ModelCheckpoint, EarlyStopping and pruning callbacks. Without a
     `masker` the module prepares its data, so that `MaskedLanguageModelling(config)` trains under any Lightning Trainer with
@@ -237,16 +252,24 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._loss_steps += 1
         return loss
 
-    def _loss_of(self, tokens: Tensor) -> Tensor:
-        """The mean loss over this rank's masked positions, mixed with the teacher's if any.
+    def _loss_of(self, batch: Tensor) -> Tensor:
+        """The mean loss over this rank's masked positions, mixed with the teacher's if any, plus that over its pairs if any.
 
         Gradients of ranks are averaged with equal weights. Ranks have equally many masked positions, except in sequences with
         few ordinary tokens.
         """
+        pairs = Pairs.of(batch) if self.config.recipe.judges_pairs else None
+        tokens, segments = (batch, None) if pairs is None else (pairs.tokens, pairs.segments)
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
-        predicted = () if self.teacher is None else (self.teacher.predict(masked),)
-        hidden_BxKxH = self.model.encoder(masked.tokens, positions_BxK=masked.positions)
-        return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted)
+        predicted = () if self.teacher is None else (self.teacher.predict(masked, segments),)
+        if pairs is None:
+            hidden_BxKxH = self.model.encoder(masked.tokens, positions_BxK=masked.positions)
+            return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted)
+        positions = F.pad(masked.positions, (1, 0))  # [CLS] first
+        parts = self.model.encoder(masked.tokens, segments, positions_BxK=positions).tensor_split([1], 1)
+        first_Bx1xH, hidden_BxKxH = (part.contiguous() for part in parts)
+        judged = F.cross_entropy(self.model.judged(first_Bx1xH[:, 0]), pairs.labels)
+        return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted) + judged
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate the loss, unless the step graph has."""
@@ -358,13 +381,19 @@ class MaskedLanguageModelling(pl.LightningModule):
     def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:
         """Score validation sequences: nats, masked tokens and correct predictions of each, and the nats of permuted ones."""
         del batch_idx
-        rows, masked, permuted_BxS = batch
+        rows, masked, permuted_BxS, pairs = batch
         nats, correct = self._scored(masked)
         permuted_nats, measured = nats.clone(), int((rows < self._sequences_permuted).sum())  # rows ascend
         if measured and self.config.architecture.orders_tokens:  # else only rounding differs
             first = MaskedBatch(*(each[:measured] for each in (permuted_BxS, masked.positions, masked.labels)))
             permuted_nats[:measured], _ = self._scored(first)
-        self._validated.append((rows, nats, (masked.labels != IGNORED).sum(1), correct, permuted_nats))
+        judged = () if pairs is None else self._judged(pairs)
+        self._validated.append((rows, nats, (masked.labels != IGNORED).sum(1), correct, permuted_nats, *judged))
+
+    def _judged(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """The nats of each pair's label, and whether it is judged right."""
+        logits_Bx2 = self.model.pair_logits(pairs.tokens, pairs.segments)
+        return F.cross_entropy(logits_Bx2, pairs.labels, reduction="none"), logits_Bx2.argmax(1) == pairs.labels
 
     def _scored(self, masked: MaskedBatch) -> tuple[Tensor, Tensor]:
         logits = self.model(masked.tokens, masked.positions).float()
@@ -385,17 +414,27 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._validated.clear()
         total = torch.zeros(len(measured), self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
         total[:, rows] = torch.stack([each.double() for each in measured])
-        nats, tokens, correct, permuted_nats = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
+        nats, tokens, correct, permuted_nats, *judged = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
         permuted_nats = permuted_nats[: self._sequences_permuted]
-        result = ValidationResult(self.steps_done, nats, tokens, int(correct.sum()), permuted_nats, self.validation_documents)
-        for name, value in {"loss": result.loss, "order gain": result.order_gain}.items():
-            if not math.isfinite(value):
+        result = ValidationResult(
+            self.steps_done,
+            nats,
+            tokens,
+            int(correct.sum()),
+            permuted_nats,
+            self.validation_documents,
+            *((judged[0], int(judged[1].sum())) if judged else ()),
+        )
+        of_pairs = {"pair_loss": result.pair_loss, "pair_accuracy": result.pair_accuracy}
+        for name, value in {"loss": result.loss, "order gain": result.order_gain, "pair loss": result.pair_loss}.items():
+            if value is not None and not math.isfinite(value):
                 raise FloatingPointError(f"the validation {name} is {value} after step {self.steps_done}")
         self.validation = result
         errors = {"loss": result.standard_error, "order_gain": result.order_gain_standard_error}
         self._log_row(
             {"val/loss": result.loss, "val/accuracy": result.accuracy, "val/order_gain": result.order_gain}
             | {f"val/{name}_standard_error": error for name, error in errors.items() if error is not None}
+            | {f"val/{name}": value for name, value in of_pairs.items() if value is not None}
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

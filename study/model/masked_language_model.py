@@ -1,7 +1,8 @@
-"""The encoder with its MLM head. Letters: B sequences, S tokens, K masked positions."""
+"""The encoder with its MLM head and any pair head. Letters: B sequences, S tokens, K masked positions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,8 +18,11 @@ from study.counting.parameters import parameters
 from study.data.masking import MaskedBatch
 from study.model.embeddings import initialise, initialise_unit_stream
 from study.model.encoder import Encoder
-from study.model.heads import MaskedLanguageModelHead
+from study.model.heads import MaskedLanguageModelHead, SequenceHead
 from study.model.loss import distillation_loss, mean_cross_entropy
+
+PAIR_HEAD = "pair_head."
+"""The prefix of the weights of a pair head."""
 
 
 class TeacherLogits(NamedTuple):
@@ -32,7 +36,8 @@ class TeacherLogits(NamedTuple):
 class MaskedLanguageModel(nn.Module):
     """An encoder that predicts masked tokens; only requested positions pass through the last block and the head.
 
-    Raises InputError for an architecture that can be counted but not built here.
+    A pair head, initialised last so that it changes no other weight, judges pairs of segments from [CLS]. Raises InputError for
+    an architecture that can be counted but not built here.
     """
 
     def __init__(
@@ -56,6 +61,9 @@ class MaskedLanguageModel(nn.Module):
                 initialise_unit_stream(self.encoder.embeddings)
             if residual_initialisation == "zero":
                 self.encoder.zero_residuals()
+            self.pair_head = SequenceHead(architecture.width, 2, dropout=0.0) if architecture.pair_head else None
+            if self.pair_head is not None:
+                self.pair_head.apply(initialise)
         assert_counts_agree(self, architecture)
 
     def forward(
@@ -72,6 +80,25 @@ class MaskedLanguageModel(nn.Module):
         """Logits at each position."""
         logits: Tensor = self.head(hidden, self.encoder.embeddings.token.weight)
         return logits
+
+    def pair_logits(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"]) -> Float[Tensor, "B 2"]:
+        """Logits of the labels of pairs (study.data.pairs)."""
+        first_Bx1 = torch.zeros_like(tokens_BxS[:, :1])
+        hidden_Bx1xH = self.encoder(tokens_BxS, segments_BxS, positions_BxK=first_Bx1)
+        return self.judged(hidden_Bx1xH[:, 0])
+
+    def judged(self, first_BxH: Float[Tensor, "B H"]) -> Float[Tensor, "B 2"]:
+        """Logits of the labels of pairs from the encoder's output at [CLS]."""
+        assert self.pair_head is not None, "the objective judges no pairs"
+        logits_Bx2: Tensor = self.pair_head(first_BxH)
+        return logits_Bx2.float()
+
+    def load_trained(self, weights: Mapping[str, Tensor]) -> None:
+        """Load the weights of a trained model; a pair head that it lacks stays as it is, one too many is left out."""
+        own = self.state_dict()
+        shared = {name: tensor for name, tensor in weights.items() if not name.startswith(PAIR_HEAD) or name in own}
+        kept = {name: tensor for name, tensor in own.items() if name.startswith(PAIR_HEAD)}
+        self.load_state_dict(kept | shared)
 
     def predicted_loss(
         self,
@@ -108,9 +135,10 @@ class TeacherModel:
         self.model.eval().requires_grad_(False)
 
     @torch.no_grad()
-    def predict(self, masked: MaskedBatch) -> TeacherLogits:
-        """The teacher's logits at the masked positions of the student's input."""
-        return TeacherLogits(self.model(masked.tokens, masked.positions), self.weight, self.temperature)
+    def predict(self, masked: MaskedBatch, segments_BxS: Int[Tensor, "B S"] | None = None) -> TeacherLogits:
+        """The teacher's logits at the masked positions of the student's input, with segments if it was trained on them."""
+        segments_BxS = segments_BxS if self.model.architecture.pair_head else None
+        return TeacherLogits(self.model(masked.tokens, masked.positions, segments_BxS), self.weight, self.temperature)
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:

@@ -45,6 +45,7 @@ class CompleteP:
     - matrices under Muon have deviation 0.02/√n, η and λ: a step of spectral norm √(outputs ÷ inputs) changes a layer's output
       equally at any width (Yang et al. 2023, arXiv:2310.17813; Large et al. 2024, arXiv:2405.14813). For a matrix wider than
       tall the rate adds what Muon's factor √max(1, outputs ÷ inputs) lacks, relative to the base;
+    - a pair head's output has deviation 0.02/n, η/n, λ·n and ε, its pooler those of a matrix;
     - residual branches are divided by l, folded into attention's output and the FFN's outer product; attention scores by √h
       besides the root of the head width, with h^(−1/4) folded into query, key and value, and undone for the value in
       attention's output; logits by n of the decoder, folded into the norm before it.
@@ -69,8 +70,10 @@ class CompleteP:
     def scale(self, name: str, muon: bool = False) -> Scale:
         """The scale of a MaskedLanguageModel's parameter by name; `muon` if Muon updates it."""
         *way, layer, kind = name.split(".")
-        if layer == "head":
+        if layer == "head" or name == "pair_head.output.bias":
             return Scale()  # the bias of the logits
+        if name == "pair_head.output.weight":
+            return Scale(initial=1 / self.width, rate=1 / self.width, decay=self.width)
         if layer in ("attention_norm", "feed_forward_norm") and self.architecture.norm == "post":
             return Scale(rate=1 / self.depth, epsilon=1 / self.width)
         scale = Scale(epsilon=1 / (self.width * (self.depth if "blocks" in way else 1)))
@@ -83,7 +86,7 @@ class CompleteP:
     def _inputs(self) -> dict[str, float]:
         """Each matrix's inputs relative to the base by layer, except the decoder's."""
         inner = self.architecture.ffn / (BASE_FFN_RATIO * self.base_width)
-        whole = dict.fromkeys(("query_key_value", "output", "inner", "transform"), self.width)
+        whole = dict.fromkeys(("query_key_value", "output", "inner", "transform", "pooler"), self.width)
         return whole | {"outer": inner, "projection": self._table}
 
     @cached_property

@@ -14,6 +14,7 @@ from study.counting.architecture import Architecture
 from study.model.embeddings import initialise
 from study.model.encoder import Encoder
 from study.model.heads import SequenceHead, SpanHead, TaskHead, TokenHead
+from study.model.masked_language_model import PAIR_HEAD
 
 HeadKind = Literal["sequence", "tokens", "spans"]
 """The input of a head: the first token, some tokens, or all."""
@@ -42,10 +43,17 @@ class TaskModel(nn.Module):
             self.head.apply(initialise)
 
     def load_encoder(self, state: Mapping[str, Tensor], pieces: Tensor) -> None:
-        """Load the weights of a pre-trained masked language model, with the token rows of `pieces`."""
+        """Load the weights of a pre-trained masked language model, with the token rows of `pieces`.
+
+        The pooler of a pair head becomes that of a head on [CLS], as in BERT.
+        """
         own = {name.removeprefix("encoder."): value for name, value in state.items() if name.startswith("encoder.")}
         own[TOKEN_TABLE] = own[TOKEN_TABLE][pieces]
         self.encoder.load_state_dict(own)
+        if isinstance(self.head, SequenceHead) and f"{PAIR_HEAD}pooler.weight" in state:
+            of_pooler = f"{PAIR_HEAD}pooler."
+            pooler = {name.removeprefix(of_pooler): value for name, value in state.items() if name.startswith(of_pooler)}
+            self.head.pooler.load_state_dict(pooler)
 
     def forward(
         self,

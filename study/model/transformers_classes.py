@@ -42,6 +42,8 @@ _BERTS_HEAD = {
     "head.norm": "cls.predictions.transform.LayerNorm",
     "head.decoder": "cls.predictions.decoder",
 }
+_BERTS_PAIRS = {"pair_head.pooler": "bert.pooler.dense", "pair_head.output": "cls.seq_relationship"}
+_ALBERTS_PAIRS = {"pair_head.pooler": "albert.pooler", "pair_head.output": "sop_classifier.classifier"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class TransformersClass:
     - `usual`: its configuration values that are fixed here.
     - `left_out`: its defaults that differ from ours.
     - `dropouts`, `special`: its names of dropout rates, and of the special pieces whose ids it stores.
+    - `pretraining`: the class with a pair head too, None if there is none.
     """
 
     model_type: str
@@ -68,6 +71,11 @@ class TransformersClass:
     left_out: dict[str, Any] = field(default_factory=dict)
     dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     special: tuple[str, ...] = ("pad",)
+    pretraining: str | None = None
+
+    def name_for(self, architecture: Architecture) -> str:
+        """The class with all heads of an architecture that it has."""
+        return self.pretraining if architecture.pair_head and self.pretraining is not None else self.name
 
     @property
     def has_segments(self) -> bool:
@@ -152,7 +160,7 @@ _MODERNBERTS = {
 }
 
 TRANSFORMERS_CLASSES = (
-    TransformersClass("bert", "BertForMaskedLM", _berts("bert")),
+    TransformersClass("bert", "BertForMaskedLM", _berts("bert") | _BERTS_PAIRS, pretraining="BertForPreTraining"),
     TransformersClass(
         "roformer",
         "RoFormerForMaskedLM",
@@ -164,8 +172,9 @@ TRANSFORMERS_CLASSES = (
     TransformersClass(
         "megatron-bert",
         "MegatronBertForMaskedLM",
-        _berts("bert", ("attention.ln", "ln"), final_norm="encoder.ln"),
+        _berts("bert", ("attention.ln", "ln"), final_norm="encoder.ln") | _BERTS_PAIRS,
         kind={"norm": "pre"},
+        pretraining="MegatronBertForPreTraining",
     ),
     TransformersClass(
         "esm",
@@ -188,11 +197,12 @@ TRANSFORMERS_CLASSES = (
     TransformersClass(
         "albert",
         "AlbertForMaskedLM",
-        _ALBERTS,
+        _ALBERTS | _ALBERTS_PAIRS,
         fields=_FIELDS | _SEGMENTS | _FACTORISED | {"num_hidden_groups": "layer_groups"},
         usual={"layer_norm_eps": EPSILON, "inner_group_num": 1, "position_embedding_type": "absolute"},
         left_out={"embedding_size": 128, "num_hidden_groups": 1, "hidden_act": "gelu_new"},
         special=("pad", "bos", "eos"),
+        pretraining="AlbertForPreTraining",
     ),
     TransformersClass(
         "modernbert",

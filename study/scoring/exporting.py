@@ -22,14 +22,15 @@ from study.scoring.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class Exported:
-    """The class of transformers that opens an export, and its parameters."""
+    """The class of transformers that opens an export, its parameters, and whether it lacks the run's pair head."""
 
     class_name: str
     parameters: int
+    lacks_pair_head: bool = False
 
 
 def export(run: Pretrained, folder: Path) -> Exported:
-    """Write a completed run as a new folder for `from_pretrained` of the MLM model and all models on its encoder.
+    """Write a completed run as a new folder for `from_pretrained` of its model and all models on its encoder.
 
     `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. Raises InputError
     where the folder is not empty, no class of transformers computes the same, or weights or text of the run are gone.
@@ -50,7 +51,9 @@ def export(run: Pretrained, folder: Path) -> Exported:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content)
-    return Exported(family.name, parameters(architecture).parameters)
+    lacking = architecture.pair_head and family.pretraining is None
+    written = architecture.model_copy(update={"pair_head": architecture.pair_head and not lacking})
+    return Exported(family.name_for(architecture), parameters(written).parameters, lacking)
 
 
 def _check_empty(folder: Path) -> None:

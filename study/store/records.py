@@ -80,6 +80,7 @@ class RunRecord(Strict):
     over its sequences, clustered by its `validation_documents` documents. `validation_overlap_share` is the share of validation
     text in windows of the training text (study.data.overlap). `order_gain_nats` is the rise of the loss, paired by sequence, if
     visible ordinary tokens are permuted; earlier versions say `stuck_at_unigram` for a loss above 97% of the unigram entropy.
+    `pair_loss_nats` and `pair_accuracy` are of the labels of fixed validation pairs, None unless the objective judges pairs.
     `train_flops` and its namesakes are totals by the conventions of study.counting.parameters, with a teacher's forward passes.
     `train_loss_nats` is the mean objective of the last steps. `loss_spikes` counts logged training losses far above those
     before (study.training.filing). `weights_sha256` is of the weights file. `unknown_share` is the share of [UNK] in the train
@@ -109,6 +110,8 @@ class RunRecord(Strict):
     loss_standard_error_nats: Amount | None = None
     order_gain_nats: Magnitude | None = None
     order_gain_standard_error_nats: Amount | None = None
+    pair_loss_nats: Amount | None = None
+    pair_accuracy: Share | None = None
     accuracy: Share | None = None
     validation_masked_tokens: Index | None = None
     validation_documents: Count | None = None
@@ -224,6 +227,7 @@ OPTIONAL_COLUMNS = (
         "trunk_step",
     ),
     *("order_gain_nats", "order_gain_standard_error_nats", "stuck_at_unigram", "loss_spikes"),
+    *("pair_loss_nats", "pair_accuracy"),
 )
 """The columns that exist if any record has the field."""
 

@@ -167,6 +167,8 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
             "validation_documents": validation.document_count,
             "order_gain_nats": validation.order_gain,
             "order_gain_standard_error_nats": validation.order_gain_standard_error,
+            "pair_loss_nats": validation.pair_loss,
+            "pair_accuracy": validation.pair_accuracy,
             "wall_seconds": seconds,
             "start_seconds": start,
             "tokens_per_second": None if per_step is None else config.recipe.batch_tokens / per_step,

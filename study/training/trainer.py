@@ -122,7 +122,7 @@ class Training:
         if module.fused:
             compile_on(execution.threads)
         if self.checkpoint is None and (weights := starting_weights(config, self.prepared)) is not None:
-            module.model.load_state_dict(weights)
+            module.model.load_trained(weights)
         return module
 
     @property
@@ -135,7 +135,7 @@ class Training:
         torch.set_num_threads(self.execution.threads)
         started, masker = time.perf_counter(), validation_masker(self.config, self.prepared)
         module = MaskedLanguageModelling(self.config, masker, validation_documents=self._documents)
-        module.model.load_state_dict(weights)
+        module.model.load_trained(weights)
         device, devices = self.execution.device, self.execution.devices
         trainer = lightning_trainer(
             device, self.precision, self.folder.path, devices=devices, logger=False, callbacks=[*callbacks]
@@ -192,9 +192,9 @@ def lightning_trainer(
 def validations_of(config: RunConfig) -> int:
     """The number of validations of a run, the end included: at most ten, for at most 5% of the cost of training.
 
-    A validation token, a forward pass, costs a third of a training token.
+    A validation token, a forward pass, costs a third of a training token; pairs are validated besides.
     """
-    cost = config.data.validation_sequences * config.data.sequence_length / 3
+    cost = config.data.validation_sequences * config.data.sequence_length / 3 * (2 if config.recipe.judges_pairs else 1)
     return max(1, min(10, int(VALIDATION_SHARE * config.tokens / cost)))
 
 

@@ -107,6 +107,7 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.base_depth": 4,
     "recipe.optimizer": "muon",
     "recipe.muon_rate_ratio": 2,
+    "recipe.objective": "mlm_nsp",
     "recipe.masking.rate": 0.3,
     "recipe.masking.mask_share": 0.7,
     "recipe.masking.random_share": 0.2,

@@ -156,6 +156,7 @@ SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
     ({"distance_bias": "alibi"}, 2, 24, 4),
     (SHARED, 2, 24, 4),
     (MODERN, 2, 24, 4),
+    ({"pair_head": True}, 3, 24, 4),
 ]
 """Changes of a small shape, sequences, tokens a sequence, predictions a sequence."""
 
@@ -167,12 +168,16 @@ def test_flops_are_those_of_the_live_model(changes: dict[str, Any], batch: int, 
     architecture = Architecture.parse(sizes | changes)
     model = MaskedLanguageModel(architecture)
     tokens = torch.randint(0, 97, (batch, length))
-    positions = torch.arange(predictions).expand(batch, -1)
+    positions, first = torch.arange(predictions).expand(batch, -1), int(architecture.pair_head)
     # The counter knows the plain products, not the fused attention of the CPU.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as everywhere:
-        torch.autograd.backward(model.logits(at_positions(model.encoder(tokens), positions)).sum())
+        hidden = model.encoder(tokens)
+        judged = model.judged(hidden[:, 0]).sum() if first else 0
+        torch.autograd.backward(model.logits(at_positions(hidden, positions)).sum() + judged)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as here:
-        model(tokens, positions).sum().backward()
+        hidden = model.encoder(tokens, positions_BxK=torch.nn.functional.pad(positions, (first, 0)))
+        judged = model.judged(hidden[:, 0]).sum() if first else 0
+        torch.autograd.backward(model.logits(hidden[:, first:]).sum() + judged)
     train_flops = batch * flops_per_sequence(architecture, length, predictions).train_flops
     spared = batch * length * spared_flops_per_token(architecture, length, predictions)
     assert everywhere.get_total_flops() == train_flops

@@ -29,7 +29,9 @@ TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 def config(
     depth: int, width: int, heads: int, ffn: int, *, vocabulary: int, length: int, batch: int, **changes: Any
 ) -> RunConfig:
-    recipe = {name: changes.pop(name) for name in ("precision", "dropout", "masking", "optimizer") if name in changes}
+    recipe = {
+        name: changes.pop(name) for name in ("precision", "dropout", "masking", "optimizer", "objective") if name in changes
+    }
     sizes = {"depth": depth, "width": width, "heads": heads, "ffn": ffn, "vocabulary": vocabulary, "positions": length}
     return RunConfig.parse(
         {
@@ -133,6 +135,11 @@ TRAINED = {
     ),
     "Muon, matrices of one shape": config(3, 128, 4, 128, vocabulary=300, length=16, batch=2, optimizer="muon"),
     "Muon, FFN hardly wider": config(3, 128, 4, 160, vocabulary=300, length=16, batch=2, optimizer="muon"),
+    "pairs": config(2, 128, 2, 512, vocabulary=300, length=32, batch=32, objective="mlm_nsp"),
+    "pairs, loss": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32, objective="mlm_sop"),
+    "pairs, one layer, bf16": config(
+        1, 256, 4, 1024, vocabulary=512, length=16, batch=128, precision="bf16", objective="mlm_nsp"
+    ),
     "one layer": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),

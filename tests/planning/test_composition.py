@@ -43,6 +43,8 @@ KNOBS = [
     Knob("recipe.base_width", 128, 64, {"recipe.parametrization": "completep"}, (64, 128)),
     Knob("recipe.base_depth", 2, 4, {"recipe.parametrization": "completep"}),
     Knob("recipe.residual_initialisation", "bert", "zero"),
+    Knob("recipe.objective", "mlm", "mlm_nsp"),
+    Knob("recipe.objective", "mlm", "mlm_sop"),
     Knob("architecture.distance_bias", "none", "learned"),
     Knob("architecture.distance_bias", "none", "alibi"),
     Knob("architecture.distance_bias_reach", "none", 4, {"architecture.distance_bias": "learned"}, (2, 4)),
@@ -98,7 +100,8 @@ WAYS: dict[str, Callable[[Knob], dict[str, Any]]] = {
 COMPARED = ("vary", "tune")
 """The ways in which a sweep gives a knob several values."""
 
-NO_NUMBER = ("whole_words", "optimizer", "parametrization", "residual_initialisation", "distance_bias", "query_key_norm")
+NO_NUMBER = ("whole_words", "optimizer", "parametrization", "residual_initialisation", "objective")
+NO_NUMBER += ("distance_bias", "query_key_norm")
 """The knobs that cannot be tuned."""
 
 
