@@ -268,8 +268,8 @@ class MaskedLanguageModelling(pl.LightningModule):
         positions = F.pad(masked.positions, (1, 0))  # [CLS] first
         parts = self.model.encoder(masked.tokens, segments, positions_BxK=positions).tensor_split([1], 1)
         first_Bx1xH, hidden_BxKxH = (part.contiguous() for part in parts)
-        judged = F.cross_entropy(self.model.judged(first_Bx1xH[:, 0]), pairs.labels)
-        return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted) + judged
+        of_pairs = self.model.pair_loss(first_Bx1xH[:, 0], pairs.labels)
+        return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted) + of_pairs
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate the loss, unless the step graph has."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -92,6 +93,10 @@ class MaskedLanguageModel(nn.Module):
         assert self.pair_head is not None, "the objective judges no pairs"
         logits_Bx2: Tensor = self.pair_head(first_BxH)
         return logits_Bx2.float()
+
+    def pair_loss(self, first_BxH: Float[Tensor, "B H"], labels_B: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+        """The mean cross-entropy in nats of the labels of pairs, from the encoder's output at [CLS]."""
+        return F.cross_entropy(self.judged(first_BxH), labels_B)
 
     def load_trained(self, weights: Mapping[str, Tensor]) -> None:
         """Load the weights of a trained model; a pair head that it lacks stays as it is, one too many is left out."""

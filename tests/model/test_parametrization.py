@@ -127,8 +127,16 @@ def test_a_base_encoder_is_as_every_encoder_under_the_standard() -> None:
     base = architecture(width=128, depth=2, heads=2, ffn=512)
     for norm in ("post", "pre"):
         found = CompleteP(base.model_copy(update={"norm": norm}), base_width=128, base_depth=2)
-        for name, _ in MaskedLanguageModel(base).named_parameters():
+        for name, _ in MaskedLanguageModel(base.model_copy(update={"pair_head": True})).named_parameters():
             assert {found.scale(name, muon) for muon in (True, False)} == {Scale()}, name
+
+
+def test_a_pair_heads_logits_begin_and_move_as_far_at_any_width() -> None:
+    """A step of the output's row adds up over the width, and a pooler is a matrix like any other."""
+    found = CompleteP(architecture(width=512, heads=8, ffn=2048, pair_head=True), base_width=128, base_depth=2)
+    assert found.scale("pair_head.output.weight") == Scale(initial=1 / 4, rate=1 / 4, decay=4.0)
+    assert found.scale("pair_head.output.bias") == Scale()
+    assert found.scale("pair_head.pooler.weight") == found.scale("head.transform.weight")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -57,6 +57,20 @@ def test_logits_equal_those_of_transformers(head: HeadKind, outputs: int) -> Non
     torch.testing.assert_close(ours(tokens, segments, attended)[attended], logits[attended], atol=1e-5, rtol=0)
 
 
+def test_a_head_on_the_first_token_begins_with_the_pooler_of_pairs() -> None:
+    """As in transformers, where a classifier opens what pre-training saved."""
+    trained = randomised(MaskedLanguageModel(small(pair_head=True)))
+    reference = transformers.BertForSequenceClassification(their_settings(small(), num_labels=3)).eval()
+    ours = TaskModel(small(), 97, "sequence", 3).eval()
+    reference.load_state_dict(their_weights(trained.state_dict(), small(pair_head=True)), strict=False)
+    ours.load_encoder(trained.state_dict(), torch.arange(97))
+    ours.head.output.load_state_dict(reference.classifier.state_dict())
+    tokens, segments, attended = batch()
+    expected = reference(input_ids=tokens, token_type_ids=segments, attention_mask=attended.long()).logits
+    torch.testing.assert_close(ours(tokens, segments, attended), expected, atol=1e-5, rtol=0)
+    TaskModel(small(), 97, "tokens", 3).load_encoder(trained.state_dict(), torch.arange(97))
+
+
 @pytest.mark.parametrize("encoding", ["learned", "rotary"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("depth", [1, 3])

@@ -12,7 +12,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import ByteLevel
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
@@ -64,6 +70,31 @@ def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, n
     bare = AutoModel.from_pretrained(into).eval()
     encoded = pretrained.masked_language_model().encoder(read["input_ids"], None, attended)
     torch.testing.assert_close(bare(**read).last_hidden_state[attended], encoded[attended], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "objective"), [("Bert", "mlm_nsp"), ("Albert", "mlm_sop"), ("RoFormer", "mlm_nsp")])
+def test_a_head_for_pairs_is_exported_where_the_class_has_one(study: Any, place: Path, name: str, objective: str) -> None:
+    values = {"recipe": {"budget": {"steps": 2}, "objective": objective}, "architecture": CLASSES[f"{name}ForMaskedLM"]}
+    run, into = trained(place / "results" / "pairs", config(place / "text.txt", **values)), place / f"{name}Pairs"
+    status, out, err = study("export", run.path, into)
+    assert (status, err) == (0, "")
+    record = run.record()
+    assert record is not None
+    if name == "RoFormer":
+        assert out.startswith("The head for pairs of segments is left out, since RoFormerForMaskedLM has none.\n")
+        assert f"{record.parameters - 16 * 16 - 16 - 2 * 16 - 2:,} parameters" in out
+        _, report = AutoModelForMaskedLM.from_pretrained(into, output_loading_info=True)
+        assert not report["unexpected_keys"]
+        return
+    assert f"{record.parameters:,} parameters: {into}; open it with transformers.{name}ForPreTraining.from_pretrained(" in out
+    theirs, report = AutoModelForPreTraining.from_pretrained(into, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    read = AutoTokenizer.from_pretrained(into)("kame gila", "nome dabe", return_tensors="pt")
+    found, ours = theirs.eval()(**read), Pretrained(run).masked_language_model()
+    judged = ours.pair_logits(read["input_ids"], read["token_type_ids"])
+    torch.testing.assert_close(found.seq_relationship_logits if name == "Bert" else found.sop_logits, judged, atol=1e-5, rtol=0)
+    words = ours(read["input_ids"], None, read["token_type_ids"])
+    torch.testing.assert_close(found.prediction_logits, words, atol=1e-5, rtol=0)
 
 
 def test_an_exported_run_is_fine_tuned_by_classes_of_transformers(place: Path) -> None:

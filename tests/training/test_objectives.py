@@ -21,6 +21,7 @@ from study.data.batches import DataOrder, PackedBatches, training_masker, traini
 from study.data.pairs import Pairs
 from study.data.prepared import prepare
 from study.model.in_transformers import their_config, their_weights
+from study.model.loss import mean_cross_entropy
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, learning_rate_factor
 from study.model.parametrization import fresh_model
@@ -171,10 +172,32 @@ def test_what_does_not_go_with_pairs_is_refused(changes: dict[str, Any], told: s
         config(corpus, **{**changes, "recipe": {"objective": "mlm_nsp"} | changes.get("recipe", {})})
 
 
+@pytest.mark.parametrize(("right", "loss"), [((0.7,), 0.36), ((0.9, 0.8, 0.6), 0.28), ((0.01,), 4.605)])
+def test_worked_examples_of_the_loss_of_pairs(right: tuple[float, ...], loss: float, corpus: Path) -> None:
+    """With 0.7 on the right label the loss is −log 0.7 = 0.36, with 0.9, 0.8 and 0.6 (0.11 + 0.22 + 0.51) / 3 = 0.28, and with
+    0.01 it is −log 0.01 = 4.605. The loss of masked words is the same of these probabilities.
+    """
+    model, shares = MaskedLanguageModel(of(corpus, "mlm_nsp").architecture), torch.tensor(right)
+    labels = torch.arange(len(right)) % 2
+    logits = torch.stack((shares, 1 - shares), 1).log()
+    logits = torch.where(labels[:, None] == 1, logits.flip(1), logits)
+    with torch.no_grad():
+        for name, values in (("pooler", torch.eye(16)), ("output", torch.zeros(2, 16))):
+            getattr(model.pair_head, name).weight.copy_(values)
+        assert model.pair_head is not None
+        model.pair_head.output.weight[:, : len(right)] = 1000 * logits.T
+    first = torch.zeros(len(right), 16)
+    first[:, : len(right)] = torch.atanh(torch.eye(len(right)) / 1000)
+    found = model.pair_loss(first, labels).item()
+    assert found == pytest.approx(loss, abs=0.005 if loss < 1 else 0.0005)
+    expected = F.binary_cross_entropy(shares, torch.ones_like(shares)).item()
+    assert found == pytest.approx(expected, rel=1e-4) == mean_cross_entropy(logits, labels).item()
+
+
 def topics(path: Path) -> Path:
     """Documents of one topic each, whose words no other topic has, so that a random segment shows."""
     random = np.random.default_rng(0)
-    words = [[f"{a}{b}{c}" for b in "aeiou" for c in "klmnr"][:8] for a in "bdfghjpstvwz"]
+    words = [[f"{a}{b}{c}" for b in "aeiou" for c in "klmnr"][:12] for a in "bdfghjpstvwz"]
     texts = [" ".join(random.choice(words[random.integers(12)], 60)) + f" {number}" for number in range(400)]
     path.write_text("\n\n".join(texts))
     return path
@@ -189,4 +212,4 @@ def test_a_run_learns_which_segments_belong_together(tmp_path: Path) -> None:
     record = trained(tmp_path, wanted).record()
     assert record is not None
     assert record.pair_accuracy is not None
-    assert record.pair_accuracy > 0.8
+    assert record.pair_accuracy > 0.65
