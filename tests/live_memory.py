@@ -95,6 +95,7 @@ def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architect
     """Three steps of the workbench's own LightningModule on random tokens, validated as a run is, perhaps with a teacher."""
     masker = Masker(config.training_masking, config.predictions, 4, (0, 1, 2, 3, 4), config.architecture.vocabulary)
     validating = replace(masker, masking=config.masking, predictions=config.validation_predictions)
+    masker = replace(masker, padding=0 if config.recipe.pads else None)
     teacher_run = None if teacher is None else TeacherModel(MaskedLanguageModel(teacher), weight, 2.0)
     module = MaskedLanguageModelling(config, masker, teacher=teacher_run)
     draw = torch.Generator().manual_seed(0)

@@ -65,6 +65,11 @@ RULES = (
         lambda run: run.at_base_sizes,
     ),
     Rule(
+        ("recipe.packing",),
+        "objective mlm_nsp and mlm_sop always read pairs of segments",
+        lambda run: run.recipe.judges_pairs,
+    ),
+    Rule(
         ("recipe.initialisation", "recipe.residual_initialisation"),
         "all weights come from the run that recipe.start names",
         lambda run: run.recipe.init_from is not None,

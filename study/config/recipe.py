@@ -15,6 +15,7 @@ Initialisation = Literal["bert", "unit_stream"]
 ResidualInitialisation = Literal["bert", "zero"]
 OptimiserName = Literal["adamw", "muon"]
 Objective = Literal["mlm", "mlm_nsp", "mlm_sop"]
+Packing = Literal["full_sentences", "doc_sentences", "segment_pairs"]
 ParametrizationName = Literal["standard", "completep"]
 
 
@@ -96,6 +97,10 @@ class Recipe(Strict):
     - `masking`: training masks (TrainingMasking).
     - `objective`: `mlm` predicts masked words. `mlm_nsp` also tells whether the second of two segments follows the first
       (BERT), `mlm_sop` whether two consecutive segments are in order (ALBERT); both losses are added (study.data.pairs).
+    - `packing`: how text fills training sequences under `mlm`, in the names of RoBERTa (Liu et al. 2019, arXiv:1907.11692,
+      section 4.2). `full_sentences` cuts the text every S − 1 tokens, across documents; `doc_sentences` begins a sequence with
+      each document and pads its last, padding counting as tokens; `segment_pairs` reads the pairs of `mlm_nsp` without their
+      loss. Validation always reads full sequences.
     - `parametrization`: `standard` uses one learning rate, weight decay and initial deviation at every size. `completep` scales
       those of an encoder of `base_width` and `base_depth` (study.model.parametrization).
     """
@@ -120,6 +125,7 @@ class Recipe(Strict):
     residual_initialisation: ResidualInitialisation = "bert"
     masking: TrainingMasking = TrainingMasking()
     objective: Objective = "mlm"
+    packing: Packing = "full_sentences"
     optimizer: OptimiserName = "adamw"
     muon_rate_ratio: Positive = 4.0
     parametrization: ParametrizationName = "standard"
@@ -173,6 +179,16 @@ class Recipe(Strict):
     def judges_pairs(self) -> bool:
         """Whether the objective includes a loss over pairs of segments."""
         return self.objective != "mlm"
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether training sequences are pairs of segments."""
+        return self.judges_pairs or self.packing == "segment_pairs"
+
+    @property
+    def pads(self) -> bool:
+        """Whether training sequences end with padding."""
+        return not self.reads_pairs and self.packing == "doc_sentences"
 
     @property
     def init_from(self) -> InitFrom | None:

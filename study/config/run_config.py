@@ -25,7 +25,7 @@ NUMERICS_VERSION = 1
 _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
     include={
         *(*NO_RUN, "initialisation", "residual_initialisation", "masking", "optimizer", "muon_rate_ratio"),
-        *("parametrization", "base_width", "base_depth", "objective"),
+        *("parametrization", "base_width", "base_depth", "objective", "packing"),
     },
     exclude_none=True,
 )
@@ -171,9 +171,11 @@ class RunConfig(Strict):
         if recipe.batch_tokens % length:
             raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
         self._check_masks()
-        if recipe.judges_pairs and architecture.segments < 2:
-            segments = f"architecture.segments {architecture.segments}"
-            raise ValueError(f"recipe.objective {recipe.objective} reads two segments, but {segments}; set it to 2")
+        if recipe.reads_pairs and architecture.segments < 2:
+            knob = f"objective {recipe.objective}" if recipe.judges_pairs else f"packing {recipe.packing}"
+            raise ValueError(
+                f"recipe.{knob} reads two segments, but architecture.segments {architecture.segments}; set it to 2"
+            )
         if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
             flops = f"recipe.budget.flops {recipe.budget.flops:g}"
             raise ValueError(f"{flops} would leave out the FLOPs of the teacher {recipe.teacher}; give tokens or steps")

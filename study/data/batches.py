@@ -19,8 +19,10 @@ from study.config.run_config import RunConfig
 from study.data.masking import MaskedBatch, Masker, StaticMasks
 from study.data.pairs import PackedPairs, Pairs
 from study.data.prepared import PreparedData, prepare, validation_order
-from study.data.token_files import PackedSequences
+from study.data.token_files import PackedDocuments, PackedSequences
 from study.data.tokenizing import continuing_pieces
+
+TrainingSequences = PackedSequences | PackedDocuments | PackedPairs
 
 
 class DataOrder:
@@ -64,7 +66,7 @@ class ValidationBatch(NamedTuple):
 class PackedBatches(pl.LightningDataModule):
     """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set.
 
-    If the objective judges pairs, batches hold rows of `PackedPairs`, and as many fixed masked pairs are validated too. One
+    Batches of pairs hold rows of `PackedPairs`; if the objective judges them, as many fixed masked ones are validated too. One
     fixed permutation per validation sequence measures the value of word order. If `prepared` is None, the configured data are
     prepared. `pinned` batches are copied to the GPU while it computes.
     """
@@ -101,10 +103,13 @@ class PackedBatches(pl.LightningDataModule):
         return ValidationBatch(rows, MaskedBatch(*(each[rows] for each in self.validation)), self.permuted[rows], pairs)
 
 
-def training_sequences(config: RunConfig, prepared: PreparedData) -> PackedSequences | PackedPairs:
-    """Return what a run trains on: packed sequences, or pairs of segments."""
-    if config.recipe.judges_pairs:
-        return PackedPairs.of(prepared, "train", config.recipe.objective, stream_seed(Stream.PAIRS, config.seed))
+def training_sequences(config: RunConfig, prepared: PreparedData) -> TrainingSequences:
+    """Return what a run trains on, by its objective and packing."""
+    recipe = config.recipe
+    if recipe.reads_pairs:
+        return PackedPairs.of(prepared, "train", recipe.objective, stream_seed(Stream.PAIRS, config.seed))
+    if recipe.pads:
+        return PackedDocuments.of(prepared.stream("train"), prepared.sequence_length, prepared.special)
     return prepared.split("train")
 
 
@@ -138,13 +143,14 @@ def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
         predictions=config.predictions,
         continuing=continuing,
         static=StaticMasks(masking.static_copies, stream_seed(Stream.MASKS, config.seed)) if masking.static_copies else None,
+        padding=prepared.special.pad if config.recipe.pads else None,
     )
 
 
 class _Steps(IterableDataset[Tensor]):
     """One rank's batches from the trainer's current step, which also resumes a run."""
 
-    def __init__(self, config: RunConfig, train: PackedSequences | PackedPairs, order: DataOrder, trainer: pl.Trainer) -> None:
+    def __init__(self, config: RunConfig, train: TrainingSequences, order: DataOrder, trainer: pl.Trainer) -> None:
         self.config, self.train, self.order, self.trainer = config, train, order, trainer
 
     def __len__(self) -> int:
@@ -156,6 +162,7 @@ class _Steps(IterableDataset[Tensor]):
         for step in range(self.trainer.global_step, self.config.steps):
             mine = slice(rank * share, (rank + 1) * share)
             rows = self.order.at(step)[mine]
-            pairs = isinstance(self.train, PackedPairs)
-            taken = self.train.take(rows, self.order.epochs(step)[mine]) if pairs else self.train.take(rows)
-            yield torch.from_numpy(taken)
+            if isinstance(self.train, PackedPairs):
+                yield torch.from_numpy(self.train.take(rows, self.order.epochs(step)[mine]))
+            else:
+                yield torch.from_numpy(self.train.take(rows))

@@ -43,7 +43,8 @@ class Masker:
     """Masking for one tokeniser: special tokens are never predicted; random tokens come from all pieces.
 
     `continuing` marks word-continuing pieces for whole-word masking. With `static`, each visit draws one of `copies` masks,
-    functions of the tokens and the seed; without, each visit draws a new mask.
+    functions of the tokens and the seed; without, each visit draws a new mask. With `padding`, its token, a sequence that ends
+    with it has masked positions in proportion to its other tokens.
     """
 
     masking: Masking
@@ -53,6 +54,7 @@ class Masker:
     vocabulary: int
     continuing: Bool[Tensor, " V"] | None = None
     static: StaticMasks | None = None
+    padding: int | None = None
 
     def to(self, device: torch.device) -> Masker:
         """Return the same masker with its lookup table on a device."""
@@ -62,7 +64,7 @@ class Masker:
         """Choose K random positions per sequence and corrupt them 80/10/10 (Devlin et al. 2019, §3.1).
 
         Each rank draws for the global batch of B·ranks sequences and keeps its rows, so the masks do not depend on `ranks`.
-        With fewer than K ordinary tokens, a sequence's remaining labels are IGNORED.
+        With fewer than K ordinary tokens, or with padding, a sequence's remaining labels are IGNORED.
         """
         device, (batch, length) = tokens.device, tokens.shape
         rows = slice(rank * batch, (rank + 1) * batch)
@@ -75,7 +77,12 @@ class Masker:
             copies_B = (anew(1)[:, 0] * self.static.copies).long()
             draw = _static_draws(tokens, copies_B, self.static.seed)
         special = torch.isin(tokens, _on_device(self.special_tokens, device))
-        positions = self._chosen(draw(length), tokens, special).sort(dim=1).values
+        chosen = self._chosen(draw(length), tokens, special)
+        if (attended := self.attended(tokens)) is not None:
+            most_B = (attended.sum(1).double() * self.masking.rate).round()  # as masked_positions rounds
+            beyond = torch.arange(self.predictions, device=device) >= most_B[:, None]
+            chosen = chosen.masked_fill(beyond, 0)  # [CLS], which is never predicted
+        positions = chosen.sort(dim=1).values
         originals = tokens.gather(1, positions)
         labels = originals.masked_fill(special.gather(1, positions), IGNORED)
 
@@ -85,6 +92,10 @@ class Masker:
         corrupted = torch.where(fate < replaced, random_tokens, originals).masked_fill_(fate < masked, self.mask_token)
         corrupted = torch.where(labels == IGNORED, originals, corrupted)
         return MaskedBatch(tokens.scatter(1, positions, corrupted), positions, labels)
+
+    def attended(self, tokens: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:
+        """Return where tokens are no padding; None if none are."""
+        return None if self.padding is None else tokens != self.padding
 
     def permuted(self, masked: MaskedBatch, generator: torch.Generator) -> Int[Tensor, "B S"]:
         """Permute the visible ordinary tokens of each sequence at random.
@@ -100,12 +111,12 @@ class Masker:
     def _chosen(
         self, scores: Float[Tensor, "B S"], tokens: Int[Tensor, "B S"], special: Bool[Tensor, "B S"]
     ) -> Int[Tensor, "B K"]:
-        """Return the K positions with the highest scores, special tokens last.
+        """Return the K positions with the highest scores, special tokens last; with padding, the highest first.
 
         With whole words, the first piece's score counts for all pieces; ties go to earlier pieces.
         """
         if self.continuing is None:
-            return scores.masked_fill_(special, -1.0).topk(self.predictions, dim=1, sorted=False).indices
+            return scores.masked_fill_(special, -1.0).topk(self.predictions, dim=1, sorted=self.padding is not None).indices
         begins = ~self.continuing[tokens] | special
         begins[:, 1:] |= special[:, :-1]
         indices_S = torch.arange(tokens.shape[1], device=tokens.device)

@@ -19,7 +19,6 @@ from study.config.recipe import Objective
 from study.data.corpora import MORE_TEXT, Split
 from study.data.masking import GOLDEN, mixed
 from study.data.prepared import PreparedData
-from study.data.token_files import open_stream, token_file
 from study.data.tokenizing import SpecialTokens, sentence_ends
 
 BRACKETS = 3
@@ -49,7 +48,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedPairs:
-    """The pairs of a split without padding: pair i of an epoch is a function of (seed, epoch, i).
+    """The pairs of a split without padding: pair i of an epoch is a function of (seed, epoch, i), under `mlm` as `mlm_nsp`'s.
 
     Window i holds stream tokens i·R to (i+1)·R, and is cut in two at a random sentence boundary within a document (else at any
     place within a document, else anywhere). Half of the pairs are the two parts in order. The others are swapped under
@@ -70,8 +69,7 @@ class PackedPairs:
         """Open the pairs of a split; raises InputError if it holds fewer than two."""
         ends = np.zeros(prepared.vocabulary, np.bool_)
         ends[sentence_ends(prepared.tokenizer())] = True
-        stream = open_stream(token_file(prepared.folder, split), prepared.vocabulary)
-        pairs = cls(stream, prepared.sequence_length, prepared.special, ends, objective, seed)
+        pairs = cls(prepared.stream(split), prepared.sequence_length, prepared.special, ends, objective, seed)
         if len(pairs) < 2:
             raise InputError.at("data.corpus", f"its {split} split holds fewer than two pairs of segments; {MORE_TEXT}")
         return pairs

@@ -127,6 +127,10 @@ class PreparedData:
         """Open the tokeniser."""
         return open_tokenizer(self.folder / _TOKENIZER_FILE)
 
+    def stream(self, name: Split) -> NDArray[np.unsignedinteger]:
+        """Memory-map the tokens of a split; each document ends with [SEP]."""
+        return open_stream(token_file(self.folder, name), self.vocabulary)
+
     def split(self, name: Split) -> PackedSequences:
         """Memory-map the sequences of a split."""
         return PackedSequences.open(token_file(self.folder, name), self.vocabulary, self.sequence_length, self.special.cls)

@@ -21,6 +21,7 @@ from study.data.corpora import SPLITS, Split
 from study.data.tokenizing import BATCH_CHARACTERS, SpecialTokens
 
 _UINT16_VOCABULARY = 2**16
+_PART_TOKENS = 2**24
 
 MOST_WORDS = 2**18
 """Distinct words kept, about 50 MB; when full, the cache is cleared."""
@@ -84,6 +85,43 @@ class PackedSequences:
         keys = document + most * np.arange(len(document))[:, None]
         tokens = np.bincount(keys.ravel(), minlength=most * len(document)).reshape(-1, most)
         return np.asarray((np.cumsum(ended) - ended)[indices] + tokens.argmax(axis=1))
+
+
+@dataclass(frozen=True)
+class PackedDocuments:
+    """The sequences of a split within documents: [CLS], up to S − 1 tokens of one document, and padding.
+
+    A document begins a sequence, and continues in the next if it is longer; its [SEP] never stands in a sequence alone.
+    `begins` are the documents' places in the stream and its end, `firsts` the numbers of their first sequences and of all.
+    """
+
+    stream: NDArray[np.unsignedinteger]
+    sequence_length: int
+    special: SpecialTokens
+    begins: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, stream: NDArray[np.unsignedinteger], sequence_length: int, special: SpecialTokens) -> Self:
+        """Find the documents, in one pass over the stream."""
+        parts = range(0, len(stream), _PART_TOKENS)
+        ends = [np.flatnonzero(stream[part : part + _PART_TOKENS] == special.sep) + part for part in parts]
+        begins = np.concatenate([np.zeros(1, np.int64), *(each + 1 for each in ends)])
+        sequences = -(-(np.diff(begins) - 1) // (sequence_length - 1))
+        return cls(stream, sequence_length, special, begins, np.concatenate([np.zeros(1, np.int64), sequences.cumsum()]))
+
+    def __len__(self) -> int:
+        return int(self.firsts[-1])
+
+    def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sequences at `indices`, (n, S)."""
+        room = self.sequence_length - 1
+        documents = self.firsts.searchsorted(indices, side="right") - 1
+        places = (self.begins[documents] + (indices - self.firsts[documents]) * room)[:, None] + np.arange(room)
+        held = places < self.begins[documents + 1][:, None]
+        sequences = np.full((len(indices), self.sequence_length), self.special.cls, np.int64)
+        sequences[:, 1:] = np.where(held, self.stream[np.minimum(places, len(self.stream) - 1)], self.special.pad)
+        return sequences
 
 
 class TokenWriter:

@@ -130,8 +130,8 @@ class MaskedLanguageModelling(pl.LightningModule):
     """One run's training: step t draws masks and dropout from (seed, t); the loss is the mean over masked tokens only.
 
     With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs include its forward pass.
-    A training batch holds this rank's packed tokens (B, S). If the objective judges pairs, it holds rows of `PackedPairs`, and
-    the mean cross-entropy of their labels is added to the loss. Every `log_every_steps` it logs `train/loss`, the mean since
+    A training batch holds this rank's packed tokens (B, S), or rows of `PackedPairs`. If the objective judges pairs, the mean
+    cross-entropy of their labels is added to the loss. Every `log_every_steps` it logs `train/loss`, the mean since
     the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; cumulative `trainer/step`, `trainer/tokens` and
     `trainer/flops` (convention train_flops); `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`, the share
     of it used by executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy` and
@@ -258,15 +258,17 @@ class MaskedLanguageModelling(pl.LightningModule):
         Gradients of ranks are averaged with equal weights. Ranks have equally many masked positions, except in sequences with
         few ordinary tokens.
         """
-        pairs = Pairs.of(batch) if self.config.recipe.judges_pairs else None
+        recipe, encoder = self.config.recipe, self.model.encoder
+        pairs = Pairs.of(batch) if recipe.reads_pairs else None
         tokens, segments = (batch, None) if pairs is None else (pairs.tokens, pairs.segments)
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
-        predicted = () if self.teacher is None else (self.teacher.predict(masked, segments),)
-        if pairs is None:
-            hidden_BxKxH = self.model.encoder(masked.tokens, positions_BxK=masked.positions)
+        attended = self.masker.attended(tokens)
+        predicted = () if self.teacher is None else (self.teacher.predict(masked, segments, attended),)
+        if pairs is None or not recipe.judges_pairs:
+            hidden_BxKxH = encoder(masked.tokens, segments, attended, masked.positions)
             return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted)
         positions = F.pad(masked.positions, (1, 0))  # [CLS] first
-        parts = self.model.encoder(masked.tokens, segments, positions_BxK=positions).tensor_split([1], 1)
+        parts = encoder(masked.tokens, segments, attended, positions).tensor_split([1], 1)
         first_Bx1xH, hidden_BxKxH = (part.contiguous() for part in parts)
         of_pairs = self.model.pair_loss(first_Bx1xH[:, 0], pairs.labels)
         return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted) + of_pairs

@@ -140,10 +140,16 @@ class TeacherModel:
         self.model.eval().requires_grad_(False)
 
     @torch.no_grad()
-    def predict(self, masked: MaskedBatch, segments_BxS: Int[Tensor, "B S"] | None = None) -> TeacherLogits:
-        """The teacher's logits at the masked positions of the student's input, with segments if it was trained on them."""
+    def predict(
+        self,
+        masked: MaskedBatch,
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+    ) -> TeacherLogits:
+        """The teacher's logits at the masked positions of the student's input, with segments if it judged pairs."""
         segments_BxS = segments_BxS if self.model.architecture.pair_head else None
-        return TeacherLogits(self.model(masked.tokens, masked.positions, segments_BxS), self.weight, self.temperature)
+        logits_BxKxV = self.model(masked.tokens, masked.positions, segments_BxS, attended_BxS)
+        return TeacherLogits(logits_BxKxV, self.weight, self.temperature)
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:

@@ -108,6 +108,7 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.optimizer": "muon",
     "recipe.muon_rate_ratio": 2,
     "recipe.objective": "mlm_nsp",
+    "recipe.packing": "doc_sentences",
     "recipe.masking.rate": 0.3,
     "recipe.masking.mask_share": 0.7,
     "recipe.masking.random_share": 0.2,

@@ -62,6 +62,7 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"base_width": 64}),
     ({**BASE, **SCALED, "parametrization": "standard"}, {**BASE, **SCALED}),
     ({"masking": {"rate": 0.18}}, {"masking": {"rate": 0.2}}),
+    ({"objective": "mlm_nsp"}, {"objective": "mlm_nsp", "packing": "segment_pairs"}),
     ({"architecture": ALIBI}, {"architecture": ALIBI | {"positions": 32}}),
     (
         {"architecture": {"position_encoding": "rotary"}},
@@ -80,6 +81,7 @@ APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({**BASE, **SCALED}, {**BASE, **SCALED, "base_depth": 2}),
     ({"optimizer": "muon"}, {"optimizer": "muon", "muon_rate_ratio": 2.0}),
     ({}, {"masking": {"rate": 0.2}}),
+    ({"packing": "segment_pairs"}, {"packing": "segment_pairs", "objective": "mlm_nsp"}),
     ({}, {"residual_initialisation": "zero"}),
     ({"architecture": LEARNED_BIAS}, {"architecture": LEARNED_BIAS | {"positions": 32}}),
     ({}, {"architecture": {"positions": 32}}),

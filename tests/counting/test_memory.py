@@ -26,12 +26,14 @@ TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 """How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""
 
 
+RECIPE = ("precision", "dropout", "masking", "optimizer", "objective", "packing")
+"""The knobs of a case that are no property of its architecture."""
+
+
 def config(
     depth: int, width: int, heads: int, ffn: int, *, vocabulary: int, length: int, batch: int, **changes: Any
 ) -> RunConfig:
-    recipe = {
-        name: changes.pop(name) for name in ("precision", "dropout", "masking", "optimizer", "objective") if name in changes
-    }
+    recipe = {name: changes.pop(name) for name in RECIPE if name in changes}
     sizes = {"depth": depth, "width": width, "heads": heads, "ffn": ffn, "vocabulary": vocabulary, "positions": length}
     return RunConfig.parse(
         {
@@ -140,6 +142,7 @@ TRAINED = {
     "pairs, one layer, bf16": config(
         1, 256, 4, 1024, vocabulary=512, length=16, batch=128, precision="bf16", objective="mlm_nsp"
     ),
+    "padded documents": config(3, 64, 8, 64, vocabulary=300, length=128, batch=8, packing="doc_sentences"),
     "one layer": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 
 from study.base.errors import InputError
 from study.config.recipe import Objective
-from study.config.run_config import DataConfig
+from study.config.run_config import DataConfig, Masking
+from study.data.masking import IGNORED, Masker, StaticMasks
 from study.data.pairs import FOLLOWS, OTHERWISE, PackedPairs, Pairs
 from study.data.prepared import prepare
+from study.data.token_files import PackedDocuments
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer, sentence_ends
 
 SPECIAL, STOP, LENGTH, ROOM = SpecialTokens(0, 1, 2, 3, 4), 5, 16, 13
@@ -134,6 +137,38 @@ def test_any_text_is_read(tokens: list[int], objective: Objective, seed: int) ->
         assert first
         assert second
         assert len(first) + len(second) == ROOM
+
+
+def test_sequences_within_documents_hold_every_word_once_and_are_padded() -> None:
+    text = np.array([6, 7, 3, 3, *range(8, 8 + 30), 3, *range(40, 55), 3, 3], np.uint16)
+    documents = PackedDocuments.of(text, LENGTH, SPECIAL)
+    rows = documents.take(np.arange(len(documents))).tolist()
+    cls, pad = SPECIAL.cls, SPECIAL.pad
+    assert rows == [
+        [cls, 6, 7, 3, *[pad] * 12],
+        [cls, *range(8, 23)],
+        [cls, *range(23, 38)],  # its [SEP] would stand alone
+        [cls, *range(40, 55)],
+    ]
+    assert documents.take(np.array([2, 0])).tolist() == [rows[2], rows[0]]
+    with pytest.raises(IndexError):
+        documents.take(np.array([len(documents)]))
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_padded_sequences_are_masked_in_proportion_to_their_text(static: bool) -> None:
+    lengths = torch.tensor([40, 20, 7, 2, 40])
+    tokens = torch.where(torch.arange(40) < lengths[:, None], torch.randint(5, 90, (5, 40)), SPECIAL.pad)
+    tokens[:, 0] = SPECIAL.cls
+    plain = Masker(Masking(), 6, SPECIAL.mask, SPECIAL.all, 100, static=StaticMasks(1, 3) if static else None)
+    found, whole = (each(tokens, torch.Generator().manual_seed(1)) for each in (replace(plain, padding=SPECIAL.pad), plain))
+    predicted = found.labels != IGNORED
+    assert predicted.sum(1).tolist() == [6, 3, 1, 0, 6]
+    assert torch.equal(found.labels[predicted], tokens.gather(1, found.positions)[predicted])
+    assert (found.tokens[:, 0] == SPECIAL.cls).all()
+    assert ((found.tokens == tokens) | torch.zeros_like(tokens, dtype=torch.bool).scatter(1, found.positions, True)).all()
+    full = lengths == 40
+    assert all(torch.equal(one[full], other[full]) for one, other in zip(found, whole, strict=True))
 
 
 def test_pieces_that_end_a_sentence_are_known_by_their_text() -> None:

@@ -45,6 +45,8 @@ KNOBS = [
     Knob("recipe.residual_initialisation", "bert", "zero"),
     Knob("recipe.objective", "mlm", "mlm_nsp"),
     Knob("recipe.objective", "mlm", "mlm_sop"),
+    Knob("recipe.packing", "full_sentences", "doc_sentences"),
+    Knob("recipe.packing", "full_sentences", "segment_pairs"),
     Knob("architecture.distance_bias", "none", "learned"),
     Knob("architecture.distance_bias", "none", "alibi"),
     Knob("architecture.distance_bias_reach", "none", 4, {"architecture.distance_bias": "learned"}, (2, 4)),
@@ -101,7 +103,7 @@ COMPARED = ("vary", "tune")
 """The ways in which a sweep gives a knob several values."""
 
 NO_NUMBER = ("whole_words", "optimizer", "parametrization", "residual_initialisation", "objective")
-NO_NUMBER += ("distance_bias", "query_key_norm")
+NO_NUMBER += ("packing", "distance_bias", "query_key_norm")
 """The knobs that cannot be tuned."""
 
 
