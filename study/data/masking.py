@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from study.config.run_config import Masking
@@ -18,6 +20,9 @@ IGNORED = -100
 
 GOLDEN, _FIRST, _SECOND = (bits - 2**64 for bits in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 """The constants of SplitMix64 as int64; GOLDEN is the step of its counter."""
+
+Integers = TypeVar("Integers", Tensor, NDArray[np.int64])
+"""64-bit integers of torch or NumPy, which wrap around."""
 
 _FRACTION_BITS = 24
 """Bits of a drawn fraction: the precision of float32."""
@@ -146,16 +151,16 @@ def _static_draws(
     return draw
 
 
-def mixed(numbers: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
+def mixed(numbers: Integers) -> Integers:
     """SplitMix64's finaliser: each input bit flips about half the output bits."""
     numbers = (numbers ^ _shifted(numbers, 30)) * _FIRST
     numbers = (numbers ^ _shifted(numbers, 27)) * _SECOND
     return numbers ^ _shifted(numbers, 31)
 
 
-def _shifted(numbers: Int[Tensor, "*any"], bits: int) -> Int[Tensor, "*any"]:
+def _shifted(numbers: Integers, bits: int) -> Integers:
     """Shift right logically, as if unsigned."""
-    return torch.bitwise_and(numbers >> bits, 2 ** (64 - bits) - 1)
+    return (numbers >> bits) & (2 ** (64 - bits) - 1)
 
 
 @functools.cache

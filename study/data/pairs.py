@@ -27,8 +27,13 @@ BRACKETS = 3
 FOLLOWS, OTHERWISE = 0, 1
 """The labels of BERT and ALBERT: B follows A, or it is random (`mlm_nsp`) or precedes A (`mlm_sop`)."""
 
-_BOUNDARY, _LABEL, _ELSEWHERE = range(3)
-"""The draws of a pair."""
+_BOUNDARY = 0
+"""The draw that chooses where a window is cut; the others are its label and the place of a random segment."""
+
+_STEPS_3x1 = np.arange(3)[:, None] * np.int64(GOLDEN)
+
+_WORD, _END, _SEPARATOR = range(3)
+"""The kinds of pieces: others, those that end a sentence, and [SEP]."""
 
 
 class Pairs(NamedTuple):
@@ -54,22 +59,21 @@ class PackedPairs:
     place within a document, else anywhere). Half of the pairs are the two parts in order. The others are swapped under
     `mlm_sop` (Lan et al. 2020, arXiv:1909.11942, section 3.1); under `mlm_nsp` B begins at the boundary of another random
     window and is as long (Devlin et al. 2019, section 3.1 and appendix A.2). A segment may begin within a sentence and hold the
-    end of a document, with its [SEP], as packed sequences do. `ends` marks the pieces that end a sentence.
+    end of a document, with its [SEP], as packed sequences do. `kinds` are those of the pieces.
     """
 
     stream: NDArray[np.unsignedinteger]
     sequence_length: int
     special: SpecialTokens
-    ends: NDArray[np.bool_]
+    kinds: NDArray[np.uint8]
     objective: Objective
     seed: int
 
     @classmethod
     def of(cls, prepared: PreparedData, split: Split, objective: Objective, seed: int) -> Self:
         """Open the pairs of a split; raises InputError if it holds fewer than two."""
-        ends = np.zeros(prepared.vocabulary, np.bool_)
-        ends[sentence_ends(prepared.tokenizer())] = True
-        pairs = cls(prepared.stream(split), prepared.sequence_length, prepared.special, ends, objective, seed)
+        kinds = kinds_of(sentence_ends(prepared.tokenizer()), prepared.special, prepared.vocabulary)
+        pairs = cls(prepared.stream(split), prepared.sequence_length, prepared.special, kinds, objective, seed)
         if len(pairs) < 2:
             raise InputError.at("data.corpus", f"its {split} split holds fewer than two pairs of segments; {MORE_TEXT}")
         return pairs
@@ -87,35 +91,45 @@ class PackedPairs:
 
         One array is copied to a GPU at once; `Pairs.of` reads it.
         """
-        labels, cuts = self._drawn(windows, epochs, _LABEL) & 1, self._cuts(windows, epochs)
-        begins, swapped = windows * self.room, (labels == OTHERWISE) & (self.objective == "mlm_sop")
-        first, second = np.where(swapped, begins + cuts, begins), np.where(swapped, begins, begins + cuts)
-        lengths = np.where(swapped, self.room - cuts, cuts)
-        if self.objective != "mlm_sop":
-            others = (windows + 1 + self._drawn(windows, epochs, _ELSEWHERE) % (len(self) - 1)) % len(self)
-            second = np.where(labels == OTHERWISE, others * self.room + self._cuts(others, epochs), second)
-        places, lengths_Nx1 = np.arange(self.sequence_length), lengths[:, None]
-        in_A, in_B = first[:, None] + places - 1, second[:, None] + places - lengths_Nx1 - 2
-        tokens = self.stream[np.where(places <= lengths_Nx1, in_A, in_B) % len(self.stream)]  # B may pass the stream's end
+        boundaries, labels, elsewhere = self._drawn(windows, epochs)
+        labels &= 1
+        cuts, begins = self._cuts(windows, boundaries), windows * self.room
+        first, second, lengths = begins, begins + cuts, cuts
+        if self.objective == "mlm_sop":
+            swapped = labels == OTHERWISE
+            first, second = np.where(swapped, second, first), np.where(swapped, first, second)
+            lengths = np.where(swapped, self.room - cuts, cuts)
+        else:
+            others = (windows + 1 + elsewhere % (len(self) - 1)) % len(self)
+            cuts_of_others = self._cuts(others, self._drawn(others, epochs)[_BOUNDARY])
+            second = np.where(labels == OTHERWISE, others * self.room + cuts_of_others, second)
+        places, in_A = np.arange(self.sequence_length), np.arange(self.sequence_length) <= lengths[:, None]
+        offsets = np.where(in_A, first[:, None] - 1, (second - lengths - 2)[:, None]) + places
         rows = np.empty((len(windows), self.sequence_length + 2), np.int64)
-        rows[:, :-2], rows[:, -2], rows[:, -1] = tokens, lengths + 2, labels
+        rows[:, :-2] = self.stream[offsets % len(self.stream)]  # B may pass the end of the stream
+        rows[:, -2], rows[:, -1] = lengths + 2, labels
         rows[:, 0] = self.special.cls
         rows[np.arange(len(rows)), lengths + 1] = rows[:, -3] = self.special.sep
         return rows
 
-    def _cuts(self, windows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _cuts(self, windows: NDArray[np.int64], boundaries: NDArray[np.int64]) -> NDArray[np.int64]:
         """The lengths of the first parts of windows, from 1 to R − 1."""
-        text_NxR = self.stream[: len(self) * self.room].reshape(len(self), self.room)[windows]
-        before, after = text_NxR[:, :-1], text_NxR[:, 1:]
-        within = (before != self.special.sep) & (after != self.special.sep)
-        sentences = within & self.ends[before] & ~self.ends[after]
-        anywhere = np.where(within.any(1, keepdims=True), within, True)
+        kinds_NxR = self.kinds[self.stream[: len(self) * self.room].reshape(len(self), self.room)[windows]]
+        before, after = kinds_NxR[:, :-1], kinds_NxR[:, 1:]
+        sentences, within = (before == _END) & (after == _WORD), (before != _SEPARATOR) & (after != _SEPARATOR)
+        anywhere = within | ~within.any(1, keepdims=True)
         allowed = np.where(sentences.any(1, keepdims=True), sentences, anywhere)
-        chosen = self._drawn(windows, epochs, _BOUNDARY) % allowed.sum(1)
-        return 1 + (allowed.cumsum(1) > chosen[:, None]).argmax(1)
+        chosen = boundaries % allowed.sum(1)
+        return 1 + (allowed.cumsum(1, dtype=np.int32) > chosen[:, None]).argmax(1)
 
-    def _drawn(self, windows: NDArray[np.int64], epochs: NDArray[np.int64], draw: int) -> NDArray[np.int64]:
-        """63 random bits of each window in its epoch, by SplitMix64."""
-        keys_N = mixed(mixed(torch.from_numpy(windows) + self.seed) + torch.from_numpy(epochs))
-        bits: NDArray[np.int64] = mixed(keys_N + torch.tensor(draw) * GOLDEN).numpy()
-        return bits & np.iinfo(np.int64).max
+    def _drawn(self, windows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Three draws of 63 random bits for each window in its epoch, by SplitMix64."""
+        keys_N = mixed(mixed(windows + self.seed) + epochs)
+        return mixed(keys_N + _STEPS_3x1) & np.iinfo(np.int64).max
+
+
+def kinds_of(ends: list[int], special: SpecialTokens, vocabulary: int) -> NDArray[np.uint8]:
+    """Return the kind of each piece of a vocabulary."""
+    kinds = np.full(vocabulary, _WORD, np.uint8)
+    kinds[ends], kinds[special.sep] = _END, _SEPARATOR
+    return kinds

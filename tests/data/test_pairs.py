@@ -17,13 +17,12 @@ from study.base.errors import InputError
 from study.config.recipe import Objective
 from study.config.run_config import DataConfig, Masking
 from study.data.masking import IGNORED, Masker, StaticMasks
-from study.data.pairs import FOLLOWS, OTHERWISE, PackedPairs, Pairs
+from study.data.pairs import FOLLOWS, OTHERWISE, PackedPairs, Pairs, kinds_of
 from study.data.prepared import prepare
 from study.data.token_files import PackedDocuments
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer, sentence_ends
 
 SPECIAL, STOP, LENGTH, ROOM = SpecialTokens(0, 1, 2, 3, 4), 5, 16, 13
-ENDS = np.arange(1000) == STOP
 OBJECTIVES: tuple[Objective, ...] = ("mlm_nsp", "mlm_sop")
 
 
@@ -41,7 +40,7 @@ def stream(documents: int = 200) -> np.ndarray:
 
 def packed(objective: Objective, text: np.ndarray | None = None, seed: int = 7) -> PackedPairs:
     text = stream() if text is None else text
-    return PackedPairs(text, LENGTH, SPECIAL, np.arange(1 + int(text.max(initial=STOP))) == STOP, objective, seed)
+    return PackedPairs(text, LENGTH, SPECIAL, kinds_of([STOP], SPECIAL, 1 + int(text.max(initial=STOP))), objective, seed)
 
 
 def taken(pairs: PackedPairs, epoch: int = 0) -> np.ndarray:
