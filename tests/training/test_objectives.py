@@ -25,6 +25,7 @@ from study.model.loss import mean_cross_entropy
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, learning_rate_factor
 from study.model.parametrization import fresh_model
+from study.shapes.naming import resolve_architecture
 from study.store.records import validation_of
 from study.store.run_folder import RunFolder
 from study.training.execution import Execution
@@ -100,6 +101,7 @@ def test_a_run_is_trained_as_transformers_trains_its_class(
     assert record is not None
     assert record.pair_loss_nats == pytest.approx(F.cross_entropy(logits, fixed.labels).item(), abs=1e-5)
     assert record.pair_accuracy == (logits.argmax(1) == fixed.labels).double().mean().item()
+    assert record.parameters == parameters(resolve_architecture(str(folder.path), tmp_path).architecture).parameters
     last = [row for row in folder.metrics() if "val/pair_loss" in row][-1]
     assert (last["val/pair_loss"], last["val/pair_accuracy"]) == (record.pair_loss_nats, record.pair_accuracy)
     before = ours.encoder.embeddings.segment
