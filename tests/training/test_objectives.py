@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -194,24 +193,3 @@ def test_worked_examples_of_the_loss_of_pairs(right: tuple[float, ...], loss: fl
     assert found == pytest.approx(loss, abs=0.005 if loss < 1 else 0.0005)
     expected = F.binary_cross_entropy(shares, torch.ones_like(shares)).item()
     assert found == pytest.approx(expected, rel=1e-4) == mean_cross_entropy(logits, labels).item()
-
-
-def topics(path: Path) -> Path:
-    """Documents of one topic each, whose words no other topic has, so that a random segment shows."""
-    random = np.random.default_rng(0)
-    words = [[f"{a}{b}{c}" for b in "aeiou" for c in "klmnr"][:12] for a in "bdfghjpstvwz"]
-    texts = [" ".join(random.choice(words[random.integers(12)], 60)) + f" {number}" for number in range(400)]
-    path.write_text("\n\n".join(texts))
-    return path
-
-
-def test_a_run_learns_which_segments_belong_together(tmp_path: Path) -> None:
-    wanted = config(
-        topics(tmp_path / "topics.txt"),
-        recipe={"objective": "mlm_nsp", "budget": {"steps": 300}, "learning_rate": 1e-2, "batch_tokens": 512},
-        data={"validation_sequences": 64},
-    )
-    record = trained(tmp_path, wanted).record()
-    assert record is not None
-    assert record.pair_accuracy is not None
-    assert record.pair_accuracy > 0.65
