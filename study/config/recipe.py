@@ -29,8 +29,9 @@ BASE_FFN_RATIO = 4
 class Budget(Strict):
     """The training length in exactly one unit, rounded down to whole steps.
 
-    `tokens` counts input tokens without padding, `flops` counts `train_flops` (study.counting.parameters), and
-    `tokens_per_parameter` multiplies the unique parameters of the MLM model. With 0 steps a run keeps its initial weights.
+    `tokens` counts input tokens, which only packing `doc_sentences` pads, `flops` counts `train_flops`
+    (study.counting.parameters), and `tokens_per_parameter` multiplies the unique parameters of the MLM model. With 0 steps a
+    run keeps its initial weights.
     """
 
     tokens: Positive | None = None

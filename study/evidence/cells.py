@@ -44,7 +44,8 @@ class CellResult:
     one for each of `seeds`; `losses`: seeds × validation sequences, nats per masked token; `documents`: of the sequences, by
     which errors cluster (None if no run keeps them). `layers_cut`: layers dropped from the run that gave the initial weights.
     `unlearned`: diverged runs at the chosen rate. `order_gain_nats`: mean gain from word order, its standard error the mean
-    over runs, which share sequences; `reads_order`: whether all runs read it. Both are None if any run lacks them.
+    over runs, which share sequences; `reads_order`: whether all runs read it. Both are None if any run lacks them, and so is
+    `pair_accuracy`, the mean share of validation pairs judged right.
     """
 
     name: str
@@ -70,6 +71,7 @@ class CellResult:
     order_gain_nats: float | None = None
     order_gain_standard_error_nats: float | None = None
     reads_order: bool | None = None
+    pair_accuracy: float | None = None
 
     @property
     def setting(self) -> str:
@@ -145,6 +147,7 @@ class CellResult:
             "order_gain_nats": self.order_gain_nats,
             "order_gain_standard_error_nats": self.order_gain_standard_error_nats,
             "reads_order": self.reads_order,
+            **({} if self.pair_accuracy is None else {"pair_accuracy": self.pair_accuracy}),
         }
 
 
@@ -353,6 +356,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         order_gain_nats=_mean_if_all_known(chosen, "order_gain_nats"),
         order_gain_standard_error_nats=_mean_if_all_known(chosen, "order_gain_standard_error_nats"),
         reads_order=_all_read_order(chosen),
+        pair_accuracy=_mean_if_all_known(chosen, "pair_accuracy"),
     )
 
 

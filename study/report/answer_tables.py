@@ -183,7 +183,11 @@ def cells(evidence: Evidence) -> str:
     """Every cell with its size, rate, loss and FLOPs; empty if none."""
     any_knobs = any(cell.knobs for cell in evidence.cells)
     any_order = any(cell.order_gain_nats is not None for cell in evidence.cells)
-    more = [(_order(cell) if any_order else {}) | (_knobs(cell) if any_knobs else {}) for cell in evidence.cells]
+    any_pairs = any(cell.pair_accuracy is not None for cell in evidence.cells)
+    more = [
+        (_order(cell) if any_order else {}) | (_pairs(cell) if any_pairs else {}) | (_knobs(cell) if any_knobs else {})
+        for cell in evidence.cells
+    ]
     return table_of([_cell_row(cell) | rest for cell, rest in zip(evidence.cells, more, strict=True)])
 
 
@@ -208,6 +212,10 @@ def _order(cell: CellResult) -> dict[str, object]:
     """The gain from word order, and a note if a run reads none."""
     none = " (reads none)" if cell.reads_order is False else ""
     return {"order gain (nats)": None if cell.order_words is None else f"{cell.order_words}{none}"}
+
+
+def _pairs(cell: CellResult) -> dict[str, object]:
+    return {"pair accuracy": None if cell.pair_accuracy is None else f"{cell.pair_accuracy:.1%}"}
 
 
 def _knobs(cell: CellResult) -> dict[str, object]:

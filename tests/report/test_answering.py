@@ -247,6 +247,17 @@ def test_cells_of_runs_whose_training_loss_spiked_are_named(tmp_path: Path) -> N
     assert line.endswith("a lower learning rate may spare: L2-H92-A2-F368 at 1M tokens (2 of 3 runs).")
 
 
+def test_the_share_of_pairs_that_a_cell_judges_right_is_told_where_there_are_pairs(tmp_path: Path) -> None:
+    folder = with_gains(tmp_path / "s", {1: 1.0, 2: 1.0})
+    assert "pair accuracy" not in undrawn(folder).to_markdown()
+    for run in folder.runs():
+        judged = {"pair_loss_nats": 0.6, "pair_accuracy": 0.5 + run.config().seed / 10}
+        run.record_file.write_text(json.dumps(json.loads(run.record_file.read_bytes()) | judged))
+    answer = undrawn(folder)
+    assert "pair accuracy" in answer.to_markdown()
+    assert answer.to_markdown().count("| 60.0% |") == 2, "each is the mean over three seeds"
+
+
 def test_single_seed_gives_no_verdict(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,), shapes=SMALL))
     assert "no cell has two usable seeds" in answer.headline
