@@ -17,6 +17,19 @@ MODERN: dict[str, Any] = {"norm": "pre", "embedding_norm": True, "position_encod
 MODERN |= {"activation": "geglu", "biases": "none", "norm_bias": False}
 """ModernBERT with global attention in every layer."""
 
+WINDOWS: dict[str, Any] = {"attention_window": 6, "global_attention_every": 3, "rotary_theta": 160_000.0}
+WINDOWS |= {"local_rotary_theta": 10_000.0, "norm_epsilon": 1e-5}
+"""What else ModernBERT has: windows in two of three layers, with angles of their own."""
+
+NEOBERT: dict[str, Any] = {
+    "norm": "pre",
+    "norm_kind": "rms",
+    "norm_epsilon": 1e-5,
+    "position_encoding": "rotary",
+    "segments": 0,
+}
+NEOBERT |= {"activation": "swiglu", "biases": "none", "mlm_transform": "none", "tied_decoder": False}
+
 BERTS: dict[str, dict[str, Any]] = {
     "BertForMaskedLM": {},
     "RoFormerForMaskedLM": {"position_encoding": "rotary"},
@@ -26,7 +39,7 @@ BERTS: dict[str, dict[str, Any]] = {
 CLASSES = BERTS | {
     "ElectraForMaskedLM": {"embedding_width": 8},
     "AlbertForMaskedLM": {"embedding_width": 8, "layer_groups": 1},
-    "ModernBertForMaskedLM": MODERN,
+    "ModernBertForMaskedLM": MODERN | WINDOWS,
 }
 """The classes of transformers that compute what is built here, each with an architecture."""
 

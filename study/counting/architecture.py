@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from study.base.schema import Count, Index, Strict
+from study.base.schema import Count, Index, Positive, Strict
 
 SIZES = ("depth", "width", "heads", "ffn")
 """The sizes of a shape, in sort order."""
@@ -23,7 +23,7 @@ COUNTED_ALONE: dict[str, tuple[object, ...]] = {
     "position_encoding": ("disentangled", "disentangled_shared"),
     "biases": ("no_key",),
     "norm_kind": ("affine",),
-    "mlm_transform": ("width", "none"),
+    "mlm_transform": ("width",),
 }
 """The values that can be counted, but that study.model does not build."""
 
@@ -33,8 +33,6 @@ BUILT_AS_BERT = (
     "ffn_stack",
     "relative_positions",
     "convolution_kernel",
-    "attention_window",
-    "global_attention_every",
     "contact_head",
 )
 """The fields that study.model builds only with BERT's value."""
@@ -44,6 +42,9 @@ NONE = "none"
 
 NOT_IN_MLM = ("pooler", "second_output_bias")
 """Fields that affect only totals of other people's models, not the MLM model."""
+
+Theta = Annotated[Positive, Field(ge=1, le=1e12)]
+"""The base of rotary angles."""
 
 
 class Architecture(Strict):
@@ -58,10 +59,11 @@ class Architecture(Strict):
       segments (MobileBERT, arXiv:2004.02984).
     - `bottleneck_width` B and `ffn_stack` N: blocks at width B between projections from and to H, with N FFNs (MobileBERT).
     - `layer_groups` G: layers share parameters within G groups (ALBERT has one).
-    - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (arXiv:2002.05202).
+    - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (arXiv:2002.05202). `gelu_tanh` is the GELU's approximation
+      by a tanh (ALBERT; transformers' `gelu_new`). `mlm_activation`: the same of the MLM head.
     - `biases`: the matrices with biases. DeBERTa's key has none; in ModernBERT (arXiv:2412.13663) only the output has.
-    - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `embedding_norm`: in pre-norm, one after
-      the embeddings that replaces the first block's (ModernBERT).
+    - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `norm_epsilon`: added to a variance or
+      mean square. `embedding_norm`: in pre-norm, one after the embeddings that replaces the first block's (ModernBERT).
     - `position_encoding`: `learned` adds P rows; `rotary` rotates queries and keys by angles that grow with the position,
       without parameters (RoFormer, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative positions
       with its own projections (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections and norms the
@@ -73,7 +75,8 @@ class Architecture(Strict):
       linearly with the distance, without parameters (arXiv:2108.12409).
     - `query_key_norm`: norms of each head's queries and keys, of the usual kind, with vectors shared by the heads, before
       rotation (arXiv:2010.04245; arXiv:2302.05442, section 2).
-    - `attention_window` W: tokens see W/2 others on each side, except in every `global_attention_every`-th layer.
+    - `attention_window` W: tokens see W/2 others on each side, except in the first of every `global_attention_every` layers.
+    - `rotary_theta`: the base of the rotary angles, θ^(−2i/D); `local_rotary_theta`: another one in layers with windows.
     - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E more columns,
       MobileBERT), or is absent (NeoBERT, arXiv:2502.19587).
     - `pooler`, `contact_head` (ESM-2), and `second_output_bias`, which transformers adds to an untied BERT-style decoder.
@@ -95,10 +98,11 @@ class Architecture(Strict):
     bottleneck_width: Count | None = None
     ffn_stack: Count = 1
     layer_groups: Count | None = None
-    activation: Literal["gelu", "relu", "geglu", "swiglu"] = "gelu"
+    activation: Literal["gelu", "gelu_tanh", "relu", "geglu", "swiglu"] = "gelu"
     biases: Literal["all", "no_key", "none"] = "all"
     norm_kind: Literal["layer", "rms", "affine"] = "layer"
     norm_bias: bool = True
+    norm_epsilon: Annotated[Positive, Field(le=1)] = 1e-12
     embedding_norm: bool | None = None
     position_encoding: Literal["learned", "rotary", "none", "disentangled", "disentangled_shared"] = "learned"
     relative_positions: Index = 0
@@ -108,7 +112,10 @@ class Architecture(Strict):
     convolution_kernel: Index = 0
     attention_window: Count | None = None
     global_attention_every: Count = 1
+    rotary_theta: Theta = 10_000.0
+    local_rotary_theta: Theta | None = None
     mlm_transform: Literal["embedding_width", "width", "none"] = "embedding_width"
+    mlm_activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     pooler: bool = True
     contact_head: bool = False
     second_output_bias: bool = True
@@ -120,6 +127,7 @@ class Architecture(Strict):
         "embedding_norm",
         "distance_bias_reach",
         "attention_window",
+        "local_rotary_theta",
         mode="before",
     )
     @classmethod
@@ -199,6 +207,14 @@ class Architecture(Strict):
             raise ValueError("needs an attention_window for the layers between; without one every layer is global")
         return every
 
+    @field_validator("local_rotary_theta")
+    @classmethod
+    def _local_theta_differs(cls, theta: float | None, info: ValidationInfo) -> float | None:
+        """Map the theta of all layers to None."""
+        if theta is not None and info.data.get("attention_window") is None:
+            raise ValueError("needs an attention_window; without one no layer is local, and rotary_theta is that of all")
+        return None if theta == info.data.get("rotary_theta") else theta
+
     @field_validator("mlm_transform")
     @classmethod
     def _head_fits_decoder(cls, transform: str, info: ValidationInfo) -> str:
@@ -258,6 +274,17 @@ class Architecture(Strict):
     def rotary(self) -> bool:
         """Whether positions rotate queries and keys."""
         return self.position_encoding == "rotary"
+
+    def is_local(self, layer: int) -> bool:
+        """Whether tokens see only their window in a layer, numbered from 0."""
+        return self.attention_window is not None and (
+            self.global_attention_every == 1 or layer % self.global_attention_every > 0
+        )
+
+    @property
+    def local_layers(self) -> int:
+        """The number of layers with windows."""
+        return sum(map(self.is_local, range(self.depth)))
 
     @property
     def biased_distances(self) -> int:

@@ -212,6 +212,8 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
       the last layer keeps the unscaled query; with more of both, only the products' inputs;
     - norms of queries and keys: their inputs and each head's statistics, (N + R)·(aH + 8A), with outputs in place of the
       unnormed tensors; RMSNorm, and any norm on CUDA, reads an fp32 copy if products are in bf16;
+    - windows: the mask, S², and in each layer that uses it 4S² (on CUDA a·S², by plain products S²), in the last B·K·S times
+      that;
     - dropout: two masks of RH per layer and one of NE, of a byte each on CUDA, of the numbers' own size on CPU;
     - the head: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M.
     """
@@ -223,7 +225,17 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
     mask = n * embedding * (1 if step.device == "cuda" else FLOAT) if step.dropout else 0
     token_ids = 2 * TOKEN * (n + step.masked)
     layers = (a.depth - 1) * _layer_activations(a, step, last=False) + _layer_activations(a, step, last=True)
-    return norms + projected + mask + token_ids + layers + _head_activations(a, step)
+    return norms + projected + mask + token_ids + layers + _window_masks(a, step) + _head_activations(a, step)
+
+
+def _window_masks(architecture: Architecture, step: TrainingStep) -> int:
+    """The mask of windows that all local layers share, and what each makes of it."""
+    a, pairs = architecture, step.sequence_length**2
+    if not a.local_layers:
+        return 0
+    item = step.item if step.device == "cuda" else FLOAT if _is_fused(a, step) else 1
+    at_last = a.is_local(a.depth - 1)
+    return pairs + (a.local_layers - at_last) * item * pairs + at_last * item * step.masked * step.sequence_length
 
 
 def _layer_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
@@ -269,11 +281,12 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
     With N = B·S and a bytes a number (weights too: a bf16 encoder is stored in bf16): weights a·parameters_encoder, token ids
     8N, and the wider sublayer. Attention holds its input, query, key, value, their mix and its product 6aNH + 4AN. The FFN
     holds the layer's input, its own, and the inner size before and after GELU aN(2H + 2F), if gated aN(2H + 4F). Pre-norm holds
-    aNH more. Attention also holds any rotated or normed query and key, 2aNH; a bias by distance adds a·A·S². Attention counts
-    as fused, which fails only in bf16 on a CPU.
+    aNH more. Attention also holds any rotated or normed query and key, 2aNH; a bias by distance adds a·A·S², a window
+    (1 + a)·S². Attention counts as fused, which fails only in bf16 on a CPU.
     """
     a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
     attention = n * ((6 + _remade(a)) * item * h + FLOAT * a.heads) + _bias_bytes(a, sequence_length, sequence_length, item)
+    attention += (1 + item) * sequence_length**2 if a.local_layers else 0
     feed_forward = n * item * (2 * h + _inner_alive(a) * a.ffn)
     wider = "attention" if attention > feed_forward else "feed-forward"
     normed = n * item * h if a.norm == "pre" else 0
@@ -285,11 +298,11 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
 def position_bytes(architecture: Architecture, precision: Precision = "fp32") -> int:
     """Bytes of unlearned position tensors.
 
-    Rotary ones have cosines and sines for half a head's numbers, a·P·H/A; ALiBi a number per layer, head and signed distance,
-    a·L·A·(2·P − 1).
+    Rotary ones have cosines and sines for half a head's numbers, a·P·H/A, twice if local layers have their own; ALiBi a number
+    per layer, head and signed distance, a·L·A·(2·P − 1).
     """
     a = architecture
-    angles = a.positions * a.head_width if a.rotary else 0
+    angles = a.positions * a.head_width * (1 if a.local_rotary_theta is None else 2) if a.rotary else 0
     biases = a.groups * a.heads * a.biased_distances if a.distance_bias == "alibi" else 0
     return itemsize(precision) * (angles + biases)
 
@@ -334,6 +347,7 @@ def _forward_activations(architecture: Architecture, step: TrainingStep) -> int:
         return inference_memory(a, step.batch, step.sequence_length).activations
     attention = n * (FLOAT * h + (5 + _remade(a)) * item * h + _weighed(a, step))
     attention += _bias_bytes(a, step.sequence_length, step.sequence_length, FLOAT + item)
+    attention += 2 * step.sequence_length**2 if a.local_layers else 0
     feed_forward = n * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
     normed = FLOAT * n * h if a.norm == "pre" else 0
     return max(attention, feed_forward) + normed + TOKEN * n
@@ -374,9 +388,11 @@ def _bias_bytes(architecture: Architecture, queries: int, keys: int, item: int) 
 
 
 def _head_activations(architecture: Architecture, step: TrainingStep) -> int:
-    """Activations of the MLM head on M = B·K positions: its norm's, and M·(aH + 2aE) around it."""
+    """Activations of the MLM head on M = B·K positions: its norm's, and M·(aH + 2aE) around it, after ReLU M·(aH + aE)."""
     a, embedding = architecture, architecture.table_width
-    products = step.item * (a.width + 2 * embedding)
+    if a.mlm_transform == "none":
+        return step.masked * step.item * a.width
+    products = step.item * (a.width + (1 if a.mlm_activation == "relu" else 2) * embedding)
     return step.masked * (products + _norm_activations(a, embedding, step, step.item))
 
 
@@ -392,7 +408,7 @@ def _norm_activations(architecture: Architecture, width: int, step: TrainingStep
 
 def _inner_kept(architecture: Architecture) -> int:
     """Tensors of the inner size kept for the backward pass."""
-    return {"relu": 1, "gelu": 2}.get(architecture.activation, 4)
+    return {"relu": 1, "gelu": 2, "gelu_tanh": 2}.get(architecture.activation, 4)
 
 
 def _inner_alive(architecture: Architecture) -> int:
@@ -442,7 +458,7 @@ def _layer_backward(architecture: Architecture, step: TrainingStep, last: bool) 
         return 0
     rows = step.masked if last else step.tokens
     copy = rows * item * h if step.precision == "bf16" else 0
-    widest = rows * item * a.ffn * (1 if a.activation == "gelu" else 2) + FLOAT * h * a.ffn + copy
+    widest = rows * item * a.ffn * (1 if a.activation in ("gelu", "gelu_tanh") else 2) + FLOAT * h * a.ffn + copy
     if not step.fused_attention or a.distance_bias == "learned":
         probabilities = FLOAT * rows * a.heads * step.sequence_length
         if step.device == "cuda":

@@ -5,8 +5,9 @@ Letters: B sequences, S tokens, K positions of them, H width, A heads, D head wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from study.model.distance_bias import DistanceBias
 from study.model.dropout import Dropout, drop
 from study.model.embeddings import Embeddings, padding_mask
 from study.model.linear import Linear
-from study.model.norm import norm
+from study.model.norm import EPSILON, norm
 
 
 class Attention(nn.Module):
@@ -43,7 +44,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x_BxSxH: Float[Tensor, "B S H"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
     ) -> Float[Tensor, "B S H"]:
         """Attend from every token to every token, or to those that `mask` allows; `rotary_2xSxE` are rotary positions."""
@@ -63,11 +64,12 @@ class Attention(nn.Module):
         queries_BxKxH: Float[Tensor, "B K H"],
         positions_BxK: Int[Tensor, "B K"],
         x_BxSxH: Float[Tensor, "B S H"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
     ) -> Float[Tensor, "B K H"]:
         """Attend from only the tokens `queries_BxKxH` to all of `x_BxSxH`, as `forward` does at their positions."""
         batch, length, width = x_BxSxH.shape
+        mask = None if mask is None else mask_at(mask, positions_BxK)
         of_query, of_key_and_value = self.query_key_value.parts([width, 2 * width])
         query_BxKxAxD = self.query_key_value.multiply(queries_BxKxH, *of_query).view(batch, -1, self.heads, self.head_width)
         joint = self.query_key_value.multiply(x_BxSxH, *of_key_and_value)
@@ -94,7 +96,7 @@ class Attention(nn.Module):
         query_BxKxAxD: Float[Tensor, "B K A D"],
         key_BxSxAxD: Float[Tensor, "B S A D"],
         value_BxSxAxD: Float[Tensor, "B S A D"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #K S"] | None,
         bias: Float[Tensor, "#B A K S"] | None,
     ) -> Float[Tensor, "B K A D"]:
         dropout = self.dropout if self.training else 0.0
@@ -104,12 +106,12 @@ class Attention(nn.Module):
         return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout, bias).transpose(1, 2)
 
 
-def rotary_table(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
-    """Cosine and sine of the angles p · 10,000^(−2i/D) by which position p rotates pair i, in fp32.
+def rotary_table(positions: int, head_width: int, theta: float = 10_000.0) -> Float[Tensor, "2 P E"]:
+    """Cosine and sine of the angles p · θ^(−2i/D) by which position p rotates pair i, in fp32.
 
     Source: RoFormer, Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """
-    frequencies = 10_000.0 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+    frequencies = theta ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
     angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
     return torch.stack((angles.cos().float(), angles.sin().float()))
 
@@ -128,7 +130,7 @@ def attended(
     query_BxAxKxD: Float[Tensor, "B A K D"],
     key_BxAxSxD: Float[Tensor, "B A S D"],
     value_BxAxSxD: Float[Tensor, "B A S D"],
-    mask: Bool[Tensor, "B 1 1 S"] | None,
+    mask: Bool[Tensor, "#B 1 #K S"] | None,
     dropout: float,
     bias: Float[Tensor, "#B A K S"] | None = None,
 ) -> Float[Tensor, "B A K D"]:
@@ -152,34 +154,41 @@ def attended(
 
 
 class _Gelu(torch.autograd.Function):
-    """The exact GELU; its gradient overwrites the incoming one, which nothing else may read."""
+    """The GELU, exact or by a tanh; its gradient overwrites the incoming one, which nothing else may read."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, approximate: str) -> Tensor:
         ctx.save_for_backward(x)
-        return F.gelu(x)
+        ctx.approximate = approximate
+        return F.gelu(x, approximate=approximate)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        torch.ops.aten.gelu_backward.grad_input(gradient, x, grad_input=gradient)
-        return gradient
+        torch.ops.aten.gelu_backward.grad_input(gradient, x, approximate=ctx.approximate, grad_input=gradient)
+        return gradient, None
 
 
-def _gelu(x: Tensor) -> Tensor:
-    """The exact GELU; on a CPU its gradient overwrites the incoming one, so only a product may read the result."""
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """The GELU; on a CPU its gradient overwrites the incoming one, so only a product may read the result."""
     if x.device.type != "cpu" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return F.gelu(x)
-    activated: Tensor = _Gelu.apply(x)  # type: ignore[no-untyped-call]
+        return F.gelu(x, approximate=approximate)
+    activated: Tensor = _Gelu.apply(x, approximate)  # type: ignore[no-untyped-call]
     return activated
 
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": F.relu, "geglu": _gelu, "swiglu": F.silu}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": _gelu,
+    "gelu_tanh": partial(_gelu, approximate="tanh"),
+    "relu": F.relu,
+    "geglu": _gelu,
+    "swiglu": F.silu,
+}
 
 
 class FeedForward(nn.Module):
-    """H → F → H: f(x·W)·O, or gated (f(x·W) ⊗ x·V)·O with W and V as one product of width 2F; GELU is exact.
+    """H → F → H: f(x·W)·O, or gated (f(x·W) ⊗ x·V)·O with W and V as one product of width 2F.
 
     Source: Shazeer 2020, arXiv:2002.05202, equations 1, 2 and 6.
     """
@@ -223,7 +232,7 @@ class Block(nn.Module):
     def forward(
         self,
         x_BxSxH: Float[Tensor, "B S H"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
@@ -243,7 +252,7 @@ class Block(nn.Module):
         self,
         at_BxKxH: Float[Tensor, "B K H"],
         x_BxSxH: Float[Tensor, "B S H"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
         positions_BxK: Int[Tensor, "B K"] | None,
     ) -> Float[Tensor, "B K H"]:
@@ -259,7 +268,15 @@ def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
     """Whether `fused_blocks` supports an architecture's blocks: BERT's, without dropout."""
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases, a.distance_bias) == ("post", "layer", "gelu", "all", "none")
-    return berts and a.norm_bias and not (a.rotary or a.query_key_norm or dropout)
+    plain = a.norm_bias and a.norm_epsilon == EPSILON and a.attention_window is None
+    return berts and plain and not (a.rotary or a.query_key_norm or dropout)
+
+
+class Seen(NamedTuple):
+    """What a layer's tokens see: the mask of keys, None if all, and the rotary positions, if any."""
+
+    mask: Bool[Tensor, "#B 1 #S S"] | None
+    rotary: Float[Tensor, "2 S E"] | None
 
 
 class Encoder(nn.Module):
@@ -280,9 +297,16 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(architecture, dropout, each) for each in normed)
         self.block_of_layer = [layer * groups // architecture.depth for layer in range(architecture.depth)]
         self.final_norm = norm(architecture, architecture.width) if architecture.norm == "pre" else nn.Identity()
-        rotary = rotary_table(architecture.positions, architecture.head_width) if architecture.rotary else None
+        a, rotary, local_rotary = architecture, None, None
+        if a.rotary:
+            rotary = rotary_table(a.positions, a.head_width, a.rotary_theta)
+            local_rotary = (
+                None if a.local_rotary_theta is None else rotary_table(a.positions, a.head_width, a.local_rotary_theta)
+            )
         self.register_buffer("rotary_2xPxE", rotary, persistent=False)
+        self.register_buffer("local_rotary_2xPxE", local_rotary, persistent=False)
         self.rotary_2xPxE: Tensor | None
+        self.local_rotary_2xPxE: Tensor | None
 
     def forward(
         self,
@@ -295,14 +319,14 @@ class Encoder(nn.Module):
 
         `attended_BxS` is False at padding; None means no padding.
         """
-        x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
-        if self.fused is not None and self.training and mask is None:
+        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        if self.fused is not None and self.training and attended_BxS is None:
             y_BxKxH = self.fused(self._in_order, x_BxSxH, positions_BxK)
         else:
-            *earlier, last = self._in_order
-            for block in earlier:
-                x_BxSxH = block(x_BxSxH, mask, rotary_2xSxE)
-            y_BxKxH = last(x_BxSxH, mask, rotary_2xSxE, positions_BxK)
+            *earlier, (last, seen) = self._layers(tokens_BxS, attended_BxS)
+            for block, each in earlier:
+                x_BxSxH = block(x_BxSxH, *each)
+            y_BxKxH = last(x_BxSxH, *seen, positions_BxK)
         normed_BxKxH: Tensor = self.final_norm(y_BxKxH)
         return normed_BxKxH
 
@@ -313,10 +337,9 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
         """The L + 1 outputs of the embeddings and of every layer; the last includes pre-norm's final norm."""
-        x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
-        outputs = [x_BxSxH]
-        for block in self._in_order:
-            outputs.append(block(outputs[-1], mask, rotary_2xSxE))
+        outputs = [self.embeddings(tokens_BxS, segments_BxS)]
+        for block, seen in self._layers(tokens_BxS, attended_BxS):
+            outputs.append(block(outputs[-1], *seen))
         return [*outputs[:-1], self.final_norm(outputs[-1])]
 
     def zero_residuals(self) -> None:
@@ -330,12 +353,33 @@ class Encoder(nn.Module):
     def _in_order(self) -> list[Block]:
         return [cast("Block", self.blocks[block]) for block in self.block_of_layer]
 
-    def _before_blocks(
-        self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None
-    ) -> tuple[Float[Tensor, "B S H"], Bool[Tensor, "B 1 1 S"] | None, Float[Tensor, "2 S E"] | None]:
+    def _layers(self, tokens_BxS: Int[Tensor, "B S"], attended_BxS: Bool[Tensor, "B S"] | None) -> Iterator[tuple[Block, Seen]]:
+        """Each layer's block, and what its tokens see."""
+        length, window = tokens_BxS.shape[1], self.architecture.attention_window
         mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        rotary_2xSxE = None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, : tokens_BxS.shape[1]]
-        return self.embeddings(tokens_BxS, segments_BxS), mask, rotary_2xSxE
+        everywhere = local = Seen(mask, None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, :length])
+        if window is not None:
+            near = window_mask(length, window, tokens_BxS.device)
+            own = self.local_rotary_2xPxE
+            rotary_2xSxE = everywhere.rotary if own is None else own[:, :length]
+            local = Seen(near if mask is None else near & mask, rotary_2xSxE)
+        for layer, block in enumerate(self._in_order):
+            yield block, local if self.architecture.is_local(layer) else everywhere
+
+
+def window_mask(length: int, window: int, device: torch.device) -> Bool[Tensor, "1 1 S S"]:
+    """Whether a query sees a key: at most window/2 positions apart."""
+    positions_S = torch.arange(length, device=device)
+    return ((positions_S[:, None] - positions_S).abs() <= window // 2)[None, None]
+
+
+def mask_at(mask: Bool[Tensor, "#B 1 #S S"], positions_BxK: Int[Tensor, "B K"]) -> Bool[Tensor, "#B 1 #K S"]:
+    """The rows of a mask for queries at some positions; a mask over keys has one row for all."""
+    batch, length = len(positions_BxK), mask.shape[-1]
+    if mask.shape[2] == 1:
+        return mask
+    rows = mask.expand(batch, 1, length, length)
+    return rows.gather(2, positions_BxK[:, None, :, None].expand(-1, 1, -1, length))
 
 
 def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:

@@ -20,7 +20,7 @@ from study.model.encoder import Encoder
 from study.planning.memory_check import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
 from tests.needs import needs_gpu
-from tests.transformers_models import MODERN
+from tests.transformers_models import MODERN, NEOBERT, WINDOWS
 
 TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 """How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""
@@ -118,6 +118,9 @@ TRAINED = {
         precision="bf16",
     ),
     "ModernBERT": config(4, 128, 2, 512, vocabulary=2048, length=64, batch=16, dropout=0.1, **MODERN),
+    "windows": config(4, 64, 2, 128, vocabulary=300, length=256, batch=2, **MODERN | WINDOWS),
+    "windows, bf16": config(4, 64, 2, 128, vocabulary=300, length=256, batch=4, precision="bf16", **MODERN | WINDOWS),
+    "NeoBERT": config(4, 128, 2, 344, vocabulary=2048, length=64, batch=16, **NEOBERT),
     "many masks in training": config(
         1, 32, 1, 128, vocabulary=2000, length=128, batch=16, activation="relu", masking={"rate": 0.4}
     ),
