@@ -172,7 +172,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
 
     It can be scored, lose layers and be learned from. SOURCE is a folder that transformers saved (config.json,
     model.safetensors, and tokenizer.json or vocab.txt) of a BERT, RoBERTa, XLM-R, DistilBERT, ALBERT, ELECTRA,
-    ModernBERT, NeoBERT, RoFormer, Megatron-BERT or ESM, or hub:NAME. Without its MLM head, such as an ELECTRA
+    DeBERTa, ModernBERT, NeoBERT, RoFormer, Megatron-BERT or ESM, or hub:NAME. Without its MLM head, such as an ELECTRA
     discriminator, it has no loss, but can be scored and be a start.
 
     \b

@@ -20,8 +20,6 @@ ALWAYS_WRITTEN = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_d
 """The fields in every configuration; others are written only if they differ from BERT."""
 
 COUNTED_ALONE: dict[str, tuple[object, ...]] = {
-    "position_encoding": ("disentangled", "disentangled_shared"),
-    "biases": ("no_key",),
     "norm_kind": ("affine",),
     "mlm_transform": ("width",),
 }
@@ -31,8 +29,6 @@ BUILT_AS_BERT = (
     "trigram_embedding",
     "bottleneck_width",
     "ffn_stack",
-    "relative_positions",
-    "convolution_kernel",
     "contact_head",
 )
 """The fields that study.model builds only with BERT's value."""
@@ -67,8 +63,9 @@ class Architecture(Strict):
     - `position_encoding`: `learned` adds P rows; `rotary` rotates queries and keys by angles that grow with the position,
       without parameters (RoFormer, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative positions
       with its own projections (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections and norms the
-      table (DeBERTa v2 and v3, arXiv:2111.09543); `none` leaves token order to `distance_bias`, and without one the encoder is
-      a bag of words. `convolution_kernel` K: a convolution beside the first block.
+      table (DeBERTa v2 and v3, arXiv:2111.09543); distances beyond R/2 share a row, or with `relative_reach` those from
+      R/4 up to it share rows by their logarithm; `none` leaves token order to `distance_bias`, and without one the encoder is a
+      bag of words. `convolution_kernel` K: a convolution beside the first block.
     - `distance_bias`: an addition to attention scores by head and signed distance. `learned` has a number per layer, head and
       distance, initialised to favour neighbours (T5, arXiv:1910.10683, section 2.1, without buckets); beyond
       `distance_bias_reach` M, all distances share one number per direction (arXiv:1803.02155, section 3.2). `alibi` falls
@@ -106,6 +103,7 @@ class Architecture(Strict):
     embedding_norm: bool | None = None
     position_encoding: Literal["learned", "rotary", "none", "disentangled", "disentangled_shared"] = "learned"
     relative_positions: Index = 0
+    relative_reach: Count | None = None
     distance_bias: Literal["none", "learned", "alibi"] = "none"
     distance_bias_reach: Count | None = None
     query_key_norm: bool = False
@@ -126,6 +124,7 @@ class Architecture(Strict):
         "layer_groups",
         "embedding_norm",
         "distance_bias_reach",
+        "relative_reach",
         "attention_window",
         "local_rotary_theta",
         mode="before",
@@ -185,11 +184,24 @@ class Architecture(Strict):
     @classmethod
     def _relative_positions_fit(cls, rows: int, info: ValidationInfo) -> int:
         encoding = info.data.get("position_encoding", "")
-        if encoding.startswith("disentangled") and rows < 2:
-            raise ValueError(f"relative positions are too few for position_encoding {encoding}, which needs at least 2")
+        if encoding.startswith("disentangled") and (rows < 2 or rows % 2):
+            raise ValueError(
+                f"relative positions do not go with position_encoding {encoding}, which needs an even number of them"
+            )
         if encoding and not encoding.startswith("disentangled") and rows:
             raise ValueError(f"relative positions do not go with position_encoding {encoding}; leave them out")
         return rows
+
+    @field_validator("relative_reach")
+    @classmethod
+    def _reach_is_beyond_single_rows(cls, reach: int | None, info: ValidationInfo) -> int | None:
+        rows = info.data.get("relative_positions")
+        if reach is not None and rows is not None and (rows < 4 or reach - 1 <= rows // 4):
+            alone = f"distances up to {rows // 4} have rows of their own with relative_positions {rows}"
+            raise ValueError(
+                f"is too near: {alone}; give at least {rows // 4 + 2}, or leave it out" if rows else "needs relative_positions"
+            )
+        return reach
 
     @field_validator("distance_bias_reach")
     @classmethod
@@ -340,6 +352,10 @@ def unbuildable(architecture: Architecture) -> str | None:
     if architecture.skips_first_norm and architecture.layer_groups is not None:
         groups = f"layer_groups {architecture.layer_groups}"
         return f"embedding_norm True replaces the first layer's norm, which {groups} would share; leave out one of them"
+    if architecture.convolution_kernel and (architecture.norm == "pre" or architecture.depth == 1):
+        return "convolution_kernel stands beside the first of several blocks in norm post; leave it out"
+    if architecture.convolution_kernel and architecture.convolution_kernel % 2 == 0:
+        return f"convolution_kernel {architecture.convolution_kernel} has no middle; give an odd one"
     if architecture.rotary and (each := architecture.head_width) % 2:
         sizes = f"width {architecture.width} in {architecture.heads} heads"
         return f"position_encoding rotary rotates pairs of numbers, but {sizes} gives {each} each"

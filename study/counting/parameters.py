@@ -151,8 +151,13 @@ def _attention_products(a: Architecture, length: int) -> int:
     width, local = a.bottleneck_width or a.width, a.local_layers
     pairs = (a.depth - local) * length**2 + local * pairs_within(a.attention_window or 0, length)
     scores = 2 * width * pairs
-    rows = min(a.relative_positions, 2 * length) if a.position_encoding == "disentangled" else a.relative_positions
+    rows = relative_rows(a, length)
     return scores + a.depth * (2 * rows * a.width**2 + 2 * length * rows * a.width)
+
+
+def relative_rows(a: Architecture, length: int) -> int:
+    """The rows of relative positions that a sequence reads; DeBERTa v1 reads only those in reach."""
+    return min(a.relative_positions, 2 * length) if a.position_encoding == "disentangled" else a.relative_positions
 
 
 def pairs_within(window: int, length: int) -> int:
@@ -180,13 +185,14 @@ def spared_flops_per_token(architecture: Architecture, sequence_length: int, pre
     """The part of `train_flops` saved here, per input token: the last layer's work at unpredicted positions.
 
     Only the key and value weights, 2·H², meet all S tokens; the other products, with scores and mixtures 2·S·H, run at the K
-    masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F, and in a windowed layer for S the mean number of
-    tokens in a window. No convention subtracts it, so counts compare with other code's.
+    masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F, in a windowed layer for S the mean number of
+    tokens in a window, and R·H more with R relative positions. No convention subtracts it, so counts compare with other code's.
     """
     a, x = architecture, Letters.numbers(architecture)
     weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
     windowed = a.attention_window is not None and a.is_local(a.depth - 1)
     seen = pairs_within(a.attention_window or 0, sequence_length) / sequence_length if windowed else sequence_length
+    weights += relative_rows(a, sequence_length) * a.width
     return 6 * (1 - predictions / sequence_length) * (weights + 2 * seen * a.width)
 
 

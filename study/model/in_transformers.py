@@ -6,7 +6,7 @@ Letters: E half of the head width.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -29,8 +29,18 @@ _REGULAR = "full_attention in the first of every n layers"
 _EIGHT = 8
 """NeoBERT's inner width is two thirds of what its config.json says, rounded up to a multiple of this."""
 
+_AUTHORS_HEAD = {
+    "lm_predictions.lm_head.dense": "cls.predictions.transform.dense",
+    "lm_predictions.lm_head.LayerNorm": "cls.predictions.transform.LayerNorm",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
+}
+"""The parts of the MLM head as DeBERTa's authors name them, and transformers where it is not `legacy`."""
+
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 """ModernBERT's names of layers without windows and with them."""
+
+_QUERY_VALUE_BIAS = "query_value_bias"
+"""DeBERTa v1 adds biases to query and value alone."""
 
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 _POSITIONS = "encoder.embeddings.position.weight"
@@ -48,6 +58,11 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
     values |= {theirs: getattr(a, ours) or plain.get(ours, False) for theirs, ours in family.fields.items()}
     values |= {family.activation: family.activations[a.activation][0], "initializer_range": 0.02}
     values |= family.usual | dict.fromkeys(family.dropouts, dropout)
+    if a.relative:
+        own = {"relative_positions", "relative_reach"}
+        values = {name: value for name, value in values.items() if name not in own} | {"legacy": True}
+        values |= {"max_relative_positions": a.relative_reach or a.relative_positions // 2}
+        values |= {"position_buckets": a.relative_positions // 2 if a.relative_reach else -1}
     if "attention_window" in family.fields.values():
         values["layer_types"] = [_LAYER_TYPES[a.is_local(layer)] for layer in range(a.depth)]
     if a.segments and not family.has_segments:
@@ -72,7 +87,8 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
         ours = {"head.decoder.weight": tokens} | ours | {_TOKENS: tokens + segments[0]}
     if family.has_segments and not a.segments:
         ours[_SEGMENTS] = torch.zeros(1, ours[_TOKENS].shape[1])
-    if not a.tied_decoder and family.model_type != "esm":  # ESM's decoder has no bias
+    debertas = family.model_type.startswith("deberta")  # the legacy head adds the bias in the decoder, tied or not
+    if debertas or (not a.tied_decoder and family.model_type != "esm"):  # ESM's decoder has no bias
         ours["head.decoder.bias"] = ours["head.bias"]
     more: dict[str, Tensor] = {}
     match family.model_type:
@@ -80,6 +96,8 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
             ours |= {name: _neighbours(rows, a.heads) for name, rows in ours.items() if _is_rotated(name)}
             cosine, sine = rotary_table(a.positions, a.head_width)
             more["roformer.encoder.embed_positions.weight"] = torch.cat((sine, cosine), -1)
+        case "deberta":
+            ours |= {name: _by_heads(rows, a.heads) for name, rows in ours.items() if name.endswith(f"{_JOINT}.weight")}
         case "esm":
             more["esm.rotary_embeddings.inv_freq"] = 10_000.0 ** (-torch.arange(0, a.head_width, 2) / a.head_width)
             more["esm.contact_head.regression.weight"] = torch.zeros(1, a.depth * a.heads)
@@ -123,9 +141,23 @@ def _with_defaults(config: Mapping[str, Any], family: TransformersClass) -> dict
     match family.model_type:
         case "modernbert":
             return _with_windows(given)
+        case "deberta" | "deberta-v2":
+            return _with_relative_positions(given, family)
         case "neobert" if isinstance(inner := given.get("intermediate_size"), int):
             given["intermediate_size"] = _EIGHT * -(-(2 * inner // 3) // _EIGHT)
     return given
+
+
+def _with_relative_positions(given: dict[str, Any], family: TransformersClass) -> dict[str, Any]:
+    """DeBERTa's rows of relative positions, and the distance up to which the buckets of v2 and v3 reach."""
+    kinds = given["pos_att_type"]
+    kinds = kinds if isinstance(kinds, list) else str(kinds).split("|")
+    given["pos_att_type"] = "|".join(sorted({str(kind).strip().lower() for kind in kinds}))
+    reach, buckets = given.get("max_relative_positions", -1), given.get("position_buckets", -1)
+    reach = given.get("max_position_embeddings") if isinstance(reach, int) and reach < 1 else reach
+    if family.model_type == "deberta-v2" and isinstance(buckets, int) and buckets > 0:
+        return given | {"relative_positions": 2 * buckets, "relative_reach": reach}
+    return given | ({"relative_positions": 2 * reach} if isinstance(reach, int) else {})
 
 
 def _with_windows(given: dict[str, Any]) -> dict[str, Any]:
@@ -196,9 +228,10 @@ def our_weights(
     return weights
 
 
-def has_mlm_head(names: Container[str], family: TransformersClass) -> bool:
+def has_mlm_head(names: Iterable[str], family: TransformersClass) -> bool:
     """Whether an encoder of a class, by its weights' names, was saved with its MLM head: with the bias of the logits."""
-    return any(_their_name(name, family) in names for name in ("head.bias", "head.decoder.bias"))
+    biases = {_their_name(name, family) for name in ("head.bias", "head.decoder.bias")}
+    return any(_usual_name(name) in biases for name in names)
 
 
 def without_mlm_head(weights: Mapping[str, Tensor], family: TransformersClass) -> dict[str, Tensor]:
@@ -218,9 +251,17 @@ def untrained_head(architecture: Architecture) -> dict[str, Tensor]:
 
 def _by_full_name(theirs: Mapping[str, Tensor], family: TransformersClass) -> dict[str, Tensor]:
     """The weights in fp32 by the names that the MLM model has; an encoder saved alone leaves out its own name."""
-    there = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor.float() for name, tensor in theirs.items()}
+    there = {_usual_name(name): tensor.float() for name, tensor in theirs.items()}
     prefix = family.parts["encoder.embeddings.token"].partition(".")[0] + "."
     return there if any(name.startswith(prefix) for name in there) else {prefix + name: each for name, each in there.items()}
+
+
+def _usual_name(name: str) -> str:
+    """A weight's name as transformers writes it now; norms may have TensorFlow's, DeBERTa's head its authors'."""
+    name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
+    for head, usual in _AUTHORS_HEAD.items():
+        name = name.replace(head, usual)
+    return name
 
 
 def _in_our_order(
@@ -232,9 +273,10 @@ def _in_our_order(
         case "roformer":
             pairs = zip(pieces, tensors, strict=True)
             tensors = [_halves(rows, heads) if _is_rotated(piece) else rows for piece, rows in pairs]
-        case "neobert" if _JOINT in name:
+        case "neobert" | "deberta" if name.endswith(f"{_JOINT}.weight"):
             query, key, value = (part.flatten(0, 1) for part in tensors[0].view(heads, 3, -1, tensors[0].shape[1]).unbind(1))
-            tensors = [_halves(query, heads), _halves(key, heads), value]
+            turned = family.model_type == "neobert"
+            tensors = [_halves(query, heads), _halves(key, heads), value] if turned else [query, key, value]
         case _ if name == _POSITIONS:
             tensors = [tensors[0][family.first_position :]]
     return torch.cat(tensors)
@@ -255,10 +297,17 @@ def _always_there(a: Architecture, family: TransformersClass) -> dict[str, Tenso
 
 def _pieces(name: str, family: TransformersClass) -> list[str]:
     """Our name of a weight, or its query, key and value if the class separates them."""
+    if name.endswith(_QUERY_VALUE_BIAS):
+        return [name.replace(_QUERY_VALUE_BIAS, bias) for bias in ("q_bias", "v_bias")]
     before, joint, after = name.partition(_JOINT)
     if not joint or f"encoder.blocks.*.attention.{_JOINT}" in family.parts:
         return [name]
     return [f"{before}{part}{after}" for part in _PARTS]
+
+
+def _by_heads(rows: Tensor, heads: int) -> Tensor:
+    """Rows of query, key and value, each head's three together."""
+    return rows.view(3, heads, -1, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
 
 
 def _neighbours(rows: Tensor, heads: int) -> Tensor:

@@ -42,6 +42,14 @@ _PRODUCTS = {
     "feed_forward.inner": "intermediate.dense",
     "feed_forward.outer": "output.dense",
 }
+_DEBERTAS_USUAL = {"relative_attention": True, "position_biased_input": False, "pos_att_type": "c2p|p2c"}
+_DEBERTAS_LEFT_OUT = {
+    "relative_attention": False,
+    "position_biased_input": True,
+    "pos_att_type": "none",
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+}
 _BERTS_HEAD = {
     "head": "cls.predictions",
     "head.transform": "cls.predictions.transform.dense",
@@ -117,6 +125,20 @@ def _berts(
     parts |= {f"encoder.blocks.*.{ours}": f"{prefix}.encoder.layer.*.{theirs}" for ours, theirs in blocks.items()}
     parts |= {"encoder.embeddings.projection": f"{prefix}.embeddings_project", "encoder.final_norm": f"{prefix}.{final_norm}"}
     return parts | dict(head)
+
+
+def _debertas(projections: Mapping[str, str]) -> dict[str, str]:
+    """The parts of a DeBERTa, with its names of the products in its attention."""
+    parts = _berts("deberta")
+    block, theirs = "encoder.blocks.*", "deberta.encoder.layer.*.attention.self"
+    parts |= {f"{block}.attention": theirs}
+    parts |= {f"{block}.attention.{ours}": f"{theirs}.{name}" for ours, name in projections.items()}
+    parts |= {"encoder.relative.table": "deberta.encoder.rel_embeddings", "encoder.relative.norm": "deberta.encoder.LayerNorm"}
+    convolution = "deberta.encoder.conv"
+    return parts | {
+        "encoder.convolution.product": f"{convolution}.conv",
+        "encoder.convolution.norm": f"{convolution}.LayerNorm",
+    }
 
 
 _ELECTRAS_HEAD = {
@@ -304,6 +326,27 @@ TRANSFORMERS_CLASSES = (
         also=("xlm-roberta", "camembert"),
         first_position=2,
         exported=False,
+    ),
+    TransformersClass(
+        "deberta",
+        "DebertaForMaskedLM",
+        _debertas({"query_key_value": "in_proj", "position_query": "pos_q_proj", "position_key": "pos_proj"}),
+        fields=_FIELDS | _SEGMENTS | {"relative_positions": "relative_positions"},
+        kind={"position_encoding": "disentangled", "biases": "no_key"},
+        usual=_DEBERTAS_USUAL | {"talking_head": False},
+        left_out=_DEBERTAS_LEFT_OUT,
+    ),
+    TransformersClass(
+        "deberta-v2",
+        "DebertaV2ForMaskedLM",
+        _debertas({part: f"{part}_proj" for part in ("query", "key", "value")}),
+        fields=_FIELDS
+        | _SEGMENTS
+        | {name: name for name in ("relative_positions", "relative_reach")}
+        | {"conv_kernel_size": "convolution_kernel"},
+        kind={"position_encoding": "disentangled_shared"},
+        usual=_DEBERTAS_USUAL | {"share_att_key": True, "norm_rel_ebd": "layer_norm", "conv_act": "gelu", "conv_groups": 1},
+        left_out=_DEBERTAS_LEFT_OUT | {"share_att_key": False, "norm_rel_ebd": "none"},
     ),
     TransformersClass(
         "distilbert",

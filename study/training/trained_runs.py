@@ -126,6 +126,8 @@ def _unfit_start(given: Architecture, wanted: Architecture, keep: Keep) -> str |
     kept = kept_layers(given.depth, wanted.depth, keep)
     if any(given.is_local(layer) != wanted.is_local(new) for new, layer in enumerate(kept)):
         return f"has global attention in every {given.global_attention_every}th layer, and the layers kept would change kind"
+    if given.convolution_kernel and kept[0] > 0:
+        return f"has convolution_kernel {given.convolution_kernel} beside its first layer; keep that layer"
     if given.skips_first_norm and kept[0] > 0:
         return "has no norm before its first layer (embedding_norm True), which was trained without one; keep that layer"
     return None

@@ -86,6 +86,7 @@ OTHER_VALUES: dict[str, object] = {
     "architecture.query_key_norm": True,
     "architecture.norm_epsilon": 1e-5,
     "architecture.attention_window": 4,
+    "architecture.convolution_kernel": 3,
     "architecture.rotary_theta": 160_000.0,
     "architecture.mlm_transform": "none",
     "architecture.mlm_activation": "relu",
@@ -143,6 +144,7 @@ def test_every_knob_is_known_to_move_numbers_or_not_to() -> None:
     only_counted = {f"architecture.{name}" for name in (*BUILT_AS_BERT, *NOT_IN_MLM)}
     with_another = {"architecture.embedding_norm", "architecture.distance_bias_reach"}  # pre-norm, and a learned bias
     with_another |= {"architecture.global_attention_every", "architecture.local_rotary_theta"}  # a window
+    with_another |= {"architecture.relative_positions", "architecture.relative_reach"}  # disentangled attention
     assert set(knobs(RunConfig)) - of_the_data - other_units - only_counted - with_another == set(OTHER_VALUES)
 
 

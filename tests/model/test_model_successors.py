@@ -17,7 +17,7 @@ from study.model.encoder import FeedForward, at_positions
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.norm import norm
 from tests.model.test_model import assert_transformers_agrees, randomised, small
-from tests.transformers_models import MODERN, NEOBERT, WINDOWS
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MODERN, NEOBERT, WINDOWS
 
 KINDS: dict[str, dict[str, Any]] = {
     "factorised embeddings": {"embedding_width": 8},
@@ -30,6 +30,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "LayerNorm without biases": {"norm_bias": False},
     "ModernBERT": MODERN | WINDOWS,
     "NeoBERT": NEOBERT,
+    "DeBERTa": DEBERTA,
+    "DeBERTa v3": DEBERTA_V3,
+    "DeBERTa v2, pre-norm, shared layers, windows": DEBERTA_V3 | {"norm": "pre", "layer_groups": 2, "attention_window": 6},
+    "DeBERTa v2 with a convolution": DEBERTA_V3 | {"convolution_kernel": 3, "distance_bias": "learned"},
     "GELU by a tanh, windows in every layer": {"activation": "gelu_tanh", "mlm_activation": "relu", "attention_window": 4},
     "no positions": {"position_encoding": "none"},
     "a learned bias by distance": {"distance_bias": "learned"},
@@ -79,6 +83,10 @@ def tokens() -> Tensor:
         ("ModernBertForMaskedLM", MODERN | {"activation": "swiglu", "norm_bias": True}),
         ("ModernBertForMaskedLM", MODERN | WINDOWS),
         ("ModernBertForMaskedLM", MODERN | WINDOWS | {"global_attention_every": 1, "local_rotary_theta": "none"}),
+        ("DebertaForMaskedLM", DEBERTA),
+        ("DebertaForMaskedLM", DEBERTA | {"relative_positions": 64, "segments": 2}),
+        ("DebertaV2ForMaskedLM", DEBERTA_V3),
+        ("DebertaV2ForMaskedLM", DEBERTA_V3 | {"relative_reach": "none", "convolution_kernel": 3}),
         ("BertForMaskedLM", {"activation": "gelu_tanh", "mlm_activation": "gelu_tanh", "norm_epsilon": 1e-5}),
         ("ElectraForMaskedLM", {"activation": "gelu_tanh"}),
     ],

@@ -59,6 +59,31 @@ SAVED: dict[str, dict[str, Any]] = {
         "mask_token_id": 4,
     },
     "MegatronBertForMaskedLM": {},
+    "DebertaForMaskedLM": {
+        "relative_attention": True,
+        "pos_att_type": "c2p|p2c",
+        "position_biased_input": False,
+        "max_relative_positions": 10,
+    },
+    "DebertaV2ForMaskedLM": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "share_att_key": True,
+        "position_buckets": 8,
+        "norm_rel_ebd": "layer_norm",
+        "conv_kernel_size": 3,
+        "conv_act": "gelu",
+        "legacy": False,
+    },
+    "DebertaV2Model": {
+        "relative_attention": True,
+        "pos_att_type": "p2c|c2p",
+        "position_biased_input": False,
+        "share_att_key": True,
+        "position_buckets": -1,
+        "norm_rel_ebd": "layer_norm",
+    },
     "RoFormerForMaskedLM": {"embedding_size": 8},
 }
 """What was saved, with its configuration."""
