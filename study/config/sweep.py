@@ -368,5 +368,5 @@ def _sizes_of_model(base: object) -> dict[str, Any] | None:
     name = architecture.get(MODEL) if isinstance(architecture, Mapping) else None
     if not isinstance(architecture, Mapping) or not isinstance(name, str) or find(name) is None:
         return None
-    values = trained_values(name) | architecture
+    values = trained_values(name) | dict(architecture)
     return {size: values[size] for size in SIZES}

@@ -25,14 +25,14 @@ SCORES = 3
 
 
 class Relative(NamedTuple):
-    """The rows of the table of relative positions in use, and the row of each query and key."""
+    """The rows of the table of relative positions in use, and the row of each pair of query and key."""
 
     rows: Float[Tensor, "R H"]
-    index: Int[Tensor, "*B K S"]
+    row_of_pair: Int[Tensor, "*batch K S"]
 
     def at(self, positions_BxK: Int[Tensor, "B K"]) -> Relative:
         """The same for queries at some positions."""
-        return Relative(self.rows, self.index[positions_BxK])
+        return Relative(self.rows, self.row_of_pair[positions_BxK])
 
 
 class RelativePositions(nn.Module):
@@ -71,7 +71,7 @@ def relative_scores(
     key_BxSxAxD: Float[Tensor, "B S A D"],
     position_query_RxAxD: Float[Tensor, "R A D"],
     position_key_RxAxD: Float[Tensor, "R A D"],
-    index: Int[Tensor, "*B K S"],
+    index: Int[Tensor, "*batch K S"],
 ) -> Float[Tensor, "B A K S"]:
     """(query · relative key + key · relative query) / √(3·D)."""
     scores_AxBxKxS = _at_rows(query_BxKxAxD, position_key_RxAxD, index)
@@ -81,12 +81,12 @@ def relative_scores(
 
 
 def _at_rows(
-    x_BxKxAxD: Float[Tensor, "B K A D"], positions_RxAxD: Float[Tensor, "R A D"], index: Int[Tensor, "*B K S"]
+    x_BxKxAxD: Float[Tensor, "B K A D"], positions_RxAxD: Float[Tensor, "R A D"], index: Int[Tensor, "*batch K S"]
 ) -> Float[Tensor, "A B K S"]:
     """Products of each token's x with the relative positions at `index`."""
     batch, length, heads, _ = x_BxKxAxD.shape
     x_AxNxD = x_BxKxAxD.permute(2, 0, 1, 3).flatten(1, 2)
-    products_AxBxKxR = torch.bmm(x_AxNxD, positions_RxAxD.permute(1, 2, 0)).unflatten(1, (batch, length))
+    products_AxBxKxR = torch.bmm(x_AxNxD, positions_RxAxD.permute(1, 2, 0)).view(heads, batch, length, -1)
     at_rows: Tensor = _Gathered.apply(products_AxBxKxR, index.expand(heads, batch, *index.shape[-2:]))  # type: ignore[no-untyped-call]
     return at_rows
 

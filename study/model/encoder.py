@@ -125,8 +125,8 @@ class Attention(nn.Module):
         else:
             (weight, of_both), _ = self._parts([2 * width, width])
             query_RxH, key_RxH = self.query_key_value.multiply(relative.rows, weight, of_both).chunk(2, -1)
-        query_RxAxD, key_RxAxD = (rows.unflatten(-1, (self.heads, self.head_width)) for rows in (query_RxH, key_RxH))
-        scores = relative_scores(query_BxKxAxD, key_BxSxAxD, query_RxAxD, key_RxAxD, relative.index)
+        query_RxAxD, key_RxAxD = (rows.view(len(rows), self.heads, -1) for rows in (query_RxH, key_RxH))
+        scores = relative_scores(query_BxKxAxD, key_BxSxAxD, query_RxAxD, key_RxAxD, relative.row_of_pair)
         return query_BxKxAxD * SCORES**-0.5, scores if bias is None else scores + bias
 
     def _normed(

@@ -381,6 +381,16 @@ TRANSFORMERS_CLASSES = (
 """The known classes; the plainer of two matches comes first."""
 
 
+_NOT_BUILT = {
+    "mobilebert": "whose blocks of several FFNs between bottlenecks are counted but not built",
+    "longformer": "whose global attention has products of its own",
+    "big_bird": "whose attention reads random blocks",
+    "xlnet": "which predicts permuted words, not masked ones",
+    "mpnet": "whose layers share a bias by distance in buckets",
+}
+"""Why encoders of some types are not read."""
+
+
 def class_for(architecture: Architecture) -> TransformersClass:
     """The class of transformers that computes an architecture.
 
@@ -408,5 +418,6 @@ def class_in(config: Mapping[str, Any], place: str) -> TransformersClass:
     """The class of transformers of a config.json; raises InputError, at `place`, if it is not supported."""
     known = {name: family for family in TRANSFORMERS_CLASSES for name in (family.model_type, *family.also)}
     if (family := known.get(str(model_type := config.get("model_type")))) is None:
-        raise InputError.at(place, f"is a model of type {model_type}; supported types are {', '.join(known)}")
+        why = f", {_NOT_BUILT[str(model_type)]}" if str(model_type) in _NOT_BUILT else ""
+        raise InputError.at(place, f"is a model of type {model_type}{why}; supported types are {', '.join(known)}")
     return family

@@ -43,6 +43,9 @@ VALIDATION_BATCH = 32
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FILES = ("config.json", _WEIGHTS, _INDEX, "model-*.safetensors", *TOKENIZER_FILES)
 
+_MOST_POSITIONS = 2**20
+"""The most positions of an encoder; rotary ones have no weights to compare them with."""
+
 _NAMED_UP_TO = 2.0
 """Weights that lack up to half of an architecture's parameters are read, to name the first that differs."""
 
@@ -186,11 +189,17 @@ def _opening(file: Path) -> Iterator[None]:
 
 def _check_sizes(settings: dict[str, Any], family: TransformersClass, place: str) -> None:
     """Raise InputError for sizes beyond those of any encoder."""
-    given = [(theirs, ours, settings.get(theirs)) for theirs, ours in family.fields.items() if ours in LARGEST]
+    given = [(theirs, ours, settings.get(theirs)) for theirs, ours in family.fields.items()]
+    numbers = [(theirs, ours, value) for theirs, ours, value in given if isinstance(value, int | float)]
     beyond = [
         Problem(f"{place}.{theirs}", f"{value} is {why}")
-        for theirs, ours, value in given
-        if isinstance(value, int | float) and (why := why_beyond(ours, value))
+        for theirs, ours, value in numbers
+        if ours in LARGEST and (why := why_beyond(ours, value))
+    ]
+    beyond += [
+        Problem(f"{place}.{theirs}", f"{value} is above the most allowed, {_MOST_POSITIONS:,}")
+        for theirs, ours, value in numbers
+        if ours == "positions" and value > _MOST_POSITIONS
     ]
     if beyond:
         raise InputError(beyond)

@@ -283,7 +283,8 @@ def test_an_index_of_shards_that_leads_elsewhere_is_refused(place: Path, tmp_pat
         ("num_attention_heads", 10**12, "config.json.num_attention_heads: 1000000000000 is above the most allowed"),
         ("num_hidden_layers", 3000, "config.json: describes L3000-H16-A2-F32 of 6,"),
         ("vocab_size", 2**40, "config.json: describes L3-H16-A2-F32 of 18,"),
-        ("max_position_embeddings", 2**62, "config.json: describes L3-H16-A2-F32 of "),
+        ("max_position_embeddings", 2**20, "config.json: describes L3-H16-A2-F32 of "),
+        ("max_position_embeddings", 2**62, "max_position_embeddings: 4611686018427387904 is above the most allowed, 1,048,576"),
     ],
 )
 def test_sizes_far_beyond_the_weights_are_refused_before_anything_is_built(
@@ -358,6 +359,7 @@ def broken(place: Path, folder: Path, case: str) -> Path:
     values = json.loads(settings.read_bytes())
     changes = {
         "a type": {"model_type": "gpt2"},
+        "MobileBERT": {"model_type": "mobilebert"},
         "an activation": {"hidden_act": "silu"},
         "a norm": {"layer_norm_eps": 2.0},
         "heads": {"num_attention_heads": 3},
@@ -397,6 +399,10 @@ def broken(place: Path, folder: Path, case: str) -> Path:
     ("case", "told"),
     [
         ("a type", "is a model of type gpt2; supported types are bert, roformer, megatron-bert, esm, electra, albert, "),
+        (
+            "MobileBERT",
+            "is a model of type mobilebert, whose blocks of several FFNs between bottlenecks are counted but not built; ",
+        ),
         ("an activation", "has hidden_act silu; only gelu or gelu_python or gelu_new"),
         ("a norm", "config.json.layer_norm_eps: 2.0 is above the most allowed, 1"),
         ("heads", "heads do not divide width 16"),
