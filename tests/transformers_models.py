@@ -17,6 +17,24 @@ MODERN: dict[str, Any] = {"norm": "pre", "embedding_norm": True, "position_encod
 MODERN |= {"activation": "geglu", "biases": "none", "norm_bias": False}
 """ModernBERT with global attention in every layer."""
 
+WINDOWS: dict[str, Any] = {"attention_window": 6, "global_attention_every": 3, "rotary_theta": 160_000.0}
+WINDOWS |= {"local_rotary_theta": 10_000.0, "norm_epsilon": 1e-5}
+"""What else ModernBERT has: windows in two of three layers, with angles of their own."""
+
+DEBERTA: dict[str, Any] = {"position_encoding": "disentangled", "relative_positions": 12, "biases": "no_key", "segments": 0}
+DEBERTA |= {"norm_epsilon": 1e-7}
+DEBERTA_V3: dict[str, Any] = {"position_encoding": "disentangled_shared", "relative_positions": 16, "relative_reach": 24}
+DEBERTA_V3 |= {"segments": 0, "norm_epsilon": 1e-7}
+
+NEOBERT: dict[str, Any] = {
+    "norm": "pre",
+    "norm_kind": "rms",
+    "norm_epsilon": 1e-5,
+    "position_encoding": "rotary",
+    "segments": 0,
+}
+NEOBERT |= {"activation": "swiglu", "biases": "none", "mlm_transform": "none", "tied_decoder": False}
+
 BERTS: dict[str, dict[str, Any]] = {
     "BertForMaskedLM": {},
     "RoFormerForMaskedLM": {"position_encoding": "rotary"},
@@ -26,7 +44,9 @@ BERTS: dict[str, dict[str, Any]] = {
 CLASSES = BERTS | {
     "ElectraForMaskedLM": {"embedding_width": 8},
     "AlbertForMaskedLM": {"embedding_width": 8, "layer_groups": 1},
-    "ModernBertForMaskedLM": MODERN,
+    "ModernBertForMaskedLM": MODERN | WINDOWS,
+    "DebertaForMaskedLM": DEBERTA,
+    "DebertaV2ForMaskedLM": DEBERTA_V3,
 }
 """The classes of transformers that compute what is built here, each with an architecture."""
 

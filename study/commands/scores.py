@@ -173,8 +173,9 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     """Make an encoder trained elsewhere a completed run.
 
     It can be scored, lose layers and be learned from. SOURCE is a folder that transformers saved (config.json,
-    model.safetensors, and tokenizer.json or vocab.txt) of a BERT, RoFormer, Megatron-BERT, ESM, ELECTRA (its
-    generator), ALBERT or ModernBERT with its MLM head, or hub:NAME.
+    model.safetensors, and tokenizer.json or vocab.txt) of a BERT, RoBERTa, XLM-R, DistilBERT, ALBERT, ELECTRA,
+    DeBERTa, ModernBERT, NeoBERT, RoFormer, Megatron-BERT or ESM, or hub:NAME. Without its MLM head, such as an ELECTRA
+    discriminator, it has no loss, but can be scored and be a start.
 
     \b
     study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet

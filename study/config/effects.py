@@ -84,6 +84,16 @@ RULES = (
         "no parameter depends on positions",
         lambda run: not _counts_positions(run),
     ),
+    Rule(
+        ("architecture.rotary_theta", "architecture.local_rotary_theta"),
+        "only position_encoding rotary uses it",
+        lambda run: not run.architecture.rotary,
+    ),
+    Rule(
+        ("architecture.attention_window", "architecture.global_attention_every"),
+        "every token is within the window",
+        lambda run: not _windows_hide(run),
+    ),
 )
 """When knobs have no effect."""
 
@@ -117,3 +127,12 @@ def _counts_positions(run: RunConfig) -> bool:
     architecture = run.architecture
     biased = architecture.distance_bias == "learned" and architecture.distance_bias_reach is None
     return architecture.position_encoding == "learned" or biased
+
+
+def _windows_hide(run: RunConfig) -> bool:
+    """Whether windows have an effect: they hide some token, or have rotary angles of their own."""
+    architecture = run.architecture
+    if (window := architecture.attention_window) is None:
+        return False
+    turned = architecture.rotary and architecture.local_rotary_theta is not None
+    return turned or window // 2 < run.data.sequence_length - 1

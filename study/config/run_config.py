@@ -164,6 +164,13 @@ class RunConfig(Strict):
         length, pieces = data.sequence_length, data.tokenizer.vocabulary
         if problem := unbuildable(architecture):
             raise ValueError(f"architecture.{problem}")
+        if recipe.parametrization == "completep" and architecture.relative:
+            encoding = f"architecture.position_encoding {architecture.position_encoding}"
+            raise ValueError(f"recipe.parametrization completep has no rule for {encoding}")
+        if recipe.parametrization == "completep" and architecture.mlm_transform == "none":
+            raise ValueError(
+                "recipe.parametrization completep scales the logits by the MLM head's norm, which mlm_transform none lacks"
+            )
         if architecture.vocabulary != pieces:
             raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
         if architecture.positions < length:

@@ -25,7 +25,8 @@ from study.config.score_config import Downstream, Seeds
 from study.config.search_spec import Search, Value
 from study.config.shape_spec import MOST_COMBINATIONS, Shapes
 from study.config.tuned_values import trial_seeds
-from study.counting.architecture import SHAPE
+from study.counting.architecture import SHAPE, SIZES
+from study.counting.named_models import find, trained_values
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """The pattern of a sweep's name: a folder, a W&B group and a title."""
@@ -112,6 +113,9 @@ Varied = Several[Value]
 PARTS = ("architecture", "recipe")
 """The parts of a run that `base` sets."""
 
+MODEL = "model"
+"""The key under `base.architecture` that names an encoder of the literature."""
+
 _ANY_SHAPE = {"list": [{"depth": 1, "width": 1}]}
 """A substitute for missing shapes, to find the other problems of a file."""
 
@@ -122,8 +126,11 @@ _SEARCH_ALONE = "a search has one budget and one seed, and its space lists the k
 class SweepBase(Strict):
     """The common part of all sweeps: question, data, shared values, budgets and compute.
 
-    `preset` names the defaults of architecture and recipe, and `base` overrides them (study.config.presets). Each run's
-    configuration holds every value, so its id does not depend on whether preset or file set it.
+    `preset` names the defaults of architecture and recipe, and `base` overrides them (study.config.presets). Under
+    `base.architecture`, `model` names an encoder of the literature, such as albert-base or bert-base-uncased: it replaces the
+    preset's architecture, and the other keys override it. Its vocabulary and positions are those of the text, and without
+    `shapes` its sizes are the one shape. Each run's configuration holds every value, so its id does not depend on whether
+    preset, model or file set it.
     """
 
     name: Text
@@ -154,7 +161,9 @@ class SweepBase(Strict):
             if key not in PARTS:
                 raise ValueError(f"has {key!r}; it takes {' and '.join(PARTS)}")
             if not isinstance(value, dict):
-                raise ValueError(f"has {shown(value)} under {key}, which needs keys and values")
+                named = isinstance(value, str) and key == PARTS[0]
+                remedy = f"; for a named model write {{model: {value}}}" if named else ""
+                raise ValueError(f"has {shown(value)} under {key}, which needs keys and values{remedy}")
         return base
 
     @classmethod
@@ -164,8 +173,18 @@ class SweepBase(Strict):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The common values of all runs: the preset, overridden by `base`."""
-        return deep_merge(PRESETS[self.preset], self.base)
+        """The common values of all runs: the preset, overridden by a named model, overridden by `base`."""
+        architecture = self.base.get("architecture", {})
+        if MODEL not in architecture:
+            return deep_merge(PRESETS[self.preset], self.base)
+        own = {key: value for key, value in architecture.items() if key != MODEL}
+        values = {key: value for key, value in (trained_values(architecture[MODEL]) | own).items() if key not in self.of_shapes}
+        return deep_merge({**PRESETS[self.preset], "architecture": {}}, {**self.base, "architecture": values})
+
+    @property
+    def of_shapes(self) -> tuple[str, ...]:
+        """The sizes that `shapes` give each run."""
+        return ()
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -237,6 +256,11 @@ class CellSweep(SweepBase):
         if self.budgets.trains_nothing and (self.tune or self.seeds > 1 or self.budgets.several):
             raise ValueError(_NOTHING_TO_TUNE)
         return self
+
+    @property
+    def of_shapes(self) -> tuple[str, ...]:
+        """The sizes that `shapes` give each run."""
+        return SIZES
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -319,6 +343,8 @@ def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "
     Raises InputError with every problem, each under its dotted path.
     """
     given = {key: value for key, value in values.items() if value is not None or key not in ("shapes", "search")}
+    if "shapes" not in given and "search" not in given and (sizes := _sizes_of_model(given.get("base"))):
+        given["shapes"] = {"list": [sizes]}
     kind: type[CellSweep] | type[SearchSweep] = SearchSweep if "search" in given else CellSweep
     aside = given.keys() & kind.known_keys().keys() - kind.model_fields.keys()
     problems = []
@@ -334,3 +360,13 @@ def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "
     if problems:
         raise InputError(problems)
     return sweep
+
+
+def _sizes_of_model(base: object) -> dict[str, Any] | None:
+    """The sizes of a named model, with those that `base` gives beside it; None without a known one."""
+    architecture = base.get("architecture") if isinstance(base, Mapping) else None
+    name = architecture.get(MODEL) if isinstance(architecture, Mapping) else None
+    if not isinstance(architecture, Mapping) or not isinstance(name, str) or find(name) is None:
+        return None
+    values = trained_values(name) | dict(architecture)
+    return {size: values[size] for size in SIZES}

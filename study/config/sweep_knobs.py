@@ -14,8 +14,9 @@ from study.config.named_runs import NO_RUN
 from study.config.recipe import Recipe, TrainingMasking
 from study.config.run_config import TRAINING_MASKS, Masking
 from study.config.shape_spec import LARGEST, why_beyond
-from study.config.sweep import PARTS, Budgets, SweepBase
+from study.config.sweep import MODEL, PARTS, Budgets, SweepBase
 from study.counting.architecture import COUNTED_ALONE, NOT_IN_MLM, Architecture, built_words
+from study.counting.named_models import trained_values
 
 KNOBS = (
     *(f"architecture.{name}" for name in Architecture.model_fields if name not in NOT_IN_MLM),
@@ -76,6 +77,8 @@ def _why_no_knob(section: str, knob: str, value: object) -> str | None:
         )
     if field == "pair_head":
         return "follows recipe.objective; leave it out"
+    if knob == f"architecture.{MODEL}":
+        return f"is the same for all runs of a sweep; launch the file once with each, as base.{knob}=NAME"
     if field in NOT_IN_MLM:
         return "changes no run: masked language models do not depend on it"
     if knob == "preset":
@@ -128,11 +131,24 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
         yield Problem(f"{place}.pair_head", "follows recipe.objective; leave it out")
     for key, value in given.items():
         yield from _problems_of_words(f"{place}.{key}", str(key), [value])
-    sensible = {key: value for key, value in given.items() if key not in LARGEST and key not in COUNTED_ALONE}
+    own = {key: value for key, value in given.items() if key != MODEL}
+    if MODEL in given:
+        try:
+            own = _values_of_model(given[MODEL]) | own
+        except InputError as error:
+            yield from (Problem(f"{place}.{MODEL}", problem.message) for problem in error.problems)
+    sensible = {key: value for key, value in own.items() if key not in LARGEST and key not in COUNTED_ALONE}
     try:
         Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
     except InputError as error:
         yield from error.problems
+
+
+def _values_of_model(name: object) -> dict[str, Any]:
+    """The fields of a named model; raises InputError for anything that is no name of one."""
+    if not isinstance(name, str):
+        raise InputError.at(MODEL, f"is {shown(name)}, not the name of a model such as albert-base")
+    return trained_values(name)
 
 
 def _problems_of_words(place: str, field: str, values: list[Any]) -> Iterator[Problem]:

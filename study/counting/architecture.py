@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from study.base.schema import Count, Index, Strict
+from study.base.schema import Count, Index, Positive, Strict
 
 SIZES = ("depth", "width", "heads", "ffn")
 """The sizes of a shape, in sort order."""
@@ -20,10 +20,8 @@ ALWAYS_WRITTEN = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_d
 """The fields in every configuration; others are written only if they differ from BERT."""
 
 COUNTED_ALONE: dict[str, tuple[object, ...]] = {
-    "position_encoding": ("disentangled", "disentangled_shared"),
-    "biases": ("no_key",),
     "norm_kind": ("affine",),
-    "mlm_transform": ("width", "none"),
+    "mlm_transform": ("width",),
 }
 """The values that can be counted, but that study.model does not build."""
 
@@ -31,10 +29,6 @@ BUILT_AS_BERT = (
     "trigram_embedding",
     "bottleneck_width",
     "ffn_stack",
-    "relative_positions",
-    "convolution_kernel",
-    "attention_window",
-    "global_attention_every",
     "contact_head",
 )
 """The fields that study.model builds only with BERT's value."""
@@ -44,6 +38,9 @@ NONE = "none"
 
 NOT_IN_MLM = ("pooler", "second_output_bias", "pair_head")
 """Fields outside the MLM model: those of other people's totals, and the head that recipe.objective adds."""
+
+Theta = Annotated[Positive, Field(ge=1, le=1e12)]
+"""The base of rotary angles."""
 
 
 class Architecture(Strict):
@@ -58,22 +55,25 @@ class Architecture(Strict):
       segments (MobileBERT, arXiv:2004.02984).
     - `bottleneck_width` B and `ffn_stack` N: blocks at width B between projections from and to H, with N FFNs (MobileBERT).
     - `layer_groups` G: layers share parameters within G groups (ALBERT has one).
-    - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (arXiv:2002.05202).
+    - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (arXiv:2002.05202). `gelu_tanh` is the GELU's approximation
+      by a tanh (ALBERT; transformers' `gelu_new`). `mlm_activation`: the same of the MLM head.
     - `biases`: the matrices with biases. DeBERTa's key has none; in ModernBERT (arXiv:2412.13663) only the output has.
-    - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `embedding_norm`: in pre-norm, one after
-      the embeddings that replaces the first block's (ModernBERT).
+    - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `norm_epsilon`: added to a variance or
+      mean square. `embedding_norm`: in pre-norm, one after the embeddings that replaces the first block's (ModernBERT).
     - `position_encoding`: `learned` adds P rows; `rotary` rotates queries and keys by angles that grow with the position,
       without parameters (RoFormer, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative positions
       with its own projections (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections and norms the
-      table (DeBERTa v2 and v3, arXiv:2111.09543); `none` leaves token order to `distance_bias`, and without one the encoder is
-      a bag of words. `convolution_kernel` K: a convolution beside the first block.
+      table (DeBERTa v2 and v3, arXiv:2111.09543); distances beyond R/2 share a row, or with `relative_reach` those from
+      R/4 up to it share rows by their logarithm; `none` leaves token order to `distance_bias`, and without one the encoder is a
+      bag of words. `convolution_kernel` K: a convolution beside the first block.
     - `distance_bias`: an addition to attention scores by head and signed distance. `learned` has a number per layer, head and
       distance, initialised to favour neighbours (T5, arXiv:1910.10683, section 2.1, without buckets); beyond
       `distance_bias_reach` M, all distances share one number per direction (arXiv:1803.02155, section 3.2). `alibi` falls
       linearly with the distance, without parameters (arXiv:2108.12409).
     - `query_key_norm`: norms of each head's queries and keys, of the usual kind, with vectors shared by the heads, before
       rotation (arXiv:2010.04245; arXiv:2302.05442, section 2).
-    - `attention_window` W: tokens see W/2 others on each side, except in every `global_attention_every`-th layer.
+    - `attention_window` W: tokens see W/2 others on each side, except in the first of every `global_attention_every` layers.
+    - `rotary_theta`: the base of the rotary angles, θ^(−2i/D); `local_rotary_theta`: another one in layers with windows.
     - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E more columns,
       MobileBERT), or is absent (NeoBERT, arXiv:2502.19587).
     - `pair_head`: a pooler (H → H and tanh) over [CLS] and a 2-way output, as in BertForPreTraining. `recipe.objective` sets
@@ -97,20 +97,25 @@ class Architecture(Strict):
     bottleneck_width: Count | None = None
     ffn_stack: Count = 1
     layer_groups: Count | None = None
-    activation: Literal["gelu", "relu", "geglu", "swiglu"] = "gelu"
+    activation: Literal["gelu", "gelu_tanh", "relu", "geglu", "swiglu"] = "gelu"
     biases: Literal["all", "no_key", "none"] = "all"
     norm_kind: Literal["layer", "rms", "affine"] = "layer"
     norm_bias: bool = True
+    norm_epsilon: Annotated[Positive, Field(le=1)] = 1e-12
     embedding_norm: bool | None = None
     position_encoding: Literal["learned", "rotary", "none", "disentangled", "disentangled_shared"] = "learned"
     relative_positions: Index = 0
+    relative_reach: Count | None = None
     distance_bias: Literal["none", "learned", "alibi"] = "none"
     distance_bias_reach: Count | None = None
     query_key_norm: bool = False
     convolution_kernel: Index = 0
     attention_window: Count | None = None
     global_attention_every: Count = 1
+    rotary_theta: Theta = 10_000.0
+    local_rotary_theta: Theta | None = None
     mlm_transform: Literal["embedding_width", "width", "none"] = "embedding_width"
+    mlm_activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     pooler: bool = True
     contact_head: bool = False
     second_output_bias: bool = True
@@ -122,7 +127,9 @@ class Architecture(Strict):
         "layer_groups",
         "embedding_norm",
         "distance_bias_reach",
+        "relative_reach",
         "attention_window",
+        "local_rotary_theta",
         mode="before",
     )
     @classmethod
@@ -180,11 +187,24 @@ class Architecture(Strict):
     @classmethod
     def _relative_positions_fit(cls, rows: int, info: ValidationInfo) -> int:
         encoding = info.data.get("position_encoding", "")
-        if encoding.startswith("disentangled") and rows < 2:
-            raise ValueError(f"relative positions are too few for position_encoding {encoding}, which needs at least 2")
+        if encoding.startswith("disentangled") and (rows < 2 or rows % 2):
+            raise ValueError(
+                f"relative positions do not go with position_encoding {encoding}, which needs an even number of them"
+            )
         if encoding and not encoding.startswith("disentangled") and rows:
             raise ValueError(f"relative positions do not go with position_encoding {encoding}; leave them out")
         return rows
+
+    @field_validator("relative_reach")
+    @classmethod
+    def _reach_is_beyond_single_rows(cls, reach: int | None, info: ValidationInfo) -> int | None:
+        rows = info.data.get("relative_positions")
+        if reach is not None and rows is not None and (rows < 4 or reach - 1 <= rows // 4):
+            alone = f"distances up to {rows // 4} have rows of their own with relative_positions {rows}"
+            raise ValueError(
+                f"is too near: {alone}; give at least {rows // 4 + 2}, or leave it out" if rows else "needs relative_positions"
+            )
+        return reach
 
     @field_validator("distance_bias_reach")
     @classmethod
@@ -201,6 +221,14 @@ class Architecture(Strict):
         if every > 1 and info.data.get("attention_window") is None:
             raise ValueError("needs an attention_window for the layers between; without one every layer is global")
         return every
+
+    @field_validator("local_rotary_theta")
+    @classmethod
+    def _local_theta_differs(cls, theta: float | None, info: ValidationInfo) -> float | None:
+        """Map the theta of all layers to None."""
+        if theta is not None and info.data.get("attention_window") is None:
+            raise ValueError("needs an attention_window; without one no layer is local, and rotary_theta is that of all")
+        return None if theta == info.data.get("rotary_theta") else theta
 
     @field_validator("mlm_transform")
     @classmethod
@@ -262,6 +290,17 @@ class Architecture(Strict):
         """Whether positions rotate queries and keys."""
         return self.position_encoding == "rotary"
 
+    def is_local(self, layer: int) -> bool:
+        """Whether tokens see only their window in a layer, numbered from 0."""
+        return self.attention_window is not None and (
+            self.global_attention_every == 1 or layer % self.global_attention_every > 0
+        )
+
+    @property
+    def local_layers(self) -> int:
+        """The number of layers with windows."""
+        return sum(map(self.is_local, range(self.depth)))
+
     @property
     def biased_distances(self) -> int:
         """Signed distances with their own number in a bias by distance: 2·P − 1, or 2·M + 1 with reach M."""
@@ -316,6 +355,10 @@ def unbuildable(architecture: Architecture) -> str | None:
     if architecture.skips_first_norm and architecture.layer_groups is not None:
         groups = f"layer_groups {architecture.layer_groups}"
         return f"embedding_norm True replaces the first layer's norm, which {groups} would share; leave out one of them"
+    if architecture.convolution_kernel and (architecture.norm == "pre" or architecture.depth == 1):
+        return "convolution_kernel stands beside the first of several blocks in norm post; leave it out"
+    if architecture.convolution_kernel and architecture.convolution_kernel % 2 == 0:
+        return f"convolution_kernel {architecture.convolution_kernel} has no middle; give an odd one"
     if architecture.rotary and (each := architecture.head_width) % 2:
         sizes = f"width {architecture.width} in {architecture.heads} heads"
         return f"position_encoding rotary rotates pairs of numbers, but {sizes} gives {each} each"

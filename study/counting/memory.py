@@ -8,7 +8,7 @@ from typing import Literal
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
 from study.counting.components import matrices
-from study.counting.parameters import MASKING_RATE, masked_positions, parameters
+from study.counting.parameters import MASKING_RATE, masked_positions, parameters, relative_rows
 
 Precision = Literal["fp32", "bf16"]
 AskedPrecision = Literal[Precision, "auto"]
@@ -20,7 +20,7 @@ FLOAT, TOKEN = 4, 8
 """Bytes of a float32 and of a token id (int64)."""
 
 NOT_COPIED = {"position embeddings", "segment embeddings", "embedding norm", "block norms", "final norm", "MLM norm"}
-NOT_COPIED |= {"distance bias", "query and key norms"}
+NOT_COPIED |= {"distance bias", "query and key norms", "relative position embeddings", "relative position norm"}
 """Components outside matrix products; the token embeddings too if the decoder is untied."""
 
 
@@ -171,20 +171,25 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
 
 
 def _block_matrices(architecture: Architecture) -> int:
-    """Numbers in the matrices of the blocks, G·(4·H² + 2·H·F), in a gated FFN 3·H·F."""
+    """Numbers in the matrices of the blocks, G·(4·H² + 2·H·F), in a gated FFN 3·H·F, in DeBERTa v1 G·2·H² more."""
     a = architecture
-    return a.groups * (4 * a.width**2 + matrices(a) * a.width * a.ffn)
+    return a.groups * (_square_matrices(a) * a.width**2 + matrices(a) * a.width * a.ffn)
+
+
+def _square_matrices(architecture: Architecture) -> int:
+    """Matrices of H by H in a block."""
+    return 6 if architecture.position_encoding == "disentangled" else 4
 
 
 def _orthogonalised_numbers(architecture: Architecture) -> int:
     """Peak numbers alive while Muon orthogonalises the matrices of one shape (study.model.muon).
 
     N matrices of S by C numbers, S the shorter side, take X and its successor 2·N·S·C with a product N·S², or before that X
-    with two matrices N·S², five if C ≥ 1.5·S. 4G matrices are H by H, the FFN's H by F, with the inner ones, one or if gated
-    two per layer, transposed.
+    with two matrices N·S², five if C ≥ 1.5·S. 4G matrices, in DeBERTa v1 6G, are H by H, the FFN's H by F, with the inner ones,
+    one or if gated two per layer, transposed.
     """
     a, peaks = architecture, []
-    stacks = {(a.width, a.width): 4}
+    stacks = {(a.width, a.width): _square_matrices(a)}
     for sides, count in (((a.ffn, a.width), matrices(a) - 1), ((a.width, a.ffn), 1)):
         stacks[sides] = stacks.get(sides, 0) + count
     for sides, count in stacks.items():
@@ -212,6 +217,12 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
       the last layer keeps the unscaled query; with more of both, only the products' inputs;
     - norms of queries and keys: their inputs and each head's statistics, (N + R)·(aH + 8A), with outputs in place of the
       unnormed tensors; RMSNorm, and any norm on CUDA, reads an fp32 copy if products are in bf16;
+    - disentangled attention, never fused on a CPU: query, key and value once more, (2N + R)·aH, both projections of the table
+      of P rows, 2aPH, in bf16 its copy, aPH (DeBERTa v1 two), each pair's row, 8S² for all layers and 8·B·K·S in the last;
+      once the normed table, 4PH (not v1);
+    - a convolution: its output, aNH, with a norm's input and statistics, and in bf16 a copy of the embeddings, aNH;
+    - windows: the mask, S², and in each layer that uses it 4S² (on CUDA a·S², by plain products S²), in the last B·K·S times
+      that;
     - dropout: two masks of RH per layer and one of NE, of a byte each on CUDA, of the numbers' own size on CPU;
     - the head: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M;
     - a pair head: the last layer also at [CLS], so M + B for M there; its input, pooled 2aBH; segments and positions 8N + 8M.
@@ -225,7 +236,38 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
     token_ids = (3 if a.pair_head else 2) * TOKEN * (n + step.masked)
     layers = (a.depth - 1) * _layer_activations(a, step, last=False) + _layer_activations(a, step, last=True)
     pooled = 2 * step.item * step.batch * a.width if a.pair_head else 0
-    return norms + projected + mask + token_ids + layers + pooled + _head_activations(a, step)
+    return (
+        norms
+        + projected
+        + mask
+        + token_ids
+        + layers
+        + pooled
+        + _window_masks(a, step)
+        + _relative_activations(a, step)
+        + _head_activations(a, step)
+    )
+
+
+def _relative_activations(architecture: Architecture, step: TrainingStep) -> int:
+    """What all layers share of relative positions, and the convolution beside the first."""
+    a, n, h = architecture, step.tokens, architecture.width
+    convolved = n * (step.item * h + _norm_activations(a, h, step)) if a.convolution_kernel else 0
+    convolved += n * step.item * h if a.convolution_kernel and step.precision == "bf16" else 0
+    if not a.relative:
+        return convolved
+    table = relative_rows(a, step.sequence_length) * h * FLOAT if a.position_encoding == "disentangled_shared" else 0
+    return convolved + table + TOKEN * (step.sequence_length**2 + _encoded(a, step) * step.sequence_length)
+
+
+def _window_masks(architecture: Architecture, step: TrainingStep) -> int:
+    """The mask of windows that all local layers share, and what each makes of it."""
+    a, pairs = architecture, step.sequence_length**2
+    if not a.local_layers:
+        return 0
+    item = step.item if step.device == "cuda" else FLOAT if _is_fused(a, step) else 1
+    at_last = a.is_local(a.depth - 1)
+    return pairs + (a.local_layers - at_last) * item * pairs + at_last * item * _encoded(a, step) * step.sequence_length
 
 
 def _encoded(architecture: Architecture, step: TrainingStep) -> int:
@@ -258,6 +300,7 @@ def _attention_activations(architecture: Architecture, step: TrainingStep, last:
         queries += rows if remade and not last else 0
         added = _bias_bytes(a, rows if last else step.sequence_length, step.sequence_length, item)
         weighed = FLOAT * rows * a.heads + added
+        weighed += item * rows * a.heads * step.sequence_length if a.relative else 0
     else:
         if a.heads > 1 and step.batch > 1:
             keys = n * (2 + kept_by_norms)
@@ -265,9 +308,13 @@ def _attention_activations(architecture: Architecture, step: TrainingStep, last:
             queries += rows
         weighed = item * rows * a.heads * step.sequence_length * (3 if step.dropout else 1)
     rotation = item * rows * a.head_width if a.rotary and last else 0
+    projected = 0
+    if a.relative:
+        copies = (2 if a.position_encoding == "disentangled" else 1) if step.precision == "bf16" else 0
+        projected = item * h * (2 * n + rows + (2 + copies) * relative_rows(a, step.sequence_length))
     normed = _norm_activations(a, a.head_width, step, FLOAT if copied else item)
     norms = (n + rows) * a.heads * normed if a.query_key_norm else 0
-    return item * h * (keys + queries) + weighed + rotation + norms
+    return item * h * (keys + queries) + weighed + rotation + norms + projected
 
 
 def inference_memory(architecture: Architecture, batch: int, sequence_length: int, precision: Precision = "fp32") -> Memory:
@@ -276,11 +323,15 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
     With N = B·S and a bytes a number (weights too: a bf16 encoder is stored in bf16): weights a·parameters_encoder, token ids
     8N, and the wider sublayer. Attention holds its input, query, key, value, their mix and its product 6aNH + 4AN. The FFN
     holds the layer's input, its own, and the inner size before and after GELU aN(2H + 2F), if gated aN(2H + 4F). Pre-norm holds
-    aNH more. Attention also holds any rotated or normed query and key, 2aNH; a bias by distance adds a·A·S². Attention counts
-    as fused, which fails only in bf16 on a CPU.
+    aNH more. Attention also holds any rotated or normed query and key, 2aNH; a bias by distance adds a·A·S², a window
+    (1 + a)·S²; disentangled attention holds `_relative_alive`. Attention counts as fused, which fails only in bf16 on a CPU.
     """
     a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
     attention = n * ((6 + _remade(a)) * item * h + FLOAT * a.heads) + _bias_bytes(a, sequence_length, sequence_length, item)
+    attention += (1 + item) * sequence_length**2 if a.local_layers else 0
+    if a.relative:
+        relative = _relative_alive(a, n, n, sequence_length, item)
+        attention = max(attention + item * n * a.heads * sequence_length, 4 * n * item * h + relative)
     feed_forward = n * item * (2 * h + _inner_alive(a) * a.ffn)
     wider = "attention" if attention > feed_forward else "feed-forward"
     normed = n * item * h if a.norm == "pre" else 0
@@ -289,14 +340,25 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
     return Memory(f"{wider} of a block", weights, 0, 0, 0, alive, 0)
 
 
+def _relative_alive(architecture: Architecture, tokens: int, queries: int, length: int, item: int) -> int:
+    """What disentangled attention holds, beside its input and query, key and value, without gradients.
+
+    Products of N tokens with P relative positions, a·A·N·P, the scores of R queries twice, 2a·A·R·S, both projections of the
+    table, 2aPH, and each pair's row, 8S².
+    """
+    a, rows = architecture, relative_rows(architecture, length)
+    scores = a.heads * (tokens * rows + 2 * queries * length)
+    return item * (scores + 2 * rows * a.width) + TOKEN * length**2
+
+
 def position_bytes(architecture: Architecture, precision: Precision = "fp32") -> int:
     """Bytes of unlearned position tensors.
 
-    Rotary ones have cosines and sines for half a head's numbers, a·P·H/A; ALiBi a number per layer, head and signed distance,
-    a·L·A·(2·P − 1).
+    Rotary ones have cosines and sines for half a head's numbers, a·P·H/A, twice if local layers have their own; ALiBi a number
+    per layer, head and signed distance, a·L·A·(2·P − 1).
     """
     a = architecture
-    angles = a.positions * a.head_width if a.rotary else 0
+    angles = a.positions * a.head_width * (1 if a.local_rotary_theta is None else 2) if a.rotary else 0
     biases = a.groups * a.heads * a.biased_distances if a.distance_bias == "alibi" else 0
     return itemsize(precision) * (angles + biases)
 
@@ -341,6 +403,10 @@ def _forward_activations(architecture: Architecture, step: TrainingStep) -> int:
         return inference_memory(a, step.batch, step.sequence_length).activations
     attention = n * (FLOAT * h + (5 + _remade(a)) * item * h + _weighed(a, step))
     attention += _bias_bytes(a, step.sequence_length, step.sequence_length, FLOAT + item)
+    attention += 2 * step.sequence_length**2 if a.local_layers else 0
+    if a.relative:
+        relative = _relative_alive(a, n, n, step.sequence_length, item)
+        attention = max(attention + item * n * a.heads * step.sequence_length, n * h * (FLOAT + 4 * item) + relative)
     feed_forward = n * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
     normed = FLOAT * n * h if a.norm == "pre" else 0
     return max(attention, feed_forward) + normed + TOKEN * n
@@ -359,6 +425,9 @@ def _only_layer_forward(architecture: Architecture, step: TrainingStep) -> int:
     pairs = 4 if a.rotary else 3 if bf16 or a.query_key_norm else 2
     attention = n * h * (FLOAT * (1 + normed) + pairs * item) + m * ((FLOAT + 2 * item) * h + _weighed(a, step))
     attention += _bias_bytes(a, m, step.sequence_length, FLOAT + item if bf16 else FLOAT)
+    if a.relative:
+        relative = _relative_alive(a, n, m, step.sequence_length, item)
+        attention = max(attention + item * m * a.heads * step.sequence_length, n * h * (FLOAT + 2 * item) + relative)
     feed_forward = FLOAT * n * h + m * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
     return max(attention, feed_forward) + TOKEN * n
 
@@ -372,7 +441,12 @@ def _weighed(architecture: Architecture, step: TrainingStep) -> int:
 
 def _is_fused(architecture: Architecture, step: TrainingStep) -> bool:
     """Whether attention with gradients keeps no S·S probabilities; on a CPU a learned bias keeps them."""
-    return step.fused_attention and (step.device == "cuda" or architecture.distance_bias != "learned")
+    return step.fused_attention and (step.device == "cuda" or not _learns_scores(architecture))
+
+
+def _learns_scores(architecture: Architecture) -> bool:
+    """Whether something learned is added to the scores of attention."""
+    return architecture.distance_bias == "learned" or architecture.relative
 
 
 def _bias_bytes(architecture: Architecture, queries: int, keys: int, item: int) -> int:
@@ -381,9 +455,11 @@ def _bias_bytes(architecture: Architecture, queries: int, keys: int, item: int) 
 
 
 def _head_activations(architecture: Architecture, step: TrainingStep) -> int:
-    """Activations of the MLM head on M = B·K positions: its norm's, and M·(aH + 2aE) around it."""
+    """Activations of the MLM head on M = B·K positions: its norm's, and M·(aH + 2aE) around it, after ReLU M·(aH + aE)."""
     a, embedding = architecture, architecture.table_width
-    products = step.item * (a.width + 2 * embedding)
+    if a.mlm_transform == "none":
+        return step.masked * step.item * a.width
+    products = step.item * (a.width + (1 if a.mlm_activation == "relu" else 2) * embedding)
     return step.masked * (products + _norm_activations(a, embedding, step, step.item))
 
 
@@ -399,7 +475,7 @@ def _norm_activations(architecture: Architecture, width: int, step: TrainingStep
 
 def _inner_kept(architecture: Architecture) -> int:
     """Tensors of the inner size kept for the backward pass."""
-    return {"relu": 1, "gelu": 2}.get(architecture.activation, 4)
+    return {"relu": 1, "gelu": 2, "gelu_tanh": 2}.get(architecture.activation, 4)
 
 
 def _inner_alive(architecture: Architecture) -> int:
@@ -443,20 +519,23 @@ def _layer_backward(architecture: Architecture, step: TrainingStep, last: bool) 
     attention follows after freeing the FFN's activations and those around it, 2aRF + 4aRH (ReLU's aRF, gated ones 4aRF), with
     the gradients of the FFN's weights, 8HF (gated 12HF), of the values, aNH, and of the probabilities, 4·A·S·R (in bf16 twice:
     of probabilities and scores; also in fp32 if only a learned bias prevents fusion, whose own gradient replaces two if S is
-    above R, 8·A·S²). On CUDA torch's kernel gives a learned bias a gradient per sequence, a·A·S·R.
+    above R, 8·A·S²), or if more the gradient of all products with relative positions, a·A·N·P. On CUDA torch's kernel gives a
+    learned bias a gradient per sequence, a·A·S·R.
     """
     a, h, item = architecture, architecture.width, step.item
     if a.depth == 1 and not last:
         return 0
     rows = _encoded(architecture, step) if last else step.tokens
     copy = rows * item * h if step.precision == "bf16" else 0
-    widest = rows * item * a.ffn * (1 if a.activation == "gelu" else 2) + FLOAT * h * a.ffn + copy
-    if not step.fused_attention or a.distance_bias == "learned":
+    widest = rows * item * a.ffn * (1 if a.activation in ("gelu", "gelu_tanh") else 2) + FLOAT * h * a.ffn + copy
+    if not step.fused_attention or _learns_scores(a):
         probabilities = FLOAT * rows * a.heads * step.sequence_length
         if step.device == "cuda":
             probabilities = item * rows * a.heads * step.sequence_length
         elif step.fused_attention:
             probabilities = 2 * FLOAT * max(rows, step.sequence_length) * a.heads * step.sequence_length
+        if a.relative:
+            probabilities = max(probabilities, item * step.tokens * a.heads * relative_rows(a, step.sequence_length))
         values = item * step.tokens * h
         freed = rows * item * (_inner_kept(a) * a.ffn + 4 * h)
         widest = max(widest, probabilities + values + matrices(a) * FLOAT * h * a.ffn - freed)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from study.base.errors import InputError, nearest
-from study.counting.architecture import Architecture
+from study.counting.architecture import ALWAYS_WRITTEN, NOT_IN_MLM, Architecture, unlike_bert
 from study.counting.solving import ShapeRules
 
 
@@ -76,6 +77,22 @@ def named(name: str) -> Architecture:
     if model is None:
         raise unknown(name)
     return model.architecture
+
+
+OF_THE_TEXT = ("vocabulary", "positions")
+"""The sizes of a sweep's runs that its tokeniser and sequence length give."""
+
+
+@functools.cache
+def trained_values(name: str) -> dict[str, Any]:
+    """The fields of a named model for training on another text: all but OF_THE_TEXT, where they differ from BERT's.
+
+    ESM-2's contact head is left out, which its authors fit to the trained encoder's attention. Raises InputError for an unknown
+    name.
+    """
+    architecture = named(name)
+    unlike = {field: value for field, value in unlike_bert(architecture).items() if field not in (*NOT_IN_MLM, "contact_head")}
+    return {field: getattr(architecture, field) for field in ALWAYS_WRITTEN if field not in OF_THE_TEXT} | unlike
 
 
 def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:

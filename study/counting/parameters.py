@@ -108,8 +108,9 @@ class SequenceFlops:
     (`spared_flops_per_token`). `train_flops_dense_head` runs the head on every position. `train_flops_6n` is 6 · `parameters`
     per token, and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361, §2.1).
 
-    Windowed layers count only pairs within their window. Disentangled attention counts the table's projections for each
-    sequence, as in a batch of one. Rotations, lookups, biases and norms are no products.
+    Windowed layers count only pairs within their window, though training here multiplies all and masks some. Disentangled
+    attention counts the table's projections for each sequence, as in a batch of one. Rotations, lookups, biases and norms are
+    no products.
     """
 
     train_flops: int
@@ -149,13 +150,16 @@ def _attention_products(a: Architecture, length: int) -> int:
     Scores and mixtures are two products over attended pairs. Disentangled attention projects its R relative positions twice
     (2·R·H²) and scores tokens against both (2·S·R·H); DeBERTa v1 takes only the 2·S rows in reach.
     """
-    width, global_layers = a.bottleneck_width or a.width, a.depth
-    if a.attention_window is not None:
-        global_layers = 0 if a.global_attention_every == 1 else -(-a.depth // a.global_attention_every)
-    local = (a.depth - global_layers) * pairs_within(a.attention_window or 0, length)
-    scores = 2 * width * (global_layers * length**2 + local)
-    rows = min(a.relative_positions, 2 * length) if a.position_encoding == "disentangled" else a.relative_positions
+    width, local = a.bottleneck_width or a.width, a.local_layers
+    pairs = (a.depth - local) * length**2 + local * pairs_within(a.attention_window or 0, length)
+    scores = 2 * width * pairs
+    rows = relative_rows(a, length)
     return scores + a.depth * (2 * rows * a.width**2 + 2 * length * rows * a.width)
+
+
+def relative_rows(a: Architecture, length: int) -> int:
+    """The rows of relative positions that a sequence reads; DeBERTa v1 reads only those in reach."""
+    return min(a.relative_positions, 2 * length) if a.position_encoding == "disentangled" else a.relative_positions
 
 
 def pairs_within(window: int, length: int) -> int:
@@ -183,12 +187,16 @@ def spared_flops_per_token(architecture: Architecture, sequence_length: int, pre
     """The part of `train_flops` saved here, per input token: the last layer's work at unpredicted positions.
 
     Only the key and value weights, 2·H², meet all S tokens; the other products, with scores and mixtures 2·S·H, run at the K
-    masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F. A pair head adds [CLS] to K. No convention
-    subtracts it, so counts compare with other code's.
+    masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F, in a windowed layer for S the mean number of
+    tokens in a window, and R·H more with R relative positions. A pair head adds [CLS] to K. No convention subtracts it, so
+    counts compare with other code's.
     """
     a, x = architecture, Letters.numbers(architecture)
     weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
-    return 6 * (1 - (predictions + a.pair_head) / sequence_length) * (weights + 2 * sequence_length * a.width)
+    windowed = a.attention_window is not None and a.is_local(a.depth - 1)
+    seen = pairs_within(a.attention_window or 0, sequence_length) / sequence_length if windowed else sequence_length
+    weights += relative_rows(a, sequence_length) * a.width
+    return 6 * (1 - (predictions + a.pair_head) / sequence_length) * (weights + 2 * seen * a.width)
 
 
 def what_doubling_adds(architecture: Architecture) -> dict[str, int]:

@@ -67,7 +67,7 @@ def initialise_unit_stream(embeddings: Embeddings) -> None:
 def initialise(module: nn.Module) -> None:
     """BERT's initialisation of one module: weights normal with deviation 0.02, biases zero, norms one and zero."""
     match module:
-        case nn.Linear():
+        case nn.Linear() | nn.Conv1d():
             nn.init.normal_(module.weight, std=0.02)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

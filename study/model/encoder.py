@@ -5,8 +5,9 @@ Letters: B sequences, S tokens, K positions of them, H width, A heads, D head wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +16,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from study.counting.architecture import Architecture
+from study.model.disentangled import SCORES, Convolution, Relative, RelativePositions, relative_scores
 from study.model.distance_bias import DistanceBias
 from study.model.dropout import Dropout, drop
 from study.model.embeddings import Embeddings, padding_mask
 from study.model.linear import Linear
-from study.model.norm import norm
+from study.model.norm import EPSILON, norm
 
 
 class Attention(nn.Module):
@@ -32,8 +34,13 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
         biases = architecture.biased
-        self.query_key_value = Linear(architecture.width, 3 * architecture.width, biases)
+        self.query_key_value = Linear(architecture.width, 3 * architecture.width, architecture.biases == "all")
         self.query_key_value.matrices = 3
+        no_key = architecture.biases == "no_key"
+        self.query_value_bias = nn.Parameter(torch.zeros(2 * architecture.width)) if no_key else None
+        apart = architecture.position_encoding == "disentangled"
+        self.position_query = Linear(architecture.width, architecture.width) if apart else None
+        self.position_key = Linear(architecture.width, architecture.width, bias=False) if apart else None
         self.output = Linear(architecture.width, architecture.width, biases)
         normed = architecture.query_key_norm
         self.query_norm = norm(architecture, self.head_width) if normed else None
@@ -43,17 +50,22 @@ class Attention(nn.Module):
     def forward(
         self,
         x_BxSxH: Float[Tensor, "B S H"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
+        relative: Relative | None = None,
     ) -> Float[Tensor, "B S H"]:
         """Attend from every token to every token, or to those that `mask` allows; `rotary_2xSxE` are rotary positions."""
         batch, length, width = x_BxSxH.shape
-        joint = self.query_key_value(x_BxSxH).view(batch, length, 3, self.heads, self.head_width)
+        joint = self.query_key_value.multiply(x_BxSxH, self.query_key_value.weight, self._bias).view(
+            batch, length, 3, self.heads, self.head_width
+        )
         query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
         query_BxSxAxD, key_BxSxAxD = self._normed(query_BxSxAxD, key_BxSxAxD)
         if rotary_2xSxE is not None:
             query_BxSxAxD, key_BxSxAxD = rotated(query_BxSxAxD, rotary_2xSxE), rotated(key_BxSxAxD, rotary_2xSxE)
         bias = None if self.distance_bias is None else self.distance_bias(length)
+        if relative is not None:
+            query_BxSxAxD, bias = self._with_positions(query_BxSxAxD, key_BxSxAxD, relative, bias)
         attended_BxSxAxD = self._attended(query_BxSxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
         mixed: Tensor = self.output(attended_BxSxAxD.reshape(batch, length, width))
         return mixed
@@ -63,12 +75,14 @@ class Attention(nn.Module):
         queries_BxKxH: Float[Tensor, "B K H"],
         positions_BxK: Int[Tensor, "B K"],
         x_BxSxH: Float[Tensor, "B S H"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
+        relative: Relative | None = None,
     ) -> Float[Tensor, "B K H"]:
         """Attend from only the tokens `queries_BxKxH` to all of `x_BxSxH`, as `forward` does at their positions."""
         batch, length, width = x_BxSxH.shape
-        of_query, of_key_and_value = self.query_key_value.parts([width, 2 * width])
+        mask = None if mask is None else mask_at(mask, positions_BxK)
+        of_query, of_key_and_value = self._parts([width, 2 * width])
         query_BxKxAxD = self.query_key_value.multiply(queries_BxKxH, *of_query).view(batch, -1, self.heads, self.head_width)
         joint = self.query_key_value.multiply(x_BxSxH, *of_key_and_value)
         key_BxSxAxD, value_BxSxAxD = joint.view(batch, length, 2, self.heads, self.head_width).unbind(2)
@@ -77,9 +91,43 @@ class Attention(nn.Module):
             query_BxKxAxD = rotated(query_BxKxAxD, rotary_2xSxE[:, positions_BxK])
             key_BxSxAxD = rotated(key_BxSxAxD, rotary_2xSxE)
         bias = None if self.distance_bias is None else self.distance_bias(length, positions_BxK)
+        if relative is not None:
+            query_BxKxAxD, bias = self._with_positions(query_BxKxAxD, key_BxSxAxD, relative.at(positions_BxK), bias)
         attended_BxKxAxD = self._attended(query_BxKxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
         mixed: Tensor = self.output(attended_BxKxAxD.flatten(2))
         return mixed
+
+    @property
+    def _bias(self) -> Float[Tensor, " joint"] | None:
+        """The bias of query, key and value; that of the key is zero if it has none of its own."""
+        if self.query_value_bias is None:
+            return self.query_key_value.bias
+        query_H, value_H = self.query_value_bias.chunk(2)
+        return torch.cat((query_H, torch.zeros_like(query_H), value_H))
+
+    def _parts(self, outputs: list[int]) -> list[tuple[Tensor, Tensor | None]]:
+        """The weight and bias of query, key and value, split into parts with these numbers of outputs."""
+        bias = self._bias
+        biases = [None] * len(outputs) if bias is None else torch.split(bias, outputs)
+        return list(zip(torch.split(self.query_key_value.weight, outputs), biases, strict=True))
+
+    def _with_positions(
+        self,
+        query_BxKxAxD: Float[Tensor, "B K A D"],
+        key_BxSxAxD: Float[Tensor, "B S A D"],
+        relative: Relative,
+        bias: Float[Tensor, "#B A K S"] | None,
+    ) -> tuple[Float[Tensor, "B K A D"], Float[Tensor, "B A K S"]]:
+        """The query that makes scores of three products, and their bias with those of relative positions."""
+        width = self.heads * self.head_width
+        if self.position_query is not None and self.position_key is not None:
+            query_RxH, key_RxH = self.position_query(relative.rows), self.position_key(relative.rows)
+        else:
+            (weight, of_both), _ = self._parts([2 * width, width])
+            query_RxH, key_RxH = self.query_key_value.multiply(relative.rows, weight, of_both).chunk(2, -1)
+        query_RxAxD, key_RxAxD = (rows.view(len(rows), self.heads, -1) for rows in (query_RxH, key_RxH))
+        scores = relative_scores(query_BxKxAxD, key_BxSxAxD, query_RxAxD, key_RxAxD, relative.row_of_pair)
+        return query_BxKxAxD * SCORES**-0.5, scores if bias is None else scores + bias
 
     def _normed(
         self, query_BxKxAxD: Float[Tensor, "B K A D"], key_BxSxAxD: Float[Tensor, "B S A D"]
@@ -94,7 +142,7 @@ class Attention(nn.Module):
         query_BxKxAxD: Float[Tensor, "B K A D"],
         key_BxSxAxD: Float[Tensor, "B S A D"],
         value_BxSxAxD: Float[Tensor, "B S A D"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #K S"] | None,
         bias: Float[Tensor, "#B A K S"] | None,
     ) -> Float[Tensor, "B K A D"]:
         dropout = self.dropout if self.training else 0.0
@@ -104,12 +152,12 @@ class Attention(nn.Module):
         return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout, bias).transpose(1, 2)
 
 
-def rotary_table(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
-    """Cosine and sine of the angles p · 10,000^(−2i/D) by which position p rotates pair i, in fp32.
+def rotary_table(positions: int, head_width: int, theta: float = 10_000.0) -> Float[Tensor, "2 P E"]:
+    """Cosine and sine of the angles p · θ^(−2i/D) by which position p rotates pair i, in fp32.
 
     Source: RoFormer, Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """
-    frequencies = 10_000.0 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+    frequencies = theta ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
     angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
     return torch.stack((angles.cos().float(), angles.sin().float()))
 
@@ -128,7 +176,7 @@ def attended(
     query_BxAxKxD: Float[Tensor, "B A K D"],
     key_BxAxSxD: Float[Tensor, "B A S D"],
     value_BxAxSxD: Float[Tensor, "B A S D"],
-    mask: Bool[Tensor, "B 1 1 S"] | None,
+    mask: Bool[Tensor, "#B 1 #K S"] | None,
     dropout: float,
     bias: Float[Tensor, "#B A K S"] | None = None,
 ) -> Float[Tensor, "B A K D"]:
@@ -152,34 +200,41 @@ def attended(
 
 
 class _Gelu(torch.autograd.Function):
-    """The exact GELU; its gradient overwrites the incoming one, which nothing else may read."""
+    """The GELU, exact or by a tanh; its gradient overwrites the incoming one, which nothing else may read."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, approximate: str) -> Tensor:
         ctx.save_for_backward(x)
-        return F.gelu(x)
+        ctx.approximate = approximate
+        return F.gelu(x, approximate=approximate)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        torch.ops.aten.gelu_backward.grad_input(gradient, x, grad_input=gradient)
-        return gradient
+        torch.ops.aten.gelu_backward.grad_input(gradient, x, approximate=ctx.approximate, grad_input=gradient)
+        return gradient, None
 
 
-def _gelu(x: Tensor) -> Tensor:
-    """The exact GELU; on a CPU its gradient overwrites the incoming one, so only a product may read the result."""
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """The GELU; on a CPU its gradient overwrites the incoming one, so only a product may read the result."""
     if x.device.type != "cpu" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return F.gelu(x)
-    activated: Tensor = _Gelu.apply(x)  # type: ignore[no-untyped-call]
+        return F.gelu(x, approximate=approximate)
+    activated: Tensor = _Gelu.apply(x, approximate)  # type: ignore[no-untyped-call]
     return activated
 
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": F.relu, "geglu": _gelu, "swiglu": F.silu}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": _gelu,
+    "gelu_tanh": partial(_gelu, approximate="tanh"),
+    "relu": F.relu,
+    "geglu": _gelu,
+    "swiglu": F.silu,
+}
 
 
 class FeedForward(nn.Module):
-    """H → F → H: f(x·W)·O, or gated (f(x·W) ⊗ x·V)·O with W and V as one product of width 2F; GELU is exact.
+    """H → F → H: f(x·W)·O, or gated (f(x·W) ⊗ x·V)·O with W and V as one product of width 2F.
 
     Source: Shazeer 2020, arXiv:2002.05202, equations 1, 2 and 6.
     """
@@ -223,18 +278,19 @@ class Block(nn.Module):
     def forward(
         self,
         x_BxSxH: Float[Tensor, "B S H"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
+        relative: Relative | None = None,
     ) -> Float[Tensor, "B K H"]:
         """Transform the residual stream at every token, or only at some positions, without computing the others."""
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         if self.pre_norm:
-            at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK))
+            at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative))
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
             at_BxKxH = self.attention_norm(
-                at_BxKxH, self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK))
+                at_BxKxH, self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative))
             )
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
@@ -243,23 +299,33 @@ class Block(nn.Module):
         self,
         at_BxKxH: Float[Tensor, "B K H"],
         x_BxSxH: Float[Tensor, "B S H"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
         positions_BxK: Int[Tensor, "B K"] | None,
+        relative: Relative | None,
     ) -> Float[Tensor, "B K H"]:
         normed_BxSxH = self.attention_norm(x_BxSxH) if self.pre_norm else x_BxSxH
         if positions_BxK is None:
-            mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, rotary_2xSxE)
+            mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, rotary_2xSxE, relative)
             return mixed_BxSxH
         queries_BxKxH = self.attention_norm(at_BxKxH) if self.pre_norm else at_BxKxH
-        return self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, rotary_2xSxE)
+        return self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, rotary_2xSxE, relative)
 
 
 def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
     """Whether `fused_blocks` supports an architecture's blocks: BERT's, without dropout."""
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases, a.distance_bias) == ("post", "layer", "gelu", "all", "none")
-    return berts and a.norm_bias and not (a.rotary or a.query_key_norm or dropout)
+    plain = a.norm_bias and a.norm_epsilon == EPSILON and a.attention_window is None
+    return berts and plain and not (a.rotary or a.relative or a.convolution_kernel or a.query_key_norm or dropout)
+
+
+class Seen(NamedTuple):
+    """What a layer's tokens see: the mask of keys, None if all, and rotary and relative positions, if any."""
+
+    mask: Bool[Tensor, "#B 1 #S S"] | None
+    rotary: Float[Tensor, "2 S E"] | None
+    relative: Relative | None
 
 
 class Encoder(nn.Module):
@@ -280,9 +346,18 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(architecture, dropout, each) for each in normed)
         self.block_of_layer = [layer * groups // architecture.depth for layer in range(architecture.depth)]
         self.final_norm = norm(architecture, architecture.width) if architecture.norm == "pre" else nn.Identity()
-        rotary = rotary_table(architecture.positions, architecture.head_width) if architecture.rotary else None
+        a, rotary, local_rotary = architecture, None, None
+        if a.rotary:
+            rotary = rotary_table(a.positions, a.head_width, a.rotary_theta)
+            local_rotary = (
+                None if a.local_rotary_theta is None else rotary_table(a.positions, a.head_width, a.local_rotary_theta)
+            )
         self.register_buffer("rotary_2xPxE", rotary, persistent=False)
+        self.register_buffer("local_rotary_2xPxE", local_rotary, persistent=False)
         self.rotary_2xPxE: Tensor | None
+        self.relative = RelativePositions(a, dropout) if a.relative else None
+        self.convolution = Convolution(a, dropout) if a.convolution_kernel else None
+        self.local_rotary_2xPxE: Tensor | None
 
     def forward(
         self,
@@ -295,14 +370,16 @@ class Encoder(nn.Module):
 
         `attended_BxS` is False at padding; None means no padding.
         """
-        x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
-        if self.fused is not None and self.training and mask is None:
+        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        if self.fused is not None and self.training and attended_BxS is None:
             y_BxKxH = self.fused(self._in_order, x_BxSxH, positions_BxK)
         else:
-            *earlier, last = self._in_order
-            for block in earlier:
-                x_BxSxH = block(x_BxSxH, mask, rotary_2xSxE)
-            y_BxKxH = last(x_BxSxH, mask, rotary_2xSxE, positions_BxK)
+            *earlier, (last, (mask, rotary, relative)) = self._layers(tokens_BxS, attended_BxS)
+            embedded_BxSxH = None if self.convolution is None else x_BxSxH
+            for block, seen in earlier:
+                x_BxSxH = self._output(block, seen, x_BxSxH, embedded_BxSxH, attended_BxS)
+                embedded_BxSxH = None
+            y_BxKxH = last(x_BxSxH, mask, rotary, positions_BxK, relative)
         normed_BxKxH: Tensor = self.final_norm(y_BxKxH)
         return normed_BxKxH
 
@@ -313,10 +390,10 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
         """The L + 1 outputs of the embeddings and of every layer; the last includes pre-norm's final norm."""
-        x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
-        outputs = [x_BxSxH]
-        for block in self._in_order:
-            outputs.append(block(outputs[-1], mask, rotary_2xSxE))
+        outputs = [self.embeddings(tokens_BxS, segments_BxS)]
+        for block, seen in self._layers(tokens_BxS, attended_BxS):
+            embedded_BxSxH = None if self.convolution is None or len(outputs) > 1 else outputs[0]
+            outputs.append(self._output(block, seen, outputs[-1], embedded_BxSxH, attended_BxS))
         return [*outputs[:-1], self.final_norm(outputs[-1])]
 
     def zero_residuals(self) -> None:
@@ -330,12 +407,52 @@ class Encoder(nn.Module):
     def _in_order(self) -> list[Block]:
         return [cast("Block", self.blocks[block]) for block in self.block_of_layer]
 
-    def _before_blocks(
-        self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None
-    ) -> tuple[Float[Tensor, "B S H"], Bool[Tensor, "B 1 1 S"] | None, Float[Tensor, "2 S E"] | None]:
+    def _output(
+        self,
+        block: Block,
+        seen: Seen,
+        x_BxSxH: Float[Tensor, "B S H"],
+        embedded_BxSxH: Float[Tensor, "B S H"] | None,
+        attended_BxS: Bool[Tensor, "B S"] | None,
+    ) -> Float[Tensor, "B S H"]:
+        """A layer's output at every token; the first one's convolution reads the embeddings."""
+        y_BxSxH: Tensor = block(x_BxSxH, seen.mask, seen.rotary, None, seen.relative)
+        if self.convolution is not None and embedded_BxSxH is not None:
+            y_BxSxH = self.convolution(embedded_BxSxH, y_BxSxH, attended_BxS)
+        return y_BxSxH
+
+    def _layers(self, tokens_BxS: Int[Tensor, "B S"], attended_BxS: Bool[Tensor, "B S"] | None) -> Iterator[tuple[Block, Seen]]:
+        """Each layer's block, and what its tokens see."""
+        length, window = tokens_BxS.shape[1], self.architecture.attention_window
         mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        rotary_2xSxE = None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, : tokens_BxS.shape[1]]
-        return self.embeddings(tokens_BxS, segments_BxS), mask, rotary_2xSxE
+        relative = None if self.relative is None else self.relative(length)
+        everywhere = local = Seen(mask, None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, :length], relative)
+        if window is not None:
+            near = window_mask(length, window, mask, tokens_BxS.device)
+            own = self.local_rotary_2xPxE
+            rotary_2xSxE = everywhere.rotary if own is None else own[:, :length]
+            local = Seen(near, rotary_2xSxE, relative)
+        for layer, block in enumerate(self._in_order):
+            yield block, local if self.architecture.is_local(layer) else everywhere
+
+
+def window_mask(
+    length: int, window: int, mask: Bool[Tensor, "B 1 1 S"] | None, device: torch.device
+) -> Bool[Tensor, "#B 1 S S"]:
+    """Whether a query sees a key: at most window/2 positions apart, and no padding but itself, so that all see something."""
+    positions_S = torch.arange(length, device=device)
+    distances_SxS = (positions_S[:, None] - positions_S).abs()
+    near = (distances_SxS <= window // 2)[None, None]
+    return near if mask is None else near & (mask | (distances_SxS == 0))
+
+
+def mask_at(mask: Bool[Tensor, "#B 1 #S S"], positions_BxK: Int[Tensor, "B K"]) -> Bool[Tensor, "#B 1 #K S"]:
+    """The rows of a mask for queries at some positions; a mask over keys has one row for all."""
+    batch, length = len(positions_BxK), mask.shape[-1]
+    if mask.shape[2] == 1:
+        return mask
+    rows = mask.expand(batch, 1, length, length)
+    return rows.gather(2, positions_BxK[:, None, :, None].expand(-1, 1, -1, length))
 
 
 def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:

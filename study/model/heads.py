@@ -5,6 +5,9 @@ Letters: B sequences, S tokens, N positions, H width, E embedding width, V vocab
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -15,16 +18,26 @@ from study.model.dropout import Dropout
 from study.model.linear import Linear
 from study.model.norm import norm
 
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
+
 
 class MaskedLanguageModelHead(nn.Module):
-    """BERT's MLM head: H → E, GELU, a norm, then the token embedding (tied) or a separate decoder, and a bias."""
+    """BERT's MLM head: H → E, GELU, a norm, then the token embedding (tied) or a separate decoder, and a bias.
+
+    Without a transform (NeoBERT) the decoder reads the encoder's output.
+    """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         a = architecture
-        width = a.table_width
-        self.transform = Linear(a.width, width, bias=a.biased)
-        self.norm = norm(a, width)
+        width, transforms = a.table_width, a.mlm_transform != "none"
+        self.activate = _ACTIVATIONS[a.mlm_activation]
+        self.transform = Linear(a.width, width, bias=a.biased) if transforms else None
+        self.norm = norm(a, width) if transforms else None
         self.bias = nn.Parameter(torch.zeros(a.vocabulary))
         self.decoder = None if a.tied_decoder else Linear(width, a.vocabulary, bias=False)
 
@@ -32,11 +45,14 @@ class MaskedLanguageModelHead(nn.Module):
         self, hidden: Float[Tensor, "*positions H"], token_embedding_VxE: Float[Tensor, "V E"]
     ) -> Float[Tensor, "*positions V"]:
         """Logits over the vocabulary at each position."""
-        return self.transform.multiply(self.transformed(hidden), self.decoding(token_embedding_VxE), self.bias)
+        multiply = F.linear if (layer := self.transform or self.decoder) is None else layer.multiply
+        return multiply(self.transformed(hidden), self.decoding(token_embedding_VxE), self.bias)
 
     def transformed(self, hidden: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions E"]:
         """The decoder's input."""
-        normed: Tensor = self.norm(F.gelu(self.transform(hidden)))
+        if self.transform is None or self.norm is None:
+            return hidden
+        normed: Tensor = self.norm(self.activate(self.transform(hidden)))
         return normed
 
     def decoding(self, token_embedding_VxE: Float[Tensor, "V E"]) -> Float[Tensor, "V E"]:

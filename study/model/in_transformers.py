@@ -6,23 +6,44 @@ Letters: E half of the head width.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from study.base.errors import InputError, Problem
+from study.base.randomness import Stream, stream_seed
 from study.counting.architecture import Architecture, unbuildable
 from study.data.tokenizing import SpecialTokens
+from study.model.embeddings import initialise
 from study.model.encoder import rotary_table
+from study.model.heads import MaskedLanguageModelHead
 from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
 from study.model.transformers_classes import TransformersClass, class_for, class_in
 
 _JOINT, _PARTS = "query_key_value", ("query", "key", "value")
 """One product here, three in most classes of transformers."""
 
+_REGULAR = "full_attention in the first of every n layers"
+_EIGHT = 8
+"""NeoBERT's inner width is two thirds of what its config.json says, rounded up to a multiple of this."""
+
+_AUTHORS_HEAD = {
+    "lm_predictions.lm_head.dense": "cls.predictions.transform.dense",
+    "lm_predictions.lm_head.LayerNorm": "cls.predictions.transform.LayerNorm",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
+}
+"""The parts of the MLM head as DeBERTa's authors name them, and transformers where it is not `legacy`."""
+
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+"""ModernBERT's names of layers without windows and with them."""
+
+_QUERY_VALUE_BIAS = "query_value_bias"
+"""DeBERTa v1 adds biases to query and value alone."""
+
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
+_POSITIONS = "encoder.embeddings.position.weight"
 _TOKENS, _SEGMENTS = "encoder.embeddings.token.weight", "encoder.embeddings.segment.weight"
 _BY_PIECE = (_TOKENS, "head.decoder.weight", "head.bias")
 """The weights that have a row for each piece of the vocabulary."""
@@ -32,10 +53,18 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
     """The config.json for `class_for(architecture)`."""
     a, family = architecture, class_for(architecture)
     values: dict[str, Any] = {"architectures": [family.name_for(a)], "model_type": family.model_type}
-    plain = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 1}
+    plain: dict[str, Any] = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 1}
+    plain |= {"attention_window": 128, "local_rotary_theta": a.rotary_theta}
     values |= {theirs: getattr(a, ours) or plain.get(ours, False) for theirs, ours in family.fields.items()}
-    values |= {family.activation: family.activations[a.activation], "initializer_range": 0.02}
+    values |= {family.activation: family.activations[a.activation][0], "initializer_range": 0.02}
     values |= family.usual | dict.fromkeys(family.dropouts, dropout)
+    if a.relative:
+        own = {"relative_positions", "relative_reach"}
+        values = {name: value for name, value in values.items() if name not in own} | {"legacy": True}
+        values |= {"max_relative_positions": a.relative_reach or a.relative_positions // 2}
+        values |= {"position_buckets": a.relative_positions // 2 if a.relative_reach else -1}
+    if "attention_window" in family.fields.values():
+        values["layer_types"] = [_LAYER_TYPES[a.is_local(layer)] for layer in range(a.depth)]
     if a.segments and not family.has_segments:
         values["tie_word_embeddings"] = False
     ids = {"pad": special.pad, "mask": special.mask, "cls": special.cls, "sep": special.sep}
@@ -61,7 +90,8 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
         ours = {"head.decoder.weight": tokens} | ours | {_TOKENS: tokens + segments[0]}
     if family.has_segments and not a.segments:
         ours[_SEGMENTS] = torch.zeros(1, ours[_TOKENS].shape[1])
-    if not a.tied_decoder and family.model_type != "esm":  # ESM's decoder has no bias
+    debertas = family.model_type.startswith("deberta")  # the legacy head adds the bias in the decoder, tied or not
+    if debertas or (not a.tied_decoder and family.model_type != "esm"):  # ESM's decoder has no bias
         ours["head.decoder.bias"] = ours["head.bias"]
     more: dict[str, Tensor] = {}
     match family.model_type:
@@ -69,6 +99,8 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
             ours |= {name: _neighbours(rows, a.heads) for name, rows in ours.items() if _is_rotated(name)}
             cosine, sine = rotary_table(a.positions, a.head_width)
             more["roformer.encoder.embed_positions.weight"] = torch.cat((sine, cosine), -1)
+        case "deberta":
+            ours |= {name: _by_heads(rows, a.heads) for name, rows in ours.items() if name.endswith(f"{_JOINT}.weight")}
         case "esm":
             more["esm.rotary_embeddings.inv_freq"] = 10_000.0 ** (-torch.arange(0, a.head_width, 2) / a.head_width)
             more["esm.contact_head.regression.weight"] = torch.zeros(1, a.depth * a.heads)
@@ -84,12 +116,11 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
     """
     family = class_in(config, place)
     given = _with_defaults(config, family)
-    activations = {theirs: ours for ours, theirs in family.activations.items()}
+    activations = {theirs: ours for ours, names in family.activations.items() for theirs in names}
+    activation = activations.get(str(given.get(family.activation)), next(iter(family.activations)))
     values: dict[str, Any] = {} if family.has_segments else {"segments": 0}
     values |= {ours: given[theirs] for theirs, ours in family.fields.items() if theirs in given}
-    values |= family.kind | {"activation": activations.get(str(given.get(family.activation)), next(iter(family.activations)))}
-    if _is_local(given, family):
-        values["attention_window"] = given.get("local_attention", 128)
+    values |= family.kind | {"activation": activation, "mlm_activation": activation if family.head_activates else "gelu"}
     try:
         architecture = Architecture.parse(values, place=place)
     except InputError as error:
@@ -106,25 +137,58 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
 
 
 def _with_defaults(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any]:
-    """A config.json with its class's defaults; ModernBERT's angles get the names of its first releases."""
+    """A config.json with its class's defaults, and what classes spell in their own ways as other classes do."""
     given = family.left_out | {name: value for name, value in config.items() if value is not None}
-    angles = given.get("rope_parameters")
-    each = angles.get("full_attention") if isinstance(angles, dict) else given.get("rope_scaling")
-    if isinstance(each, dict):
-        plain = each.get("rope_type", each.get("type", "default")) == "default"
-        given["global_rope_theta"] = each.get("rope_theta", given.get("global_rope_theta")) if plain else each
+    if family.first_position and isinstance(rows := given.get("max_position_embeddings"), int):
+        given["max_position_embeddings"] = rows - family.first_position
+    match family.model_type:
+        case "modernbert":
+            return _with_windows(given)
+        case "deberta" | "deberta-v2":
+            return _with_relative_positions(given, family)
+        case "neobert" if isinstance(inner := given.get("intermediate_size"), int):
+            given["intermediate_size"] = _EIGHT * -(-(2 * inner // 3) // _EIGHT)
     return given
 
 
-def _is_local(given: Mapping[str, Any], family: TransformersClass) -> bool:
-    """Whether some layers limit attention to neighbours, as two of three layers of ModernBERT do."""
-    if isinstance(layers := given.get("layer_types"), list):
-        return any(layer != "full_attention" for layer in layers)
-    return family.model_type == "modernbert" and given.get("global_attn_every_n_layers", 3) != 1
+def _with_relative_positions(given: dict[str, Any], family: TransformersClass) -> dict[str, Any]:
+    """DeBERTa's rows of relative positions, and the distance up to which the buckets of v2 and v3 reach."""
+    kinds = given["pos_att_type"]
+    kinds = kinds if isinstance(kinds, list) else str(kinds).split("|")
+    given["pos_att_type"] = "|".join(sorted({str(kind).strip().lower() for kind in kinds}))
+    reach, buckets = given.get("max_relative_positions", -1), given.get("position_buckets", -1)
+    reach = given.get("max_position_embeddings") if isinstance(reach, int) and reach < 1 else reach
+    if family.model_type == "deberta-v2" and isinstance(buckets, int) and buckets > 0:
+        return given | {"relative_positions": 2 * buckets, "relative_reach": reach}
+    return given | ({"relative_positions": 2 * reach} if isinstance(reach, int) else {})
+
+
+def _with_windows(given: dict[str, Any]) -> dict[str, Any]:
+    """ModernBERT's angles and windows by the names of its first releases, without windows where no layer has one."""
+    angles = given.get("rope_parameters")
+    for kind, name in zip(_LAYER_TYPES, ("global_rope_theta", "local_rope_theta"), strict=True):
+        each = angles.get(kind) if isinstance(angles, dict) else given.get("rope_scaling")
+        if isinstance(each, dict):
+            plain = each.get("rope_type", each.get("type", "default")) == "default"
+            given[name] = each.get("rope_theta", given[name]) if plain else each
+    every, layers = given["global_attn_every_n_layers"], given.get("layer_types")
+    if isinstance(layers, list):
+        full = [layer for layer, kind in enumerate(layers) if kind == _LAYER_TYPES[0]]
+        every = full[1] if len(full) > 1 else max(1, len(layers))
+        regular = [_LAYER_TYPES[layer % every > 0] for layer in range(len(layers))]
+        if not full:
+            every, regular = 1, [_LAYER_TYPES[1]] * len(layers)
+        given["layer_types"] = _REGULAR if layers == regular and len(layers) == given.get("num_hidden_layers") else layers
+    without_windows = every == 1 and (not isinstance(layers, list) or _LAYER_TYPES[0] in layers)
+    windows = () if not without_windows else ("local_attention", "local_rope_theta")
+    return {name: value for name, value in given.items() if name not in windows} | {"global_attn_every_n_layers": every}
 
 
 def _unusual(given: Mapping[str, Any], family: TransformersClass) -> dict[str, tuple[Any, str]]:
-    usual = {name: (value,) for name, value in family.usual.items()} | {family.activation: tuple(family.activations.values())}
+    usual: dict[str, tuple[Any, ...]] = {name: (value,) for name, value in family.usual.items()}
+    usual[family.activation] = tuple(name for names in family.activations.values() for name in names)
+    if "attention_window" in family.fields.values():
+        usual["layer_types"] = (_REGULAR,)
     if "embedding_size" not in family.fields:
         usual["embedding_size"] = (given.get("hidden_size"),)
     values = {name: (given.get(name, allowed[0]), allowed) for name, allowed in usual.items()}
@@ -137,28 +201,27 @@ def our_weights(
     """The fp32 weights of a MaskedLanguageModel of this architecture, from a class of transformers.
 
     Other weights, such as a pooler's, are ignored; norms may have TensorFlow's names. An untied decoder's bias replaces the
-    head's, as in BERT. Raises InputError, at `place`, if a weight is missing or of another size, or if ALBERT maps embeddings
-    as wide as the blocks.
+    head's, as in BERT. Without its MLM head (`has_mlm_head`) an encoder gets an untrained one. Raises InputError, at `place`,
+    if a weight is missing or of another size, or if ALBERT maps embeddings as wide as the blocks.
     """
-    there = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor.float() for name, tensor in theirs.items()}
+    there = _by_full_name(theirs, family)
     bias, decoders_bias = (_their_name(name, family) for name in ("head.bias", "head.decoder.bias"))
     if not architecture.tied_decoder and decoders_bias in there:
         there[bias] = there[decoders_bias]
     with torch.device("meta"):
         wanted = MaskedLanguageModel(architecture).state_dict()
     weights: dict[str, Tensor] = {}
+    if not has_mlm_head(theirs, family):
+        weights = untrained_head(architecture)
     for name, meta in wanted.items():
+        if name in weights:
+            continue
         pieces = _pieces(name, family)
         names = [_their_name(piece, family) for piece in pieces]
         if missing := [each for each in names if each not in there]:
-            raise InputError.at(
-                place, f"holds no {missing[0]}; an encoder with its MLM head is needed, as {family.name} saves it"
-            )
+            raise InputError.at(place, f"holds no {missing[0]}, which {family.name} has; save_pretrained the whole encoder")
         tensors = [there[each] for each in names]
-        if family.model_type == "roformer":
-            pairs = zip(pieces, tensors, strict=True)
-            tensors = [_halves(rows, architecture.heads) if _is_rotated(piece) else rows for piece, rows in pairs]
-        weights[name] = torch.cat(tensors)
+        weights[name] = _in_our_order(name, pieces, tensors, architecture, family)
         if weights[name].shape != meta.shape:
             sizes = " x ".join(map(str, tensors[0].shape))
             raise InputError.at(place, f"holds {names[0]} of {sizes}, unlike its config.json")
@@ -166,6 +229,60 @@ def our_weights(
         if not torch.equal(there.get(their := _their_name(name, family), plain), plain):
             raise InputError.at(place, f"holds {their} between tables and blocks of one width, which is not supported")
     return weights
+
+
+def has_mlm_head(names: Iterable[str], family: TransformersClass) -> bool:
+    """Whether an encoder of a class, by its weights' names, was saved with its MLM head: with the bias of the logits."""
+    biases = {_their_name(name, family) for name in ("head.bias", "head.decoder.bias")}
+    return any(_usual_name(name) in biases for name in names)
+
+
+def without_mlm_head(weights: Mapping[str, Tensor], family: TransformersClass) -> dict[str, Tensor]:
+    """The weights of a class without those of its MLM head."""
+    head = tuple(f"{theirs}." for ours, theirs in family.parts.items() if ours.partition(".")[0] == "head")
+    return {name: tensor for name, tensor in weights.items() if not name.startswith(head)}
+
+
+def untrained_head(architecture: Architecture) -> dict[str, Tensor]:
+    """The weights of an MLM head as training begins with them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(Stream.HEAD_INITIALISATION, 0))
+        head = MaskedLanguageModelHead(architecture)
+        head.apply(initialise)
+    return {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
+
+
+def _by_full_name(theirs: Mapping[str, Tensor], family: TransformersClass) -> dict[str, Tensor]:
+    """The weights in fp32 by the names that the MLM model has; an encoder saved alone leaves out its own name."""
+    there = {_usual_name(name): tensor.float() for name, tensor in theirs.items()}
+    prefix = family.parts["encoder.embeddings.token"].partition(".")[0] + "."
+    return there if any(name.startswith(prefix) for name in there) else {prefix + name: each for name, each in there.items()}
+
+
+def _usual_name(name: str) -> str:
+    """A weight's name as transformers writes it now; norms may have TensorFlow's, DeBERTa's head its authors'."""
+    name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
+    for head, usual in _AUTHORS_HEAD.items():
+        name = name.replace(head, usual)
+    return name
+
+
+def _in_our_order(
+    name: str, pieces: list[str], tensors: list[Tensor], architecture: Architecture, family: TransformersClass
+) -> Tensor:
+    """A weight from its tensors in a class, with the rows in our order."""
+    heads = architecture.heads
+    match family.model_type:
+        case "roformer":
+            pairs = zip(pieces, tensors, strict=True)
+            tensors = [_halves(rows, heads) if _is_rotated(piece) else rows for piece, rows in pairs]
+        case "neobert" | "deberta" if name.endswith(f"{_JOINT}.weight"):
+            query, key, value = (part.flatten(0, 1) for part in tensors[0].view(heads, 3, -1, tensors[0].shape[1]).unbind(1))
+            turned = family.model_type == "neobert"
+            tensors = [_halves(query, heads), _halves(key, heads), value] if turned else [query, key, value]
+        case _ if name == _POSITIONS:
+            tensors = [tensors[0][family.first_position :]]
+    return torch.cat(tensors)
 
 
 def cut_vocabulary(weights: Mapping[str, Tensor], pieces: int) -> dict[str, Tensor]:
@@ -183,10 +300,17 @@ def _always_there(a: Architecture, family: TransformersClass) -> dict[str, Tenso
 
 def _pieces(name: str, family: TransformersClass) -> list[str]:
     """Our name of a weight, or its query, key and value if the class separates them."""
+    if name.endswith(_QUERY_VALUE_BIAS):
+        return [name.replace(_QUERY_VALUE_BIAS, bias) for bias in ("q_bias", "v_bias")]
     before, joint, after = name.partition(_JOINT)
     if not joint or f"encoder.blocks.*.attention.{_JOINT}" in family.parts:
         return [name]
     return [f"{before}{part}{after}" for part in _PARTS]
+
+
+def _by_heads(rows: Tensor, heads: int) -> Tensor:
+    """Rows of query, key and value, each head's three together."""
+    return rows.view(3, heads, -1, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
 
 
 def _neighbours(rows: Tensor, heads: int) -> Tensor:

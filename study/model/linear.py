@@ -1,4 +1,4 @@
-"""Linear layers with products by oneDNN on a CPU, or aligned for a GPU. Letters: H inputs, F outputs, R some of these.
+"""Linear layers with products by oneDNN on a CPU, or aligned for a GPU. Letters: H inputs, F outputs.
 
 MKL, torch's default for fp32 on a CPU, is fast only on Intel processors. On an AMD EPYC oneDNN computed x·Wᵀ 1.35 times and the
 gradient by x 1.3 times as fast. MKL stays faster for the gradient by W, except for a decoder (more outputs than input rows),
@@ -40,11 +40,6 @@ class Linear(nn.Linear):
     def forward(self, x: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions F"]:
         """x·Wᵀ + b."""
         return self.multiply(x, self.weight, self.bias)
-
-    def parts(self, outputs: list[int]) -> list[tuple[Float[Tensor, "R H"], Float[Tensor, " R"] | None]]:
-        """W and b split into parts with these numbers of outputs."""
-        biases = [None] * len(outputs) if self.bias is None else torch.split(self.bias, outputs)
-        return list(zip(torch.split(self.weight, outputs), biases, strict=True))
 
     def multiply(
         self, x: Float[Tensor, "*positions H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None

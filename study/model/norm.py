@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from study.counting.architecture import Architecture
 
 EPSILON = 1e-12
-"""BERT's epsilon, for every norm."""
+"""BERT's epsilon, that of the kernels."""
 
 
 class _Norm(nn.Module):
@@ -47,8 +47,8 @@ class RMSNorm(_Norm, nn.RMSNorm):
 def norm(architecture: Architecture, width: int) -> LayerNorm | RMSNorm:
     """A norm of an architecture's kind."""
     if architecture.norm_kind == "rms":
-        return RMSNorm(width, eps=EPSILON)
-    return LayerNorm(width, eps=EPSILON, bias=architecture.norm_bias)
+        return RMSNorm(width, eps=architecture.norm_epsilon)
+    return LayerNorm(width, eps=architecture.norm_epsilon, bias=architecture.norm_bias)
 
 
 def rounds(x: Tensor) -> bool:

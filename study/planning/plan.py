@@ -21,7 +21,7 @@ from study.config.recipe import Budget
 from study.config.run_config import RunConfig, describe_knobs
 from study.config.search_spec import Dimension
 from study.config.shape_spec import LARGEST
-from study.config.sweep import CellSweep, SearchSweep, Sweep
+from study.config.sweep import MODEL, CellSweep, SearchSweep, Sweep
 from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
 from study.planning.cell import Cell, Values
@@ -308,6 +308,8 @@ def _place(spec: Sweep, path: str, shape: str = "") -> str:
     if path in flatten(spec.base):
         return f"base.{path}"
     if path in flatten(spec.shared):
+        if path.startswith(_OF_ARCHITECTURE) and (model := spec.base.get("architecture", {}).get(MODEL)) is not None:
+            return f"base.architecture.{MODEL} ({model}) {path.removeprefix(_OF_ARCHITECTURE)}"
         return f"preset ({spec.preset}) {path}"
     if path.startswith("recipe.budget"):
         return "budgets"

@@ -15,7 +15,7 @@ from study.base.durable_files import is_there, takes_files, write_atomically
 from study.base.errors import InputError
 from study.counting.parameters import parameters
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
-from study.model.in_transformers import their_config, their_weights
+from study.model.in_transformers import their_config, their_weights, without_mlm_head
 from study.model.transformers_classes import class_for
 from study.scoring.pretrained import Pretrained
 
@@ -32,8 +32,9 @@ class Exported:
 def export(run: Pretrained, folder: Path) -> Exported:
     """Write a completed run as a new folder for `from_pretrained` of its model and all models on its encoder.
 
-    `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. Raises InputError
-    where the folder is not empty, no class of transformers computes the same, or weights or text of the run are gone.
+    `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. An encoder without
+    a trained MLM head is written without one. Raises InputError where the folder is not empty, no class of transformers
+    computes the same, or weights or text of the run are gone.
     """
     _check_empty(folder)
     architecture = run.config.architecture
@@ -41,6 +42,8 @@ def export(run: Pretrained, folder: Path) -> Exported:
     record = run.folder.content(run.folder.record_file)
     assert record is not None, "a completed run has a record"
     weights = {name: tensor.clone() for name, tensor in their_weights(run.state(), architecture).items()}
+    if (trained := run.folder.record()) is not None and trained.untrained_head:
+        weights = without_mlm_head(weights, family)
     files = {
         "record.json": record,
         "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),

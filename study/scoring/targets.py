@@ -140,7 +140,8 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], requested: 
 
     found = [*map(tried, records)]
     best = best_values(found, requested)
-    return [record for record, one in zip(records, found, strict=True) if one.values == best and one.loss is not None]
+    chosen = [record for record, one in zip(records, found, strict=True) if one.values == best and one.loss is not None]
+    return chosen + [record for record in records if record.untrained_head and record.excluded is None]
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
@@ -160,7 +161,17 @@ def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation
         requested.runs, requested.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream
     )
     _check_grid(downstream, found)
+    _check_heads(found)
     return found
+
+
+def _check_heads(found: Sequence[Evaluation]) -> None:
+    """Raise InputError where a task reads the MLM head of an encoder that was imported without one."""
+    headless = {run.run_id for run in (one.run for one in found) if (record := run.folder.record()) and record.untrained_head}
+    for one in found:
+        if one.protocol == "zero_shot" and one.run.run_id in headless:
+            without = f"reads the MLM head, and run {one.run.run_id} was imported without one"
+            raise InputError.at(f"downstream.tasks {one.name}", f"{without}; leave out the task, or start a run from it")
 
 
 def _check_grid(downstream: Downstream, found: Sequence[Evaluation]) -> None:

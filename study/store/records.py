@@ -89,7 +89,7 @@ class RunRecord(Strict):
 
     A run that branched from a `trunk` of the same sweep after `trunk_step` equals one trained alone except for cost: it trained
     on `spent_tokens` itself, in `wall_seconds`, at `tokens_per_second`. A run initialised from another's weights lacks
-    `layers_cut` of its layers.
+    `layers_cut` of its layers. An encoder imported without its MLM head has an `untrained_head`, and no loss.
     """
 
     schema_version: Literal[1] = 1
@@ -105,6 +105,7 @@ class RunRecord(Strict):
     trunk: str | None = None
     trunk_step: Index | None = None
     layers_cut: Index | None = None
+    untrained_head: Literal[True] | None = None
     train_tokens: Index | None = None
     loss_nats: Amount | None = None
     loss_standard_error_nats: Amount | None = None
@@ -142,7 +143,7 @@ class RunRecord(Strict):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        if self.state == "COMPLETED" and self.loss_nats is None:
+        if self.state == "COMPLETED" and self.loss_nats is None and not self.untrained_head:
             raise ValueError("needs loss_nats: its state is COMPLETED")
         if (self.trunk is None) != (self.trunk_step is None):
             raise ValueError("needs trunk and trunk_step together")
@@ -165,7 +166,7 @@ class RunRecord(Strict):
             return f"excluded: {self.excluded}"
         if self.state != "COMPLETED":
             return f"{self.state}: {self.reason}" if self.reason else self.state
-        return None
+        return "it was imported without an MLM head, so it has no loss" if self.untrained_head else None
 
     @property
     def reads_order(self) -> bool | None:
@@ -223,6 +224,7 @@ OPTIONAL_COLUMNS = (
         "validation_documents",
         "layers_cut",
         "start_seconds",
+        "untrained_head",
         "trunk",
         "trunk_step",
     ),

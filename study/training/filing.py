@@ -90,8 +90,10 @@ class Filing:
         """
         folder, weights = self.training.folder, safetensors.torch.save(trained.module.model.state_dict())
         retry_write(lambda: write_atomically(folder.weights_file, weights), check=self.attempt.check)
-        retry_write(lambda: folder.write_validation_losses(trained.validation.nats.numpy()), check=self.attempt.check)
-        if (documents := trained.validation.documents) is not None:
+        if (validation := trained.validation) is None:
+            return hashlib.sha256(weights).hexdigest()
+        retry_write(lambda: folder.write_validation_losses(validation.nats.numpy()), check=self.attempt.check)
+        if (documents := validation.documents) is not None:
             retry_write(lambda: folder.write_validation_documents(documents.numpy()), check=self.attempt.check)
         return hashlib.sha256(weights).hexdigest()
 
@@ -157,6 +159,8 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
         facts |= {"train_loss_nats": losses[-1], "loss_spikes": loss_spikes(losses)}
     if outcome.trained is not None:
         validation, seconds, start = outcome.trained.validation, outcome.trained.seconds, outcome.trained.start_seconds
+        if validation is None:
+            return facts | {"untrained_head": True}
         own_steps = facts["spent_tokens"] / config.recipe.batch_tokens
         per_step = seconds_per_step(seconds, start, own_steps) if own_steps else None
         facts |= {

@@ -14,7 +14,7 @@ import safetensors.torch
 import yaml
 from torch import Tensor
 
-from study.base.durable_files import is_there, json_value, require_links, write_atomically
+from study.base.durable_files import is_there, require_links, write_atomically
 from study.base.errors import InputError, Problem
 from study.base.text import path_from
 from study.config.recipe import Budget, Recipe
@@ -26,8 +26,7 @@ from study.counting.parameters import parameters
 from study.data.hub_corpus import PREFIX as HUB
 from study.data.hub_corpus import loading
 from study.data.prepared import prepare
-from study.data.tokenizing import is_cased, load_tokenizer, read_tokenizer
-from study.model.in_transformers import cut_vocabulary, our_architecture, our_weights
+from study.model.in_transformers import cut_vocabulary, has_mlm_head, our_architecture, our_weights
 from study.model.transformers_classes import TransformersClass, class_in
 from study.store.ownership import Attempt, work_lock
 from study.store.records import RunRecord
@@ -35,25 +34,20 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome
+from study.training.imported_tokenizer import TOKENIZER_FILES, imported_tokenizer, json_object
 from study.training.trainer import Training
 
 VALIDATION_BATCH = 32
 """Sequences per batch of the imported run."""
 
-_UNLIKE = {
-    "strip_accents": "a vocab.txt that keeps accents",
-    "tokenize_chinese_chars": "a vocab.txt that leaves Chinese characters together",
-}
-"""Values of transformers that, if false, change how it reads a vocab.txt."""
-
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_FILES = ("config.json", _WEIGHTS, _INDEX, "model-*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+_FILES = ("config.json", _WEIGHTS, _INDEX, "model-*.safetensors", *TOKENIZER_FILES)
+
+_MOST_POSITIONS = 2**20
+"""The most positions of an encoder; rotary ones have no weights to compare them with."""
 
 _NAMED_UP_TO = 2.0
 """Weights that lack up to half of an architecture's parameters are read, to name the first that differs."""
-
-_PADDED_TO, _LEAST_MULTIPLE = 128, 8
-"""A vocabulary is padded to a multiple of 8, 64 or 128 rows, for the speed of products: by fewer rows than 128."""
 
 
 def import_encoder(
@@ -67,16 +61,17 @@ def import_encoder(
     """Import a transformers encoder as a completed run of no steps, validated on a text; return its folder.
 
     `source` is hub:NAME, or a folder with config.json, model.safetensors or its shards, and tokenizer.json or vocab.txt. The
-    encoder's tokeniser replaces that of `data` and is copied into the sweep folder, for sweeps that use the encoder. Rows that
-    pad the vocabulary beyond the tokeniser's pieces are cut, and `say` is called with a sentence on it. The recipe names the
-    weights by their hash. An encoder imported before stays unchanged.
+    encoder's tokeniser replaces that of `data` and is copied into the sweep folder, for sweeps that use the encoder; there its
+    special pieces have BERT's names. Rows that pad the vocabulary beyond the tokeniser's pieces are cut. An encoder without its
+    MLM head gets an untrained one and is not validated. `say` is called with a sentence on either. The recipe names the weights
+    by their hash. An encoder imported before stays unchanged.
 
     Raises InputError if files are missing, nothing built here computes the same, the text is unusable, or the sweep folder has
     another tokeniser.
     """
     require_links(into.path, "give another folder with --into")
     folder = _folder_of(source)
-    settings, place = _json(folder / "config.json"), str(folder / "config.json")
+    settings, place = json_object(folder / "config.json"), str(folder / "config.json")
     family = class_in(settings, place)
     _check_sizes(settings, family, place)
     architecture = our_architecture(settings, place)
@@ -88,9 +83,12 @@ def import_encoder(
         raise InputError.at("data.sequence_length", f"{data.sequence_length} is more than the encoder has positions; {fits}")
     files = _weight_files(folder)
     _check_weights(architecture, files, place)
-    weights = our_weights(_loaded(files), architecture, family, str(files[0]))
+    loaded = _loaded(files)
+    weights, predicts = our_weights(loaded, architecture, family, str(files[0])), has_mlm_head(loaded, family)
+    if not predicts:
+        say("It has no MLM head, so it has no loss: it can be scored and be a start, but not teach.")
     kept = into.path / "tokenizer.json"
-    tokenizer, pieces = _tokenizer(folder, kept, architecture.vocabulary)
+    tokenizer, pieces = imported_tokenizer(folder, kept, architecture.vocabulary)
     if pieces < architecture.vocabulary:
         say(f"The vocabulary is cut from {architecture.vocabulary:,} rows to the {pieces:,} pieces of the tokeniser.")
         architecture, weights = architecture.model_copy(update={"vocabulary": pieces}), cut_vocabulary(weights, pieces)
@@ -117,7 +115,8 @@ def import_encoder(
         attempt = Attempt.begin(run, locked)
         with attempt.renewed():
             training = Training(config, prepared, run, execution.of(config))
-            Filing(training, into.name, attempt).file(Outcome("COMPLETED", trained=training.validated(weights)))
+            trained = training.validated(weights) if predicts else training.unvalidated(weights)
+            Filing(training, into.name, attempt).file(Outcome("COMPLETED", trained=trained))
     return run
 
 
@@ -128,10 +127,13 @@ def to_text(run: RunFolder, record: RunRecord) -> str:
     unusual = {name: value for name, usually in usual.items() if (value := getattr(architecture, name)) != usually}
     base = unusual | not_of_berts_kind(architecture)
     of_text = f"{data.validation_sequences:,} sequences of {data.sequence_length} tokens of {data.corpus}"
+    loss = "it has no loss, for lack of an MLM head"
+    if record.loss_nats is not None:
+        loss = f"{record.loss_nats:.4f} nats per masked token on {of_text}; unigram entropy {record.unigram_entropy_nats:.4f}"
     return "\n".join(
         [
             f"{architecture.shape_name}, {record.parameters:,} parameters: {run.path}",
-            f"{record.loss_nats:.4f} nats per masked token on {of_text}; unigram entropy {record.unigram_entropy_nats:.4f}",
+            loss,
             *([f"Of {data.corpus}: {unread}"] if (unread := data.tokenizer.unread(record.unknown_share)) else []),
             *([f"On this text it {record.order_note}"] if record.order_note else []),
             "A sweep that uses it as a start or a teacher needs:",
@@ -159,24 +161,12 @@ def _folder_of(source: str) -> Path:
     return folder
 
 
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        values = json_value(file.read_bytes())
-    except FileNotFoundError:
-        raise InputError.at(str(file), "does not exist; save_pretrained writes it") from None
-    except ValueError as error:
-        raise InputError.at(str(file), f"is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError.at(str(file), "is not a JSON object")
-    return values
-
-
 def _weight_files(folder: Path) -> list[Path]:
     """The file of weights, or the shards that an index names."""
     index = folder / _INDEX
     if is_there(folder / _WEIGHTS) or not is_there(index):
         return [folder / _WEIGHTS]
-    named = _json(index).get("weight_map")
+    named = json_object(index).get("weight_map")
     names = sorted({*map(str, named.values())}) if isinstance(named, dict) else []
     if not names or any(name != Path(name).name or not name.endswith(".safetensors") for name in names):
         raise InputError.at(str(index), "has no weight_map to .safetensors files beside it; save_pretrained the model anew")
@@ -199,11 +189,17 @@ def _opening(file: Path) -> Iterator[None]:
 
 def _check_sizes(settings: dict[str, Any], family: TransformersClass, place: str) -> None:
     """Raise InputError for sizes beyond those of any encoder."""
-    given = [(theirs, ours, settings.get(theirs)) for theirs, ours in family.fields.items() if ours in LARGEST]
+    given = [(theirs, ours, settings.get(theirs)) for theirs, ours in family.fields.items()]
+    numbers = [(theirs, ours, value) for theirs, ours, value in given if isinstance(value, int | float)]
     beyond = [
         Problem(f"{place}.{theirs}", f"{value} is {why}")
-        for theirs, ours, value in given
-        if isinstance(value, int | float) and (why := why_beyond(ours, value))
+        for theirs, ours, value in numbers
+        if ours in LARGEST and (why := why_beyond(ours, value))
+    ]
+    beyond += [
+        Problem(f"{place}.{theirs}", f"{value} is above the most allowed, {_MOST_POSITIONS:,}")
+        for theirs, ours, value in numbers
+        if ours == "positions" and value > _MOST_POSITIONS
     ]
     if beyond:
         raise InputError(beyond)
@@ -227,40 +223,6 @@ def _loaded(files: Sequence[Path]) -> dict[str, Tensor]:
         with _opening(file):
             weights |= safetensors.torch.load_file(file)
     return weights
-
-
-def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes, int]:
-    """The encoder's tokeniser as a tokenizer.json, with its number of pieces, at most the padded `vocabulary`.
-
-    Raises InputError if the numbers differ by more than padding, or the sweep folder has another tokeniser.
-    """
-    given = next((file for name in ("tokenizer.json", "vocab.txt") if is_there(file := folder / name)), None)
-    if given is None:
-        raise InputError.at(
-            str(folder), "has neither tokenizer.json nor vocab.txt; write one with its tokeniser's save_pretrained"
-        )
-    settings = folder / "tokenizer_config.json"
-    if given.suffix == ".txt" and is_there(settings):
-        _refuse_unlike(settings, given)
-    pieces = read_tokenizer(given).get_vocab_size()
-    if vocabulary % _LEAST_MULTIPLE or not 0 < vocabulary - pieces < _PADDED_TO:
-        pieces = vocabulary
-    tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=pieces))
-    content = given.read_bytes() if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
-    if is_there(kept) and kept.read_bytes() != content:
-        raise InputError.at(str(kept), f"differs from the tokeniser {given}; import into a separate folder")
-    return content, pieces
-
-
-def _refuse_unlike(settings: Path, vocabulary: Path) -> None:
-    """Raise InputError if transformers reads a vocab.txt by other rules than load_tokenizer."""
-    values = _json(settings)
-    problems = [f"describes {what}" for setting, what in _UNLIKE.items() if values.get(setting) is False]
-    cased = is_cased(vocabulary)
-    if values.get("do_lower_case") is cased:
-        problems.append(f"has do_lower_case {str(cased).lower()}, and vocab.txt has {'' if cased else 'no '}capitals")
-    if problems:
-        raise InputError.at(str(settings), f"{problems[0]}; save its tokeniser as a tokenizer.json")
 
 
 def _read_by(data: DataConfig, tokenizer: Path, architecture: Architecture) -> DataConfig:

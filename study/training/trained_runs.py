@@ -74,12 +74,13 @@ def _raise_all(problems: Iterable[Problem]) -> None:
 
 def _problems_of_start(config: RunConfig, init_from: InitFrom, prepared: PreparedData | None) -> Iterator[Problem]:
     unfit = partial(_unfit_start, wanted=config.architecture, keep=init_from.keep)
-    return _problems(f"recipe.start {init_from.folder}", RunFolder(init_from.folder), unfit, config, prepared)
+    place, folder = f"recipe.start {init_from.folder}", RunFolder(init_from.folder)
+    return _problems(place, folder, unfit, config, prepared, predicts=config.recipe.budget.steps == 0)
 
 
 def _problems_of_teacher(config: RunConfig, path: Path, prepared: PreparedData | None) -> Iterator[Problem]:
     unfit = partial(_unfit_teacher, config=config)
-    return _problems(f"recipe.teacher {path}", RunFolder(path), unfit, config, prepared)
+    return _problems(f"recipe.teacher {path}", RunFolder(path), unfit, config, prepared, predicts=True)
 
 
 def _problems(
@@ -88,12 +89,15 @@ def _problems(
     unfit: Callable[[Architecture], str | None],
     config: RunConfig,
     prepared: PreparedData | None,
+    predicts: bool,
 ) -> Iterator[Problem]:
-    """The first reason why another run cannot use a trained run."""
+    """The first reason why another run cannot use a trained run, whose own head `predicts` masked words if needed."""
     record = folder.record()
     if record is None:
         remedy = f"give one that was trained (looked at {folder.path.absolute()})"
         yield Problem(place, f"is not the folder of a finished run; {remedy}")
+    elif predicts and record.untrained_head:
+        yield Problem(place, "was imported without an MLM head and predicts nothing; start from it and train, or score it")
     elif problem := _incomplete(folder, record) or unfit(record.config.architecture):
         yield Problem(place, problem)
     else:
@@ -119,7 +123,12 @@ def _unfit_start(given: Architecture, wanted: Architecture, keep: Keep) -> str |
         return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with"
     if given.layer_groups is not None and given.depth != wanted.depth:
         return f"has layer_groups {given.layer_groups}; layers that share their weights cannot be cut off"
-    if given.skips_first_norm and kept_layers(given.depth, wanted.depth, keep)[0] > 0:
+    kept = kept_layers(given.depth, wanted.depth, keep)
+    if any(given.is_local(layer) != wanted.is_local(new) for new, layer in enumerate(kept)):
+        return f"has global attention in every {given.global_attention_every}th layer, and the layers kept would change kind"
+    if given.convolution_kernel and kept[0] > 0:
+        return f"has convolution_kernel {given.convolution_kernel} beside its first layer; keep that layer"
+    if given.skips_first_norm and kept[0] > 0:
         return "has no norm before its first layer (embedding_norm True), which was trained without one; keep that layer"
     return None
 

@@ -46,11 +46,12 @@ ROWS = 50
 class Trained:
     """A run that reached its target: its module, its last validation, and its seconds.
 
-    `start_seconds` includes each attempt's time up to the end of its first step; None if nothing was trained.
+    An encoder imported without an MLM head has no validation. `start_seconds` includes each attempt's time up to the end of its
+    first step; None if nothing was trained.
     """
 
     module: MaskedLanguageModelling
-    validation: ValidationResult
+    validation: ValidationResult | None
     seconds: float
     start_seconds: float | None = None
 
@@ -128,6 +129,12 @@ class Training:
     @property
     def _documents(self) -> Tensor:
         return torch.from_numpy(self.prepared.validation_documents())
+
+    def unvalidated(self, weights: Mapping[str, Tensor]) -> Trained:
+        """Given weights with a head that predicts nothing."""
+        module = MaskedLanguageModelling(self.config, validation_masker(self.config, self.prepared))
+        module.model.load_state_dict(weights)
+        return Trained(module, None, 0.0)
 
     def validated(self, weights: Mapping[str, Tensor], callbacks: Sequence[pl.Callback] = ()) -> Trained:
         """Validate given weights as at the end of a run; see Execution.of."""

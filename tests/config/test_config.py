@@ -84,6 +84,12 @@ OTHER_VALUES: dict[str, object] = {
     "architecture.norm_bias": False,
     "architecture.distance_bias": "alibi",
     "architecture.query_key_norm": True,
+    "architecture.norm_epsilon": 1e-5,
+    "architecture.attention_window": 4,
+    "architecture.convolution_kernel": 3,
+    "architecture.rotary_theta": 160_000.0,
+    "architecture.mlm_transform": "none",
+    "architecture.mlm_activation": "relu",
     "recipe.learning_rate": 0.004,
     "recipe.schedule": "cosine",
     "recipe.warmup_fraction": 0.2,
@@ -137,8 +143,10 @@ def test_every_knob_that_moves_numbers_renames_the_run() -> None:
 def test_every_knob_is_known_to_move_numbers_or_not_to() -> None:
     of_the_data = {path for path in knobs(RunConfig) if path.startswith("data.")} - {"data.validation_sequences"}
     other_units = {f"recipe.budget.{unit}" for unit in Budget.model_fields} - {"recipe.budget.steps"}
-    only_counted = {f"architecture.{name}" for name in (*BUILT_AS_BERT, *NOT_IN_MLM, "mlm_transform")}
+    only_counted = {f"architecture.{name}" for name in (*BUILT_AS_BERT, *NOT_IN_MLM)}
     with_another = {"architecture.embedding_norm", "architecture.distance_bias_reach"}  # pre-norm, and a learned bias
+    with_another |= {"architecture.global_attention_every", "architecture.local_rotary_theta"}  # a window
+    with_another |= {"architecture.relative_positions", "architecture.relative_reach"}  # disentangled attention
     assert set(knobs(RunConfig)) - of_the_data - other_units - only_counted - with_another == set(OTHER_VALUES)
 
 

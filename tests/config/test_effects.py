@@ -68,6 +68,8 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"architecture": {"position_encoding": "rotary"}},
         {"architecture": {"position_encoding": "rotary", "positions": 32}},
     ),
+    ({}, {"architecture": {"rotary_theta": 5_000.0}}),
+    ({}, {"architecture": {"attention_window": 30}}),
 ]
 
 APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -85,6 +87,7 @@ APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"residual_initialisation": "zero"}),
     ({"architecture": LEARNED_BIAS}, {"architecture": LEARNED_BIAS | {"positions": 32}}),
     ({}, {"architecture": {"positions": 32}}),
+    ({}, {"architecture": {"attention_window": 28}}),
 ]
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from study.base.errors import InputError
 from study.config.recipe import Budget
-from study.config.sweep import Budgets, CellSweep
+from study.config.sweep import Budgets, CellSweep, Sweep
 from study.config.sweep_files import read_sweep
+from study.counting.architecture import ALWAYS_WRITTEN
+from study.counting.named_models import named
 from study.executing.slots import Slot
 from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan
@@ -164,3 +167,46 @@ def test_a_part_of_a_run_at_the_top_is_told_its_place(tmp_path: Path) -> None:
         "architecture: belongs under base; write base.architecture",
         "recipe: belongs under base; write base.recipe",
     ]
+
+
+def named_model(tmp_path: Path, *overrides: str, **architecture: Any) -> Sweep:
+    """A sweep of a named model, whose file gives no shapes."""
+    base = {"architecture": {"model": "albert-base"} | architecture}
+    return read_sweep(write_sweep(tmp_path / "named.yaml", Path("corpus.txt"), base=base, shapes=None), overrides)[0]
+
+
+def test_a_named_model_is_trained_with_changes_and_the_vocabulary_of_the_text(tmp_path: Path) -> None:
+    (run,) = Plan(named_model(tmp_path, depth=6)).first_runs
+    albert = named("albert-base")
+    of_text = {"vocabulary": 100, "positions": 16}
+    assert run.architecture == albert.model_copy(update={"depth": 6} | of_text)
+    (other,) = Plan(named_model(tmp_path, "base.architecture.model=google-bert/bert-base-uncased")).first_runs
+    assert other.architecture == named("bert-base").model_copy(update=of_text)
+    assert other.to_dict()["architecture"].keys() == {*ALWAYS_WRITTEN}
+
+
+def test_a_named_model_replaces_the_architecture_of_a_preset_and_has_shapes_of_its_own(tmp_path: Path) -> None:
+    overrides = ("preset=modern", "shapes={list: [{depth: 2, width: 64}, {depth: 3, width: 64}]}")
+    runs = Plan(named_model(tmp_path, *overrides)).first_runs
+    assert [run.architecture.sizes for run in runs] == [(2, 64, 1, 256), (3, 64, 1, 256)]
+    assert {(run.architecture.distance_bias, run.architecture.layer_groups) for run in runs} == {("none", 1)}
+    assert {run.recipe.optimizer for run in runs} == {"muon"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["base.architecture.model=albert"], "base.architecture.model: is not a known model; did you mean 'albert-base'"),
+        (["base.architecture.model=7"], "base.architecture.model: is 7, not the name of a model such as albert-base"),
+        (["base.architecture=albert-base"], "needs keys and values; for a named model write {model: albert-base}"),
+        (
+            ["vary={architecture.model: [albert-base, bert-base]}"],
+            "vary.architecture.model: is the same for all runs of a sweep",
+        ),
+        (["base.architecture.heads=7"], "shapes.list[0].heads: 7 heads do not divide width 768"),
+        (["base.architecture.layer_groups=13"], "base.architecture.layer_groups"),
+    ],
+)
+def test_what_is_wrong_with_a_named_model_is_told_at_its_place(tmp_path: Path, overrides: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(told)):
+        _ = Plan(named_model(tmp_path, *overrides)).first_runs

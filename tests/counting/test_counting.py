@@ -29,7 +29,7 @@ from study.counting.parameters import (
 from study.model.encoder import at_positions
 from study.model.masked_language_model import MaskedLanguageModel
 from tests.small import SHARED
-from tests.transformers_models import MODERN, live_model
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MODERN, NEOBERT, WINDOWS, live_model
 
 BERT_BASE_ADDS = {"depth": 85_054_464, "width": 278_760_960, "ffn": 56_659_968, "heads": 0}
 
@@ -157,6 +157,11 @@ SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
     (SHARED, 2, 24, 4),
     (MODERN, 2, 24, 4),
     ({"pair_head": True}, 3, 24, 4),
+    (NEOBERT, 2, 24, 4),
+    (DEBERTA, 1, 24, 4),
+    (DEBERTA | {"relative_positions": 64}, 1, 24, 4),
+    (DEBERTA_V3 | {"convolution_kernel": 3}, 1, 24, 4),
+    (MODERN | WINDOWS | {"attention_window": 46}, 2, 24, 4),
 ]
 """Changes of a small shape, sequences, tokens a sequence, predictions a sequence."""
 

@@ -20,7 +20,7 @@ from study.model.encoder import Encoder
 from study.planning.memory_check import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
 from tests.needs import needs_gpu
-from tests.transformers_models import MODERN
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MODERN, NEOBERT, WINDOWS
 
 TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 """How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""
@@ -49,6 +49,8 @@ def config(
 
 
 SWISH = {"activation": "swiglu", "norm_kind": "rms", "biases": "none"}
+
+LOG_BUCKETS = DEBERTA_V3 | {"relative_positions": 256, "relative_reach": 256}
 
 ORDERED: dict[str, Any] = {"distance_bias": "learned", "position_encoding": "rotary", "query_key_norm": True}
 ORDERED |= {"norm": "pre", "norm_kind": "rms"}
@@ -122,6 +124,18 @@ TRAINED = {
         precision="bf16",
     ),
     "ModernBERT": config(4, 128, 2, 512, vocabulary=2048, length=64, batch=16, dropout=0.1, **MODERN),
+    "windows": config(4, 64, 2, 128, vocabulary=300, length=256, batch=2, **MODERN | WINDOWS),
+    "windows, bf16": config(4, 64, 2, 128, vocabulary=300, length=256, batch=4, precision="bf16", **MODERN | WINDOWS),
+    "NeoBERT": config(4, 128, 2, 344, vocabulary=2048, length=64, batch=16, **NEOBERT),
+    "DeBERTa": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, **DEBERTA | {"relative_positions": 128}),
+    "DeBERTa, bf16": config(
+        3, 128, 4, 256, vocabulary=1000, length=64, batch=16, precision="bf16", **DEBERTA | {"relative_positions": 1024}
+    ),
+    "DeBERTa v3, products with relative positions": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, **LOG_BUCKETS),
+    "DeBERTa v3, validation of long sequences": config(2, 64, 4, 64, vocabulary=300, length=256, batch=2, **LOG_BUCKETS),
+    "DeBERTa v2 with a convolution": config(
+        4, 128, 2, 256, vocabulary=300, length=64, batch=16, convolution_kernel=3, **DEBERTA_V3
+    ),
     "many masks in training": config(
         1, 32, 1, 128, vocabulary=2000, length=128, batch=16, activation="relu", masking={"rate": 0.4}
     ),
@@ -176,6 +190,7 @@ ENCODED = {
         "fp32",
     ),
     "ALiBi": (config(4, 128, 8, 128, vocabulary=1000, length=128, batch=4, distance_bias="alibi"), "fp32"),
+    "DeBERTa v3": (config(3, 64, 4, 64, vocabulary=300, length=64, batch=16, **LOG_BUCKETS), "fp32"),
     "weights": (config(2, 128, 2, 512, vocabulary=30522, length=64, batch=1), "fp32"),
     "wide": (config(1, 512, 8, 2048, vocabulary=300, length=128, batch=16), "bf16"),
 }

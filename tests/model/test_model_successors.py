@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from study.model.encoder import FeedForward, at_positions
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.norm import norm
 from tests.model.test_model import assert_transformers_agrees, randomised, small
-from tests.transformers_models import MODERN
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MODERN, NEOBERT, WINDOWS
 
 KINDS: dict[str, dict[str, Any]] = {
     "factorised embeddings": {"embedding_width": 8},
@@ -27,7 +28,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "GeGLU": {"activation": "geglu"},
     "SwiGLU, RMSNorm, no biases": {"activation": "swiglu", "norm_kind": "rms", "biases": "none", "norm": "pre"},
     "LayerNorm without biases": {"norm_bias": False},
-    "ModernBERT": MODERN,
+    "ModernBERT": MODERN | WINDOWS,
+    "NeoBERT": NEOBERT,
+    "DeBERTa": DEBERTA,
+    "DeBERTa v3": DEBERTA_V3,
+    "DeBERTa v2, pre-norm, shared layers, windows": DEBERTA_V3 | {"norm": "pre", "layer_groups": 2, "attention_window": 6},
+    "DeBERTa v2 with a convolution": DEBERTA_V3 | {"convolution_kernel": 3, "distance_bias": "learned"},
+    "GELU by a tanh, windows in every layer": {"activation": "gelu_tanh", "mlm_activation": "relu", "attention_window": 4},
     "no positions": {"position_encoding": "none"},
     "a learned bias by distance": {"distance_bias": "learned"},
     "a learned bias in reach, rotary positions": {
@@ -48,6 +55,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "embedding_norm": True,
     },
 }
+
+
+GELU_TANH = partial(F.gelu, approximate="tanh")
 
 
 def model(**changes: Any) -> MaskedLanguageModel:
@@ -71,13 +81,23 @@ def tokens() -> Tensor:
         ("AlbertForMaskedLM", {"layer_groups": 2}),
         ("ModernBertForMaskedLM", MODERN),
         ("ModernBertForMaskedLM", MODERN | {"activation": "swiglu", "norm_bias": True}),
+        ("ModernBertForMaskedLM", MODERN | WINDOWS),
+        ("ModernBertForMaskedLM", MODERN | WINDOWS | {"global_attention_every": 1, "local_rotary_theta": "none"}),
+        ("DebertaForMaskedLM", DEBERTA),
+        ("DebertaForMaskedLM", DEBERTA | {"relative_positions": 64, "segments": 2}),
+        ("DebertaV2ForMaskedLM", DEBERTA_V3),
+        ("DebertaV2ForMaskedLM", DEBERTA_V3 | {"relative_reach": "none", "convolution_kernel": 3}),
+        ("BertForMaskedLM", {"activation": "gelu_tanh", "mlm_activation": "gelu_tanh", "norm_epsilon": 1e-5}),
+        ("ElectraForMaskedLM", {"activation": "gelu_tanh"}),
     ],
 )
 def test_logits_equal_those_of_transformers(name: str, changes: dict[str, Any], more: dict[str, Any]) -> None:
     assert_transformers_agrees(model(**changes | more), name)
 
 
-@pytest.mark.parametrize(("activation", "f"), [("geglu", F.gelu), ("swiglu", F.silu), ("relu", F.relu)])
+@pytest.mark.parametrize(
+    ("activation", "f"), [("geglu", F.gelu), ("swiglu", F.silu), ("relu", F.relu), ("gelu_tanh", GELU_TANH)]
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_feed_forwards_are_those_of_shazeers_equations(activation: str, f: Any, dtype: torch.dtype) -> None:
     """And their gradients, to the bit: what is written over an incoming gradient is read by nothing else."""
@@ -85,7 +105,7 @@ def test_feed_forwards_are_those_of_shazeers_equations(activation: str, f: Any, 
     layer = randomised(FeedForward(small(activation=activation))).to(dtype)
     x, towards = torch.randn(3, 5, 32, dtype=dtype, requires_grad=True), torch.randn(3, 5, 32, dtype=dtype)
     weights = list(layer.parameters())
-    if activation == "relu":
+    if activation in ("relu", "gelu_tanh"):
         plain = layer.outer(f(layer.inner(x)))
     else:
         inner = layer.inner(x)
