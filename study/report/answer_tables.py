@@ -68,8 +68,8 @@ def gains(evidence: Evidence) -> str:
     if not evidence.gains:
         return ""
     intro = (
-        "Neighbouring cells that differ in one size, by loss lowered per parameter added. Each interval is for its pair alone, "
-        "Holm's p is adjusted for all of them, and cells whose rate is not bracketed take part (see the table of cells)."
+        "Neighbouring cells that differ in one size, by loss lowered per parameter added. Intervals and p are adjusted by Holm "
+        "for all of them, and cells whose rate is not bracketed take part (see the table of cells)."
     )
     rows = [
         {
@@ -115,8 +115,8 @@ def token_gains(evidence: Evidence) -> str:
     if not evidence.token_gains:
         return ""
     intro = (
-        "One shape at neighbouring budgets, each with a training of its own length. Each interval is for its pair alone and "
-        "takes seeds as independent, which is cautious where budgets share a trunk; Holm's p is adjusted for all of them. "
+        "One shape at neighbouring budgets, each with a training of its own length. Intervals take seeds as independent, which "
+        "is cautious where budgets share a trunk; they and p are adjusted by Holm for all of them. "
         "Where the seeds of a budget scatter unevenly, none of its cells counts as scattering less than the middle one. "
         "Cells whose learning rate is not bracketed take part."
     )
