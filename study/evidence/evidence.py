@@ -24,6 +24,7 @@ from study.evidence.gains import Cut, Gain, Rise, TokenGain, cuts_of, gains_of, 
 from study.evidence.ledgers import check_ledger, usable
 from study.evidence.paired import half_width
 from study.evidence.seed_scatter import SeedScatter
+from study.evidence.spending import Spending, spendings_of
 from study.evidence.sweep_laws import SweepLaws, by_variant, sweep_laws
 from study.laws.catalogue import LAWS
 from study.laws.reading import differing_columns
@@ -75,6 +76,12 @@ class Evidence:
         """Neighbouring steps in tokens, among the cells that comparisons include."""
         included = [cell for cell in self.cells if why_left_out(cell, self.include_unbracketed) is None]
         return rises_of(included, self.comparisons.seed_variances_beside_other_budgets)
+
+    @cached_property
+    def spendings(self) -> tuple[Spending, ...]:
+        """Encoders that start from or learn from other runs beside those from scratch, among the cells compared."""
+        included = [cell for cell in self.cells if why_left_out(cell, self.include_unbracketed) is None]
+        return spendings_of(included, self.comparisons.seed_variances_beside_other_budgets)
 
     @cached_property
     def front(self) -> tuple[CellResult, ...]:
@@ -195,7 +202,7 @@ class Evidence:
             ],
             "rises": [asdict(rise) for rise in self.rises],
             "front": [cell.name for cell in self.front],
-        }
+        } | ({"spendings": [spending.to_dict() for spending in self.spendings]} if self.spendings else {})
 
 
 def _scatter_to_dict(scatter: SeedScatter) -> dict[str, Any]:

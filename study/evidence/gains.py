@@ -79,7 +79,7 @@ def pareto_front(
     """
     usable = sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens)
     groups = grouped(usable, lambda cell: (cell.budget, cell.validation))
-    return tuple(chain.from_iterable(_pareto(members, size) for members in groups.values()))
+    return tuple(chain.from_iterable(pareto(members, size) for members in groups.values()))
 
 
 def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], ...]:
@@ -92,13 +92,14 @@ def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], .
         return cell.architecture, cell.validation, cell.variant_without("recipe.teacher")
 
     return tuple(
-        tuple(_pareto(members, lambda cell: cell.train_flops))
+        tuple(pareto(members, lambda cell: cell.train_flops))
         for members in grouped((cell for cell in cells if cell.usable), except_teacher).values()
         if len({cell.tokens for cell in members}) < len({(cell.tokens, cell.train_flops) for cell in members})
     )
 
 
-def _pareto(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
+def pareto(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
+    """The cells that no other beats: at no more cost and lower loss; costs rise and losses fall."""
     lowest = inf
     for cell in sorted(cells, key=lambda cell: (cost(cell), cell.losses.mean())):
         if (loss := cell.losses.mean()) < lowest:

@@ -37,7 +37,8 @@ CONVENTIONS = (
     "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "
     "`parameters_non_embedding`: the encoder less its token, position and segment tables.",
     "`train_flops`: matrix products, forward and backward, over the whole budget; every layer on every token; 12·L·H·S for "
-    "attention; the head on masked positions only; a teacher's forward passes too.",
+    "attention; the head on masked positions only; a teacher's forward passes too. `spent_flops`: these, and those of all runs "
+    "that a run starts from or learns from, directly or not, each once.",
     "Chosen rate: the lowest mean loss at the seeds of the sweep's first third that several rates were tried at, fewest that "
     "diverged first. Bracketed: worse rates were tried on both sides; a run that diverged counts as worse, one that failed "
     "otherwise does not count. Transferred: the bracketed rate of the smallest cell, which the largest cell confirms. "
@@ -117,6 +118,7 @@ class Answer:
             "Differences between variants": tables.differences(evidence, of_shapes=False),
             "Averages over conditions": tables.averages(evidence),
             "What layers cut off cost": tables.cuts(evidence),
+            "What starts and teachers buy": tables.spendings(evidence),
             "What a larger size buys": tables.gains(evidence),
             "What more tokens buy": tables.token_gains(evidence),
             "Laws of the loss": tables.laws(evidence),

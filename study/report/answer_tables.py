@@ -110,6 +110,30 @@ def cuts(evidence: Evidence) -> str:
     return f"{intro}\n\n{table_of(rows)}"
 
 
+def spendings(evidence: Evidence) -> str:
+    """Every encoder that starts from or learns from another run, beside those from scratch; empty if none."""
+    if not evidence.spendings:
+        return ""
+    intro = (
+        "Encoders that start from or learn from another run, minus those of the same shape from scratch. FLOPs are the first's "
+        "as a multiple of the second's: `train_flops` of its own training, and `spent_flops` with all runs that it needs. "
+        "Intervals and p are adjusted by Holm for all of them; the scatter between such other runs is in none."
+    )
+    rows = [
+        {
+            "first": one.needs,
+            "second": one.scratch,
+            **_test_columns(one),
+            "status": status_words(one.status),
+            "own FLOPs": f"{one.own_flops / one.scratch_flops:.2f}×",
+            "FLOPs spent": f"{one.spent_flops / one.scratch_flops:.2f}×",
+            **_seeds(one.difference),
+        }
+        for one in evidence.spendings
+    ]
+    return f"{intro}\n\n{table_of(rows)}"
+
+
 def token_gains(evidence: Evidence) -> str:
     """Every step of a shape to a larger budget; empty if none."""
     if not evidence.token_gains:
@@ -183,7 +207,13 @@ def cells(evidence: Evidence) -> str:
     """Every cell with its size, rate, loss and FLOPs; empty if none."""
     any_knobs = any(cell.knobs for cell in evidence.cells)
     any_order = any(cell.order_gain_nats is not None for cell in evidence.cells)
-    more = [(_order(cell) if any_order else {}) | (_knobs(cell) if any_knobs else {}) for cell in evidence.cells]
+    any_before = any(cell.flops_before for cell in evidence.cells)
+    more = [
+        ({"spent_flops": f"{cell.spent_flops:.3g}"} if any_before else {})
+        | (_order(cell) if any_order else {})
+        | (_knobs(cell) if any_knobs else {})
+        for cell in evidence.cells
+    ]
     return table_of([_cell_row(cell) | rest for cell, rest in zip(evidence.cells, more, strict=True)])
 
 

@@ -12,6 +12,7 @@ from study.evidence.comparisons import why_left_out
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, TokenGain, flops_fronts
 from study.evidence.ledgers import summarise_exclusions
+from study.evidence.spending import spending_fronts, way
 from study.plotting.what_doubling_adds import shapes_shown
 from study.report.pair_sentences import (
     READING_REMEDIES,
@@ -62,7 +63,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
         sentences.append(f"{missing[0].upper()}{missing[1:]}.")
     for among in kinds.values():
         sentences += family_sentences(among)
-    sentences += _cut_sentences(evidence)
+    sentences += [*_cut_sentences(evidence), *_spending_sentences(evidence)]
     best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
     if sentences:
         return [*sentences, *best, *_longest(evidence)]
@@ -127,6 +128,23 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
         yield f"Of {whole} at {budget}, {'; '.join(clauses)}."
 
 
+def _spending_sentences(evidence: Evidence) -> Iterator[str]:
+    """How many comparisons with training from scratch are decided, and both Pareto fronts of loss against FLOPs."""
+    if not evidence.spendings:
+        return
+    decided = [one for one in evidence.spendings if one.status == "decided"]
+    lower = sum(one.difference.estimate_nats < 0 for one in decided)
+    pairs, undecided = plural(len(evidence.spendings), "pair"), len(evidence.spendings) - len(decided)
+    yield (
+        f"Of {pairs} of an encoder that starts from or learns from another run and one of its shape from scratch, the first is "
+        f"lower in {lower}, the second in {len(decided) - lower}, undecided {undecided} (Holm, 5%)."
+    )
+    for fronts in spending_fronts(evidence.cells):
+        for flops, front in fronts.items():
+            shown = "; ".join(f"{way(cell)}: {cell.loss_nats:.4f} at {getattr(cell, flops):.3g}" for cell in front)
+            yield f"Pareto front of loss (nats) against {flops} of {front[0].architecture.shape_name}: {shown}."
+
+
 def _best(evidence: Evidence) -> Iterator[str]:
     """The Pareto front of each budget and validation set, and the gains of steps to a larger size."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
@@ -137,7 +155,7 @@ def _best(evidence: Evidence) -> Iterator[str]:
         shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
         cheaper = f"; the Pareto front below that size: {shown}" if smaller else ""
         yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
-    for front in flops_fronts(evidence.cells):
+    for front in flops_fronts(evidence.cells) if not evidence.spendings else ():
         shown = "; ".join(
             f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front
         )
