@@ -15,7 +15,7 @@ from study.plotting import what_doubling_adds
 from study.plotting.style import drawable, save_in
 from study.report import answer_tables as tables
 from study.report.figures import FIGURES
-from study.report.findings import loss_findings, parameter_findings, run_count
+from study.report.findings import dominance_sentences, loss_findings, parameter_findings, run_count
 from study.report.law_sentences import law_findings, law_sentence
 from study.report.open_questions import undecided
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table
@@ -158,6 +158,7 @@ class Answer:
         yield f"**Runs:** {run_count(self.evidence)}."
         law, about = self.evidence.laws.shown, self.verdict.about
         also = [sentence for kind in ("loss", "downstream") if kind != about for sentence in self.findings[kind][:1]]
+        also += dominance_sentences(self.evidence)[:1] if about == "loss" else []
         also += [] if law is None else [law_sentence(law)]
         also += self.findings["parameters"] if self._counts else []
         yield f"**Also found**\n\n{bullets(short_ids(self.evidence, line) for line in also)}" if also else ""

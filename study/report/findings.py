@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from study.base.grouping import grouped
 from study.base.quantities import budget_words, compact, plural
+from study.base.text import shape_and_variant
 from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.cells import CellResult, difference_between, measured
 from study.evidence.comparisons import why_left_out
@@ -63,7 +64,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
         sentences.append(f"{missing[0].upper()}{missing[1:]}.")
     for among in kinds.values():
         sentences += family_sentences(among)
-    sentences += [*_cut_sentences(evidence), *_spending_sentences(evidence)]
+    sentences += [*_cut_sentences(evidence), *_spending_sentences(evidence), *dominance_sentences(evidence)]
     best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
     if sentences:
         return [*sentences, *best, *_longest(evidence)]
@@ -126,6 +127,20 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
             which = f" at the least of {len(ways)} ways" if len(ways) > 1 else ""
             clauses.append(f"cutting off {plural(layers, 'layer')} costs {least.difference.to_text()}{which}, {least.cut}")
         yield f"Of {whole} at {budget}, {'; '.join(clauses)}."
+
+
+def dominance_sentences(evidence: Evidence) -> list[str]:
+    """The shapes that another with less of everything beats, by the largest difference of each; a count of further ones."""
+    decided = [one for one in evidence.dominances if one.status == "decided"]
+    largest = list({(one.second, one.setting, one.budget): one for one in reversed(decided)}.values())[::-1]
+    sentences = [
+        f"{shape_and_variant(one.second, one.setting)} at {one.budget} is dominated by {one.first}, which has fewer parameters "
+        f"({compact(one.parameters[0])} against {compact(one.parameters[1])}), no more train_flops ({one.train_flops[0]:.3g} "
+        f"against {one.train_flops[1]:.3g}) and a lower loss, by {one.difference.reversed.to_text()}."
+        for one in largest[:MOST_STEPS]
+    ]
+    more = len(largest) - MOST_STEPS
+    return [*sentences, f"So {'is' if more == 1 else 'are'} {plural(more, 'more cell')}."] if more > 0 else sentences
 
 
 def _spending_sentences(evidence: Evidence) -> Iterator[str]:

@@ -147,25 +147,23 @@ def _on_spendings(evidence: Evidence) -> Verdict:
         why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
         return Verdict(f"No verdict: {why}; {WHAT_HELPS} may help.", "Nothing is tested.", READING_REMEDIES, figures)
     clauses = []
-    for what, flops in (("equal own", least.train_flops), ("all", least.spent_flops)):
+    for what, flops in (("of its own", least.train_flops), ("with the runs that it needs", least.spent_flops)):
         if affordable := [one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)]:
-            other = max(affordable, key=lambda one: one.scratch_flops)
-            clauses.append(_beside_scratch(other, what, flops))
-    certainty = f"Tests at 5%, adjusted by Holm over {plural(len(evidence.spendings), 'pair')}. "
-    certainty += (
-        f"{_measured_over([one.difference for one in against])} The run that others need is one, whose luck is in no interval."
-    )
-    return Verdict(_sentence(evidence, dict.fromkeys(clauses)), certainty, _larger_sweep(evidence), figures)
+            longest = max(affordable, key=lambda one: one.scratch_flops)
+            clauses.append(_beside_scratch(longest, f"for {flops:.3g} FLOPs {what}"))
+    pairs = plural(len(evidence.spendings), "pair")
+    luck = "The run that others need is one, whose luck is in no interval."
+    measured = _measured_over([one.difference for one in against])
+    certainty = f"Tests at 5%, adjusted by Holm over {pairs}. {measured} {luck}"
+    return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence), figures)
 
 
-def _beside_scratch(one: Spending, what: str, flops: float) -> str:
-    """One comparison with training from scratch, at about so many FLOPs."""
+def _beside_scratch(one: Spending, cost: str) -> str:
+    """One comparison with training from scratch, at what the first costs."""
     side = "below" if one.difference.estimate_nats < 0 else "above"
     unsure = "" if one.status == "decided" else ", which is not significant"
-    return (
-        f"for {what} FLOPs ({flops:.3g}), {one.needs} is {_size(one.difference)} {side} {one.scratch} "
-        f"({one.scratch_flops:.3g} FLOPs){unsure}"
-    )
+    what = f"{cost}, an encoder {one.needs} is {_size(one.difference)} {side} one trained {one.scratch}"
+    return f"{what} ({one.scratch_flops:.3g} FLOPs){unsure}"
 
 
 def _on_tokens(evidence: Evidence) -> Verdict:
