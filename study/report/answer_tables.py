@@ -165,7 +165,12 @@ def laws(evidence: Evidence) -> str:
     usable = [cell for cell in evidence.cells if cell.usable]
     loose = sum(not cell.rates.bracketed for cell in usable)
     intro = f"Cells whose learning rate is not bracketed take part: {loose} of {len(usable)} (see the table of cells).\n\n"
-    return f"{intro if loose else ''}{table_of([row for law in evidence.laws.fits for row in _law_rows(law)])}"
+    tables = [table_of([row for law in evidence.laws.fits for row in _law_rows(law)])]
+    for law in evidence.laws.fits:
+        if counted := law.with_and_without_embeddings:
+            rows = [_counted_row(count, one, law.fit.law.parameters) for count, one in counted.items()]
+            tables.append(f"{law.name} with embeddings in N and without:\n\n{table_of(rows)}")
+    return (intro if loose else "") + "\n\n".join(tables)
 
 
 def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:

@@ -194,8 +194,8 @@ def explanations(
 
 
 def _named_model(a: Architecture) -> Iterator[Explanation]:
-    """The first named model of this architecture, else of this shape; none without either."""
-    known = [(model.short_name, model.architecture) for model in catalogue()]
+    """The named model of this architecture, else of this shape, of several that of the shortest name; none without either."""
+    known = sorted(((model.short_name, model.architecture) for model in catalogue()), key=lambda named: len(named[0]))
     if (same := next((name for name, other in known if other == a), None)) is not None:
         yield Explanation("named model", same, f"every size is its own; study params {same} is the same")
     elif (same := next((name for name, other in known if other.sizes == a.sizes), None)) is not None:

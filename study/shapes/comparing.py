@@ -110,9 +110,8 @@ def with_berts_ffn(base: Architecture, steps: Sequence[ProposedChange]) -> list[
             continue
         architecture = Architecture.parse(wider.model_dump() | {"ffn": BERTS_FFN * width}, place="--change")
         if architecture not in known:
-            label = f"{step.label}, ffn {base.ffn:,} → {architecture.ffn:,}"
-            note = "; ".join(filter(None, ("ffn = 4·H, as BERT's", step.note)))
-            found.append(ProposedChange(label, note, architecture, step.ratio))
+            heads, _, _ = step.note.partition(",")
+            found.append(ProposedChange(f"{step.label}, ffn = {BERTS_FFN}·H", heads, architecture, step.ratio))
     return found
 
 
