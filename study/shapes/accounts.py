@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from study.base.errors import InputError
 from study.base.text import aligned
@@ -194,14 +195,24 @@ def explanations(
 
 
 def _named_model(a: Architecture) -> Iterator[Explanation]:
-    """The named model of this architecture, else of this shape, of several that of the shortest name; none without either."""
-    known = sorted(((model.short_name, model.architecture) for model in catalogue()), key=lambda named: len(named[0]))
-    if (same := next((name for name, other in known if other == a), None)) is not None:
-        yield Explanation("named model", same, f"every size is its own; study params {same} is the same")
-    elif (same := next((name for name, other in known if other.sizes == a.sizes), None)) is not None:
-        other = dict(known)[same].model_dump()
-        differ = ", ".join(f"{name} {other[name]} there" for name, value in a.model_dump().items() if other[name] != value)
-        yield Explanation("named model of this shape", same, f"its depth, width, heads and ffn, but {differ}")
+    """The named model of this shape that differs least in all else, BERT's own first; none of another shape."""
+    alike = [model for model in catalogue() if model.architecture.sizes == a.sizes]
+    if not alike:
+        return
+    model = min(alike, key=lambda model: (len(_differing(a, model.architecture)), model.family != "BERT"))
+    if differ := _differing(a, model.architecture):
+        reason = f"its depth, width, heads and ffn, but {', '.join(f'{name} {value} there' for name, value in differ.items())}"
+        yield Explanation("named model of this shape", model.short_name, reason)
+    else:
+        yield Explanation(
+            "named model", model.short_name, f"every size is its own; study params {model.short_name} is the same"
+        )
+
+
+def _differing(a: Architecture, other: Architecture) -> dict[str, Any]:
+    """The fields in which another architecture differs, with its values."""
+    own = a.model_dump()
+    return {name: value for name, value in other.model_dump().items() if value != own[name]}
 
 
 def _lecture(a: Architecture) -> Explanation:
