@@ -202,7 +202,8 @@ def rises_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Rise, .
     p_values = [_rise(three, seeds).p_value for three in triples]
     levels = (1 - CONFIDENCE if level is None else level for level in holm_levels(p_values))
     contrasts = (_rise(three, seeds, 1 - level) for three, level in zip(triples, levels, strict=True))
-    return tuple(Rise(*two, *tested) for two, *tested in zip(steps, contrasts, holm(p_values), strict=True))
+    tested = zip(steps, contrasts, holm(p_values), strict=True)
+    return tuple(Rise(earlier, later, nats, p_value) for (earlier, later), nats, p_value in tested)
 
 
 def _ladders(cells: Sequence[CellResult]) -> Iterator[list[CellResult]]:

@@ -261,12 +261,12 @@ def flops_before(config: RunConfig) -> float | None:
     waiting = [config]
     while waiting:
         recipe = waiting.pop().recipe
-        for named in filter(None, (recipe.init_from, recipe.teacher_run)):
-            if named.folder.name in found:
+        for folder in [named.folder for named in (recipe.init_from, recipe.teacher_run) if named is not None]:
+            if folder.name in found:
                 continue
-            if (record := RunFolder(named.folder).record()) is None:
+            if (record := RunFolder(folder).record()) is None:
                 return None
-            found[named.folder.name] = record.train_flops
+            found[folder.name] = record.train_flops
             waiting.append(record.config)
     return sum(found.values()) if found else None
 
