@@ -82,7 +82,7 @@ def coordinator_of(
     folder: SweepFolder, corpus: Path = Path("corpus.txt"), fingerprint: str = "data", **changes: Any
 ) -> Coordinator[RunJob, RunRecord]:
     """What drives the runs of a sweep."""
-    plan = Plan(parsed(corpus, **changes))
+    plan = Plan(parsed(corpus, **changes), text=fingerprint, runs=folder.runs_folder)
     return Coordinator(folder, RunProposer(plan, sweep_values(corpus, **changes), folder, fingerprint))
 
 

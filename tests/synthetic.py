@@ -84,11 +84,12 @@ def add_run(
     reason: str | None = None,
     trunk: str | None = None,
     text: str = "synthetic",
+    flops_before: float | None = None,
 ) -> str:
     """Write one run whose loss follows the law, or that ended otherwise, of its own or as a branch of a trunk; its id.
 
     An order gain of None is that of a record of an earlier version; `excluded` is why a person leaves the run out. `text` is
-    the data fingerprint of what the run read.
+    the data fingerprint of what the run read, `flops_before` those of the runs that it needs.
     """
     law = law or Law()
     run_id = config.fingerprint(text)
@@ -121,6 +122,7 @@ def add_run(
         **counts_of(config, steps),
         **results,
         **({} if trunk is None else {"trunk": trunk, "trunk_step": steps // 2}),
+        **({} if flops_before is None else {"spent_flops": flops_before + counts_of(config, steps)["train_flops"]}),
         "attempts": 1,
         "started_at": "2026-01-01T00:00:00+00:00",
         "finished_at": "2026-01-01T00:01:00+00:00",

@@ -28,6 +28,9 @@ _UP_TO = 1e15
 _RANGES_UP_TO = 1_000_000_000
 """No range of sizes reaches as far, so that one without an end is refused and not walked."""
 
+RESAMPLES = 400
+"""The resamples behind the intervals of a fit, unless others are asked for; ten lie beyond either end of a 95% interval."""
+
 EQUAL_WITHIN = 0.05
 """Sizes are equal if all lie within this share of one size."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.errors import InputError, option_name
+from study.base.quantities import RESAMPLES
 from study.base.text import echo
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option
 
@@ -106,7 +107,7 @@ def _enough(_context: click.Context, _option: click.Parameter, resamples: int) -
 bootstrap_option = click.option(
     "--bootstrap",
     type=CountRange(0, MOST_RESAMPLES),
-    default=1000,
+    default=RESAMPLES,
     show_default=True,
     callback=_enough,
     help=f"Resamples of the runs: 0, or at least {LEAST_RESAMPLES}.",
@@ -241,7 +242,7 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool,
 
 
 @click.command()
-@click.argument("table", type=click.Path(path_type=Path))
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...", type=click.Path(path_type=Path))
 @click.option("--parameters", multiple=True, metavar="COLUMN", help="A way to count N; repeatable.")
 @click.option("--flops", multiple=True, metavar="COLUMN", help="A way to count C; repeatable.")
 @role_options("tokens", "loss")
@@ -254,22 +255,29 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool,
 @click.option("--into", type=output_folder, help="Folder for a figure and the JSON of all universes.")
 @png_option
 @as_json
-def multiverse(table: Path, ask: str | None, into: Path | None, png: bool, as_json: bool, **options: Any) -> None:
-    """Answer one question in every defensible convention.
+def multiverse(tables: tuple[Path, ...], ask: str | None, into: Path | None, png: bool, as_json: bool, **options: Any) -> None:
+    """Answer one question in every defensible convention, or in the recipes of several sweeps.
 
     Reports the share of conventions that agree, and what changes the answer. For a sweep's folder the question is depth or
     width at equal size, within each setting; for a table, how to split compute between parameters and tokens. In each universe
-    a law is fitted to at most 1,000 rows, with intervals of 100 resamples, so they differ slightly from those of study fit and
-    study frontier, which use all rows and 1,000 resamples.
+    a law is fitted to at most 1,000 rows, so that intervals differ slightly from those of study fit and study frontier, which
+    use all rows.
+
+    Of several sweeps' folders the question is depth or width, at each of their sizes and budgets; it tells whether the answer
+    turns with position encoding, optimiser, budget, corpus or whatever else differs between them.
     """
+    from study.evidence.recipe_multiverse import explore_recipes
     from study.evidence.shape_multiverse import asks_about_shape, explore_shapes, why_not_shape
     from study.laws.multiverse import explore
     from study.laws.reading import TableQuery
 
-    if ask == "shape" or (ask is None and asks_about_shape(table)):
+    table, *others = tables
+    if others and ask == "compute":
+        raise InputError.at("--ask", "compute is for one table; several sweeps are asked about shape")
+    if others or ask == "shape" or (ask is None and asks_about_shape(table)):
         if unread := [option_name(name) for name, value in options.items() if value]:
             raise InputError.at(", ".join(unread), "is only for tables; the question of shape uses a sweep's own columns")
-        found = explore_shapes(table)
+        found = explore_recipes(tables) if others else explore_shapes(table)
     else:
         own_question = ask is None and not any(options.values())
         sizes = options.pop("parameters"), options.pop("flops")

@@ -74,7 +74,7 @@ def params(
     architecture = changed(requested.architecture, changes, requested.title) if requested else architecture_of(None, changes)
     title = requested.title if requested and not changes else architecture.shape_name
     published = requested.published if requested and not changes else None
-    others = explanations(architecture, published) if explain else ()
+    others = explanations(architecture, published, of_name=bool(requested and not changes)) if explain else ()
     conditions = Conditions(default_length(sequence_length, [architecture]), batch, precision)
     counted = account(architecture, conditions, title, others)
     echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
@@ -115,7 +115,8 @@ def compare(
     study compare bert-base roberta-base
     study compare bert-base --change depth=24 --change width=1024 --change vocabulary=60000
 
-    A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
+    A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both, and is
+    shown beside width=1024 where the ffn was 4·H.
     """  # noqa: D301
     from study.shapes.accounts import Conditions, default_length
     from study.shapes.comparing import (
@@ -127,13 +128,14 @@ def compare(
         parse_changes,
         rank_changes,
         tabulate_models,
+        with_berts_ffn,
     )
     from study.shapes.naming import resolve_architecture
 
     subjects = [resolve_architecture(name, results) for name in names]
     if changes and len(subjects) > 1:
         raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
-    steps = parse_changes(subjects[0].architecture, changes)
+    steps = with_berts_ffn(subjects[0].architecture, parse_changes(subjects[0].architecture, changes))
     models = [*(found.architecture for found in subjects), *(step.architecture for step in steps)]
     length = default_length(sequence_length, models)
     if not changes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from study.base.schema import whole
+from study.base.errors import shown
+from study.base.schema import number_in, whole
 
 NO_RUN = {"start": "fresh", "teacher": "none"}
 """The knobs that name a trained run, with their value for none."""
@@ -83,3 +85,32 @@ def parse_teacher(named: str) -> Teacher | None:
     if (match := _TEACHER.fullmatch(named)) is None:
         return None
     return Teacher(Path(match["folder"]), **{name: float(match[name] or usual) for name, usual in USUAL.items()})
+
+
+_CELL = re.compile(r"cell (?P<name>[A-Za-z][A-Za-z0-9_-]*)(?P<rest>(?::.*)?)")
+
+_BESIDE_CELL = {"start": ("keep",), "teacher": ("weight", "temperature")}
+"""The keys beside `cell` in a start and a teacher, in the order of their text."""
+
+
+def cell_as_text(knob: str, value: object) -> object:
+    """A start or teacher `{cell: NAME, …}` of a sweep file as text, such as `cell deep:last`; other values as they are.
+
+    Raises ValueError for unknown keys, or a name that is not a word.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    beside = _BESIDE_CELL[knob]
+    if unknown := [key for key in value if key not in ("cell", *beside)]:
+        raise ValueError(f"has {shown(unknown[0])} beside cell; known: {', '.join(beside)}")
+    given = (f":{'' if key == 'keep' else f'{key}='}{number_in(value[key])}" for key in beside if key in value)
+    text = "".join((f"cell {value.get('cell')}", *given))
+    if cell_in(text) is None:
+        raise ValueError(f"has {shown(value.get('cell'))} for a cell; give one of the names under cells")
+    return text
+
+
+def cell_in(value: object) -> tuple[str, str] | None:
+    """The cell's name and the layers or numbers after it, of a start or teacher by `cell_as_text`; None for other values."""
+    match = _CELL.fullmatch(value) if isinstance(value, str) else None
+    return None if match is None else (match["name"], match["rest"])

@@ -15,15 +15,16 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from study.base.errors import InputError, Problem, shown
+from study.base.errors import InputError, Problem, nearest, shown
 from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, deep_merge, whole
+from study.config.named_runs import NO_RUN, cell_as_text, cell_in
 from study.config.presets import PRESETS, PresetName
 from study.config.recipe import Budget
 from study.config.resources import Resources
 from study.config.run_config import DataConfig, Masking
 from study.config.score_config import Downstream, Seeds
 from study.config.search_spec import Search, Value
-from study.config.shape_spec import MOST_COMBINATIONS, Shapes
+from study.config.shape_spec import LARGEST, MOST_COMBINATIONS, Depth, Ffn, Heads, Shapes, Width
 from study.config.tuned_values import trial_seeds
 from study.counting.architecture import SHAPE, SIZES
 from study.counting.named_models import find, trained_values
@@ -104,6 +105,45 @@ def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
 
 def _rounded(value: float) -> float:
     return whole(float(f"{value:.4g}"))
+
+
+class NamedCell(Strict):
+    """A cell beyond shapes and budgets, under a name: its sizes, where they differ from the shapes', and its budget.
+
+    It has the same variants as the other cells, but starts fresh and has no teacher. If a start or a teacher names it, it is
+    one run, with the sweep's first seed and, if the sweep tunes the rate, this `learning_rate`; if none does, it is a cell
+    as others are.
+    """
+
+    depth: Depth | None = None
+    width: Width | None = None
+    heads: Heads | None = None
+    ffn: Ffn | None = None
+    tokens: Positive | None = None
+    steps: Count | None = None
+    flops: Positive | None = None
+    tokens_per_parameter: Positive | None = None
+    learning_rate: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        if len(self._budget) != 1:
+            raise ValueError(f"needs exactly one budget, of {', '.join(Budgets.model_fields)}")
+        return self
+
+    @property
+    def _budget(self) -> dict[str, float]:
+        return self.model_dump(include=set(Budgets.model_fields), exclude_none=True)
+
+    @property
+    def budget(self) -> Budget:
+        """Its budget."""
+        return Budget.parse(self._budget)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that it gives."""
+        return self.model_dump(include=set(LARGEST), exclude_none=True)
 
 
 Varied = Several[Value]
@@ -232,8 +272,21 @@ class CellSweep(SweepBase):
     """A sweep of cells: every shape at every budget in every variant, with tuned knobs and repeated seeds."""
 
     shapes: Shapes
+    cells: dict[str, NamedCell] = Field(default_factory=dict)
     vary: dict[str, Varied] = Field(default_factory=dict)
     tune: dict[str, TuneRange] = Field(default_factory=dict)
+
+    @field_validator("vary", mode="before")
+    @classmethod
+    def _cells_as_text(cls, vary: object) -> object:
+        """Write `{cell: NAME}` among starts and teachers as text."""
+        if not isinstance(vary, Mapping):
+            return vary
+        return {
+            path: [cell_as_text(knob, value) for value in values] if isinstance(values, list) and knob in NO_RUN else values
+            for path, values in vary.items()
+            for knob in [str(path).removeprefix("recipe.")]
+        }
 
     @field_validator("vary")
     @classmethod
@@ -250,6 +303,28 @@ class CellSweep(SweepBase):
         if len({tuned.at for tuned in tune.values()}) > 1:
             raise ValueError("tunes some knobs at every cell and others at: smallest; give all of them the same")
         return tune
+
+    @model_validator(mode="after")
+    def _named_cells_are_known(self) -> Self:
+        for knob in NO_RUN:
+            for name, _ in filter(None, map(cell_in, self.vary.get(f"recipe.{knob}", ()))):
+                if name not in self.cells:
+                    raise ValueError(
+                        f"{knob}s name the cell {name!r}, which is not under cells; {nearest(name, [*self.cells])}"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _named_runs_are_not_tuned(self) -> Self:
+        for name in self.parents if self.tune else ():
+            if others := [knob for knob in self.tune if knob != "recipe.learning_rate"]:
+                raise ValueError(f"tunes {others[0]}, which cells.{name}, one run that others need, cannot be given; vary it")
+            if self.cells[name].learning_rate is None:
+                raise ValueError(f"needs cells.{name}.learning_rate: others need that run, so that its rate is not tuned")
+        for name, cell in self.cells.items() if "recipe.learning_rate" in self.tune else ():
+            if cell.learning_rate is not None and name not in self.parents:
+                raise ValueError(f"tunes the rate that cells.{name} has, too; leave it out there")
+        return self
 
     @model_validator(mode="after")
     def _nothing_is_tuned_without_training(self) -> Self:
@@ -276,6 +351,12 @@ class CellSweep(SweepBase):
     def transfers(self) -> bool:
         """Whether only the smallest cells are tuned."""
         return any(tuned.at == "smallest" for tuned in self.tune.values())
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The names of the cells that starts and teachers name."""
+        named = (cell_in(value) for knob in NO_RUN for value in self.vary.get(f"recipe.{knob}", ()))
+        return tuple(dict.fromkeys(found[0] for found in named if found is not None))
 
     @property
     def variants(self) -> list[dict[str, Any]]:

@@ -162,7 +162,12 @@ def _problems_of_words(place: str, field: str, values: list[Any]) -> Iterator[Pr
 def _problems_of_recipe(recipe: Mapping[Any, Any]) -> Iterator[Problem]:
     if "budget" in recipe:
         yield Problem("base.recipe.budget", "belongs under budgets, beside base")
-    beside_base = {key: message for key, message in _BESIDE_BASE.items() if key in recipe}
+    cells = {
+        knob: f"a cell belongs under vary; write vary: {{recipe.{knob}: [{{cell: …}}]}}"
+        for knob in NO_RUN
+        if isinstance(recipe.get(knob), Mapping)
+    }
+    beside_base = cells | {key: message for key, message in _BESIDE_BASE.items() if key in recipe}
     yield from (Problem(f"base.recipe.{key}", message) for key, message in beside_base.items())
     given = {key: value for key, value in recipe.items() if key not in beside_base}
     try:

@@ -40,8 +40,9 @@ class CellResult:
     """One shape under one variant and budget, with its rate search and the losses of its chosen runs.
 
     `settings`: the variant by ledger column. `tokens`, `train_flops`: of the whole steps that the budget pays for,
-    `budget_share` their share of it. Losses compare only under one `validation`. `runs`: the usable runs at the chosen rate,
-    one for each of `seeds`; `losses`: seeds × validation sequences, nats per masked token; `documents`: of the sequences, by
+    `budget_share` their share of it; `flops_before`: of the runs that it starts from or learns from. Losses compare only under
+    one `validation`. `runs`: the usable runs at the chosen rate, one for each of `seeds`; `losses`: seeds × validation
+    sequences, nats per masked token; `documents`: of the sequences, by
     which errors cluster (None if no run keeps them). `layers_cut`: layers dropped from the run that gave the initial weights.
     `unlearned`: diverged runs at the chosen rate. `order_gain_nats`: mean gain from word order, its standard error the mean
     over runs, which share sequences; `reads_order`: whether all runs read it. Both are None if any run lacks them, and so is
@@ -67,6 +68,7 @@ class CellResult:
     knobs: tuple[TunedKnob, ...] = ()
     documents: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     layers_cut: int | None = None
+    flops_before: float = 0.0
     unlearned: int = 0
     order_gain_nats: float | None = None
     order_gain_standard_error_nats: float | None = None
@@ -91,6 +93,11 @@ class CellResult:
     def at_budget(self) -> str:
         """Shape, variant and budget."""
         return at_budget(self.words, budget_words(self.budget))
+
+    @property
+    def spent_flops(self) -> float:
+        """FLOPs of its training and of that of all runs that it starts from or learns from."""
+        return self.train_flops + self.flops_before
 
     @property
     def pool(self) -> Pool:
@@ -352,6 +359,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         documents=_documents([folder.run(str(run_id)) for run_id in chosen["run_id"]], [len(each) for each in losses]),
         knobs=search.knobs,
         layers_cut=None if layers_cut is None else int(layers_cut),
+        flops_before=_flops_before(runs),
         unlearned=int(at_rate["state"].eq("DIVERGED").sum()),
         order_gain_nats=_mean_if_all_known(chosen, "order_gain_nats"),
         order_gain_standard_error_nats=_mean_if_all_known(chosen, "order_gain_standard_error_nats"),
@@ -397,6 +405,14 @@ def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
         return config.flops_per_token["train_flops"] * config.tokens
     row = trained.sort_values("tokens").iloc[-1]
     return float(row["train_flops"] * (config.tokens / row["tokens"]))
+
+
+def _flops_before(runs: pd.DataFrame) -> float:
+    """FLOPs of the runs that those of a cell start from or learn from; 0 without any, or if no record counts them."""
+    if "spent_flops" not in runs:
+        return 0.0
+    before = runs["spent_flops"] - runs["train_flops"]
+    return float(before.max()) if before.notna().any() else 0.0
 
 
 def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:

@@ -36,8 +36,8 @@ FREE_FROM = 12
 FLOOR_FROM = 5
 """With this many shapes a law also fits the floor of the loss."""
 
-_SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
-_LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
+_SETTINGS = Settings(space="linear", starts=32)
+_LOSS_SETTINGS = Settings(starts=32)
 _VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens"}
 
 

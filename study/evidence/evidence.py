@@ -18,12 +18,14 @@ from study.config.sweep import CellSweep, SearchSweep, Sweep
 from study.evidence.averages import Average, averages_of
 from study.evidence.cells import CellResult, by_budget, cells_of, listed_values
 from study.evidence.comparisons import METHOD, Comparisons, compare, why_left_out
+from study.evidence.dominance import Dominance, dominances_of
 from study.evidence.downstream import DownstreamEvidence, downstream
 from study.evidence.families import Family, families_of, variant_families
 from study.evidence.gains import Cut, Gain, Rise, TokenGain, cuts_of, gains_of, pareto_front, rises_of, token_gains_of
 from study.evidence.ledgers import check_ledger, usable
 from study.evidence.paired import half_width
 from study.evidence.seed_scatter import SeedScatter
+from study.evidence.spending import Spending, spendings_of
 from study.evidence.sweep_laws import SweepLaws, by_variant, sweep_laws
 from study.laws.catalogue import LAWS
 from study.laws.reading import differing_columns
@@ -73,8 +75,22 @@ class Evidence:
     @cached_property
     def rises(self) -> tuple[Rise, ...]:
         """Neighbouring steps in tokens, among the cells that comparisons include."""
-        included = [cell for cell in self.cells if why_left_out(cell, self.include_unbracketed) is None]
-        return rises_of(included, self.comparisons.seed_variances_beside_other_budgets)
+        return rises_of(self._included, self.comparisons.seed_variances_beside_other_budgets)
+
+    @cached_property
+    def spendings(self) -> tuple[Spending, ...]:
+        """Encoders that start from or learn from other runs beside those from scratch, among the cells compared."""
+        return spendings_of(self._included, self.comparisons.seed_variances_beside_other_budgets)
+
+    @cached_property
+    def dominances(self) -> tuple[Dominance, ...]:
+        """Pairs of shapes of which one has less of everything and a lower estimated loss, among the cells compared."""
+        return dominances_of(self._included, self.comparisons.seed_variances)
+
+    @property
+    def _included(self) -> list[CellResult]:
+        """The cells that comparisons include."""
+        return [cell for cell in self.cells if why_left_out(cell, self.include_unbracketed) is None]
 
     @cached_property
     def front(self) -> tuple[CellResult, ...]:
@@ -195,6 +211,10 @@ class Evidence:
             ],
             "rises": [asdict(rise) for rise in self.rises],
             "front": [cell.name for cell in self.front],
+        } | {
+            name: [one.to_dict() for one in found]
+            for name, found in (("spendings", self.spendings), ("dominances", self.dominances))
+            if found
         }
 
 

@@ -17,11 +17,14 @@ from study.base.text import shape_and_variant
 from study.config.named_runs import parse_start
 from study.config.recipe import Budget
 from study.evidence.cells import CellResult, both_read, difference_between, documents_of, measured, variances_over_seeds
-from study.evidence.paired import Contrast, Difference, TestedDifference, adjust_by_holm, contrast, holm
+from study.evidence.paired import Contrast, Difference, TestedDifference, adjust_by_holm, contrast, holm, holm_levels
 from study.evidence.seed_scatter import SeedVariances
 
 START = "recipe.start"
 """Ledger column: the run, and its layers, that supply a run's initial weights."""
+
+Triple = tuple[CellResult, CellResult, CellResult]
+"""Cells of one shape at three neighbouring budgets, fewest tokens first."""
 
 _HELD: dict[str, Callable[[CellResult], tuple[float, ...]]] = {
     "depth": lambda cell: (cell.architecture.width, cell.architecture.heads, cell.architecture.ffn),
@@ -76,7 +79,7 @@ def pareto_front(
     """
     usable = sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens)
     groups = grouped(usable, lambda cell: (cell.budget, cell.validation))
-    return tuple(chain.from_iterable(_pareto(members, size) for members in groups.values()))
+    return tuple(chain.from_iterable(pareto(members, size) for members in groups.values()))
 
 
 def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], ...]:
@@ -89,13 +92,14 @@ def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], .
         return cell.architecture, cell.validation, cell.variant_without("recipe.teacher")
 
     return tuple(
-        tuple(_pareto(members, lambda cell: cell.train_flops))
+        tuple(pareto(members, lambda cell: cell.train_flops))
         for members in grouped((cell for cell in cells if cell.usable), except_teacher).values()
         if len({cell.tokens for cell in members}) < len({(cell.tokens, cell.train_flops) for cell in members})
     )
 
 
-def _pareto(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
+def pareto(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
+    """The cells that no other beats: at no more cost and lower loss; costs rise and losses fall."""
     lowest = inf
     for cell in sorted(cells, key=lambda cell: (cost(cell), cell.losses.mean())):
         if (loss := cell.losses.mean()) < lowest:
@@ -169,7 +173,7 @@ class Rise:
     """Two neighbouring steps in tokens of one shape: gain per doubling in the later minus the earlier.
 
     Under E + B·D^−beta each doubling gains less: a significantly positive `nats_per_doubling` excludes such a law, if each cell
-    has its best learning rate. The interval is for these two steps; `p_value_holm` is adjusted over the sweep.
+    has its best learning rate. Interval and `p_value_holm` are adjusted over the sweep.
     """
 
     earlier: TokenGain
@@ -190,13 +194,16 @@ def token_gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[T
 
 def rises_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Rise, ...]:
     """Every two neighbouring steps in tokens of a shape."""
-    rises = []
+    steps: list[tuple[TokenGain, TokenGain]] = []
+    triples: list[Triple] = []
     for ladder in _ladders(cells):
-        steps = pairwise([_token_gain(fewer, more, seeds) for fewer, more in pairwise(ladder)])
-        triples = zip(ladder, ladder[1:], ladder[2:], strict=False)
-        rises += [Rise(*two, _rise(three, seeds)) for two, three in zip(steps, triples, strict=True)]
-    adjusted = holm([rise.nats_per_doubling.p_value for rise in rises])
-    return tuple(replace(rise, p_value_holm=p_value) for rise, p_value in zip(rises, adjusted, strict=True))
+        steps += pairwise([_token_gain(fewer, more, seeds) for fewer, more in pairwise(ladder)])
+        triples += zip(ladder, ladder[1:], ladder[2:], strict=False)
+    p_values = [_rise(three, seeds).p_value for three in triples]
+    levels = (1 - CONFIDENCE if level is None else level for level in holm_levels(p_values))
+    contrasts = (_rise(three, seeds, 1 - level) for three, level in zip(triples, levels, strict=True))
+    tested = zip(steps, contrasts, holm(p_values), strict=True)
+    return tuple(Rise(earlier, later, nats, p_value) for (earlier, later), nats, p_value in tested)
 
 
 def _ladders(cells: Sequence[CellResult]) -> Iterator[list[CellResult]]:
@@ -217,12 +224,13 @@ def _token_gain(fewer: CellResult, more: CellResult, seeds: SeedVariances) -> To
     )
 
 
-def _rise(ladder: tuple[CellResult, CellResult, CellResult], seeds: SeedVariances) -> Contrast:
+def _rise(ladder: tuple[CellResult, CellResult, CellResult], seeds: SeedVariances, confidence: float = CONFIDENCE) -> Contrast:
     """The later gain per doubling minus the earlier."""
     few, more, most = (log2(cell.tokens) for cell in ladder)
     earlier, later = 1 / (more - few), 1 / (most - more)
     weights = np.array([-earlier, earlier + later, -later])
-    return contrast(weights, [cell.losses for cell in ladder], variances_over_seeds(ladder, seeds), documents_of(ladder))
+    losses = [cell.losses for cell in ladder]
+    return contrast(weights, losses, variances_over_seeds(ladder, seeds), documents_of(ladder), confidence)
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ class Difference:
 class TestedDifference:
     """A difference among others of its kind: `decided` if Holm's p-value over all of them is below 5%.
 
-    An interval that excludes zero may still be undecided. No p-value without seed replicates, nor if encoders do not read word
-    order as the verdict requires; `reads_order` is None if unknown.
+    The interval is adjusted likewise (`holm_levels`), so that it excludes zero exactly if the difference is decided. No p-value
+    without seed replicates, nor if encoders do not read word order as the verdict requires; `reads_order` is None if unknown.
     """
 
     difference: Difference
@@ -100,9 +100,20 @@ _J = TypeVar("_J", bound=TestedDifference)
 
 
 def adjust_by_holm(differences: Sequence[_J]) -> tuple[_J, ...]:
-    """Adjust the p-values of all differences of one kind that may have a verdict."""
-    adjusted = holm([None if one.reads_order is False else one.difference.p_value for one in differences])
-    return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(differences, adjusted, strict=True))
+    """Adjust the p-values of all differences of one kind that may have a verdict, and their intervals likewise."""
+    p_values = [None if one.reads_order is False else one.difference.p_value for one in differences]
+    adjusted = zip(differences, holm(p_values), holm_levels(p_values), strict=True)
+    return tuple(replace(one, p_value_holm=p, difference=_at_level(one.difference, level)) for one, p, level in adjusted)
+
+
+def _at_level(difference: Difference, level: float | None) -> Difference:
+    """The difference with its interval at confidence 1 − `level`; unchanged if that is None."""
+    if level is None or difference.standard_error_seeds_nats is None:
+        return difference
+    variances = difference.standard_error_sequences_nats**2, difference.standard_error_seeds_nats**2
+    freedoms = difference.n_independent - 1, difference.degrees_of_freedom or math.inf
+    half = half_interval(1 - level, variances, freedoms)
+    return replace(difference, low_nats=difference.estimate_nats - half, high_nats=difference.estimate_nats + half)
 
 
 def paired_difference(
@@ -186,9 +197,25 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def interval_and_p_value(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
-    """The CONFIDENCE interval of an estimate with two sources of noise, and its p-value against zero."""
-    half = half_interval(CONFIDENCE, variances, freedoms)
+def holm_levels(p_values: Sequence[float | None]) -> list[float | None]:
+    """The level at which Holm's procedure tests each of those known, in order: 5%·min(1/(m − r + 1), p/adjusted p).
+
+    m is the number of p-values and r the rank of p, the smallest first. A p-value is below its level exactly if its adjusted
+    one is below 1 − CONFIDENCE, so that an interval at confidence 1 − level excludes zero exactly if the test is decided.
+    """
+    known = sorted((p_value, position) for position, p_value in enumerate(p_values) if p_value is not None)
+    adjusted, levels = holm(p_values), list[float | None]([None] * len(p_values))
+    for rank, (p_value, position) in enumerate(known):
+        share, of_all = 1 / (len(known) - rank), adjusted[position]
+        levels[position] = (1 - CONFIDENCE) * (min(share, p_value / of_all) if of_all else share)
+    return levels
+
+
+def interval_and_p_value(
+    estimate: float, variances: Both, freedoms: Both, confidence: float = CONFIDENCE
+) -> tuple[float, float, float]:
+    """The interval of an estimate with two sources of noise, and its p-value against zero."""
+    half = half_interval(confidence, variances, freedoms)
     return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
 
 
@@ -239,7 +266,7 @@ def _decides(
 
 @dataclass(frozen=True)
 class Contrast:
-    """An estimate in nats per masked token, with 95% interval and p-value against zero if there are seed replicates."""
+    """An estimate in nats per masked token, with interval and p-value against zero if there are seed replicates."""
 
     estimate: float
     interval: tuple[float, float] | None = None
@@ -251,6 +278,7 @@ def contrast(
     cells: Sequence[NDArray[np.float64]],
     seeds: Sequence[SeedVariance] | None,
     documents: NDArray[np.int64] | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Contrast:
     """Σ wᵢ·mean(lossᵢ) over cells of seeds × sequences, on the same two or more sequences.
 
@@ -261,8 +289,8 @@ def contrast(
     estimate = float(summed.mean())
     if seeds is None:
         return Contrast(estimate)
-    n_seeds = [len(losses) for losses in cells]
-    low, high, p_value = interval_and_p_value(estimate, *variances_of_sum(summed, weights, n_seeds, seeds, documents))
+    noise = variances_of_sum(summed, weights, [len(losses) for losses in cells], seeds, documents)
+    low, high, p_value = interval_and_p_value(estimate, *noise, confidence)
     return Contrast(estimate, (low, high), p_value)
 
 

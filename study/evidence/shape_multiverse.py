@@ -57,7 +57,7 @@ def asks_about_shape(folder: Path) -> bool:
     if not is_there(SweepFolder(folder).sweep_file):
         return False
     families = gather(SweepFolder(folder)).families
-    return any(family.equal_parameters and _trade_depth(family.cells) for family in families)
+    return any(family.equal_parameters and trade_depth(family.cells) for family in families)
 
 
 def why_not_shape(folder: Path) -> list[Problem]:
@@ -114,7 +114,7 @@ def _compared(
             continue
         seen.add(runs)
         choices = {**about, "approach": "equal sizes", "rates": rates, "seeds": seeds, "budgets": budget}
-        yield from (_slope(families, space, {**choices, "space": space}) for space in _SPACES)
+        yield from (slope_over_depth(families, space, {**choices, "space": space}) for space in _SPACES)
 
 
 def _seeds_not_choosing(cell: CellResult) -> list[int]:
@@ -124,7 +124,7 @@ def _seeds_not_choosing(cell: CellResult) -> list[int]:
     return [seed for seed, run in zip(cell.seeds, cell.runs, strict=True) if run not in chose]
 
 
-def _slope(families: Sequence[Sequence[CellResult]], space: Space, choices: Mapping[str, str]) -> Universe:
+def slope_over_depth(families: Sequence[Sequence[CellResult]], space: Space, choices: Mapping[str, str]) -> Universe:
     """The mean over families of the slope of the loss over log₂ depth.
 
     A seed is one draw at any number of budgets, so cells of a shape and variant are summed over budgets first.
@@ -176,10 +176,10 @@ def _is_comparable(cell: CellResult, rates: str) -> bool:
 
 def _depth_families(cells: Sequence[CellResult], size: Callable[[CellResult], float]) -> Iterator[list[CellResult]]:
     for members in by_variant_and_budget(cells).values():
-        yield from filter(_trade_depth, of_equal_size(members, size))
+        yield from filter(trade_depth, of_equal_size(members, size))
 
 
-def _trade_depth(cells: Sequence[CellResult]) -> bool:
+def trade_depth(cells: Sequence[CellResult]) -> bool:
     """Whether cells of equal size trade depth for width or FFN; with shared layers depth costs neither."""
     shapes = [cell.architecture for cell in cells]
     return len({shape.depth for shape in shapes}) > 1 and len({(shape.width, shape.ffn) for shape in shapes}) > 1

@@ -15,13 +15,11 @@ from study.counting.architecture import SIZES
 from study.evidence.families import of_equal_size
 from study.evidence.ledgers import LEDGER_COLUMNS, open_ledger, usable, validation_names
 from study.laws.catalogue import LAWS, find_law
-from study.laws.estimation import Settings
+from study.laws.estimation import DEFAULT_SETTINGS
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.reading import TableQuery, differing_columns, explain_incomparable_losses, explain_separate_laws
 from study.laws.tables import RunTable
 from study.store.sweep_folder import SweepFolder
-
-_SETTINGS = Settings(bootstrap=400)
 
 MOST_VARIANTS = 6
 """Maximum number of variants with laws in the answer; `study fit` fits any of them."""
@@ -109,7 +107,7 @@ def _laws(source: TableQuery, used: pd.DataFrame) -> SweepLaws:
     fits, reasons = [], []
     for name in names:
         try:
-            fitted = fit_table(source, name, _SETTINGS)
+            fitted = fit_table(source, name, DEFAULT_SETTINGS)
         except InputError as error:
             problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
             reasons += [f"No fit of {problem}" for problem in problems]

@@ -12,6 +12,7 @@ import numpy as np
 
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
+from study.base.quantities import RESAMPLES
 from study.base.text import status_words
 from study.laws.catalogue import LAWS
 from study.laws.columns import find_columns
@@ -57,9 +58,6 @@ class Frontiers:
         lines += [f"{name} is {status_words(one.status, one.reasons)}" for name, one in weak.items()]
         return "\n".join([*lines, *self.notes])
 
-
-RESAMPLES = 200
-"""Cluster resamples for an approach that uses best runs."""
 
 _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
     "envelope": envelope,

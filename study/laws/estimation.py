@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.base.errors import InputError
-from study.base.quantities import plural, rounded
+from study.base.quantities import RESAMPLES, plural, rounded
 from study.laws.columns import SHOWN
 from study.laws.law import Columns, Floats, Law
 from study.laws.minimising import Minima, Objective, Space, minimise
@@ -58,7 +58,7 @@ class Settings:
 
     huber_delta: float = 1e-3
     space: Space = "log"
-    bootstrap: int = 1000
+    bootstrap: int = RESAMPLES
     seed: int = 0
     starts: int = STARTS
 

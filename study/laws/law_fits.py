@@ -26,6 +26,9 @@ from study.laws.residual_tests import (
     replicate_noise,
 )
 
+EMBEDDINGS = ("parameters", "parameters_non_embedding")
+"""The counts of N with and without embeddings, as ledgers name them."""
+
 PROFILED_ROWS = 5000
 """Larger or clustered tables have no profiles, because the bootstrap covers them."""
 
@@ -52,6 +55,15 @@ class LawFit:
             return None
         by_squares = fit(fitted.law, fitted.observations, replace(fitted.settings, huber_delta=np.inf, bootstrap=0))
         return measure_lack_of_fit(by_squares.residuals, len(fitted.law.parameters), self.noise)
+
+    @cached_property
+    def with_and_without_embeddings(self) -> dict[str, LawFit | str]:
+        """The law with N counted either way, by column; text explains a failure.
+
+        Empty unless the law reads N and the table has both counts.
+        """
+        read = "parameters" in self.fit.law.variables and {*EMBEDDINGS} <= {*self.query.table.counts.get("parameters", ())}
+        return {count: _counted(self, "parameters", count) for count in EMBEDDINGS} if read else {}
 
     def judged(self) -> LawFit:
         """The same, with lack of fit and a missed forecast in the status."""
@@ -143,7 +155,7 @@ def fit_every_count(fitted: LawFit) -> dict[str, LawFit | str]:
 
 def _counted(fitted: LawFit, role: str, count: str) -> LawFit | str:
     roles = {**fitted.query.roles, role: count}
-    if roles == fitted.query.roles:
+    if count in (fitted.query.roles.get(role), fitted.fit.observations.roles.get(role)):
         return fitted
     try:
         return fit_table(replace(fitted.query, roles=roles), fitted.fit.law.name, fitted.fit.settings, fitted.held_out)

@@ -31,7 +31,7 @@ LOSSES = {"huber": 1e-3, "least squares": float("inf")}
 UNDECIDED = "Undecided"
 """The verdict if the usual conventions give no number, or a 95% interval that holds both answers."""
 
-UNIVERSE_SETTINGS = Settings(bootstrap=100, starts=32)
+UNIVERSE_SETTINGS = Settings(starts=32)
 """The fit settings of each universe."""
 
 
@@ -66,11 +66,12 @@ class Universe:
 
 @dataclass(frozen=True)
 class Multiverse:
-    """All universes of a question, the usual conventions first; `notes` tell how the table was read."""
+    """All universes of a question, the usual conventions `first`, in words; `notes` tell how the table was read."""
 
     question: BinaryQuestion
     universes: tuple[Universe, ...]
     notes: tuple[str, ...] = ()
+    first: str = "the usual conventions"
 
     @property
     def answered(self) -> tuple[Universe, ...]:
@@ -156,7 +157,7 @@ class Multiverse:
 
     def _usual_line(self) -> str:
         usual = self.universes[0]
-        named = "the usual conventions" + (f" on {usual.choices['validation']}" if "validation" in usual.choices else "")
+        named = self.first + (f" on {usual.choices['validation']}" if "validation" in usual.choices else "")
         if usual.value is None:
             return f"{UNDECIDED}: {named} have no answer ({status_words(usual.status)})."
         if usual.interval is None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from study.config.run_config import RunConfig
-from study.config.sweep import CellSweep, SearchSweep, Sweep
+from study.config.sweep import CellSweep, SearchSweep
 from study.counting.memory import Precision
 from study.counting.parameters import parameters
 from study.executing.slots import Slot
 from study.planning.cell import Cell, tunings
-from study.planning.plan import Plan, points_of
+from study.planning.plan import Plan, parents_of, points_of
 from study.planning.step_times import StepTimes, step_times
 from study.planning.trunks import branching, families
 from study.planning.tuning import AT_ONCE
@@ -28,7 +29,7 @@ class CellCost:
     """The cost of each run of a cell: FLOPs and seconds are those of its `spent_tokens`, without a trunk's.
 
     `runs_left` of its `runs` have not ended, at most that many while its best rate is sought. `other_names` are other requests
-    of the sweep that train the same runs.
+    of the sweep that train the same runs. `first_for` runs of the sweep wait for its run, from which they start or learn.
     """
 
     shape: str
@@ -42,6 +43,7 @@ class CellCost:
     train_flops: float
     expected_seconds: float
     other_names: tuple[str, ...] = ()
+    first_for: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def _estimate_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes
     (example,) = plan.first_runs
     tried = sum(_stands(record) and plan.holds(record.config) for record in plan.current_records)
     trials = int(min(spec.search.trials, points_of(spec)))
-    row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
+    row = _row(plan, example, example.steps, (trials, max(0, trials - tried)), times)
     return CostEstimate(plan, (row,), slots, times.basis, at_most=True)
 
 
@@ -171,22 +173,26 @@ def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, s
     records = (*shared, *plan.current_records)
     ended = {record.config.key: record for record in records if _stands(record) and record.state != "PRUNED"}
     rows, searches = [], tunings(plan.cells, ended)
+    needed = Counter(name for cell in plan.cells for name in parents_of(cell.config) for _ in range(cell.planned_runs()))
     for cell in plan.cells:
         key = cell.config.key
         runs = (cell.planned_runs(), cell.runs_left(ended, searches[key]))
-        rows.append(replace(_row(spec, dearest[key], spent[key], runs, times), other_names=cell.other_names))
+        row = _row(plan, dearest[key], spent[key], runs, times)
+        rows.append(replace(row, other_names=cell.other_names, first_for=needed[cell.config.fingerprint(plan.text or "")]))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     at_most = searched or any(dearest[cell.config.key] != cell.config for cell in plan.cells)
-    sharing = _sharing(trunks, dearest, spent) if branches else None
+    sharing = _sharing(plan, trunks, dearest, spent) if branches else None
     return CostEstimate(plan, tuple(rows), slots, times.basis, sharing, at_most)
 
 
-def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:
+def _sharing(
+    plan: Plan, shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]
+) -> Sharing:
     spent = alone = largest = 0.0
     for family in shared:
         for cell in family:
             run = dearest[cell.config.key]
-            flops = expected_flops(run, run.steps) * cell.planned_runs()
+            flops = expected_flops(run, run.steps, plan.parents) * cell.planned_runs()
             alone += flops
             spent += flops * spent_steps[cell.config.key] / run.steps
             largest += flops if cell is family[0] else 0.0
@@ -205,12 +211,12 @@ def _stands(record: RunRecord) -> bool:
     return record.config.fingerprint(record.data_fingerprint) == record.run_id
 
 
-def _row(spec: Sweep, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> CellCost:
-    flops = expected_flops(config, spent_steps)
+def _row(plan: Plan, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> CellCost:
+    flops = expected_flops(config, spent_steps, plan.parents)
     count = parameters(config.architecture)
     return CellCost(
         shape=config.architecture.shape_name,
-        setting=config.variant(spec.varied),
+        setting=config.variant(plan.spec.varied),
         parameters=count.parameters,
         parameters_non_embedding=count.parameters_non_embedding,
         tokens=config.tokens,

@@ -15,7 +15,7 @@ from study.base.errors import InputError, Problem
 from study.base.quantities import bytes_text
 from study.config.run_config import RunConfig
 from study.counting.memory import Device, Memory, Precision, TrainingStep, training_memory
-from study.store.run_folder import teacher_architecture
+from study.store.run_folder import NONE_PLANNED, PlannedRuns, teacher_architecture
 
 if TYPE_CHECKING:
     from study.executing.slots import Slot
@@ -49,12 +49,20 @@ class MemoryShare:
         return f"{bytes_text(self.total)} {self.what}" + (f", shared by {self.slots} slots" if self.slots > 1 else "")
 
 
-def require_memory(runs: Iterable[RunConfig], memory: MemoryShare, execution: Execution) -> None:
-    """Raise InputError with every shape that needs more than a slot's memory, by its largest run."""
+def require_memory(
+    runs: Iterable[RunConfig],
+    memory: MemoryShare,
+    execution: Execution,
+    planned: PlannedRuns = NONE_PLANNED,
+) -> None:
+    """Raise InputError with every shape that needs more than a slot's memory, by its largest run.
+
+    `planned` are teachers, by id, that may not have begun.
+    """
     needs: dict[str, int] = {}
     for run in runs:
         name = run.architecture.shape_name
-        needs[name] = max(needs.get(name, 0), needed_bytes(run, execution))
+        needs[name] = max(needs.get(name, 0), needed_bytes(run, execution, planned))
     fewer = "fewer --slots-per-device, or " if memory.slots > 1 else ""
     problems = [
         Problem(
@@ -69,17 +77,25 @@ def require_memory(runs: Iterable[RunConfig], memory: MemoryShare, execution: Ex
         raise InputError(problems)
 
 
-def needed_bytes(config: RunConfig, execution: Execution) -> int:
+def needed_bytes(config: RunConfig, execution: Execution, planned: PlannedRuns = NONE_PLANNED) -> int:
     """Bytes that a run needs of a slot: its tensors and its process, of all ranks where they share the RAM."""
     from study.training.execution import resolve_kernels, resolve_precision
 
     device, ranks = execution.device, execution.devices
     precision = resolve_precision(config.recipe.precision, device)
-    memory = run_memory(config, precision, device, ranks, graphed=resolve_kernels(execution, precision) == "graphed")
+    graphed = resolve_kernels(execution, precision) == "graphed"
+    memory = run_memory(config, precision, device, ranks, graphed, planned)
     return (memory.total + PROCESS_BYTES[device]) * (ranks if device == "cpu" else 1)
 
 
-def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: int = 1, graphed: bool = False) -> Memory:
+def run_memory(
+    config: RunConfig,
+    precision: Precision,
+    device: Device,
+    ranks: int = 1,
+    graphed: bool = False,
+    planned: PlannedRuns = NONE_PLANNED,
+) -> Memory:
     """Memory of a run on each of its `ranks` devices, in the precision that its recipe resolves to there."""
     from study.training.execution import resolve_precision
 
@@ -92,7 +108,7 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
         device=device,
         ranks=ranks,
         graphed=graphed,
-        teacher=teacher_architecture(config),
+        teacher=teacher_architecture(config, planned),
         validation_predictions=config.validation_predictions,
         muon=resolve_precision("auto", device) if config.recipe.optimizer == "muon" else None,
     )

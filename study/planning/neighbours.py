@@ -12,17 +12,17 @@ from study.config.run_config import RunConfig
 from study.counting.parameters import parameters
 from study.planning.cell import Cell
 from study.planning.tuning import AT_ONCE
-from study.store.run_folder import expected_flops
+from study.store.run_folder import NONE_PLANNED, PlannedRuns, expected_flops
 
 CHEAPER = 2 / 3
 """A cell waits for another's best value only if that one's runs cost at most this share of its own."""
 
 
-def link_neighbours(planned: list[Cell]) -> list[Cell]:
+def link_neighbours(planned: list[Cell], first: PlannedRuns = NONE_PLANNED) -> list[Cell]:
     """The cells, each with the nearest cheaper one where it tries many values of one knob.
 
     Nearest means a similar number of parameters, tokens and layers, in ratios. Cells that share a trunk start at one value,
-    that of the cell nearest to the longest of them.
+    that of the cell nearest to the longest of them. `first` are teachers, by id, that the sweep trains itself.
     """
     if len(planned) < 2 or [tuned.trials > AT_ONCE for tuned in planned[0].spec.tune.values()] != [True]:
         return planned
@@ -31,7 +31,7 @@ def link_neighbours(planned: list[Cell]) -> list[Cell]:
     for name, cell in zip(names, planned, strict=True):
         if name not in longest or longest[name].config.steps < cell.config.steps:
             longest[name] = cell
-    costs = {name: expected_flops(cell.config, cell.config.steps) for name, cell in longest.items()}
+    costs = {name: expected_flops(cell.config, cell.config.steps, first) for name, cell in longest.items()}
     ordered = sorted(longest, key=costs.__getitem__)
     sizes = np.log([_sizes(longest[name].config) for name in ordered])
     found: list[Cell] = []
@@ -46,13 +46,14 @@ def link_neighbours(planned: list[Cell]) -> list[Cell]:
     ]
 
 
-def with_sources(planned: list[Cell]) -> list[Cell]:
+def with_sources(planned: list[Cell], first: PlannedRuns = NONE_PLANNED) -> list[Cell]:
     """The cells of a setting: the cheapest of each budget is tuned, the others take its best values, the dearest checks them.
 
     Of cells of equal cost the one of smaller sizes comes first.
     """
     order = {
-        cell.config.key: (expected_flops(cell.config, cell.config.steps), cell.config.architecture.sizes) for cell in planned
+        cell.config.key: (expected_flops(cell.config, cell.config.steps, first), cell.config.architecture.sizes)
+        for cell in planned
     }
     at_budgets = grouped(planned, lambda cell: cell.config.recipe.budget)
     sources = {budget: min(cells, key=lambda cell: order[cell.config.key]) for budget, cells in at_budgets.items()}

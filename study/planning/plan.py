@@ -6,17 +6,18 @@ import functools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
 from study.base.schema import deep_merge, flatten, number_in, set_path
 from study.config.effects import MAY_COINCIDE, without_effect
-from study.config.named_runs import kept_layers
+from study.config.named_runs import NO_RUN, cell_in, kept_layers
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, describe_knobs
 from study.config.search_spec import Dimension
@@ -41,17 +42,28 @@ class Plan:
     """The content of a sweep, computed once on first use.
 
     `records` are the sweep's own. `text` is the data fingerprint of its text as it is now, None where unknown: only records of
-    runs on this text count as done. Its properties raise InputError with every problem of every possible run.
+    runs on this text count as done. `runs` is the folder of its runs, in which starts and teachers find those that the sweep
+    trains first. Its properties raise InputError with every problem of every possible run.
     """
 
     spec: Sweep
     records: Sequence[RunRecord] = ()
     text: str | None = None
+    runs: Path = Path("runs")
 
     @cached_property
     def cells(self) -> list[Cell]:
         """Its cells (see `cells`), none for a search."""
-        return cells(self.spec, self.current_records) if isinstance(self.spec, CellSweep) else []
+        if not isinstance(self.spec, CellSweep):
+            return []
+        return cells(self.spec, self.current_records, NamedRuns(self.spec, self.text or "", self.runs))
+
+    @cached_property
+    def parents(self) -> dict[str, RunConfig]:
+        """The runs that the sweep trains and others start from or learn from, by id."""
+        named = {name for cell in self.cells for name in parents_of(cell.config)}
+        runs = (run for cell in self.cells if named and not cell.spec.tune for run in cell.trials())
+        return {name: run for run in runs if (name := run.fingerprint(self.text or "")) in named}
 
     @cached_property
     def first_runs(self) -> list[RunConfig]:
@@ -96,7 +108,8 @@ class Plan:
 
     @cached_property
     def _identities(self) -> set[str]:
-        return {cell.config.identity(_aside(cell.spec)) for cell in self.cells}
+        assert isinstance(self.spec, CellSweep)
+        return {cell.config.identity(_aside(self.spec)) for cell in self.cells}
 
 
 def _aside(spec: CellSweep) -> tuple[str, ...]:
@@ -104,25 +117,91 @@ def _aside(spec: CellSweep) -> tuple[str, ...]:
     return (*spec.tune, "seed")
 
 
-def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
-    """All cells of a sweep of shapes: each budget at each shape in each variant.
+def parents_of(config: RunConfig) -> tuple[str, ...]:
+    """The ids of the runs that a run starts from and learns from."""
+    named = (config.recipe.init_from, config.recipe.teacher_run)
+    return tuple(dict.fromkeys(run.folder.name for run in named if run is not None))
+
+
+@dataclass(frozen=True)
+class NamedRuns:
+    """The named cells of a sweep at a shape and variant; `text` is the fingerprint of its text, `folder` that of its runs."""
+
+    spec: CellSweep
+    text: str
+    folder: Path
+
+    def config(self, name: str, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> RunConfig:
+        """The run of a named cell at a shape in a variant, without start and teacher.
+
+        Raises InputError under `cells` and the cell's name.
+        """
+        cell, plain = self.spec.cells[name], {f"recipe.{knob}": none for knob, none in NO_RUN.items()}
+        sizes = {**shape, **cell.sizes}
+        if "width" in cell.sizes:
+            sizes = self.spec.shapes.rules[0].completed({"depth": sizes["depth"], **cell.sizes})
+        rate = {} if cell.learning_rate is None else {"recipe.learning_rate": cell.learning_rate}
+        lowest = {knob: tuned.low for knob, tuned in self.spec.tune.items()}
+        try:
+            return run_config(self.spec, sizes, cell.budget, {**lowest, **variant, **plain, **rate})
+        except InputError as error:
+            raise InputError(Problem(f"cells.{name}", str(problem)) for problem in error.problems) from None
+
+    def resolved(self, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, Any]:
+        """A variant whose starts and teachers name run folders in place of cells."""
+        return {knob: self._folder(value, shape, variant) for knob, value in variant.items()}
+
+    def _folder(self, value: object, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> object:
+        if (found := cell_in(value)) is None:
+            return value
+        name, rest = found
+        return f"{self.folder / self.config(name, shape, variant).fingerprint(self.text)}{rest}"
+
+    def cells(
+        self, shapes: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]], problems: dict[str, Problem]
+    ) -> list[Cell]:
+        """The named cells at every shape in every variant, each once, those that others need first and with one run."""
+        once = self.spec.model_copy(update={"tune": {}, "seeds": 1})
+        found: dict[str, Cell] = {}
+        for name in sorted(self.spec.cells, key=lambda name: name not in self.spec.parents):
+            spec = once if name in self.spec.parents else self.spec
+            for variant in self.spec.variants:
+                for shape in shapes(variant):
+                    try:
+                        config = self.config(name, shape, variant)
+                    except InputError as error:
+                        problems |= {problem.place: problem for problem in error.problems}
+                    else:
+                        found.setdefault(config.key, Cell(config, spec))
+        return [*found.values()]
+
+
+def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns | None = None) -> list[Cell]:
+    """All cells of a sweep of shapes: each budget at each shape in each variant, after its named cells.
 
     Widths that are solved for meet their targets in each variant. Cells that train the same runs are one, under the first name
     (see study.planning.coincidences), and so are starts that keep the same layers of one model, under the variant of the first
     layers. Raises InputError with every problem of every cell, once and under its path in the sweep file.
     """
+    named = named or NamedRuns(spec, "", Path("runs"))
     problems: dict[str, Problem] = {}
     given: set[str] = set()
     requested: dict[tuple[str, ...], list[RequestedCell]] = {}
     shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
+
+    def shapes_in(variant: Mapping[str, Any]) -> list[dict[str, int]]:
+        return shapes_with(tuple(item for item in variant.items() if item[0].startswith(_OF_ARCHITECTURE)))
+
+    beyond = named.cells(shapes_in, problems)
+    first = {cell.config.fingerprint(named.text): cell.config for cell in beyond if not cell.spec.tune}
     for variant in spec.variants:
-        for shape in shapes_with(tuple(item for item in variant.items() if item[0].startswith(_OF_ARCHITECTURE))):
-            for config in _on_one_way(_configs(spec, shape, variant, problems), spec):
+        for shape in shapes_in(variant):
+            for config in _on_one_way(_configs(named, shape, variant, problems), spec):
                 if config.key in given:
                     message = f"{config.variant(tuple(variant))} occurs twice, under two names of one run; keep one"
                     problems["vary"] = Problem("vary", message)
                 given.add(config.key)
-                begun = _by_first_layers(config)
+                begun = _by_first_layers(config, first)
                 requested.setdefault(cell_key(begun, spec), []).append(RequestedCell(begun, variant))
     problems |= {str(problem): problem for problem in redundant(requested.values())}
     if problems:
@@ -130,7 +209,9 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = ()) -> list[Cell]:
     tried = _tried(spec, records)
     by_variant = grouped(requested.values(), lambda group: tuple(group[0].variant.items()))
     linked = with_sources if spec.transfers else link_neighbours
-    return [cell for groups in by_variant.values() for cell in linked([_cell(group, spec, tried) for group in groups])]
+    found = [cell for groups in by_variant.values() for cell in linked([_cell(group, spec, tried) for group in groups], first)]
+    keys = {cell.config.key for cell in found}
+    return [*(cell for cell in beyond if cell.config.key not in keys), *found]
 
 
 def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
@@ -147,10 +228,15 @@ def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Valu
 
 
 def _configs(
-    spec: CellSweep, shape: Mapping[str, Any], variant: Mapping[str, Any], problems: dict[str, Problem]
+    named: NamedRuns, shape: Mapping[str, Any], variant: Mapping[str, Any], problems: dict[str, Problem]
 ) -> list[RunConfig]:
     """One shape in one variant at each possible budget; problems of any run are added to `problems`."""
-    configs = []
+    spec, configs = named.spec, []
+    try:
+        variant = named.resolved(shape, variant)
+    except InputError as error:
+        problems |= {problem.place: problem for problem in error.problems}
+        return []
     lowest = {knob: tuned.low for knob, tuned in spec.tune.items()}
     highest = [{knob: tuned.high} for knob, tuned in spec.tune.items()]
     for budget in spec.budgets.each():
@@ -167,10 +253,16 @@ def _configs(
     return configs
 
 
-def _by_first_layers(config: RunConfig) -> RunConfig:
-    """The run under its usual name where it starts with the first layers of another run, as far as known."""
-    init_from, depth, kept = config.recipe.init_from, init_from_depth(config), config.architecture.depth
-    if init_from is None or depth is None or kept > depth:
+def _by_first_layers(config: RunConfig, first: Mapping[str, RunConfig]) -> RunConfig:
+    """The run under its usual name where it starts with the first layers of another run, as far as known.
+
+    `first` are the runs that the sweep trains first, by id.
+    """
+    init_from, kept = config.recipe.init_from, config.architecture.depth
+    if init_from is None:
+        return config
+    depth = first[parent].architecture.depth if (parent := init_from.folder.name) in first else init_from_depth(config)
+    if depth is None or kept > depth:
         return config
     if kept_layers(depth, kept, init_from.keep) != kept_layers(depth, kept, "first"):
         return config

@@ -12,9 +12,10 @@ from itertools import count
 from study.base import garbage
 from study.config.run_config import RunConfig
 from study.planning.cell import Cell, Tuning
+from study.planning.plan import parents_of
 from study.planning.trunks import Trunks
 from study.store.records import RunRecord
-from study.store.run_folder import expected_flops
+from study.store.run_folder import NONE_PLANNED, PlannedRuns, expected_flops
 
 LOOK_SECONDS = 0.5
 """How often the states that trunks leave are looked for."""
@@ -24,15 +25,17 @@ class CellProposer:
     """Proposes the runs of cells, the longest first, so that no slot waits for one long run at the end.
 
     The cost of a record does not grow with the number of cells or runs. A run whose beginning a longer run may train waits
-    until it can branch from that run, and then comes first.
+    until it can branch from that run, and then comes first. A run that starts from one of `parents`, by id, or learns from it
+    waits for its record.
     """
 
     exhausted: str | None = None
     """None: the runs of cells are known from the start."""
 
-    def __init__(self, planned: Sequence[Cell], trunks: Trunks | None = None) -> None:
+    def __init__(self, planned: Sequence[Cell], trunks: Trunks | None = None, parents: PlannedRuns = NONE_PLANNED) -> None:
         self.cells = planned
         self.trunks = trunks
+        self._parents = {name: run.key for name, run in parents.items()}
         self._stale = dict.fromkeys(index for index, cell in enumerate(planned) if cell.neighbour is None)
         self._over: dict[str, Tuning] = {}
         self._followers = _followers(planned)
@@ -86,21 +89,28 @@ class CellProposer:
                 self._stale.update(dict.fromkeys(self._followers.get(name, ())))
 
     def _line_up(self, key: str, config: RunConfig) -> None:
-        if self.trunks is not None and self.trunks.has_longer(config):
+        if self._parents_of(config) or (self.trunks is not None and self.trunks.has_longer(config)):
             self._held[key] = config
         else:
-            cost = expected_flops(config, config.steps)
-            heappush(self._waiting, (-cost, next(self._serial), key, config))
+            first = math.inf if key in self._parents.values() else expected_flops(config, config.steps)
+            heappush(self._waiting, (-first, next(self._serial), key, config))
 
     def _release(self, records: Mapping[str, RunRecord]) -> None:
-        """Release the runs that no longer wait for a trunk, in at most a twentieth of the time."""
-        assert self.trunks is not None
+        """Release the runs that no longer wait for a trunk or another run, in at most a twentieth of the time."""
         started = time.monotonic()
-        pending = self._askers.keys()
-        for key, config in [item for item in self._held.items() if not self.trunks.blocked(item[1], pending, records)]:
+        for key, config in [item for item in self._held.items() if not self._is_blocked(item[1], records)]:
             del self._held[key]
             heappush(self._waiting, (-math.inf, next(self._serial), key, config))
         self._look_again = time.monotonic() + max(LOOK_SECONDS, 20 * (time.monotonic() - started))
+
+    def _is_blocked(self, config: RunConfig, records: Mapping[str, RunRecord]) -> bool:
+        if any(key not in records for key in self._parents_of(config)):
+            return True
+        return self.trunks is not None and self.trunks.blocked(config, self._askers.keys(), records)
+
+    def _parents_of(self, config: RunConfig) -> list[str]:
+        """The keys of the runs of this sweep that a run starts from or learns from."""
+        return [self._parents[name] for name in parents_of(config) if name in self._parents] if self._parents else []
 
 
 def _followers(planned: Sequence[Cell]) -> dict[str, list[int]]:

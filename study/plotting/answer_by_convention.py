@@ -22,6 +22,7 @@ def frame(multiverse: Multiverse) -> pd.DataFrame:
         low, high = universe.interval or (None, None)
         question = {"quantity": multiverse.question.quantity, "threshold": threshold, "question": multiverse.question.text}
         verdict = {"answer": answer, "decided": universe.decided(threshold), "verdict": multiverse.verdict}
+        verdict["first"] = multiverse.first
         rows.append(
             {**universe.choices, "value": rounded_all(universe.value, DIGITS), "low": low, "high": high, **verdict, **question}
         )
@@ -45,7 +46,7 @@ def draw(data: pd.DataFrame) -> Figure:
         shares = data["answer"].value_counts(normalize=True)
         verdict = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
         decided = f"decided in {data['decided'].sum()} by the 95% interval"
-        usual = f"{data['verdict'].iloc[0]} by the usual conventions"
+        usual = f"{data['verdict'].iloc[0]} by {data['first'].iloc[0]}"
         figure.suptitle(f"{data['question'].iloc[0]}\n{usual}\n{verdict} of {len(data)} universes, {decided}")
     return figure
 

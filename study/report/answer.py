@@ -15,7 +15,7 @@ from study.plotting import what_doubling_adds
 from study.plotting.style import drawable, save_in
 from study.report import answer_tables as tables
 from study.report.figures import FIGURES
-from study.report.findings import loss_findings, parameter_findings, run_count
+from study.report.findings import dominance_sentences, loss_findings, parameter_findings, run_count
 from study.report.law_sentences import law_findings, law_sentence
 from study.report.open_questions import undecided
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table
@@ -37,7 +37,8 @@ CONVENTIONS = (
     "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "
     "`parameters_non_embedding`: the encoder less its token, position and segment tables.",
     "`train_flops`: matrix products, forward and backward, over the whole budget; every layer on every token; 12·L·H·S for "
-    "attention; the head on masked positions only; a teacher's forward passes too.",
+    "attention; the head on masked positions only; a teacher's forward passes too. `spent_flops`: these, and those of all runs "
+    "that a run starts from or learns from, directly or not, each once.",
     "Chosen rate: the lowest mean loss at the seeds of the sweep's first third that several rates were tried at, fewest that "
     "diverged first. Bracketed: worse rates were tried on both sides; a run that diverged counts as worse, one that failed "
     "otherwise does not count. Transferred: the bracketed rate of the smallest cell, which the largest cell confirms. "
@@ -117,6 +118,7 @@ class Answer:
             "Differences between variants": tables.differences(evidence, of_shapes=False),
             "Averages over conditions": tables.averages(evidence),
             "What layers cut off cost": tables.cuts(evidence),
+            "What starts and teachers buy": tables.spendings(evidence),
             "What a larger size buys": tables.gains(evidence),
             "What more tokens buy": tables.token_gains(evidence),
             "Laws of the loss": tables.laws(evidence),
@@ -156,6 +158,7 @@ class Answer:
         yield f"**Runs:** {run_count(self.evidence)}."
         law, about = self.evidence.laws.shown, self.verdict.about
         also = [sentence for kind in ("loss", "downstream") if kind != about for sentence in self.findings[kind][:1]]
+        also += dominance_sentences(self.evidence)[:1] if about == "loss" else []
         also += [] if law is None else [law_sentence(law)]
         also += self.findings["parameters"] if self._counts else []
         yield f"**Also found**\n\n{bullets(short_ids(self.evidence, line) for line in also)}" if also else ""

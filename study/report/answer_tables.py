@@ -68,8 +68,8 @@ def gains(evidence: Evidence) -> str:
     if not evidence.gains:
         return ""
     intro = (
-        "Neighbouring cells that differ in one size, by loss lowered per parameter added. Each interval is for its pair alone, "
-        "Holm's p is adjusted for all of them, and cells whose rate is not bracketed take part (see the table of cells)."
+        "Neighbouring cells that differ in one size, by loss lowered per parameter added. Intervals and p are adjusted by Holm "
+        "for all of them, and cells whose rate is not bracketed take part (see the table of cells)."
     )
     rows = [
         {
@@ -110,13 +110,37 @@ def cuts(evidence: Evidence) -> str:
     return f"{intro}\n\n{table_of(rows)}"
 
 
+def spendings(evidence: Evidence) -> str:
+    """Every encoder that starts from or learns from another run, beside those from scratch; empty if none."""
+    if not evidence.spendings:
+        return ""
+    intro = (
+        "Encoders that start from or learn from another run, minus those of the same shape from scratch. FLOPs are the first's "
+        "as a multiple of the second's: `train_flops` of its own training, and `spent_flops` with all runs that it needs. "
+        "Intervals and p are adjusted by Holm for all of them; the scatter between such other runs is in none."
+    )
+    rows = [
+        {
+            "first": one.needs,
+            "second": one.scratch,
+            **_test_columns(one),
+            "status": status_words(one.status),
+            "own FLOPs": f"{one.own_flops / one.scratch_flops:.2f}×",
+            "FLOPs spent": f"{one.spent_flops / one.scratch_flops:.2f}×",
+            **_seeds(one.difference),
+        }
+        for one in evidence.spendings
+    ]
+    return f"{intro}\n\n{table_of(rows)}"
+
+
 def token_gains(evidence: Evidence) -> str:
     """Every step of a shape to a larger budget; empty if none."""
     if not evidence.token_gains:
         return ""
     intro = (
-        "One shape at neighbouring budgets, each with a training of its own length. Each interval is for its pair alone and "
-        "takes seeds as independent, which is cautious where budgets share a trunk; Holm's p is adjusted for all of them. "
+        "One shape at neighbouring budgets, each with a training of its own length. Intervals take seeds as independent, which "
+        "is cautious where budgets share a trunk; they and p are adjusted by Holm for all of them. "
         "Where the seeds of a budget scatter unevenly, none of its cells counts as scattering less than the middle one. "
         "Cells whose learning rate is not bracketed take part."
     )
@@ -141,7 +165,12 @@ def laws(evidence: Evidence) -> str:
     usable = [cell for cell in evidence.cells if cell.usable]
     loose = sum(not cell.rates.bracketed for cell in usable)
     intro = f"Cells whose learning rate is not bracketed take part: {loose} of {len(usable)} (see the table of cells).\n\n"
-    return f"{intro if loose else ''}{table_of([row for law in evidence.laws.fits for row in _law_rows(law)])}"
+    tables = [table_of([row for law in evidence.laws.fits for row in _law_rows(law)])]
+    for law in evidence.laws.fits:
+        if counted := law.with_and_without_embeddings:
+            rows = [_counted_row(count, one, law.fit.law.parameters) for count, one in counted.items()]
+            tables.append(f"{law.name} with embeddings in N and without:\n\n{table_of(rows)}")
+    return (intro if loose else "") + "\n\n".join(tables)
 
 
 def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
@@ -184,8 +213,12 @@ def cells(evidence: Evidence) -> str:
     any_knobs = any(cell.knobs for cell in evidence.cells)
     any_order = any(cell.order_gain_nats is not None for cell in evidence.cells)
     any_pairs = any(cell.pair_accuracy is not None for cell in evidence.cells)
+    any_before = any(cell.flops_before for cell in evidence.cells)
     more = [
-        (_order(cell) if any_order else {}) | (_pairs(cell) if any_pairs else {}) | (_knobs(cell) if any_knobs else {})
+        ({"spent_flops": f"{cell.spent_flops:.3g}"} if any_before else {})
+        | (_order(cell) if any_order else {})
+        | (_pairs(cell) if any_pairs else {})
+        | (_knobs(cell) if any_knobs else {})
         for cell in evidence.cells
     ]
     return table_of([_cell_row(cell) | rest for cell, rest in zip(evidence.cells, more, strict=True)])

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from study.base.grouping import grouped
 from study.base.quantities import budget_words, compact, plural
+from study.base.text import shape_and_variant
 from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.cells import CellResult, difference_between, measured
 from study.evidence.comparisons import why_left_out
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, TokenGain, flops_fronts
 from study.evidence.ledgers import summarise_exclusions
+from study.evidence.spending import spending_fronts, way
 from study.plotting.what_doubling_adds import shapes_shown
 from study.report.pair_sentences import (
     READING_REMEDIES,
@@ -62,7 +64,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
         sentences.append(f"{missing[0].upper()}{missing[1:]}.")
     for among in kinds.values():
         sentences += family_sentences(among)
-    sentences += _cut_sentences(evidence)
+    sentences += [*_cut_sentences(evidence), *_spending_sentences(evidence), *dominance_sentences(evidence)]
     best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
     if sentences:
         return [*sentences, *best, *_longest(evidence)]
@@ -127,6 +129,37 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
         yield f"Of {whole} at {budget}, {'; '.join(clauses)}."
 
 
+def dominance_sentences(evidence: Evidence) -> list[str]:
+    """The shapes that another with less of everything beats, by the largest difference of each; a count of further ones."""
+    decided = [one for one in evidence.dominances if one.status == "decided"]
+    largest = list({(one.second, one.setting, one.budget): one for one in reversed(decided)}.values())[::-1]
+    sentences = [
+        f"{shape_and_variant(one.second, one.setting)} at {one.budget} is dominated by {one.first}, which has fewer parameters "
+        f"({compact(one.parameters[0])} against {compact(one.parameters[1])}), no more train_flops ({one.train_flops[0]:.3g} "
+        f"against {one.train_flops[1]:.3g}) and a lower loss, by {one.difference.reversed.to_text()}."
+        for one in largest[:MOST_STEPS]
+    ]
+    more = len(largest) - MOST_STEPS
+    return [*sentences, f"So {'is' if more == 1 else 'are'} {plural(more, 'more cell')}."] if more > 0 else sentences
+
+
+def _spending_sentences(evidence: Evidence) -> Iterator[str]:
+    """How many comparisons with training from scratch are decided, and both Pareto fronts of loss against FLOPs."""
+    if not evidence.spendings:
+        return
+    decided = [one for one in evidence.spendings if one.status == "decided"]
+    lower = sum(one.difference.estimate_nats < 0 for one in decided)
+    pairs, undecided = plural(len(evidence.spendings), "pair"), len(evidence.spendings) - len(decided)
+    yield (
+        f"Of {pairs} of an encoder that starts from or learns from another run and one of its shape from scratch, the first is "
+        f"lower in {lower}, the second in {len(decided) - lower}, undecided {undecided} (Holm, 5%)."
+    )
+    for fronts in spending_fronts(evidence.cells):
+        for flops, front in fronts.items():
+            shown = "; ".join(f"{way(cell)}: {cell.loss_nats:.4f} at {getattr(cell, flops):.3g}" for cell in front)
+            yield f"Pareto front of loss (nats) against {flops} of {front[0].architecture.shape_name}: {shown}."
+
+
 def _best(evidence: Evidence) -> Iterator[str]:
     """The Pareto front of each budget and validation set, and the gains of steps to a larger size."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
@@ -137,7 +170,7 @@ def _best(evidence: Evidence) -> Iterator[str]:
         shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
         cheaper = f"; the Pareto front below that size: {shown}" if smaller else ""
         yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
-    for front in flops_fronts(evidence.cells):
+    for front in flops_fronts(evidence.cells) if not evidence.spendings else ():
         shown = "; ".join(
             f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front
         )

@@ -342,12 +342,15 @@ def _trained_runs(evidence: Evidence) -> Iterator[str]:
         "start": ("donor", "donors cost", "began with weights of", "whose tokens and FLOPs are not counted"),
         "teacher": ("teacher", "training teachers cost", "learned from", "of whose FLOPs the forward passes alone are counted"),
     }
+    counts = any(cell.flops_before for cell in evidence.cells)
     for knob, (role, cost, did, counted) in roles.items():
         if (column := f"recipe.{knob}") not in used:
             continue
         named = used.loc[used[column] != NO_RUN[knob], column]
         if len(named):
             runs = ", ".join(sorted({str(name).partition(":")[0] for name in named}))
+            if counts:
+                cost, counted = "one of another size costs and buys", "whose training counts in spent_flops alone"
             yield (
                 f"What another {role} would do, and what {cost}: {plural(len(named), 'run')} {did} {runs}, "
                 f"whose luck no interval holds, and {counted}."

@@ -211,7 +211,7 @@ def _family_sentence(name: str, shown: Comparison, pairs: Sequence[Comparison]) 
 
 
 def chance_words(undecided: TestedDifference) -> str:
-    """The p-value of an undecided difference by Holm's procedure, beside an interval for this difference alone."""
+    """The p-value of an undecided difference by Holm's procedure."""
     return "" if undecided.p_value_holm is None else f"; Holm's p {undecided.p_value_holm:.2g}"
 
 

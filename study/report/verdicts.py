@@ -11,7 +11,7 @@ from typing import Literal
 from scipy.stats import norm
 
 from study.base.grouping import grouped
-from study.base.quantities import budget_words, plural, plus_minus, span
+from study.base.quantities import EQUAL_WITHIN, budget_words, plural, plus_minus, span
 from study.base.statistics import CONFIDENCE
 from study.base.text import at_budget, joined, printable
 from study.evidence.averages import Average
@@ -22,6 +22,7 @@ from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, TokenGain
 from study.evidence.paired import Difference
 from study.evidence.score_trends import Verdict as TrendVerdict
+from study.evidence.spending import Spending
 from study.report.findings import missing_comparison, run_count, why_excluded
 from study.report.law_sentences import exponents_in_words
 from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown
@@ -135,6 +136,34 @@ def _cuts(evidence: Evidence) -> str:
         least = min(ways, key=lambda cut: cut.difference.estimate_nats)
         clauses.append(f"{_size(least.difference)} for {plural(layers, 'layer')} ({least.cut})")
     return f"cutting off layers costs at least {joined(clauses)}"
+
+
+def _on_spendings(evidence: Evidence) -> Verdict:
+    """The best encoder that needs other runs, beside one from scratch of as many own FLOPs and of as many FLOPs in all."""
+    least = min((cell for cell in evidence.cells if cell.flops_before and cell.usable), key=lambda cell: cell.losses.mean())
+    against = [one for one in evidence.spendings if one.needs_cell == least.name and one.status != "reads_no_order"]
+    figures = ("loss_against_flops", "paired_differences", "loss_curves")
+    if not against:
+        why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
+        return Verdict(f"No verdict: {why}; {WHAT_HELPS} may help.", "Nothing is tested.", READING_REMEDIES, figures)
+    clauses = []
+    for what, flops in (("of its own", least.train_flops), ("with the runs that it needs", least.spent_flops)):
+        if affordable := [one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)]:
+            longest = max(affordable, key=lambda one: one.scratch_flops)
+            clauses.append(_beside_scratch(longest, f"for {flops:.3g} FLOPs {what}"))
+    pairs = plural(len(evidence.spendings), "pair")
+    luck = "The run that others need is one, whose luck is in no interval."
+    measured = _measured_over([one.difference for one in against])
+    certainty = f"Tests at 5%, adjusted by Holm over {pairs}. {measured} {luck}"
+    return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence), figures)
+
+
+def _beside_scratch(one: Spending, cost: str) -> str:
+    """One comparison with training from scratch, at what the first costs."""
+    side = "below" if one.difference.estimate_nats < 0 else "above"
+    unsure = "" if one.status == "decided" else ", which is not significant"
+    what = f"{cost}, an encoder {one.needs} is {_size(one.difference)} {side} one trained {one.scratch}"
+    return f"{what} ({one.scratch_flops:.3g} FLOPs){unsure}"
 
 
 def _on_tokens(evidence: Evidence) -> Verdict:
@@ -343,6 +372,7 @@ def _lowest(evidence: Evidence) -> Verdict:
 
 _TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]], ...] = (
     (lambda evidence: asks_about(evidence, "score", "task") and evidence.downstream is not None, _on_scores),
+    (lambda evidence: bool(evidence.spendings), _on_spendings),
     (lambda evidence: asks_about(evidence, "token") and bool(evidence.token_gains), _on_tokens),
     (lambda evidence: bool(evidence.comparisons.pairs), _on_pairs),
     (lambda evidence: bool(evidence.cuts), _on_cuts),

@@ -18,7 +18,7 @@ from study.base.schema import flatten
 from study.base.terminal import say
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
-from study.config.sweep import SearchSweep, Sweep
+from study.config.sweep import CellSweep, SearchSweep, Sweep
 from study.config.sweep_knobs import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.corpora import skipped_files_note
@@ -68,10 +68,15 @@ def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
     records = folder.records()
     far = spec.data.corpus.startswith(PREFIX)  # a plan asks no hub
     try:
-        text = data_fingerprint(spec.data) if not far and (records or folder.siblings()) else None
+        text = data_fingerprint(spec.data) if not far and (records or folder.siblings() or _names_cells(spec)) else None
     except InputError:  # which `check_files` raises beside all other problems
         text = None
-    return Plan(spec, records, text)
+    return Plan(spec, records, text, folder.runs_folder)
+
+
+def _names_cells(spec: Sweep) -> bool:
+    """Whether runs of a sweep start from others of it, whose ids depend on the text."""
+    return isinstance(spec, CellSweep) and bool(spec.parents)
 
 
 @garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
@@ -113,7 +118,7 @@ def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedDa
     wanted = _wanted(planned, folder)
     under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
     started = {run.config().key for run in under_way}
-    check_trained_runs(wanted, started, prepared)
+    check_trained_runs(wanted, started, prepared, planned.parents)
 
 
 def _check_words(planned: Plan) -> None:
@@ -164,7 +169,7 @@ def _passes(planned: Plan, data: PreparedData) -> str | None:
 
 
 def _check_memory(planned: Plan, slots: list[Slot]) -> None:
-    require_memory(planned.first_runs, memory_for(slots), slots[0].execution())
+    require_memory(planned.first_runs, memory_for(slots), slots[0].execution(), planned.parents)
 
 
 def _check_batches(planned: Plan, devices: int) -> None:
@@ -227,6 +232,8 @@ def launched(
     with held(folder.launching):
         with preparing(folder.launching.stop_file):
             data = prepare(spec.data, progress=True)
+            if planned.text is None and _names_cells(spec):
+                planned = replace(planned, text=data.fingerprint)
             _check_trained_runs(planned, folder, data)
         for note in _notes_on_text(planned, data):
             say(console, note)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from study.base import garbage
-from study.base.durable_files import retry_write, write_atomically
+from study.base.durable_files import is_there, retry_write, write_atomically
 from study.base.quantities import plus_minus
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, SearchSweep
 from study.executing.job import Job
-from study.planning.plan import Plan
+from study.planning.plan import Plan, parents_of
 from study.planning.proposing import CellProposer
 from study.planning.trunks import Trunks
 from study.running.coordinator import Proposer
 from study.running.retries import Failure, steps_of
 from study.running.sharing import SharedRuns
 from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
-from study.store.run_folder import RunFolder, teacher_architecture
+from study.store.run_folder import RunFolder, flops_before, teacher_architecture
 from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
@@ -74,11 +74,12 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             started = self._load(plan.holds)
         self.there = {record.run_id: record for record in self._records.values()}
         self.trunks = Trunks(plan.cells, self._home)
+        self._parents = plan.parents
         self.pruning: Pruning | None = None
         self.configs: CellProposer | OptunaSearch
         match plan.spec:
             case CellSweep():
-                self.configs = CellProposer(plan.cells, self.trunks)
+                self.configs = CellProposer(plan.cells, self.trunks, plan.parents)
             case SearchSweep() as spec:
                 self._name_cells([*started, *(one.config for one in self._records.values())])
                 self.configs = self._search(spec, started)
@@ -86,6 +87,9 @@ class RunProposer(Proposer[RunJob, RunRecord]):
     def wanted(self, busy: Collection[RunJob], free: int) -> Sequence[Sequence[RunJob]]:
         """The next runs, each in a process of its own."""
         configs = self.configs.wanted(self._records, {job.config.key for job in busy}, free)
+        for config in configs:
+            if (reason := self._why_in_vain(config)) is not None:
+                self.give_up(self._job(config), Failure("FAILED", reason))
         if isinstance(self.spec, SearchSweep) and configs:
             self._name_cells(configs)
         self.waiting, self.exhausted = self.configs.waiting, self.configs.exhausted
@@ -108,7 +112,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
     def give_up(self, job: RunJob, failure: Failure) -> None:
         """File a run whose process could not file a record itself."""
         config, run, steps, now = job.config, job.folder, steps_of(job), timestamp()
-        tokens = steps * config.recipe.batch_tokens
+        tokens, counts = steps * config.recipe.batch_tokens, counts_of(config, steps, teacher_architecture(config))
         record = RunRecord(
             run_id=job.key,
             sweep=self.spec.name,
@@ -121,9 +125,23 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             attempts=run.attempts(),
             started_at=now,
             finished_at=now,
-            **counts_of(config, steps, teacher_architecture(config)) | run.spent(tokens, config.recipe.batch_tokens),
+            **counts | run.spent(tokens, config.recipe.batch_tokens),
+            spent_flops=None if (before := flops_before(config)) is None else before + counts["train_flops"],
         )
         retry_write(lambda: run.file_record(record))
+
+    def _why_in_vain(self, config: RunConfig) -> str | None:
+        """Why a run of the sweep that this one starts from or learns from cannot serve it; None if all can."""
+        for name in parents_of(config):
+            if (parent := self._parents.get(name)) is None or (record := self._records.get(parent.key)) is None:
+                continue
+            which = f"needs run {name} ({parent.words(self._varied)})"
+            if record.state != "COMPLETED":
+                ended = f"{record.state}{f': {record.reason}' if record.reason else ''}"
+                return f"{which}, which ended {ended}; once it is trained, `study retry` trains this run"
+            if not is_there((run := self.folder.run(name)).weights_file):
+                return f"{which}, which has no {run.weights_file.name}; {run.weights_remedy()}"
+        return None
 
     def label(self, job: RunJob) -> str:
         """The shape and what the sweep varies."""

@@ -278,6 +278,6 @@ def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | No
     """The cost estimate of the sweep by its file; None where a launch would refuse the file."""
     try:
         spec, _ = read_sweep(folder.sweep_file)
-        return estimate_cost(Plan(spec, records, files_fingerprint(spec.data)), [ANY_SLOT])
+        return estimate_cost(Plan(spec, records, files_fingerprint(spec.data), folder.runs_folder), [ANY_SLOT])
     except InputError:
         return None

@@ -60,7 +60,15 @@ def cost_lines(cost: CostEstimate) -> list[str]:
     runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs, 'run')}"
     total = f"{runs}, {cost.spent_tokens:,} tokens, {cost.train_flops:.3g} FLOPs"
     time = f"about {duration(cost.expected_seconds)} on {plural(cost.slots, 'slot')} at {cost.basis}"
-    return [f"{total}: {time}", *_left_line(cost), *_one_name_lines(cost), *_question_line(cost)]
+    return [f"{total}: {time}", *_first_lines(cost), *_left_line(cost), *_one_name_lines(cost), *_question_line(cost)]
+
+
+def _first_lines(cost: CostEstimate) -> Iterator[str]:
+    """The runs that the sweep trains before others that start from them or learn from them."""
+    waiting = {cell.config.key: row.first_for for cell, row in zip(cost.plan.cells, cost.rows, strict=False)}
+    for name, run in cost.plan.parents.items():
+        which = f"run {name} ({run.architecture.shape_name}, {run.tokens:,} tokens)"
+        yield f"Trained first: {which}; {plural(waiting[run.key], 'run')} then start from it or learn from it."
 
 
 def _one_name_lines(cost: CostEstimate) -> Iterator[str]:

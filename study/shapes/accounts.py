@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from study.base.errors import InputError
 from study.base.text import aligned
 from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting.components import LETTERS
 from study.counting.memory import Memory, Precision, memory_of
+from study.counting.named_models import catalogue
 from study.counting.parameters import MASKING_RATE, ParameterCount, flops_per_token, formulas, masked_positions, parameters
 
 USUAL_LENGTH = 128
@@ -172,14 +174,16 @@ def training_flops(architecture: Architecture, sequence_length: int) -> tuple[in
     return predictions, flops_per_token(architecture, sequence_length, predictions)
 
 
-def explanations(architecture: Architecture, published: tuple[str, str] | None = None) -> tuple[Explanation, ...]:
+def explanations(
+    architecture: Architecture, published: tuple[str, str] | None = None, of_name: bool = True
+) -> tuple[Explanation, ...]:
     """Why other people's numbers for this architecture differ from ours, each with its figure.
 
     `published` is the size that authors or the model card state, and how it is known. Lecture and tutorial sums cover only
-    plain BERT.
+    plain BERT. Unless it was given by its name (`of_name`), the named model of this architecture or shape comes first.
     """
     count = parameters(architecture)
-    reasons = []
+    reasons = [] if of_name else [*_named_model(architecture)]
     if published:
         size, status = published
         reason = f"rounded, as stated by the authors or the model card, which rarely say which total it is ({status})"
@@ -188,6 +192,27 @@ def explanations(architecture: Architecture, published: tuple[str, str] | None =
     if plain and architecture.ffn == 4 * architecture.width:
         reasons += [_lecture(architecture), _tutorial(architecture)]
     return (*reasons, *_other_totals(architecture, count))
+
+
+def _named_model(a: Architecture) -> Iterator[Explanation]:
+    """The named model of this shape that differs least in all else, BERT's own first; none of another shape."""
+    alike = [model for model in catalogue() if model.architecture.sizes == a.sizes]
+    if not alike:
+        return
+    model = min(alike, key=lambda model: (len(_differing(a, model.architecture)), model.family != "BERT"))
+    if differ := _differing(a, model.architecture):
+        reason = f"its depth, width, heads and ffn, but {', '.join(f'{name} {value} there' for name, value in differ.items())}"
+        yield Explanation("named model of this shape", model.short_name, reason)
+    else:
+        yield Explanation(
+            "named model", model.short_name, f"every size is its own; study params {model.short_name} is the same"
+        )
+
+
+def _differing(a: Architecture, other: Architecture) -> dict[str, Any]:
+    """The fields in which another architecture differs, with its values."""
+    own = a.model_dump()
+    return {name: value for name, value in other.model_dump().items() if value != own[name]}
 
 
 def _lecture(a: Architecture) -> Explanation:
@@ -205,14 +230,13 @@ def _lecture(a: Architecture) -> Explanation:
 
 
 def _tutorial(a: Architecture) -> Explanation:
-    """Three tables and a decoder of V·H each, and layers of 4·H² attention, a 2·H² FFN and 4·H of norms.
+    """Three tables and a decoder of V·H each with its bias V, and layers of 4·H² attention, a 2·H² FFN and 4·H of norms.
 
-    Our reconstruction: the tutorial's figures, 136.3M for Base and 276.1M for Large, fix 6·L·H² and 4·V·H; reading the small
-    rest as norms is ours.
+    The tutorial's code prints 136,298,298 for Base and 276,141,882 for Large; what its small terms are is our reading.
     """
     h = a.width
-    estimate = 4 * a.vocabulary * h + a.depth * (6 * h**2 + 4 * h)
-    reason = "an FFN of 2·H² instead of 8·H², but three V·H embeddings and a V·H decoder: 4·V·H + L·(6·H² + 4·H)"
+    estimate = 4 * a.vocabulary * h + a.vocabulary + a.depth * (6 * h**2 + 4 * h)
+    reason = "an FFN of 2·H² instead of 8·H², but three V·H embeddings and a V·H decoder: 4·V·H + V + L·(6·H² + 4·H)"
     return Explanation("estimate as in a tutorial", estimate, reason)
 
 
@@ -222,6 +246,14 @@ def _other_totals(a: Architecture, count: ParameterCount) -> list[Explanation]:
     others = [
         Explanation("matrices of the blocks alone, L·12·H²", 12 * a.depth * a.width**2, "the rule of thumb for BERT's layers")
     ]
+    head = sum(component.count for component in count.components if component.part == "head")
+    own = head if a.tied_decoder else head - decoder
+    others.append(
+        Explanation("MLM head", own, "what it adds to the encoder: transform, norm and output bias; the decoder is tied")
+    )
+    others.append(
+        Explanation("MLM head with its decoder", own + decoder, "the same and the decoder V·E, which is the token table")
+    )
     if pooler:
         total = count.parameters_encoder + pooler
         others.append(Explanation("encoder with pooler", total, "what transformers' AutoModel loads: no MLM head"))

@@ -21,6 +21,9 @@ from study.shapes.naming import NamedArchitecture
 if TYPE_CHECKING:
     from study.counting.latency_prediction import LatencyModel
 
+BERTS_FFN = 4
+"""BERT's ffn ÷ width."""
+
 Measure = Callable[[Architecture], float]
 """A quantity of an architecture."""
 
@@ -91,6 +94,25 @@ def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChan
     that is unreadable or gives an impossible architecture.
     """
     return map_all(partial(_step, base), texts)
+
+
+def with_berts_ffn(base: Architecture, steps: Sequence[ProposedChange]) -> list[ProposedChange]:
+    """The changes, and beside each of the width that keeps a base's ffn of 4·H one whose ffn is 4·H too, as BERT's is.
+
+    Its elasticity is that of the width.
+    """
+    known = [step.architecture for step in steps]
+    found: list[ProposedChange] = []
+    for step in steps:
+        wider, width = step.architecture, step.architecture.width
+        found.append(step)
+        if width == base.width or base.ffn != BERTS_FFN * base.width or wider.ffn != base.ffn:
+            continue
+        architecture = Architecture.parse(wider.model_dump() | {"ffn": BERTS_FFN * width}, place="--change")
+        if architecture not in known:
+            heads, _, _ = step.note.partition(",")
+            found.append(ProposedChange(f"{step.label}, ffn = {BERTS_FFN}·H", heads, architecture, step.ratio))
+    return found
 
 
 def rank_changes(

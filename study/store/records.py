@@ -89,7 +89,9 @@ class RunRecord(Strict):
 
     A run that branched from a `trunk` of the same sweep after `trunk_step` equals one trained alone except for cost: it trained
     on `spent_tokens` itself, in `wall_seconds`, at `tokens_per_second`. A run initialised from another's weights lacks
-    `layers_cut` of its layers. An encoder imported without its MLM head has an `untrained_head`, and no loss.
+    `layers_cut` of its layers. An encoder imported without its MLM head has an `untrained_head`, and no loss. `spent_flops` are
+    its `train_flops` and those of all runs that it starts from or learns from, directly or not, each once; None if there are
+    none.
     """
 
     schema_version: Literal[1] = 1
@@ -129,6 +131,7 @@ class RunRecord(Strict):
     train_flops_dense_head: Amount
     train_flops_6n: Amount
     train_flops_6n_non_embedding: Amount
+    spent_flops: Amount | None = None
     wall_seconds: Amount | None = None
     start_seconds: Amount | None = None
     tokens_per_second: Annotated[Amount | None, BeforeValidator(_measured)] = None
@@ -223,6 +226,7 @@ OPTIONAL_COLUMNS = (
         "validation_overlap_share",
         "validation_documents",
         "layers_cut",
+        "spent_flops",
         "start_seconds",
         "untrained_head",
         "trunk",
@@ -273,6 +277,8 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
         }
         if ordered:
             names["reads_order"] = record.reads_order
+        if "spent_flops" not in omitted and record.spent_flops is None:
+            names["spent_flops"] = record.train_flops
         if record.excluded is not None:
             names["excluded_by_hand"] = record.excluded
         rows.append(values | dotted(record.config) | environment | names)

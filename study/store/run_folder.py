@@ -7,8 +7,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,12 @@ from study.store.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+PlannedRuns = Mapping[str, RunConfig]
+"""Runs by id that a sweep trains before others that need them, and that may not have begun."""
+
+NONE_PLANNED: PlannedRuns = MappingProxyType({})
+"""No such runs."""
 
 
 class Orders(Strict):
@@ -223,9 +230,14 @@ def _write_array(file: Path, values: NDArray[np.generic]) -> None:
     write_atomically(file, array_content(values))
 
 
-def teacher_architecture(config: RunConfig) -> Architecture | None:
-    """The teacher's architecture; None without a teacher or its record."""
-    return _architecture_of(config.recipe.teacher_run)
+def teacher_architecture(config: RunConfig, planned: PlannedRuns = NONE_PLANNED) -> Architecture | None:
+    """The teacher's architecture; None without a teacher or its record.
+
+    `planned` are runs, by id, that may not have begun.
+    """
+    if (teacher := config.recipe.teacher_run) is not None and (run := planned.get(teacher.folder.name)) is not None:
+        return run.architecture
+    return _architecture_of(teacher)
 
 
 def init_from_depth(config: RunConfig) -> int | None:
@@ -239,7 +251,27 @@ def _architecture_of(named: InitFrom | Teacher | None) -> Architecture | None:
     return None if record is None else record.config.architecture
 
 
-def expected_flops(config: RunConfig, steps: int) -> float:
-    """The `train_flops` of this many steps, with a teacher's forward passes if its record is here."""
-    per_token = config.flops_per_token_with(teacher_architecture(config))["train_flops"]
+def flops_before(config: RunConfig) -> float | None:
+    """The `train_flops` of all runs without which this one could not be trained, each counted once.
+
+    They are the run that it starts from, its teacher, and what these start from and learn from in turn. None without any, or
+    without the record of one.
+    """
+    found: dict[str, float] = {}
+    waiting = [config]
+    while waiting:
+        recipe = waiting.pop().recipe
+        for folder in [named.folder for named in (recipe.init_from, recipe.teacher_run) if named is not None]:
+            if folder.name in found:
+                continue
+            if (record := RunFolder(folder).record()) is None:
+                return None
+            found[folder.name] = record.train_flops
+            waiting.append(record.config)
+    return sum(found.values()) if found else None
+
+
+def expected_flops(config: RunConfig, steps: int, planned: PlannedRuns = NONE_PLANNED) -> float:
+    """The `train_flops` of this many steps, with a teacher's forward passes if its record is here or it is `planned`."""
+    per_token = config.flops_per_token_with(teacher_architecture(config, planned))["train_flops"]
     return per_token * (steps * config.recipe.batch_tokens)

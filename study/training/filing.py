@@ -56,6 +56,7 @@ class Filing:
     attempt: Attempt
     teacher: Architecture | None = None
     init_from_depth: int | None = None
+    flops_before: float | None = None
 
     def file(self, outcome: Outcome) -> None:
         """Write the results, waiting while the folder is out of reach; raises Fenced if another attempt owns the run."""
@@ -67,6 +68,8 @@ class Filing:
                 outcome = Outcome("FAILED", reason_of(error))
         assert outcome.state != "PREEMPTED", "a preempted run has not ended"
         facts = _facts(outcome, self.training, self.teacher) | _surroundings(self.training)
+        if self.flops_before is not None:
+            facts["spent_flops"] = facts["train_flops"] + self.flops_before
         record = RunRecord(
             run_id=folder.run_id,
             sweep=self.sweep,

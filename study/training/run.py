@@ -17,7 +17,7 @@ from study.config.run_config import RunConfig
 from study.data.prepared import prepare
 from study.store.ownership import Attempt, Fenced
 from study.store.records import Ending
-from study.store.run_folder import RunFolder, init_from_depth, teacher_architecture
+from study.store.run_folder import RunFolder, flops_before, init_from_depth, teacher_architecture
 from study.training.attempts import in_attempt
 from study.training.callbacks import Pruned
 from study.training.checkpoints import newest_whole_checkpoint
@@ -70,7 +70,7 @@ class _Rank:
     def lead(self, sweep: str, attempt: Attempt) -> Ending:
         training = self._from_newest()
         config = training.config
-        filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config))
+        filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config), flops_before(config))
         watchdog = Watchdog(training.execution.hang_seconds, filing.give_up)
         outcome = self._outcome(training, watchdog, attempt.check)
         if outcome.state != "PREEMPTED":

@@ -20,7 +20,7 @@ from study.data.tokenizing import tokenizer_file
 from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
 from study.model.trained_weights import trained_weights
 from study.store.records import RunRecord
-from study.store.run_folder import RunFolder
+from study.store.run_folder import NONE_PLANNED, PlannedRuns, RunFolder
 
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
@@ -49,20 +49,25 @@ def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | No
     return TeacherModel(model, teacher.weight, teacher.temperature)
 
 
-def check_trained_runs(configs: Iterable[RunConfig], begun: Container[str] = (), prepared: PreparedData | None = None) -> None:
+def check_trained_runs(
+    configs: Iterable[RunConfig],
+    begun: Container[str] = (),
+    prepared: PreparedData | None = None,
+    planned: PlannedRuns = NONE_PLANNED,
+) -> None:
     """Raise InputError with every distinct reason why starts and teachers of these runs are unusable.
 
     Both must have completed with the run's tokeniser, from the same text or file, compared only if the data is prepared. A
     start needs the run's architecture with at least as many layers, unless the run's key is in `begun`. A teacher needs the
-    run's vocabulary and enough positions.
+    run's vocabulary and enough positions. Runs that are `planned`, by id, need not have completed.
     """
     problems: dict[str, Problem] = {}
     for config in configs:
         of_run: list[Problem] = []
         if (init_from := config.recipe.init_from) is not None and config.key not in begun:
-            of_run += _problems_of_start(config, init_from, prepared)
+            of_run += _problems_of_start(config, init_from, prepared, planned)
         if (teacher := config.recipe.teacher_run) is not None:
-            of_run += _problems_of_teacher(config, teacher.folder, prepared)
+            of_run += _problems_of_teacher(config, teacher.folder, prepared, planned)
         problems |= {str(problem): problem for problem in of_run}
     _raise_all(problems.values())
 
@@ -72,15 +77,32 @@ def _raise_all(problems: Iterable[Problem]) -> None:
         raise InputError(listed)
 
 
-def _problems_of_start(config: RunConfig, init_from: InitFrom, prepared: PreparedData | None) -> Iterator[Problem]:
+def _problems_of_start(
+    config: RunConfig,
+    init_from: InitFrom,
+    prepared: PreparedData | None,
+    planned: PlannedRuns = NONE_PLANNED,
+) -> Iterator[Problem]:
     unfit = partial(_unfit_start, wanted=config.architecture, keep=init_from.keep)
+    if (parent := planned.get(init_from.folder.name)) is not None:
+        return _problems_of_planned("start", parent, unfit)
     place, folder = f"recipe.start {init_from.folder}", RunFolder(init_from.folder)
     return _problems(place, folder, unfit, config, prepared, predicts=config.recipe.budget.steps == 0)
 
 
-def _problems_of_teacher(config: RunConfig, path: Path, prepared: PreparedData | None) -> Iterator[Problem]:
+def _problems_of_teacher(
+    config: RunConfig, path: Path, prepared: PreparedData | None, planned: PlannedRuns = NONE_PLANNED
+) -> Iterator[Problem]:
     unfit = partial(_unfit_teacher, config=config)
+    if (parent := planned.get(path.name)) is not None:
+        return _problems_of_planned("teacher", parent, unfit)
     return _problems(f"recipe.teacher {path}", RunFolder(path), unfit, config, prepared, predicts=True)
+
+
+def _problems_of_planned(knob: str, parent: RunConfig, unfit: Callable[[Architecture], str | None]) -> Iterator[Problem]:
+    """Why a run of the same sweep, of the same text and tokeniser, cannot serve another."""
+    if problem := unfit(parent.architecture):
+        yield Problem(f"recipe.{knob}", f"the cell {parent.architecture.shape_name} {problem}")
 
 
 def _problems(

@@ -662,14 +662,15 @@ class NoEffect(Law):
 
 
 def test_of_many_steps_the_least_likely_of_chance_is_judged_among_all(tmp_path: Path) -> None:
-    """Sixteen shapes of one true loss: some steps' own intervals leave out zero, and none is told to change the loss."""
+    """Sixteen shapes of one true loss: some steps' own p-values are below 5%, and none is told to change the loss."""
     shapes = tuple((depth, width) for depth in (1, 2, 3, 4) for width in (32, 48, 64, 96))
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (depth, width), seed in product(shapes, range(3)):
         add_run(folder, run_config(depth, width, seed=seed), NoEffect(seed_deviation=0.02))
     found = evidence_of(folder)
+    assert any(gain.difference.p_value is not None and gain.difference.p_value < 0.05 for gain in found.gains)
     bounds = [(gain.difference.low_nats, gain.difference.high_nats) for gain in found.gains]
-    assert any(low * high > 0 for low, high in bounds if low is not None and high is not None)
+    assert all(low * high < 0 for low, high in bounds if low is not None and high is not None)
     (steps,) = [line for line in loss_findings(found) if "steps to a larger size" in line]
     assert steps == "Not decided: none of 24 steps to a larger size changes the loss beyond chance (Holm, 5%)."
 

@@ -15,6 +15,7 @@ from study.evidence.paired import (
     adjust_by_holm,
     half_width,
     holm,
+    holm_levels,
     paired_difference,
     seeds_that_would_decide,
     sequences_that_would_decide,
@@ -263,3 +264,39 @@ def test_freedoms_of_sequences_are_one_less() -> None:
     found = paired_difference(one, two, (still, still))
     theirs = stats.ttest_rel(one[0], two[0])
     assert (found.p_value, found.low_nats) == pytest.approx((theirs.pvalue, theirs.confidence_interval().low))
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.03, 0.1])
+def test_an_interval_excludes_zero_exactly_where_its_difference_is_decided(effect: float) -> None:
+    """Of all pairs of four cells, whose intervals all hold the truth in 95% of draws or more if nothing differs."""
+    random, missed, decided = np.random.default_rng(1), 0, 0
+    for _ in range(25):
+        cells = simulated(random, [4.0, 4.0, 4.0 + effect / 3, 4.0 + effect], 3, 30, 0.015)
+        pairs = [(first, second) for first in range(4) for second in range(first)]
+        tested = [TestedDifference(difference=paired_difference(cells[one], cells[two], shared(cells))) for one, two in pairs]
+        adjusted = adjust_by_holm(tested)
+        for before, after in zip(tested, adjusted, strict=True):
+            low, high = after.difference.low_nats, after.difference.high_nats
+            assert low is not None
+            assert high is not None
+            assert before.difference.low_nats is not None
+            assert low <= before.difference.low_nats + 1e-7, "no interval becomes narrower"
+            assert (not low <= 0 <= high) == (after.status == "decided")
+        missed += any(one.status == "decided" for one in adjusted)
+        decided += sum(one.status == "decided" for one in adjusted)
+    assert missed <= 4 if not effect else decided > 0
+
+
+def test_each_level_of_holm_decides_as_its_adjusted_p_value_does() -> None:
+    random = np.random.default_rng(2)
+    for count in (1, 2, 5, 30):
+        for _ in range(50):
+            p_values: list[float | None] = [*(random.uniform(size=count) ** random.integers(1, 9)), None]
+            for p_value, adjusted, level in zip(p_values, holm(p_values), holm_levels(p_values), strict=True):
+                if p_value is None or adjusted is None or level is None:
+                    assert level is None
+                    continue
+                assert 0.05 / count <= level * (1 + 1e-9)
+                assert level <= 0.05 * (1 + 1e-9)
+                assert (p_value < level) == (adjusted < 0.05)
+    assert holm_levels([0.0, 0.0]) == pytest.approx([0.025, 0.05])

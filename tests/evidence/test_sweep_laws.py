@@ -193,7 +193,7 @@ def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(tmp_p
 def test_it_is_told_how_many_cells_whose_rate_is_not_bracketed_a_law_is_fitted_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_laws, "_SETTINGS", Settings(bootstrap=20))
+    monkeypatch.setattr(sweep_laws, "DEFAULT_SETTINGS", Settings(bootstrap=20))
     shapes, budgets = ((1, 32), (1, 64), (1, 128)), (1e6, 2e6, 4e6)
     folder = depth_or_width(tmp_path / "s", seeds=1, shapes=shapes, budgets=budgets)
     before = folder.write_ledger()

@@ -23,7 +23,16 @@ from study.counting.named_models import catalogue, find, named
 from study.counting.parameters import parameters
 from study.model.masked_language_model import MaskedLanguageModel
 from study.shapes.accounts import Conditions, account, explanations
-from study.shapes.comparing import Change, Measure, measures, models_as_text, parse_changes, rank_changes, tabulate_models
+from study.shapes.comparing import (
+    Change,
+    Measure,
+    measures,
+    models_as_text,
+    parse_changes,
+    rank_changes,
+    tabulate_models,
+    with_berts_ffn,
+)
 from study.shapes.naming import NamedArchitecture, resolve_architecture
 from tests.small import config, config_values
 
@@ -86,6 +95,36 @@ def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
     assert added["embedding_width None → 128"] < 0
 
 
+@pytest.mark.parametrize(("changes", "kept"), [(("width=1152",), True), (("width=1152", "width=1152,ffn=4608"), True)])
+def test_whether_depth_or_width_adds_more_turns_on_the_ffn_that_grows_with_it(changes: tuple[str, ...], kept: bool) -> None:
+    """Twice BERT-Base's depth adds more than 1.5 times its width with the ffn kept, and less with one of 4·H."""
+    steps = with_berts_ffn(BASE.architecture, parse_changes(BASE.architecture, ["depth=24", *changes]))
+    ranked = rank_changes(BASE.architecture, steps, MEASURES)
+    assert [(change.architecture.depth, change.architecture.width, change.architecture.ffn) for change in ranked] == [
+        (12, 1152, 4608),
+        (24, 768, 3072),
+        (12, 1152, 3072),
+    ]
+    assert bool(ranked[2].effects["parameters"].elasticity) is kept
+
+
+@pytest.mark.parametrize("change", ["width=1024,ffn=2048", "ffn=4096", "depth=24"])
+def test_no_row_is_added_where_the_ffn_is_given_or_the_width_stays(change: str) -> None:
+    assert len(with_berts_ffn(BASE.architecture, parse_changes(BASE.architecture, [change]))) == 1
+    esm = named("esm2-8m").model_copy(update={"ffn": 1000})
+    assert len(with_berts_ffn(esm, parse_changes(esm, ["width=640"]))) == 1
+
+
+def test_a_shape_of_a_named_model_is_told() -> None:
+    other, *_ = explanations(named("bert-base"), of_name=False)
+    assert (other.name, other.figure) == ("named model", "bert-base")
+    other, *_ = explanations(named("bert-base").model_copy(update={"vocabulary": 8192}), of_name=False)
+    assert (other.name, other.figure) == ("named model of this shape", "bert-base")
+    assert other.reason == "its depth, width, heads and ffn, but vocabulary 30522 there"
+    names = [one.name for one in explanations(named("bert-base").model_copy(update={"depth": 13}), of_name=False)]
+    assert not any("named" in name for name in names)
+
+
 def test_counts_are_written_as_in_sweep_files() -> None:
     for written in ("ffn=4e3", "ffn=4K", "ffn=4,000"):
         (change,) = ranking(BASE, [written], MEASURES)
@@ -142,8 +181,10 @@ def test_explanations_give_the_figures_that_others_print() -> None:
     assert base == {
         "published": "110M",
         "sum as in a lecture": 107_433_216,
-        "estimate as in a tutorial": 136_267_776,
+        "estimate as in a tutorial": 136_298_298,
         "matrices of the blocks alone, L·12·H²": 84_934_656,
+        "MLM head": 622_650,
+        "MLM head with its decoder": 24_063_546,
         "encoder with pooler": 109_482_240,
         "pre-training, MLM + NSP": 110_106_428,
         "decoder not tied": 132_955_194,
@@ -151,7 +192,7 @@ def test_explanations_give_the_figures_that_others_print() -> None:
         "decoder not tied, bias twice": 132_985_716,
     }
     large = {other.name: other.figure for other in explanations(named("bert-large"), ("340M", "recalled"))}
-    assert large["estimate as in a tutorial"] == 276_111_360
+    assert large["estimate as in a tutorial"] == 276_141_882
     assert large["pre-training, MLM + NSP"] == 336_226_108
     assert {other.name for other in explanations(named("albert-base"))} >= {"layers not shared"}
 

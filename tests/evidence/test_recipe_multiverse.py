@@ -1,0 +1,101 @@
+"""Several sweeps are asked one question, and what turns its answer is a choice of recipe, text, budget or size."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.base.errors import InputError
+from study.evidence.recipe_multiverse import _together, explore_recipes
+from study.store.sweep_folder import SweepFolder
+from tests.synthetic import SHAPES, SWEEP, Law, add_run, in_setting, run_config, sweep_folder
+
+SHAPES_OF_TWO_DEPTHS = (SHAPES[0], SHAPES[2], SHAPES[3], SHAPES[5])
+RATES_AND_SEEDS = ((2e-3, 0), (4e-3, 0), (4e-3, 1), (8e-3, 0))
+
+
+def sweep(path: Path, effect: float, budgets: tuple[float, ...] = (1e6, 2e6), order_gain: float = 1.0, **settings: Any) -> Path:
+    """A sweep of two sizes whose losses rise by `effect` nats for each doubling of the depth."""
+    folder, law = sweep_folder(path), Law(depth_effect=effect)
+    for (depth, width), tokens, (rate, seed) in product(SHAPES_OF_TWO_DEPTHS, budgets, RATES_AND_SEEDS):
+        config = in_setting(run_config(depth, width, rate, seed, tokens), **settings)
+        add_run(folder, config, law, order_gain=order_gain)
+    folder.write_ledger()
+    return path
+
+
+def test_an_answer_that_turns_with_the_recipe_is_seen_to(tmp_path: Path) -> None:
+    """Width wins with learned positions and depth with rotary ones, whatever the optimiser, budget and size."""
+    found = explore_recipes(
+        [
+            sweep(tmp_path / f"{encoding}-{optimizer}", effect, position_encoding=encoding, optimizer=optimizer)
+            for encoding, effect in (("learned", 0.05), ("rotary", -0.05))
+            for optimizer in ("adamw", "muon")
+        ]
+    )
+    told = found.to_dict()
+    assert told["universes"] == told["answered"] == 4 * 2 * 2
+    assert told["flips"] == {"position encoding": 1.0, "optimizer": 0.0, "budget": 0.0, "size": 0.0}
+    assert told["agreement"] == 0.5
+    assert told["answers"]["Depth"] == {"universes": 8, "decided": found.decided("Depth")}
+    assert found.decided("Depth") > 4
+    text = found.to_text()
+    assert "Width, say the runs of the first sweep at its largest budget and size: 0.0" in text
+    assert "position encoding flips the answer in 100% of pairs (agreement: learned 100%, rotary 0%)" in text
+    assert "never flips it alone: optimizer, budget, size" in text
+    assert found.universes[0].choices["budget"] == "2M tokens"
+
+
+def test_each_universe_is_what_the_sweep_compares_at_one_size_and_budget(tmp_path: Path) -> None:
+    one, other = sweep(tmp_path / "one", 0.05, (1e6,)), sweep(tmp_path / "other", 0.02, (1e6,), optimizer="muon")
+    found = explore_recipes([one, other])
+    assert [universe.value for universe in found.universes] == [
+        pytest.approx(value, abs=0.01) for value in (0.05, 0.05, 0.02, 0.02)
+    ]
+    assert len({universe.choices["size"] for universe in found.universes}) == 2
+    again = explore_recipes([one, one])
+    assert all("sweep" in universe.choices for universe in again.universes)
+
+
+def test_bags_of_words_have_no_answer(tmp_path: Path) -> None:
+    folders = [sweep(tmp_path / "a", 0.05, (1e6,)), sweep(tmp_path / "b", 0.05, (1e6,), order_gain=0.0, optimizer="muon")]
+    found = explore_recipes(folders)
+    assert "without an answer, 2 universes: an encoder reads no word order" in found.to_text()
+
+
+def test_knobs_that_change_together_are_one_choice() -> None:
+    recipes = [
+        {
+            "recipe.optimizer": "adamw",
+            "architecture.position_encoding": "learned",
+            "data.corpus": "a",
+            "recipe.schedule": "wsd",
+        },
+        {"recipe.optimizer": "muon", "architecture.position_encoding": "rotary", "data.corpus": "a", "recipe.schedule": "wsd"},
+        {
+            "recipe.optimizer": "adamw",
+            "architecture.position_encoding": "learned",
+            "data.corpus": "b",
+            "recipe.schedule": "wsd",
+        },
+    ]
+    assert _together(recipes) == [
+        {"optimizer, position encoding": "adamw, learned", "corpus": "a"},
+        {"optimizer, position encoding": "muon, rotary", "corpus": "a"},
+        {"optimizer, position encoding": "adamw, learned", "corpus": "b"},
+    ]
+
+
+def test_every_folder_that_cannot_answer_is_told(tmp_path: Path) -> None:
+    shallow = sweep_folder(tmp_path / "shallow", SWEEP | {"seeds": 1})
+    add_run(shallow, run_config(1, 64))
+    shallow.write_ledger()
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError) as caught:
+        explore_recipes([sweep(tmp_path / "good", 0.05, (1e6,)), shallow.path, tmp_path / "none"])
+    assert [Path(problem.place).name for problem in caught.value.problems] == ["shallow", "none"]
+    assert "cannot compare depth and width" in str(caught.value)
+    assert SweepFolder(tmp_path / "good").ledger_file.exists()
