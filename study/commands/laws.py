@@ -35,6 +35,9 @@ _ROLES = {
     "unique_tokens": "Tokens before any is repeated.",
     "error": "Downstream error, 0 to 1.",
     "score": "Downstream score, 0 to 1.",
+    "learning_rate": "Peak learning rate.",
+    "batch": "Batch size.",
+    "vocabulary": "Vocabulary size.",
 }
 
 
@@ -141,7 +144,7 @@ def laws(as_json: bool) -> None:
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", help="chinchilla, power-floor, …; study laws lists them.")
+@click.option("--law", help="A name of study laws, a formula such as 'E + A*N**-alpha', or a file with one.")
 @role_options(*_ROLES)
 @selection_options
 @click.option(
