@@ -222,6 +222,60 @@ def predict(fit: Path, points: Path | None, as_json: bool, **options: str | None
     _show(predicted(fit, columns), as_json)
 
 
+@click.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--law", help="As in study fit.")
+@click.option(
+    "--candidates", required=True, type=click.Path(path_type=Path), help="A table with a row for each run that may be made."
+)
+@click.option(
+    "--target",
+    multiple=True,
+    required=True,
+    metavar="POINT",
+    help="Where to forecast: parameters=7e10,tokens=1.4e12; repeatable.",
+)
+@click.option("--budget", required=True, metavar="COST", help="What the runs may cost in all, as in 1e21.")
+@click.option("--cost", metavar="EXPRESSION", help="The cost of a candidate, over its columns.  [default: 6·N·D, else FLOPs]")
+@click.option(
+    "--criterion",
+    type=click.Choice(["error", "v-optimal", "d-optimal"]),
+    default="error",
+    show_default=True,
+    help="Expected error at the target over basins of a law that may bend, its variance, or the parameters' volume.",
+)
+@click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Scale of the residuals.")
+@role_options(*_ROLES)
+@selection_options
+@click.option("--seed", type=CountRange(0), default=0, show_default=True, help="Seed of the starts.")
+@as_json
+def design(
+    table: Path,
+    law: str | None,
+    candidates: Path,
+    target: tuple[str, ...],
+    budget: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Choose the next runs for a forecast from a TABLE of finished ones.
+
+    The CANDIDATES that lower the expected error at the target most, for a budget, in order, with the interval to expect before
+    and after each, and what the cheapest or random runs would give for the same budget.
+    """
+    from study.base.quantities import read_count
+    from study.designing.advising import advise
+    from study.laws.catalogue import find_law
+    from study.laws.reading import TableQuery, read_observations
+
+    found, spend = find_law(law), read_count("--budget", budget)
+    how = {name: options.pop(name) for name in ("cost", "criterion", "space", "seed")}
+    roles, selection = _given(options)
+    finished = read_observations(TableQuery(_opened(table), roles, **selection), found)
+    method = how.pop("criterion")
+    _show(advise(found, finished, candidates, [*target], spend, method=method, **how), as_json)
+
+
 @click.command("score-law")
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options("parameters", "tokens", "flops", "loss", "score")

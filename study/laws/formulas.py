@@ -149,7 +149,7 @@ class FormulaLaw(Law):
     def linear(self) -> tuple[int, ...]:
         """Indices of parameters in which the formula is linear together, given the others."""
         point = {name: np.full(1, 1.5 + 0.1 * index) for index, name in enumerate(self.variables)}
-        bends = self.at(point).jet(np.full((1, len(self.parameters)), 0.7)).bends
+        bends = self.at(point).jet(np.full((1, len(self.parameters)), 0.7)).bends or {}
         chosen: list[int] = []
         for index in range(len(self.parameters)):
             if not any((min(index, other), max(index, other)) in bends for other in (*chosen, index)):
@@ -205,13 +205,19 @@ class _FormulaSurface(CurvedSurface):
     its geometric mean.
     """
 
+    of_rows = ("columns",)
+
     def __init__(self, law: FormulaLaw, columns: Columns) -> None:
         self.law = law
         self.columns = {name: np.asarray(columns[name], dtype=float) for name in law.variables}
-        self.rows = len(next(iter(self.columns.values())))
         self.units = np.array([self._unit(name) for name in law.parameters])
         scaled = [power.node for powers in law.coefficients.values() for power in powers]
         self.scales = {id(node): self._scale(node.left) for node in scaled}
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.columns.values())))
 
     def _unit(self, name: str) -> float:
         """The geometric mean of the variable that a parameter is added to, as B in F + B; else 1."""
@@ -233,18 +239,18 @@ class _FormulaSurface(CurvedSurface):
         low, high = np.array([self.law.limits[name] for name in self.law.parameters]).T / self.units
         return low, high
 
-    def jet(self, theta: Floats) -> Jet:
-        """The law with its derivatives."""
-        named = self._named(theta)
+    def jet(self, theta: Floats, twice: bool = True) -> Jet:
+        """The law with its derivatives, or its first ones alone."""
+        named = self._named(theta, twice)
         with np.errstate(all="ignore"):
             result: Jet = _evaluate(self.law.tree, self.columns, named, self.scales)
         return result
 
-    def _named(self, theta: Floats) -> dict[str, Jet]:
+    def _named(self, theta: Floats, twice: bool = True) -> dict[str, Jet]:
         """The parameters at θ, B × 1, with their derivatives in it."""
         units = zip(self.law.parameters, self.units, strict=True)
         return {
-            name: Jet(theta[:, index, None] * unit, {index: np.full((len(theta), 1), unit)})
+            name: Jet(theta[:, index, None] * unit, {index: np.full((len(theta), 1), unit)}, {} if twice else None)
             for index, (name, unit) in enumerate(units)
         }
 
@@ -256,11 +262,18 @@ class _FormulaSurface(CurvedSurface):
 
     def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
         jet, shape = self.jet(theta), (len(theta), self.rows)
+        bends = {pair: np.broadcast_to(bend, shape) for pair, bend in (jet.bends or {}).items()}
+        return *self._slopes(jet, theta), bends
+
+    def gradients(self, theta: Floats) -> tuple[Floats, Floats]:
+        return self._slopes(self.jet(theta, twice=False), theta)
+
+    def _slopes(self, jet: Jet, theta: Floats) -> tuple[Floats, Floats]:
+        shape = len(theta), self.rows
         gradients = np.zeros((*shape, theta.shape[1]))
         for index, slope in jet.slopes.items():
             gradients[:, :, index] = slope
-        bends = {pair: np.broadcast_to(bend, shape) for pair, bend in jet.bends.items()}
-        return np.asarray(np.broadcast_to(jet.value, shape)), gradients, bends
+        return np.asarray(np.broadcast_to(jet.value, shape)), gradients
 
     def natural(self, theta: Floats) -> Floats:
         result = np.asarray(theta * self.units)
@@ -326,7 +339,7 @@ class _FormulaSurface(CurvedSurface):
     def _projected(self, theta: Floats, response: Floats) -> Floats:
         linear = [*self.law.linear]
         theta[:, linear] = 1.0
-        value, gradients, _ = self.expand(theta)
+        value, gradients = self.gradients(theta)
         low, high = (bound[linear] for bound in self.bounds)
         least = _LEAST * float(np.median(np.abs(response)))
         for row, (whole, basis) in enumerate(zip(value, gradients[:, :, linear], strict=True)):

@@ -22,23 +22,26 @@ KeyT = TypeVar("KeyT")
 class Jet:
     """A value with its derivatives in the parameters that it depends on; absent ones are zero.
 
-    `slopes` has ∂/∂θᵢ by i, `bends` has ∂²/∂θᵢ∂θⱼ by (i, j) with i ≤ j. All arrays broadcast to B × n. Which entries exist
-    depends on the formula alone, so that a missing second derivative proves a parameter linear. Source: second-order forward
-    mode, Griewank and Walther 2008, Evaluating Derivatives, ch. 13.
+    `slopes` has ∂/∂θᵢ by i, `bends` has ∂²/∂θᵢ∂θⱼ by (i, j) with i ≤ j, or is None where slopes are enough. All arrays broadcast
+    to B × n. Which entries exist depends on the formula alone, so that a missing second derivative proves a parameter linear.
+    Source: second-order forward mode, Griewank and Walther 2008, Evaluating Derivatives, ch. 13.
     """
 
     value: Floats
     slopes: Mapping[int, Floats] = field(default_factory=dict)
-    bends: Mapping[tuple[int, int], Floats] = field(default_factory=dict)
+    bends: Mapping[tuple[int, int], Floats] | None = field(default_factory=dict)
 
     def of(self, value: Floats, slope: Floats, bend: Floats) -> Jet:
         """The jet of a function of this value, from its value, derivative and second derivative here."""
+        slopes = {index: slope * first for index, first in self.slopes.items()}
+        if self.bends is None:
+            return Jet(value, slopes, None)
         bends = {pair: slope * second for pair, second in self.bends.items()}
         for one, first in self.slopes.items():
             for other, second in self.slopes.items():
                 if one <= other:
                     bends[one, other] = bends.get((one, other), 0.0) + bend * first * second
-        return Jet(value, {index: slope * first for index, first in self.slopes.items()}, bends)
+        return Jet(value, slopes, bends)
 
     def __neg__(self) -> Jet:
         return self * -1.0
@@ -46,7 +49,8 @@ class Jet:
     def __add__(self, other: Jet | Number) -> Jet:
         if not isinstance(other, Jet):
             return Jet(self.value + other, self.slopes, self.bends)
-        return Jet(self.value + other.value, _summed(self.slopes, other.slopes), _summed(self.bends, other.bends))
+        bends = None if self.bends is None or other.bends is None else _summed(self.bends, other.bends)
+        return Jet(self.value + other.value, _summed(self.slopes, other.slopes), bends)
 
     def __radd__(self, other: Number) -> Jet:
         return self + other
@@ -59,15 +63,17 @@ class Jet:
 
     def __mul__(self, other: Jet | Number) -> Jet:
         if not isinstance(other, Jet):
-            return Jet(self.value * other, _scaled(self.slopes, other), _scaled(self.bends, other))
+            bends = None if self.bends is None else _scaled(self.bends, other)
+            return Jet(self.value * other, _scaled(self.slopes, other), bends)
+        slopes = _summed(_scaled(self.slopes, other.value), _scaled(other.slopes, self.value))
+        if self.bends is None or other.bends is None:
+            return Jet(self.value * other.value, slopes, None)
         bends = _summed(_scaled(self.bends, other.value), _scaled(other.bends, self.value))
         for one, left in self.slopes.items():
             for two, right in other.slopes.items():
                 pair = (min(one, two), max(one, two))
                 bends[pair] = bends.get(pair, 0.0) + left * right * (2.0 if one == two else 1.0)
-        return Jet(
-            self.value * other.value, _summed(_scaled(self.slopes, other.value), _scaled(other.slopes, self.value)), bends
-        )
+        return Jet(self.value * other.value, slopes, bends)
 
     def __rmul__(self, other: Number) -> Jet:
         return self * other

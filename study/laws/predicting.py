@@ -191,17 +191,12 @@ def predict(path: Path, points: Mapping[str, Floats]) -> Predictions:
     widening = np.array([_widening(kept.distances, each) for each in reach])
     low, high = _interval(law, kept, columns, value, "linear" if values.get("space") == "linear" else "log", widening)
     ranges = values.get("ranges") or {}
-    rows = [
-        Prediction(
-            {name: float(column[row]) for name, column in columns.items()},
-            *(float(each[row]) for each in (value, low, high)),
-            _beyond({name: float(column[row]) for name, column in columns.items()}, ranges),
-            float(reach[row]),
-            float(widening[row]),
-            _experience(law, kept.distances, float(reach[row])),
-        )
-        for row in range(len(value))
-    ]
+    rows = []
+    for row, reached in enumerate(reach.tolist()):
+        at = {name: float(column[row]) for name, column in columns.items()}
+        ends = (float(value[row]), float(low[row]), float(high[row]))
+        told = _experience(law, kept.distances, reached)
+        rows.append(Prediction(at, *ends, _beyond(at, ranges), reached, float(widening[row]), told))
     return Predictions(law, tuple(rows), tuple(doubts_of(law, values)))
 
 
