@@ -140,8 +140,8 @@ def measure(folder: Path, report: Callable[[dict[str, Any]], None], tasks: Seque
             scores, counts = [], []
             for seed in range(1 if method == "all" else repeats):
                 chosen = [*_chosen(method, loaded, seed)]
-                learners = [Learner(loaded.pool, seed) for _ in chosen]
-                forecasts = [each.forecast(rows, loaded.response) for each, rows in zip(learners, chosen, strict=True)]
+                learner = Learner(loaded.pool, seed)
+                forecasts = [learner.forecast(rows, loaded.response) for rows in chosen]
                 scores.append([score(loaded.truth, forecast) for forecast in forecasts])
                 counts.append([len(rows) for rows in chosen])
             mean, spread = np.mean(scores, axis=0).tolist(), np.std(scores, axis=0).tolist()

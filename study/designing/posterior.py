@@ -22,7 +22,10 @@ MOST_BASINS = 4
 LEAST_WEIGHT = 1e-3
 """Basins of a smaller posterior probability are left out."""
 
-FRESH = 16
+STARTS = 64
+"""The starts of a learner, from which each fit takes some."""
+
+FRESH = 12
 """The fits from fresh starts, beside those that go on from earlier optima."""
 
 MOST_TARGETS = 24
@@ -75,21 +78,20 @@ class Learner:
         size = np.sum(np.log(np.column_stack([*pool.targets.values()])), axis=1)
         spread = np.unique(np.linspace(0, len(size) - 1, MOST_TARGETS).astype(int))
         self.aims = len(pool) + np.argsort(size, kind="stable")[spread]
-        self.optima = np.empty((0, len(pool.law.parameters)))
-        self.noise = np.nan
+        self.optima = self.starts = np.empty((0, len(pool.law.parameters)))
 
     def fit(self, rows: Rows, response: Floats, fresh: int = FRESH) -> Optima:
         """The optima of rows of the pool, the best first.
 
-        `response` is the whole pool's; only that of `rows` is read. The prior is that of the starts, the noise that of the last
-        fit.
+        `response` is the whole pool's; only that of `rows` is read. The starts are those of the first fit, and their spread is
+        that of the prior.
         """
-        known = self._filled(rows, response)
-        every = self.surface.starts(known, 4 * FRESH)
-        prior = Prior(every.mean(axis=0), 2 * np.maximum(every.std(axis=0), 1e-3))
-        chosen = self.random.choice(len(every), min(fresh, len(every)), replace=False)
-        starts = np.concatenate([self.optima, every[chosen]])
         surface, noise = self.surface.part(rows), self._noise(response[rows], None)
+        if not len(self.starts):
+            self.starts = surface.starts(response[rows], STARTS)
+        prior = Prior(self.starts.mean(axis=0), 2 * np.maximum(self.starts.std(axis=0), 1e-3))
+        chosen = self.random.choice(len(self.starts), min(fresh, len(self.starts)), replace=False)
+        starts = np.concatenate([self.optima, self.starts[chosen]])
         for _ in range(2):  # the second with the noise that the first finds
             theta, value = least_squares(surface, response[rows], self.pool.space, noise, prior, starts)
             order = np.argsort(value, kind="stable")
@@ -139,17 +141,6 @@ class Learner:
         """Values (B × n) and gradients (B × n × p), of logarithms if the fit is in them."""
         value, slopes = self.surface.gradients(theta)
         return (value, slopes) if self.pool.space == "linear" else (np.log(value), slopes / value[:, :, None])
-
-    def _filled(self, rows: Rows, response: Floats) -> Floats:
-        """The known responses, and elsewhere those of a plane in the logarithms, which only starts depend on."""
-        across = np.log(np.column_stack([*self.columns.values()]))
-        design = np.column_stack([np.ones(len(across)), across - across[rows].mean(axis=0)])
-        known = response[rows]
-        ridge = np.diag([0.0, *np.full(across.shape[1], 0.1 * len(rows))])
-        plane = np.linalg.solve(design[rows].T @ design[rows] + ridge, design[rows].T @ known)
-        filled = np.clip(design @ plane, min(known.min(), 0.5 * known.min()), max(known.max(), 0.0))
-        filled[rows] = known
-        return np.asarray(filled)
 
 
 def _bends(columns: Mapping[str, Floats]) -> Floats:

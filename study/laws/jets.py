@@ -22,8 +22,8 @@ KeyT = TypeVar("KeyT")
 class Jet:
     """A value with its derivatives in the parameters that it depends on; absent ones are zero.
 
-    `slopes` has ∂/∂θᵢ by i, `bends` has ∂²/∂θᵢ∂θⱼ by (i, j) with i ≤ j, or is None where slopes are enough. All arrays broadcast
-    to B × n. Which entries exist depends on the formula alone, so that a missing second derivative proves a parameter linear.
+    `slopes` has ∂/∂θᵢ by i, `bends` has ∂²/∂θᵢ∂θⱼ by (i, j) with i ≤ j, or is None where slopes are enough. All arrays
+    broadcast to B × n. Which entries exist depends on the formula alone: a missing second derivative proves a parameter linear.
     Source: second-order forward mode, Griewank and Walther 2008, Evaluating Derivatives, ch. 13.
     """
 
