@@ -9,10 +9,10 @@ import numpy as np
 from study.laws.law import Floats, Surface
 from study.laws.minimising import Space
 
-STEPS = 200
-"""The most steps of a fit."""
+STEPS = 60
+"""The most steps of a fit; what starts have not settled by then lie in poor basins, and the best go on."""
 
-ENOUGH = 1e-9
+ENOUGH = 1e-6
 """A fit has ended once no step gains this share of its objective."""
 
 _STUCK = 1e12
