@@ -18,7 +18,7 @@ from study.base.text import echo, printable
 HOMES = {
     "sweeps": ("new", "sweeps", "plan", "launch", "report"),
     "runs": ("status", "stop", "retry", "exclude", "pack", "unpack"),
-    "laws": ("laws", "fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
+    "laws": ("laws", "fit", "predict", "design", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "models": ("params", "compare", "figures", "shapes", "latency"),
     "scores": ("tasks", "score", "features", "export", "import-encoder"),
     "trackers": ("sync", "import-wandb"),

@@ -17,6 +17,8 @@ RANGES = {
     "heads": (1, 64),
     "ffn": (128, 32768),
     "loss": (1.8, 4.5),
+    "learning_rate": (1e-4, 1e-2),
+    "batch": (1e4, 1e7),
 }
 """Where made-up variables lie."""
 
@@ -48,6 +50,16 @@ TRUTHS = {
     "score-of-loss": {"chance": 0.25, "ceiling": 0.95, "k": 3.0, "L0": 2.9},
     "score-of-sizes": {"chance": 0.25, "ceiling": 0.95, "M": 3.0, "A": 300.0, "B": 900.0, "alpha": 0.3, "beta": 0.28},
     "error-of-loss": {"ceiling": 0.8, "k": 2.2, "gamma": 0.9},
+    "chinchilla-power": {"E": 1.8, "A": 200.0, "alpha": 0.4, "B": 600.0, "beta": 0.45, "k": 0.7},
+    "farseer": {
+        **{"s": -0.06, "q": 0.13, "S": 0.13, "B": 230.0, "b": -0.17, "Q": -1.5},
+        **{"A": -1.7, "a": 0.046, "E": 3.1},
+    },
+    "flops-shifted": {"E": 1.7, "A": 900.0, "B": 1e18, "gamma": 0.15},
+    "learning-rate-batch": {
+        **{"E": 1.8, "A": 480.0, "alpha": 0.35, "B": 2100.0, "beta": 0.37},
+        **{"K": 0.05, "l": 0.58, "n": -0.713, "d": 0.307, "M": 0.02, "m": -0.54, "b": 0.571},
+    },
 }
 """Parameters of each law that give plausible values over RANGES."""
 

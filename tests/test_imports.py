@@ -34,7 +34,7 @@ TRAINING = (
     "commands",
     "cli",
 )
-ANALYSIS = (*TRUNK, "laws", "evidence", "shapes", "replicating", "plotting", "report", "api", "commands", "cli")
+ANALYSIS = (*TRUNK, "laws", "evidence", "designing", "shapes", "replicating", "plotting", "report", "api", "commands", "cli")
 """The rooms of `study`, each with only earlier ones of its line to import from."""
 
 HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb", "submitit", "ray", "altair"}

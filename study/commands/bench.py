@@ -16,7 +16,8 @@ from study.commands.options import CountRange, FiniteRange, as_json, device_opti
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(list(TITLES)), help="Measure only this; repeatable.")
+@click.option("--only", multiple=True, type=click.Choice([*TITLES, "design"]), help="Measure only this; repeatable.")
+@click.option("--pools", type=click.Path(path_type=Path), help="Folder of scalebench's tables, for --only design.")
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
 @click.option("--vocabulary", help="Word pieces V of the shapes.  [default: 30522,8192]")
 @click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")
@@ -31,13 +32,23 @@ from study.commands.options import CountRange, FiniteRange, as_json, device_opti
 @click.option("--output", type=output_folder, default=Path("results/bench"), show_default=True)
 @as_json
 def bench(
-    only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str | None, dtype: str | None, **options: Any
+    only: tuple[str, ...],
+    pools: Path | None,
+    output: Path,
+    as_json: bool,
+    vocabulary: str | None,
+    dtype: str | None,
+    **options: Any,
 ) -> None:
     """Measure how fast this machine trains, starts and reads.
 
     The usual peer and the machine's own limits stand beside it. Every row is printed and written to OUTPUT/<hardware>.json as
     it is finished; tables and figures lie beside it. With --json the rows are printed, by section if there are several.
+    --only design measures no speed but how well chosen runs forecast, and writes OUTPUT/design.md.
     """
+    if "design" in only or pools is not None:
+        _designs(only, pools, output, as_json)
+        return
     rest_at_barriers()
     from study.base.quantities import read_whole_numbers
     from study.benching.command import BenchOptions, run
@@ -53,6 +64,27 @@ def bench(
     else:
         tables = [as_text(section, table, results.sections[section]["environment"]["busy"]) for section, table in rows.items()]
         echo("\n\n".join([*tables, f"Kept in {results.file}"]))
+
+
+def _designs(only: tuple[str, ...], pools: Path | None, output: Path, as_json: bool) -> None:
+    """Measure what designs forecast from the finished runs of others, and write it."""
+    from study.base.errors import InputError
+
+    if only != ("design",):
+        raise InputError.at("--only design", "measures no speed and runs by itself; leave out the other sections")
+    if pools is None:
+        raise InputError.at("--pools", "is needed with --only design: the folder of scalebench's tables")
+    from study.designing.benchmark import as_line, measure, write
+
+    rows: list[dict[str, Any]] = []
+
+    def report(row: dict[str, Any]) -> None:
+        rows.append(row)
+        write(rows, output)
+        echo(as_line(row), err=True)
+
+    measure(pools, report)
+    echo(json.dumps(rows, indent=1) if as_json else (output / "design.md").read_text(encoding="utf-8"))
 
 
 def _laws(report: Callable[[Mapping[str, Any]], None]) -> None:

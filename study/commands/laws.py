@@ -36,6 +36,9 @@ _ROLES = {
     "unique_tokens": "Tokens before any is repeated.",
     "error": "Downstream error, 0 to 1.",
     "score": "Downstream score, 0 to 1.",
+    "learning_rate": "Peak learning rate.",
+    "batch": "Batch size.",
+    "vocabulary": "Vocabulary size.",
 }
 
 
@@ -45,6 +48,17 @@ def role_options(*roles: str) -> Callable[[Any], Any]:
     def decorated(command: Any) -> Any:
         for role in reversed(roles):
             command = click.option(option_name(role), role, metavar="COLUMN", help=_ROLES[role])(command)
+        return command
+
+    return decorated
+
+
+def value_options(*roles: str) -> Callable[[Any], Any]:
+    """The options that give roles a value, as in 1B."""
+
+    def decorated(command: Any) -> Any:
+        for role in reversed(roles):
+            command = click.option(option_name(role), role, metavar="VALUE", help=_ROLES[role])(command)
         return command
 
     return decorated
@@ -69,7 +83,7 @@ def selection_options(command: Any) -> Any:
 def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """The roles and the other fields of a Source that were given as options."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
-    selects = ("where", "cluster", "budget", "any_units", "best_of")
+    selects = ("where", "cluster", "budget", "any_units", "best_of", "hold_out", "leave_out_group")
     selection: dict[str, Any] = {name: given.pop(name) for name in selects if name in given}
     return given, selection
 
@@ -142,12 +156,14 @@ def laws(as_json: bool) -> None:
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", help="chinchilla, power-floor, …; study laws lists them.")
+@click.option("--law", help="A name of study laws, a formula such as 'E + A*N**-alpha', or a file with one.")
 @role_options(*_ROLES)
 @selection_options
 @click.option(
     "--budget", metavar="COLUMN", help="Orders runs from small to large.  [default: --flops, else 6·N·D, else the sizes]"
 )
+@click.option("--hold-out", metavar="CONDITION", help="Rows to forecast from the others, in place of the largest: 'N > 1e9'.")
+@click.option("--leave-out-group", metavar="COLUMN", help="Also forecast each group of rows from all others.")
 @huber_delta_option
 @click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Scale of the residuals.")
 @bootstrap_option
@@ -160,6 +176,7 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     TABLE is a csv, jsonl, parquet or xlsx, or a results folder; its largest runs are forecast from the others. COLUMN is a name
     or arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
     """
+    from study.base.quantities import rounded_all
     from study.laws.catalogue import find_law
     from study.laws.estimation import Settings
     from study.laws.law_fits import fit_table
@@ -169,7 +186,95 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
     held_out = options.pop("held_out")
     roles, selection = _given(options)
-    _show(fit_table(TableQuery(opened, roles, **selection), name, Settings(**choices), held_out), as_json)
+    fitted = fit_table(TableQuery(opened, roles, **selection), name, Settings(**choices), held_out)
+    if not as_json:
+        echo(fitted.to_text())
+        return
+    from study.laws.predicting import keep_for_predictions
+
+    echo(json.dumps(rounded_all({**fitted.to_dict(), "prediction": keep_for_predictions(fitted)}), indent=1, allow_nan=False))
+
+
+@click.command()
+@click.argument("fit", type=click.Path(path_type=Path))
+@value_options(*_ROLES)
+@click.option(
+    "--points", type=click.Path(path_type=Path), help="A table with a row for each point, its columns named like the variables."
+)
+@as_json
+def predict(fit: Path, points: Path | None, as_json: bool, **options: str | None) -> None:
+    """Predict at given sizes by the law of a FIT, the file that study fit --json prints.
+
+    Says the interval, how far the point lies beyond the fitted rows, and how held-out rows fared at such a distance.
+    """
+    import numpy as np
+
+    from study.base.quantities import read_count
+    from study.laws.predicting import predict as predicted
+    from study.laws.predicting import read_points, variables_of
+
+    given = {role: text for role, text in options.items() if text is not None}
+    if points is not None and given:
+        raise InputError.at("--points", f"gives every variable; leave out {', '.join(map(option_name, given))}")
+    if points is not None:
+        columns = read_points(points, variables_of(fit))
+    else:
+        columns = {role: np.array([read_count(option_name(role), text)]) for role, text in given.items()}
+    _show(predicted(fit, columns), as_json)
+
+
+@click.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--law", help="As in study fit.")
+@click.option(
+    "--candidates", required=True, type=click.Path(path_type=Path), help="A table with a row for each run that may be made."
+)
+@click.option(
+    "--target",
+    multiple=True,
+    required=True,
+    metavar="POINT",
+    help="Where to forecast: parameters=7e10,tokens=1.4e12; repeatable.",
+)
+@click.option("--budget", required=True, metavar="COST", help="What the runs may cost in all, as in 1e21.")
+@click.option("--cost", metavar="EXPRESSION", help="The cost of a candidate, over its columns.  [default: 6·N·D, else FLOPs]")
+@click.option(
+    "--criterion",
+    type=click.Choice(["error", "v-optimal", "d-optimal"]),
+    default="error",
+    show_default=True,
+    help="Expected error at the target over basins of a law that may bend, its variance, or the parameters' volume.",
+)
+@click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Scale of the residuals.")
+@role_options(*_ROLES)
+@selection_options
+@click.option("--seed", type=CountRange(0), default=0, show_default=True, help="Seed of the starts.")
+@as_json
+def design(
+    table: Path,
+    law: str | None,
+    candidates: Path,
+    target: tuple[str, ...],
+    budget: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Choose the next runs for a forecast from a TABLE of finished ones.
+
+    The CANDIDATES that lower the expected error at the target most, for a budget, in order, with the interval to expect before
+    and after each, and what the cheapest or random runs would give for the same budget.
+    """
+    from study.base.quantities import read_count
+    from study.designing.advising import advise
+    from study.laws.catalogue import find_law
+    from study.laws.reading import TableQuery, read_observations
+
+    found, spend = find_law(law), read_count("--budget", budget)
+    how = {name: options.pop(name) for name in ("cost", "criterion", "space", "seed")}
+    roles, selection = _given(options)
+    finished = read_observations(TableQuery(_opened(table), roles, **selection), found)
+    method = how.pop("criterion")
+    _show(advise(found, finished, candidates, [*target], spend, method=method, **how), as_json)
 
 
 @click.command("score-law")
@@ -198,17 +303,20 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options("parameters", "tokens", "flops", "loss")
 @selection_options
+@click.option("--at", metavar="FLOPS", help="Also the best N, D and loss at this budget, as in 1e21.")
 @as_json
-def frontier(table: Path, as_json: bool, **options: Any) -> None:
+def frontier(table: Path, at: str | None, as_json: bool, **options: Any) -> None:
     """Find the compute-optimal number of parameters in a TABLE.
 
     It is estimated by every approach: envelope, hull, iso-FLOP valleys, law.
     """
+    from study.base.quantities import read_count
     from study.laws.approaches import frontiers
     from study.laws.reading import TableQuery
 
     roles, selection = _given(options)
-    _show(frontiers(TableQuery(_opened(table), roles, **selection)), as_json)
+    flops = None if at is None else read_count("--at", at)
+    _show(frontiers(TableQuery(_opened(table), roles, **selection), flops), as_json)
 
 
 @click.command()

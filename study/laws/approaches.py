@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
-from study.base.quantities import RESAMPLES
-from study.base.text import status_words
+from study.base.quantities import RESAMPLES, count_text
+from study.base.text import aligned, status_words
 from study.laws.catalogue import LAWS
 from study.laws.columns import find_columns
 from study.laws.estimation import DEFAULT_SETTINGS, Fit, fit
-from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
+from study.laws.frontiers import Frontier, Optimum, check_split, envelope, hull, iso_flop, optimum, parametric
 from study.laws.law import Floats
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
@@ -31,18 +31,21 @@ Approaches = dict[str, Frontier | str]
 class Frontiers:
     """The frontier by each approach, or the reason it has none, with notes on how the table was read.
 
-    `budgets` are the least and the largest FLOPs; `parameters` is the column or expression that counts N.
+    `budgets` are the least and the largest FLOPs; `parameters` is the column or expression that counts N; `optima` has each
+    approach's split of the budget that was asked for.
     """
 
     approaches: Approaches
     budgets: tuple[float, float]
     parameters: str
     notes: tuple[str, ...] = ()
+    optima: Mapping[str, Optimum] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The frontiers as plain values."""
         approaches = {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in self.approaches.items()}
-        return {"approaches": approaches, "notes": list(self.notes)}
+        optima = {"optima": {name: asdict(one) for name, one in self.optima.items()}} if self.optima else {}
+        return {"approaches": approaches, "notes": list(self.notes), **optima}
 
     def to_text(self) -> str:
         """The frontiers as text, each refusal once, then doubts and notes."""
@@ -56,7 +59,17 @@ class Frontiers:
         lines += [f"none by {who}: {reason}" for who, reason in _refused(self.approaches)]
         weak = {name: one for name, one in self.approaches.items() if isinstance(one, Frontier) and one.reasons}
         lines += [f"{name} is {status_words(one.status, one.reasons)}" for name, one in weak.items()]
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *self.notes, *self._optimum_lines()])
+
+    def _optimum_lines(self) -> list[str]:
+        if not self.optima:
+            return []
+        budget, beyond = next((one.flops, one.beyond) for one in self.optima.values())
+        rows = [[f"at {budget:.4g} FLOPs", "N*", "D* = C/(6·N*)", "loss"]]
+        for name, one in self.optima.items():
+            loss = "–" if one.loss is None else f"{one.loss:.4f}"
+            rows.append([name, count_text(one.parameters), count_text(one.tokens), loss])
+        return ["", *aligned(rows), f"the budget is {beyond:.3g} times the largest of the table"]
 
 
 _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
@@ -68,8 +81,8 @@ _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
 }
 
 
-def frontiers(query: TableQuery) -> Frontiers:
-    """Compute the frontier by every approach.
+def frontiers(query: TableQuery, flops: float | None = None) -> Frontiers:
+    """Compute the frontier by every approach, and its split of a budget of `flops` if given.
 
     Intervals resample clusters if rows share them. Tokens are C/(6·N) if only FLOPs are known. C orders runs, except in the
     parametric approach, whose minimum is closed only for 6·N·D. Raises InputError if the table is unreadable or no approach has
@@ -86,12 +99,20 @@ def frontiers(query: TableQuery) -> Frontiers:
     ways: dict[str, Callable[[], Frontier]] = {
         name: partial(resample_frontier, points, each) for name, each in _APPROACHES.items()
     }
-    ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
+    fits: dict[str, Fit] = {}
+
+    def by_law() -> Frontier:
+        fits["parametric"] = fit(LAWS["chinchilla"], points)
+        return _of_law(fits["parametric"])
+
+    ways["parametric"] = by_law
     result = {name: _attempt(way) for name, way in ways.items()}
     if all(isinstance(one, str) for one in result.values()):
         raise InputError(Problem(who, reason) for who, reason in _refused(result))
     budgets = float(points.budget.min()), float(points.budget.max())
-    return Frontiers(result, budgets, points.roles["parameters"], points.notes())
+    found = {name: one for name, one in result.items() if isinstance(one, Frontier)}
+    optima = {} if flops is None else {name: optimum(one, flops, budgets[1], fits.get(name)) for name, one in found.items()}
+    return Frontiers(result, budgets, points.roles["parameters"], points.notes(), optima)
 
 
 def _refused(result: Approaches) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from study.base.errors import InputError, nearest
 from study.laws.data_constraint import DataConstrained, RepeatedTokens
+from study.laws.formulas import FormulaLaw, is_formula, read_formula
 from study.laws.law import Law
 from study.laws.score_laws import ScoreOfLoss, ScoreOfSizes
 from study.laws.sums import SumOfTerms, Term
@@ -163,17 +166,61 @@ _CURVES = (
     ),
 )
 
-LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
+_FORMULAS = (
+    FormulaLaw(
+        "chinchilla-power",
+        "E + (A·N^−alpha + B·D^−beta)^k",
+        f"{_LOSS}. {_N}. {_D}.",
+        "Busbridge et al. 2025, arXiv 2502.08606, its law of supervised training",
+        "loss",
+    ),
+    FormulaLaw(
+        "farseer",
+        "exp(s·N^q + S) + exp(B·N^b + Q)·D^−exp(A·N^a + E)",
+        f"{_LOSS}. {_N}. {_D}. Nine parameters, of which most tables determine fewer.",
+        "Li et al. 2025, arXiv 2506.10972, eq. 1",
+        "loss",
+        (
+            *(("s", (-5.0, 0.0)), ("q", (0.01, 0.5)), ("S", (-3.0, 5.0))),
+            *(("B", (0.0, 20.0)), ("b", (-0.6, -0.01)), ("Q", (-10.0, 10.0))),
+            *(("A", (-10.0, 0.0)), ("a", (0.001, 0.25)), ("E", (-5.0, 10.0))),
+        ),
+    ),
+    FormulaLaw(
+        "flops-shifted",
+        "E + A·(F + B)^−gamma",
+        f"{_LOSS}. {_F}. Of runs on the Pareto front of loss and FLOPs.",
+        "Zhai et al. 2022, arXiv 2106.04560, sec. 3.2: B bends the front at small compute",
+        "loss",
+    ),
+    FormulaLaw(
+        "learning-rate-batch",
+        "E + A·N^−alpha + B·D^−beta + K·(log(learning_rate) − l − n·log(N) − d·log(D))^2 + M·(log(batch) − m − b·log(D))^2",
+        f"{_LOSS}. {_N}. {_D}. Batch in tokens. The best rate is exp(l)·N^n·D^d, the best batch exp(m)·D^b.",
+        "The optima of Li et al. 2025, arXiv 2503.04715 (Step Law), with a parabola in each logarithm; the parabolas are ours",
+        "loss",
+        (("l", (-10.0, 10.0)), ("n", (-1.5, 0.5)), ("d", (-0.5, 1.0)), ("m", (-10.0, 15.0)), ("b", (0.0, 1.0))),
+    ),
+)
+
+LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES, *_FORMULAS)}
 """All laws by name."""
 
 
 def find_law(name: str | None, place: str = "--law") -> Law:
-    """Find a law by its case-insensitive name; raises InputError with the nearest name or all names."""
+    """Find a law by its case-insensitive name, or read it from its formula or the file of its formula.
+
+    Raises InputError with the nearest name or all names, or for an unreadable formula.
+    """
     if name is None:
         raise InputError.at(place, f"is missing; known: {', '.join(LAWS)}")
-    if (law := LAWS.get(name.lower())) is None:
-        raise InputError.at(place, f"{name!r} is not a known law; {nearest(name.lower(), [*LAWS])}")
-    return law
+    if (law := LAWS.get(name.lower())) is not None:
+        return law
+    if is_formula(name):
+        return read_formula(name, place)
+    if Path(name).is_file():
+        return read_formula(Path(name).read_text(encoding="utf-8"), name)
+    raise InputError.at(place, f"{name!r} is not a known law; {nearest(name.lower(), [*LAWS])}")
 
 
 def laws_to_dict() -> list[dict[str, object]]:

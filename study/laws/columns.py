@@ -18,6 +18,7 @@ SYMBOLS = {
     "F": "flops",
     "C": "flops",
     "L": "loss",
+    "U": "unique_tokens",
 }
 """The role of each symbol in an expression such as C/(6*N), unless a column has that name."""
 
@@ -33,6 +34,9 @@ SYNONYMS = {
     "unique_tokens": "uniquetokens",
     "error": "error",
     "score": "score accuracy acc",
+    "learning_rate": "learningrate lr peaklr maxlr",
+    "batch": "batch batchsize bsz globalbatchsize",
+    "vocabulary": "vocabulary vocab vocabsize vocabularysize",
     "run": "run runid runname",
 }
 """Normalised column names of each role."""

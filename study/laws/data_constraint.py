@@ -72,6 +72,8 @@ class RepeatedTokens(Law):
 class _RepeatedSurface(CurvedSurface):
     """θ = (E, A and B at the mean logarithms, alpha, beta, log R_D)."""
 
+    of_rows = ("size", "tokens", "repeats")
+
     def __init__(self, columns: Columns) -> None:
         logarithm = np.log(columns["parameters"])
         unique, self.repeats = unique_and_repeats(columns)
@@ -168,6 +170,8 @@ class _ConstrainedSurface(CurvedSurface):
 
     Each term is exp(ℓ), with derivatives term·ℓᵢ and term·(ℓᵢ·ℓⱼ + ℓᵢⱼ).
     """
+
+    of_rows = ("sizes", "tokens", "repeats")
 
     def __init__(self, columns: Columns) -> None:
         sizes, (unique, self.repeats) = np.log(columns["parameters"]), unique_and_repeats(columns)

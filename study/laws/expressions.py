@@ -23,7 +23,7 @@ from study.base.errors import InputError
 Columns = Callable[[str], "pd.Series[Any]"]
 """Look up a column by name; raises InputError if it does not exist."""
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -31,6 +31,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
     ast.Mod: operator.mod,
 }
+"""The arithmetic of two operands."""
+
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -49,6 +51,9 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "sqrt": np.sqrt,
 }
 _LONGEST = 1000
+
+UNCOMPUTABLE = (SyntaxError, ValueError, TypeError, RecursionError, OverflowError, ZeroDivisionError)
+"""What a text outside the grammar raises."""
 
 
 def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ()) -> Any:
@@ -78,16 +83,21 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
     pattern = "|".join(["`[^`]+`", "'[^']*'", '"[^"]*"', *map(re.escape, spaced)])
 
     try:
-        if len(text) > _LONGEST:
-            raise ValueError(f"it is longer than {_LONGEST} characters")
-        tree = ast.parse(re.sub(pattern, stand_in, text.strip()), mode="eval")
+        tree = parse(re.sub(pattern, stand_in, text.strip()))
         with np.errstate(all="ignore"):
-            return _value(tree.body, result)
-    except (SyntaxError, ValueError, TypeError, RecursionError, OverflowError, ZeroDivisionError) as error:
+            return _value(tree, result)
+    except UNCOMPUTABLE as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         if isinstance(error, SyntaxError) and re.search(r"(?<![<>=!])=(?!=)", text):
             reason += "; equality is written =="
         raise InputError.at(place, f"{text!r} cannot be computed: {reason}") from None
+
+
+def parse(text: str) -> ast.expr:
+    """Parse a text as an expression, without evaluating it; raises one of UNCOMPUTABLE."""
+    if len(text) > _LONGEST:
+        raise ValueError(f"it is longer than {_LONGEST} characters")
+    return ast.parse(text, mode="eval").body
 
 
 def _value(node: ast.expr, columns: Columns) -> Any:
@@ -102,8 +112,8 @@ def _value(node: ast.expr, columns: Columns) -> Any:
             return -_value(node.operand, columns)
         case ast.UnaryOp(op=ast.Not() | ast.Invert()):
             return ~_truth(_value(node.operand, columns))
-        case ast.BinOp() if type(node.op) in _ARITHMETIC:
-            return _ARITHMETIC[type(node.op)](_number(_value(node.left, columns)), _number(_value(node.right, columns)))
+        case ast.BinOp() if type(node.op) in ARITHMETIC:
+            return ARITHMETIC[type(node.op)](_number(_value(node.left, columns)), _number(_value(node.right, columns)))
         case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
             return _joined(isinstance(node.op, ast.BitAnd), [node.left, node.right], columns)
         case ast.BoolOp():

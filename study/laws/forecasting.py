@@ -41,7 +41,8 @@ class Forecast:
 
     Errors are (predicted − measured)/measured for a loss, differences for a score or error rate. Intervals of 95% combine
     resampled estimates with residuals. `independent` counts and names the settings or clusters that share errors.
-    `extrapolation` is the largest budget over the largest fitted; `widening` multiplies the resampled intervals.
+    `extrapolation` is the largest budget over the largest fitted; `widening` multiplies the resampled intervals. `rows` says
+    which rows were held out.
     """
 
     status: Status
@@ -56,6 +57,7 @@ class Forecast:
     independent: tuple[int, str]
     space: Space = "log"
     widening: float = 1.0
+    rows: str = "beyond the budgets fitted"
 
     @property
     def errors(self) -> Floats:
@@ -91,13 +93,15 @@ class Forecast:
     @property
     def missed_by(self) -> float:
         """The RMS error in standard errors of prediction, at least LEAST; 1 unless the forecast missed."""
-        if not self.missed:
-            return 1.0
+        return max(1.0, float(np.sqrt(np.mean(self.standard_errors**2)))) if self.missed else 1.0
+
+    @property
+    def standard_errors(self) -> Floats:
+        """By held-out row: the |error| in standard errors of prediction, from the interval's half on its side."""
         ends = np.array([self.low, self.predicted, self.high, self.measured])
         low, predicted, high, measured = np.log(ends) if self.space == "log" else ends
         half = np.where(measured < predicted, predicted - low, high - predicted)
-        sizes = np.abs(measured - predicted) / np.maximum(half, LEAST) * float(ndtri((1 + CONFIDENCE) / 2))
-        return max(1.0, float(np.sqrt(np.mean(sizes**2))))
+        return np.asarray(np.abs(measured - predicted) / np.maximum(half, LEAST) * float(ndtri((1 + CONFIDENCE) / 2)))
 
     @property
     def has_interval(self) -> bool:
@@ -154,10 +158,12 @@ class Forecast:
 def forecast(
     law: Law, observations: Observations, settings: Settings = DEFAULT_SETTINGS, share: float = HELD_OUT
 ) -> Forecast | str:
-    """Hold out the largest runs and predict those beyond the others, or explain why not.
+    """Hold out the rows that the query names, or else the largest runs, and predict them from the others, or explain why not.
 
     Intervals widen by the miss of the same test one step earlier, among the smaller runs.
     """
+    if observations.held is not None:
+        return _forecast_apart(law, observations, observations.held, settings, "held out")
     known, unseen = split_largest(observations, share)
     try:
         fitted = fit(law, known, limit_resamples(settings))
@@ -165,6 +171,26 @@ def forecast(
         why = f"the law cannot be fitted ({'; '.join(map(str, error.problems))})"
         return explain_no_forecast(known, why)
     return forecast_rows(fitted, unseen, _widening(law, known, settings, share))
+
+
+def forecast_groups(law: Law, observations: Observations, settings: Settings) -> dict[str, Forecast | str]:
+    """The forecast of each group from all other rows, or why there is none; empty without groups."""
+    groups = observations.groups
+    if groups is None:
+        return {}
+    return {str(name): _forecast_apart(law, observations, groups == name, settings, f"of {name}") for name in np.unique(groups)}
+
+
+def _forecast_apart(
+    law: Law, observations: Observations, held: NDArray[np.bool_], settings: Settings, rows: str
+) -> Forecast | str:
+    """The forecast of `held` rows from the others."""
+    known = replace(observations.where(~held), excluded={}, held=None)
+    try:
+        fitted = fit(law, known, limit_resamples(settings))
+    except InputError as error:
+        return f"none: without these rows the law cannot be fitted ({'; '.join(map(str, error.problems))})"
+    return replace(forecast_rows(fitted, observations.where(held), _widening(law, known, settings, HELD_OUT)), rows=rows)
 
 
 def _widening(law: Law, known: Observations, settings: Settings, share: float) -> float:
@@ -278,7 +304,7 @@ def forecast_to_text(outcome: Forecast | str) -> str:
     if isinstance(outcome, str):
         return f"forecast: {outcome}"
     return (
-        f"forecast ({status_words(outcome.status)}): {plural(len(outcome.labels), 'row')} beyond the budgets fitted, up to "
+        f"forecast ({status_words(outcome.status)}): {plural(len(outcome.labels), 'row')} {outcome.rows}, up to "
         f"{outcome.extrapolation:.3g} times the largest: mean |error| {outcome.mean_error}, bias {outcome.bias}, "
         f"{outcome.coverage}"
     )

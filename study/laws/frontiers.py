@@ -79,6 +79,28 @@ class Frontier:
         return float(np.exp(self.log_scale + self.exponent * np.log(flops)))
 
 
+@dataclass(frozen=True)
+class Optimum:
+    """The best split of a budget: N*, D* = C/(6·N*), and the law's loss there, None without a law.
+
+    `beyond` is the budget over the largest one tried.
+    """
+
+    flops: float
+    parameters: float
+    tokens: float
+    loss: float | None
+    beyond: float
+
+
+def optimum(frontier: Frontier, flops: float, largest: float, fit: Fit | None = None) -> Optimum:
+    """A frontier's split of a budget, in its own count of FLOPs."""
+    parameters = frontier.parameters(flops)
+    columns = {"parameters": np.array([parameters]), "tokens": np.array([flops / (6 * parameters)])}
+    loss = None if fit is None else float(fit.predict(columns)[0])
+    return Optimum(flops, parameters, float(columns["tokens"][0]), loss, flops / largest)
+
+
 def check_split(parameters: Floats, tokens: Floats) -> None:
     """Raise InputError if every budget has a single split, so no split can be best.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,18 @@ class Surface(ABC):
     θ has one entry per parameter, in the law's order; exponents are unchanged.
     """
 
+    of_rows: ClassVar[tuple[str, ...]]
+    """The attributes with an entry by row in their last axis: arrays, or dictionaries of arrays."""
+
+    def part(self, rows: NDArray[np.int64]) -> Self:
+        """The surface at some rows, in the same coordinates."""
+        some = copy(self)
+        for name in self.of_rows:
+            whole = getattr(self, name)
+            values = {key: each[..., rows] for key, each in whole.items()} if isinstance(whole, dict) else whole[..., rows]
+            setattr(some, name, values)
+        return some
+
     @property
     @abstractmethod
     def bounds(self) -> tuple[Floats, Floats]:
@@ -47,6 +60,11 @@ class Surface(ABC):
     @abstractmethod
     def derivatives(self, theta: Floats) -> Derivatives:
         """Values, gradients and curvature."""
+
+    def gradients(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Values (B × n) and gradients (B × n × p) alone."""
+        result = self.derivatives(theta)
+        return result.value, result.jacobian
 
     def natural(self, theta: Floats) -> Floats:
         """The parameters as published, B × p; by default θ."""

@@ -97,17 +97,17 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
     if the file has no law of loss in shape sizes and tokens, a failed fit, a fit on a bound, or another total than
     `convention`.
     """
-    values = _read(path)
+    values = read_json_fit(path)
     name = values.get("law")
     if not isinstance(name, str):
         raise InputError.at(str(path), f"holds no law ({shown(name)} under 'law'); give what study fit --json prints")
     law = find_law(name, str(path))
-    estimates, missing = _estimates(law, values, path)
+    estimates, missing = estimates_of(law, values, path)
     counted, unclear = _count_of_parameters(law, values, path, convention)
-    if problems := [*_unsuitable(law, path), *missing, *unclear, *_unusable(law, values, path)]:
+    if problems := [*_unsuitable(law, path), *missing, *unclear, *unusable_fit(law, values, path)]:
         raise InputError(problems)
     rows = _Rows.parse({key: values[key] for key in _Rows.model_fields if key in values}, str(path))
-    notes = [*_doubts(law, values), *(f"{name} was fitted with a warning: {warning}" for warning in rows.warnings)]
+    notes = [*doubts_of(law, values), *(f"{name} was fitted with a warning: {warning}" for warning in rows.warnings)]
     ranges = {variable: rows.ranges[variable] for variable in law.variables if variable in rows.ranges}
     return FittedLaw(law, estimates, counted, tuple(notes), ranges, rows.alike)
 
@@ -120,7 +120,8 @@ def _unsuitable(law: Law, path: Path) -> list[Problem]:
     return problems
 
 
-def _estimates(law: Law, values: Mapping[str, Any], path: Path) -> tuple[dict[str, float], list[Problem]]:
+def estimates_of(law: Law, values: Mapping[str, Any], path: Path) -> tuple[dict[str, float], list[Problem]]:
+    """The estimates in a fit's JSON, and the problem of each that is missing."""
     given = values.get("estimates")
     known: Mapping[str, Any] = given if isinstance(given, dict) else {}
     numbers = {name: value for name, value in known.items() if isinstance(value, int | float) and not isinstance(value, bool)}
@@ -142,14 +143,16 @@ def _count_of_parameters(law: Law, values: Mapping[str, Any], path: Path, conven
     return convention or str(counted), []
 
 
-def _unusable(law: Law, values: Mapping[str, Any], path: Path) -> list[Problem]:
+def unusable_fit(law: Law, values: Mapping[str, Any], path: Path) -> list[Problem]:
+    """Why a fit's constants mean nothing; empty if they may be used."""
     if (status := values.get("status")) not in UNUSABLE:
         return []
     ended = "failed" if status == "failed" else "ended on a bound"
     return [Problem(str(path), f"holds a fit of {law.name} that {ended} ({_reasons(values)}); fit another law, or more runs")]
 
 
-def _doubts(law: Law, values: Mapping[str, Any]) -> list[str]:
+def doubts_of(law: Law, values: Mapping[str, Any]) -> list[str]:
+    """The doubts that a fit's status raises."""
     doubt = _DOUBTS.get(str(values.get("status")))
     return [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
 
@@ -189,6 +192,8 @@ class _Options(Strict):
     any_units: bool
     bracketed_only: bool
     best_of: Text | None = None
+    hold_out: Text | None = None
+    leave_out_group: Text | None = None
     huber_delta: Positive | None
     space: Space
     bootstrap: Index
@@ -199,7 +204,7 @@ class _Options(Strict):
 
 def read_options(path: Path) -> FitOptions:
     """Read the options from `study fit --json`; raises InputError if the file has none."""
-    values = _read(path)
+    values = read_json_fit(path)
     name = values.get("law")
     if "options" not in values or not isinstance(name, str):
         raise InputError.at(str(path), "holds no law with its options; give what study fit --json prints")
@@ -210,7 +215,8 @@ def read_options(path: Path) -> FitOptions:
     return FitOptions(name, options, Settings(huber_delta=np.inf if delta is None else delta, **settings), held_out)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_json_fit(path: Path) -> dict[str, Any]:
+    """The JSON of study fit; raises InputError for any other file."""
     try:
         values = json_value(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,15 @@ from study.base.quantities import DIGITS, plural, rounded, rounded_all
 from study.base.text import status_words
 from study.laws.catalogue import find_law
 from study.laws.estimation import DEFAULT_SETTINGS, Fit, Settings, fit
-from study.laws.forecasting import HELD_OUT, Forecast, describe_miss, forecast, forecast_to_dict, forecast_to_text
+from study.laws.forecasting import (
+    HELD_OUT,
+    Forecast,
+    describe_miss,
+    forecast,
+    forecast_groups,
+    forecast_to_dict,
+    forecast_to_text,
+)
 from study.laws.reading import TableQuery, read_observations
 from study.laws.residual_tests import (
     LackOfFit,
@@ -37,7 +46,8 @@ PROFILED_ROWS = 5000
 class LawFit:
     """A fit with exponent profiles, replicate noise and a forecast of the largest runs.
 
-    `query` is how the table was read, `held_out` the share of held-out runs.
+    `query` is how the table was read, `held_out` the share of held-out runs, `groups` the forecast of each group that was left
+    out.
     """
 
     query: TableQuery
@@ -46,6 +56,7 @@ class LawFit:
     profiles: dict[str, tuple[float, float]]
     noise: ReplicateNoise | None
     forecast: Forecast | str
+    groups: Mapping[str, Forecast | str] = field(default_factory=dict)
 
     @cached_property
     def lack_of_fit(self) -> LackOfFit | None:
@@ -84,6 +95,8 @@ class LawFit:
         missed = None if self.lack_of_fit is None else rounded_all(vars(self.lack_of_fit), DIGITS)
         more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": outcome}
         more["options"] = self._options()
+        if self.groups:
+            more["left_out_groups"] = {name: forecast_to_dict(each) for name, each in self.groups.items()}
         return self.fit.to_dict() | more
 
     def _options(self) -> dict[str, Any]:
@@ -92,6 +105,7 @@ class LawFit:
         selection = {
             name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only", "best_of")
         }
+        selection |= {name: given for name in ("hold_out", "leave_out_group") if (given := getattr(query, name)) is not None}
         delta = settings.huber_delta if np.isfinite(settings.huber_delta) else None
         return {"roles": dict(query.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
 
@@ -110,7 +124,8 @@ class LawFit:
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
         lines += [self._row(name) for name in fitted.law.parameters]
-        lines += ["", forecast_to_text(self.forecast), *self._exclusion_lines()]
+        lines += ["", forecast_to_text(self.forecast), *map(forecast_to_text, self.groups.values())]
+        lines += self._exclusion_lines()
         lines += [f"warning: {warning}" for warning in fitted.observations.warnings]
         return "\n".join(line.rstrip() for line in lines)
 
@@ -140,7 +155,8 @@ def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SET
     profiled = fitted.observations.n_clusters == fitted.n <= PROFILED_ROWS and bool(fitted.intervals)
     profiles = {name: fitted.profile(name).interval for name in law.exponents if profiled}
     outcome = forecast(law, observations, settings, held_out)
-    return LawFit(query, held_out, fitted, profiles, replicate_noise(observations), outcome).judged()
+    groups = forecast_groups(law, observations, settings)
+    return LawFit(query, held_out, fitted, profiles, replicate_noise(observations), outcome, groups).judged()
 
 
 def fit_every_count(fitted: LawFit) -> dict[str, LawFit | str]:

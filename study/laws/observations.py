@@ -32,7 +32,8 @@ class Observations:
     groups with shared errors, of kind `cluster`. `labels` are the table's row names, `budget` orders rows by size, `roles`
     gives each variable's column or expression, `excluded` reasons for exclusions, `alike` what else all rows share.
     `without_order` labels rows of runs that read no word order. `sizes` numbers model sizes if the query names no clusters;
-    `doubts` explain why no fit is trustworthy.
+    `doubts` explain why no fit is trustworthy. `held` marks the rows to forecast from the others, `groups` names each row's
+    group to leave out, if the query asks for them.
     """
 
     columns: Mapping[str, Floats]
@@ -49,6 +50,8 @@ class Observations:
     without_order: frozenset[str] = frozenset()
     sizes: NDArray[np.int64] | None = None
     doubts: tuple[str, ...] = ()
+    held: NDArray[np.bool_] | None = None
+    groups: NDArray[np.str_] | None = None
 
     @classmethod
     def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:
@@ -95,6 +98,8 @@ class Observations:
             labels=tuple(compress(self.labels, kept.tolist())),
             budget=self.budget[kept],
             sizes=None if self.sizes is None else np.unique(self.sizes[kept], return_inverse=True)[1],
+            held=None if self.held is None else self.held[kept],
+            groups=None if self.groups is None else self.groups[kept],
         )
 
     def thinned(self, most: int) -> Observations:

@@ -39,6 +39,9 @@ from study.laws.tables import NOTES, UNCLEAR, RunTable, number_runs
 NAMED = 30
 """The number of columns listed in a message."""
 
+MOST_GROUPS = 50
+"""The most groups that are left out one after another."""
+
 KEEP = "keep those of one with"
 """The remedy for rows that must not be pooled; a condition follows."""
 
@@ -49,7 +52,8 @@ class TableQuery:
 
     `roles` map a variable (parameters, tokens, flops, loss, …) to a column or expression; `where` filters rows; `best_of` keeps
     the best row per combination of columns; `cluster` names runs; `budget` orders runs by size. `any_units` accepts odd counts,
-    losses and scores; `bracketed_only` keeps rows with a bracketed learning rate.
+    losses and scores; `bracketed_only` keeps rows with a bracketed learning rate. `hold_out` is a condition on the rows to
+    forecast from the others, `leave_out_group` a column whose values are forecast one after another from all others.
     """
 
     table: RunTable
@@ -60,6 +64,8 @@ class TableQuery:
     any_units: bool = False
     bracketed_only: bool = False
     best_of: str | None = None
+    hold_out: str | None = None
+    leave_out_group: str | None = None
 
 
 def read_observations(query: TableQuery, law: Law) -> Observations:
@@ -103,6 +109,8 @@ def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> 
         without_order=reading.without_order(),
         sizes=groups.sizes,
         doubts=reading.doubts(columns, values[response]),
+        held=reading.held(),
+        groups=reading.left_out_groups(),
     )
     return everything.where(used)
 
@@ -188,10 +196,40 @@ class _Reading:
         """Rows that `where` keeps; missing values never compare true."""
         if not self.query.where:
             return np.ones(len(self.table), dtype=bool)
-        kept = evaluate(self.query.where, self.column, "--where", self.table.columns)
+        return self._condition(self.query.where, "--where")
+
+    def _condition(self, text: str, option: str) -> NDArray[np.bool_]:
+        kept = evaluate(text, self.column, option, self.table.columns)
         if not isinstance(kept, pd.Series) or not pd.api.types.is_bool_dtype(kept):
-            raise InputError.at("--where", f"{self.query.where!r} does not compare columns")
+            raise InputError.at(option, f"{text!r} does not compare columns")
         return np.asarray(kept.fillna(False), dtype=bool)
+
+    def held(self) -> NDArray[np.bool_] | None:
+        """The rows that the query holds out; raises InputError for none or all of those in use."""
+        if self.query.hold_out is None:
+            return None
+        held = self._condition(self.query.hold_out, "--hold-out")
+        if (count := int((held & self.present).sum())) in (0, int(self.present.sum())):
+            some = "none" if count == 0 else "all"
+            rows = plural(int(self.present.sum()), "row")
+            raise InputError.at("--hold-out", f"{self.query.hold_out!r} holds {some} of {rows}; hold out some of them")
+        return held
+
+    def left_out_groups(self) -> NDArray[np.str_] | None:
+        """Each row's group; raises InputError unless the rows in use have at least two."""
+        if self.query.leave_out_group is None:
+            return None
+        column = self.column(self.query.leave_out_group)
+        groups = np.asarray(column.astype(str), dtype=np.str_)
+        if len(values := np.unique(groups[self.present])) < 2:
+            only = f"is {str(values[0])!r} in every row" if len(values) else "has no row"
+            raise InputError.at(
+                "--leave-out-group", f"{self.query.leave_out_group!r} {only}; name a column of two or more groups"
+            )
+        if len(values) > MOST_GROUPS:
+            message = f"{self.query.leave_out_group!r} has {len(values)} groups, and each takes a fit; at most {MOST_GROUPS}"
+            raise InputError.at("--leave-out-group", message)
+        return groups
 
     def column(self, name: str) -> pd.Series[Any]:
         if name in self.table.columns:

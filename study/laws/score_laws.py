@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs
@@ -53,6 +56,8 @@ class ScoreOfLoss(Law):
 class _ScoreOfLossSurface(_LogisticSurface):
     """θ are the parameters."""
 
+    of_rows = ("loss",)
+
     def __init__(self, loss: Floats) -> None:
         self.loss = loss
 
@@ -96,6 +101,14 @@ class ScoreBetween(Law):
 class _ScoreBetweenSurface(CurvedSurface):
     """θ = (k, L0)."""
 
+    of_rows = ()
+
+    def part(self, rows: NDArray[np.int64]) -> Self:
+        """The surface at some rows."""
+        some = copy(self)
+        some.free = self.free.part(rows)
+        return some
+
     def __init__(self, loss: Floats, ends: tuple[float, float]) -> None:
         self.free = _ScoreOfLossSurface(loss)
         self.ends = ends
@@ -137,6 +150,8 @@ class ScoreOfSizes(Law):
 
 class _ScoreOfSizesSurface(_LogisticSurface):
     """θ = (chance, ceiling, M, A and B at the mean logarithms, alpha, beta)."""
+
+    of_rows = ("across",)
 
     def __init__(self, columns: Columns) -> None:
         logarithms = np.log([columns["parameters"], columns["tokens"]])

@@ -94,16 +94,18 @@ class _SumSurface(Surface):
     independent, and a coefficient reaches its bound, 0, along a straight line.
     """
 
+    of_rows = ("features", "across")
+
     def __init__(self, law: SumOfTerms, features: Mapping[str, Floats]) -> None:
         self.law = law
         self.features = {name: values - values.mean() for name, values in features.items()}
         self.means = {name: float(values.mean()) for name, values in features.items()}
         self.size = len(law.parameters)
         self.falls = [[law.parameters.index(exponent) for exponent, _ in term.falls] for term in law.terms]
-        shape = (len(next(iter(features.values()))), 0)
-        self.across = [
-            np.column_stack([np.zeros(shape), *(self.features[variable] for _, variable in term.falls)]) for term in law.terms
-        ]
+        none = np.zeros((0, len(next(iter(features.values())))))
+        self.across = {
+            k: np.vstack([none, *(self.features[variable] for _, variable in term.falls)]) for k, term in enumerate(law.terms)
+        }
         self.centres = [np.array([self.means[variable] for _, variable in term.falls]) for term in law.terms]
 
     @property
@@ -126,13 +128,13 @@ class _SumSurface(Surface):
             term = theta[:, k, None] * shape
             value += term
             jacobian[:, :, k] = shape
-            for index, feature in zip(self.falls[k], self.across[k].T, strict=True):
+            for index, feature in zip(self.falls[k], self.across[k], strict=True):
                 jacobian[:, :, index] -= term * feature
 
         def curvature(weights: Floats) -> Floats:
             summed = np.zeros((len(theta), self.size, self.size))
             for k, shape in enumerate(shapes):
-                weighted, falls, across = weights * shape, self.falls[k], self.across[k]
+                weighted, falls, across = weights * shape, self.falls[k], self.across[k].T
                 mixed = -(weighted @ across)
                 summed[:, k, falls] += mixed
                 summed[:, falls, k] += mixed
@@ -185,5 +187,5 @@ class _SumSurface(Surface):
 
     def _shape(self, k: int, theta: Floats) -> Floats:
         """A term without sign and coefficient, B × n."""
-        fall = theta[:, self.falls[k]] @ self.across[k].T
+        fall = theta[:, self.falls[k]] @ self.across[k]
         return np.asarray(np.exp(np.clip(-fall, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM)))

@@ -313,3 +313,103 @@ def test_a_law_of_the_loss_holds_out_the_lowest_losses(study: Any, runs: Path) -
     table = pd.read_csv(runs)
     held = [int(row["row"].removeprefix("row ")) - 1 for row in told["rows"]]
     assert set(held) <= set(table["loss"].nsmallest(told["n_forecast"]).index)
+
+
+def test_a_budget_has_its_best_split_and_loss_by_every_approach(study: Any, runs: Path) -> None:
+    truth, budget = TRUTHS["chinchilla"], 1e23
+    status, out, _ = study("frontier", runs, "--at", "1e23", "--json")
+    optima = json.loads(out)["optima"]
+    a, b, alpha, beta = (truth[name] for name in ("A", "B", "alpha", "beta"))
+    best = (alpha * a / (beta * b)) ** (1 / (alpha + beta)) * (budget / 6) ** EXPONENT
+    least = truth["E"] + a * best**-alpha + b * (budget / 6 / best) ** -beta
+    assert status == 0
+    assert optima["parametric"]["parameters"] == pytest.approx(best, rel=0.1)
+    assert optima["parametric"]["loss"] == pytest.approx(least, rel=1e-3)
+    for one in optima.values():
+        assert 6 * one["parameters"] * one["tokens"] == pytest.approx(budget, rel=1e-6)
+    out = study("frontier", runs, "--at", "1e23")[1]
+    assert "at 1e+23 FLOPs" in out
+    assert study("frontier", runs, "--at", "much")[0] == 2
+
+
+@pytest.fixture
+def fitted(study: Any, runs: Path, tmp_path: Path) -> Path:
+    """A fit to runs of Chinchilla's law, as printed."""
+    path = tmp_path / "fit.json"
+    path.write_text(study("fit", runs, "--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 100, "--json")[1])
+    return path
+
+
+def test_a_fit_predicts_with_an_interval_its_reach_and_the_fate_of_held_out_rows(
+    study: Any, fitted: Path, tmp_path: Path
+) -> None:
+    status, out, _ = study("predict", fitted, "--parameters", "70B", "--tokens", "1.4T", "--json")
+    (found,) = json.loads(out)["predictions"]
+    point = {"parameters": np.array([7e10]), "tokens": np.array([1.4e12])}
+    truth = float(LAWS["chinchilla"].predict(TRUTHS["chinchilla"], point)[0])
+    ranges = json.loads(fitted.read_text())["ranges"]
+    assert status == 0
+    assert found["interval"][0] < truth < found["interval"][1]
+    assert found["predicted"] == pytest.approx(truth, rel=2e-3)
+    assert found["beyond"] == pytest.approx({name: found["at"][name] / ranges[name][1] for name in found["beyond"]})
+    assert found["budget_over_largest"] > 1
+    assert "held-out row" in found["held_out"]
+    assert found["widening"] >= 1
+
+    points = tmp_path / "points.csv"
+    pd.DataFrame({"N": [1e9, 1e12], "tokens": [2e10, 2e13]}).to_csv(points, index=False)
+    near, far = json.loads(study("predict", fitted, "--points", points, "--json")[1])["predictions"]
+    assert near["held_out"] == "within the budgets fitted"
+    assert near["beyond"] == {}
+    assert np.ptp(np.log(near["interval"])) < np.ptp(np.log(far["interval"]))
+    assert "none lay farther" in far["held_out"]
+    lines = study("predict", fitted, "--points", points)[1].splitlines()
+    assert lines[0].split() == ["parameters", "tokens", "loss", "95%", "interval", "beyond", "the", "fit"]
+
+    refused: dict[str, tuple[object, ...]] = {
+        "--tokens: is missing; chinchilla needs it": ("--parameters", "1B"),
+        "--width: is not used: chinchilla reads parameters and tokens": (
+            *("--parameters", "1B", "--tokens", "1B"),
+            "--width",
+            64,
+        ),
+        "--parameters: 'many' is not a count": ("--parameters", "many", "--tokens", "1B"),
+        "--points: gives every variable; leave out --tokens": ("--points", points, "--tokens", "1B"),
+    }
+    for told, options in refused.items():
+        status, out, err = study("predict", fitted, *options)
+        assert (status, out) == (2, "")
+        assert told in err
+
+
+def test_a_condition_says_which_rows_are_held_out(study: Any, runs: Path) -> None:
+    options = ("--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 40)
+    table = pd.read_csv(runs)
+    held = int((table["N"] > 3e9).sum())
+    status, out, _ = study("fit", runs, *options, "--hold-out", "N > 3e9", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert (found["forecast"]["n_forecast"], found["forecast"]["n_fitted"]) == (held, len(table) - held)
+    assert found["options"]["hold_out"] == "N > 3e9"
+    assert f"{held} rows held out" in study("fit", runs, *options, "--hold-out", "N > 3e9")[1]
+    for condition, told in (("N > 1e30", "holds none of"), ("N > 1", "holds all of"), ("N", "does not compare columns")):
+        status, _, err = study("fit", runs, *options, "--hold-out", condition)
+        assert status == 2
+        assert "--hold-out" in err
+        assert told in err
+
+
+def test_every_group_is_forecast_from_the_others(study: Any, runs: Path) -> None:
+    """One corpus has losses a tenth higher, and is missed from the others."""
+    table = pd.read_csv(runs)
+    table["corpus"] = np.where(np.arange(len(table)) % 3 == 0, "web", "books")
+    table.loc[table["corpus"] == "web", "loss"] *= 1.1
+    table.to_csv(runs, index=False)
+    options = ("--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 40)
+    groups = json.loads(study("fit", runs, *options, "--leave-out-group", "corpus", "--json")[1])["left_out_groups"]
+    assert groups.keys() == {"web", "books"}
+    assert groups["web"]["bias"] == pytest.approx(1 / 1.1 - 1, abs=0.02)
+    assert groups["web"]["covered"] < 0.2
+    status, _, err = study("fit", runs, *options, "--leave-out-group", "corpus", "--where", "corpus == 'web'")
+    assert status == 2
+    assert "--leave-out-group: 'corpus' is 'web' in every row; name a column of two or more groups" in err

@@ -1,0 +1,207 @@
+"""The benchmark of designs on finished runs: R² in the target region at 1, 5 and 10% of the cost of all runs.
+
+Tables and protocol are those of Li et al. 2026 (arXiv 2604.22753, CC BY 4.0), whose farseer has one law and is comparable;
+their other tasks are means over ten laws, ours has one law each, so their numbers stand beside for orientation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.base.durable_files import write_atomically
+from study.base.errors import InputError
+from study.base.quantities import rounded_all
+from study.base.text import table
+from study.designing.choosing import METHODS, choose
+from study.designing.posterior import Learner, Pool, Rows
+from study.laws.catalogue import LAWS
+from study.laws.formulas import read_formula
+from study.laws.law import Floats, Law
+from study.laws.minimising import Space
+
+BUDGETS = (0.01, 0.05, 0.1)
+"""The shares of the pool's cost."""
+
+REPEATS = 10
+"""The repeats of each method, with seeds of their own."""
+
+_VOCABULARY = "A*N**-alpha + B*D**-beta + K*vocabulary**-gamma - E"
+
+BASELINES = ("random", "cheapest", "d-optimal", "v-optimal")
+"""The plain methods."""
+
+PUBLISHED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
+    "farseer": {
+        "random": (-0.77, 0.78, 0.79),
+        "cheapest": (-0.89, 0.41, 0.68),
+        "d-optimal": (-0.11, 0.49, 0.87),
+        "v-optimal": (0.67, 0.87, 0.92),
+        "error": (0.60, 0.88, 0.93),
+        "all": (0.91,),
+    },
+    "data_constrained": {
+        "random": (-0.74, -0.36, 0.12),
+        "cheapest": (-0.58, -0.56, -0.40),
+        "d-optimal": (0.71, 0.80, 0.77),
+        "v-optimal": (0.58, 0.83, 0.85),
+        "error": (0.73, 0.85, 0.86),
+        "all": (0.79,),
+    },
+    "vocab": {
+        "random": (0.54, 0.53, 0.59),
+        "cheapest": (0.30, 0.53, 0.55),
+        "d-optimal": (0.95, 0.97, 0.97),
+        "v-optimal": (0.96, 0.97, 0.98),
+        "error": (0.96, 0.98, 0.98),
+        "all": (0.93,),
+    },
+}
+"""R² of Li et al. 2026, table 2, at BUDGETS and with all data; `error` is their own method."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A table of finished runs: its law, the columns of its variables and response, and those whose product is the cost."""
+
+    law: Law
+    columns: Mapping[str, str]
+    response: str
+    cost: tuple[str, str]
+    space: Space = "log"
+
+
+TASKS = {
+    "farseer": Task(LAWS["farseer"], {"parameters": "N", "tokens": "D"}, "loss", ("N", "D")),
+    "data_constrained": Task(
+        LAWS["data-constrained"],
+        {"parameters": "params", "tokens": "tokens", "unique_tokens": "unique_tokens"},
+        "loss",
+        ("params", "tokens"),
+    ),
+    "vocab": Task(
+        read_formula(_VOCABULARY, "vocab"),
+        {"parameters": "non_vocab_parameters", "tokens": "num_characters", "vocabulary": "vocab_size"},
+        "unigram_normalized_loss",
+        ("non_vocab_parameters", "num_characters"),
+        "linear",
+    ),
+}
+"""The tasks, by the name of their files."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A task's pool, the responses of its candidates, and those of its targets."""
+
+    pool: Pool
+    response: Floats
+    truth: Floats
+
+
+def load(name: str, folder: Path) -> Loaded:
+    """Read a task; raises InputError without its files."""
+    task, parts = TASKS[name], []
+    for part in ("train", "test"):
+        file = folder / f"{name}_{part}.parquet"
+        if not file.is_file():
+            raise InputError.at("--pools", f"{folder} has no {file.name}; give the folder of scalebench's tables")
+        parts.append(pd.read_parquet(file))
+    columns = [_columns(task, frame) for frame in parts]
+    costs = parts[0][task.cost[0]].to_numpy(dtype=float) * parts[0][task.cost[1]].to_numpy(dtype=float)
+    pool = Pool(task.law, columns[0], costs / costs.sum(), columns[1], task.space)
+    responses = [frame[task.response].to_numpy(dtype=float) for frame in parts]
+    return Loaded(pool, responses[0], responses[1])
+
+
+def _columns(task: Task, frame: pd.DataFrame) -> dict[str, Floats]:
+    columns = {role: frame[name].to_numpy(dtype=float) for role, name in task.columns.items()}
+    if "unique_tokens" in columns:
+        columns["unique_tokens"] = np.minimum(columns["unique_tokens"], columns["tokens"])
+    return columns
+
+
+def score(truth: Floats, predicted: Floats) -> float:
+    """R² clipped to −1 and 1."""
+    return float(np.clip(1 - np.sum((truth - predicted) ** 2) / np.sum((truth - truth.mean()) ** 2), -1, 1))
+
+
+def measure(folder: Path, report: Callable[[dict[str, Any]], None], tasks: Sequence[str] = (), repeats: int = REPEATS) -> None:
+    """Measure every method on every task and report each as a row."""
+    for name in tasks or TASKS:
+        loaded = load(name, folder)
+        for method in (*BASELINES, "error", "all"):
+            scores, counts = [], []
+            for seed in range(1 if method == "all" else repeats):
+                chosen = [*_chosen(method, loaded, seed)]
+                learner = Learner(loaded.pool, seed)
+                forecasts = [learner.forecast(rows, loaded.response) for rows in chosen]
+                scores.append([score(loaded.truth, forecast) for forecast in forecasts])
+                counts.append([len(rows) for rows in chosen])
+            mean, spread = np.mean(scores, axis=0).tolist(), np.std(scores, axis=0).tolist()
+            published = list(PUBLISHED[name][method])
+            row = {"task": name, "method": method, "r2": mean, "sd": spread, "rows": np.mean(counts, axis=0).tolist()}
+            report(rounded_all(row | {"published": published, "each": scores}))
+
+
+def _chosen(method: str, loaded: Loaded, seed: int) -> Iterator[Rows]:
+    """The rows of a method at each budget."""
+    pool, random = loaded.pool, np.random.default_rng(seed)
+    match method:
+        case "all":
+            yield np.arange(len(pool))
+        case "random":
+            order = random.permutation(len(pool))
+            yield from (_affordable(order, pool, budget) for budget in BUDGETS)
+        case "cheapest":
+            yield from (_affordable(np.argsort(pool.costs, kind="stable"), pool, budget) for budget in BUDGETS)
+        case _:
+            yield from choose(pool, list(BUDGETS), lambda rows: loaded.response[rows], METHODS[method], seed)
+
+
+def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
+    """The rows in order that fit into a budget, skipping those that do not; at least as many as parameters."""
+    kept, spent = [], 0.0
+    for row in order.tolist():
+        if spent + pool.costs[row] <= budget:
+            kept.append(row)
+            spent += float(pool.costs[row])
+    fewest = len(pool.law.parameters)
+    return np.array(kept if len(kept) >= fewest else order[:fewest])
+
+
+def as_line(row: Mapping[str, Any]) -> str:
+    """A row on one line."""
+    found = " / ".join(f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True))
+    return f"{row['task']}, {row['method']}: R² {found}; published {' / '.join(f'{one:.2f}' for one in row['published'])}"
+
+
+def write(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write the rows as design.json and as a table, design.md; returns the table's path."""
+    write_atomically(folder / "design.json", json.dumps([*rows], indent=1).encode() + b"\n")
+    write_atomically(folder / "design.md", as_markdown(rows).encode())
+    return folder / "design.md"
+
+
+def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a table beside the published one."""
+    header = ["task", "method", *(f"R² at {budget:.0%}" for budget in BUDGETS), "runs", "published"]
+    lines = []
+    for row in rows:
+        found = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True)]
+        found = found if len(found) == len(BUDGETS) else ["", "", *found]
+        counts = " / ".join(f"{count:.0f}" for count in row["rows"])
+        lines.append([row["task"], row["method"], *found, counts, " / ".join(f"{one:.2f}" for one in row["published"])])
+    text = (
+        "R² in the target region after a share of the pool's cost, clipped to −1 and 1: the mean and standard deviation of ten "
+        "repeats. `error` is our method, the expected error over basins of a law that may bend; beside it stands the method of "
+        "Li et al. 2026 (arXiv 2604.22753). All methods are fitted alike. Only farseer has the law of the published numbers: "
+        "elsewhere they are means over ten laws."
+    )
+    return f"# Designs\n\n{text}\n\n{table(header, lines)}\n"

@@ -1,0 +1,135 @@
+"""Choose runs from a pool, one plan after another, until a budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from study.designing.criteria import Basin, Criterion, between, between_gains, d_gains, v_gains, within_gains
+from study.designing.posterior import BEND, Learner, Pool, Rows
+from study.laws.law import Floats
+
+GROWTH = 2.0
+"""A design is planned anew whenever it has spent so many times as much."""
+
+PILOT = 0.1
+"""The share of the first budget for the runs before any fit."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """How runs are chosen: a criterion, the powers of cost that its gains are divided by, and how much the law may bend.
+
+    Of several powers the plan with the least expected error is kept. With power 0 a plan ignores costs while it can afford a
+    run; with power 1 it buys the cheapest gain.
+    """
+
+    criterion: Criterion
+    powers: tuple[float, ...]
+    bend: float
+
+
+METHODS = {
+    "error": Method("error", (0.0, 0.25), BEND),
+    "v-optimal": Method("v-optimal", (0.3,), 0.0),
+    "d-optimal": Method("d-optimal", (1.0,), 0.0),
+}
+"""The expected error over basins with a law that may bend; the classical criteria at the best fit, as published."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Candidates in order, and the expected squared error at the targets before the first and after each."""
+
+    rows: tuple[int, ...]
+    errors: tuple[float, ...]
+
+
+def expected_error(basins: list[Basin]) -> float:
+    """The expected mean squared error of the law at the targets, within and between basins."""
+    weights = np.array([basin.weight for basin in basins])
+    within = float(weights @ [basin.variance for basin in basins])
+    return within + float(between(weights, np.array([basin.at_targets for basin in basins])))
+
+
+def plan(basins: list[Basin], costs: Floats, open_: Rows, budget: float, method: Method) -> Plan:
+    """The best of a method's greedy plans that spend a budget on open candidates.
+
+    Each takes the candidate with the most gain over a power of its cost, among those that are still affordable.
+    """
+    plans = [_greedy(basins, costs, open_, budget, method.criterion, power) for power in method.powers]
+    return min(plans, key=lambda one: one.errors[-1])
+
+
+def _greedy(basins: list[Basin], costs: Floats, open_: Rows, budget: float, criterion: Criterion, power: float) -> Plan:
+    rows: list[int] = []
+    errors = [expected_error(basins)]
+    apart = between_gains(basins) if criterion == "error" else np.zeros(len(costs))
+    left = np.zeros(len(costs), dtype=bool)
+    left[open_] = True
+    while True:
+        affordable = left & (costs <= budget)
+        if not affordable.any():
+            return Plan(tuple(rows), tuple(errors))
+        score = np.where(affordable, (_gains(basins, criterion) + apart) / costs**power, -np.inf)
+        best = int(np.argmax(score))
+        rows.append(best)
+        left[best] = False
+        budget -= float(costs[best])
+        basins = [basin.after(best) for basin in basins]
+        errors.append(expected_error(basins))
+
+
+def _gains(basins: list[Basin], criterion: Criterion) -> Floats:
+    match criterion:
+        case "d-optimal":
+            return d_gains(basins[0])
+        case "v-optimal":
+            return v_gains(basins[0])
+    return within_gains(basins)
+
+
+def pilot(pool: Pool, budget: float, random: np.random.Generator) -> Rows:
+    """Twice as many cheap runs as the law has parameters, spread over the logarithms of the variables.
+
+    Each costs at most its share of the budget, or else they are the cheapest.
+    """
+    count = min(len(pool), 2 * len(pool.law.parameters))
+    order = np.argsort(pool.costs, kind="stable")
+    cheap = order[: max(count, int((pool.costs[order] <= budget / count).sum()))]
+    logs = np.log(np.column_stack([pool.candidates[name][cheap] for name in pool.law.variables]))
+    unit = (logs - logs.mean(axis=0)) / np.maximum(logs.std(axis=0), 1e-12)
+    chosen = [int(random.integers(len(cheap)))]
+    nearest = np.full(len(cheap), np.inf)
+    while len(chosen) < count:
+        nearest = np.minimum(nearest, np.sum((unit - unit[chosen[-1]]) ** 2, axis=1))
+        nearest[chosen] = -1.0
+        chosen.append(int(np.argmax(nearest)))
+    return np.asarray(cheap[chosen])
+
+
+def choose(pool: Pool, budgets: list[float], run: Callable[[Rows], Floats], method: Method, seed: int = 0) -> list[Rows]:
+    """The rows that are run by the time each budget is spent; `run` gives the results of rows.
+
+    After a pilot, the best plan for the next budget is followed until it has spent GROWTH times as much, then made anew.
+    """
+    learner = Learner(pool, seed, method.bend)
+    rows = pilot(pool, PILOT * budgets[0], learner.random)
+    response = np.zeros(len(pool))
+    response[rows] = run(rows)
+    spent, chosen = float(pool.costs[rows].sum()), []
+    for budget in budgets:
+        while True:
+            open_ = np.setdiff1d(np.flatnonzero(pool.costs <= budget - spent), rows)
+            if not len(open_):
+                break
+            whole = plan(learner.basins(rows, response), pool.costs, open_, budget - spent, method).rows
+            costs = np.cumsum(pool.costs[list(whole)])
+            until = max(1, int((costs <= (GROWTH - 1) * spent).sum()))
+            now = np.array(whole[:until])
+            response[now] = run(now)
+            rows, spent = np.concatenate([rows, now]), spent + float(pool.costs[now].sum())
+        chosen.append(rows.copy())
+    return chosen

@@ -1,0 +1,150 @@
+"""What finished runs say of a law: its basins, with their uncertainty at the candidates and the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.designing.criteria import Basin, basin_of
+from study.designing.least_squares import Prior, least_squares
+from study.laws.law import Columns, Floats, Law
+from study.laws.minimising import Space
+
+Rows = NDArray[np.int64]
+
+MOST_BASINS = 4
+"""The most basins that a design weighs."""
+
+LEAST_WEIGHT = 1e-3
+"""Basins of a smaller posterior probability are left out."""
+
+STARTS = 64
+"""The starts of a learner, from which each fit takes some."""
+
+FRESH = 12
+"""The fits from fresh starts, beside those that go on from earlier optima."""
+
+MOST_TARGETS = 24
+"""The most target points that a choice weighs, spread over their sizes."""
+
+BEND = 0.01
+"""The standard deviation of the relative bend by which a law may miss, at one standard deviation of its logarithms.
+
+A law is never exact. Its error bends over the sizes, so that rows far from the target say less of it, however many they are.
+"""
+
+_PRIOR_FREEDOM = 3.0
+_PRIOR_NOISE = 0.02
+_SAME = 0.1
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Candidates with their costs, the target points, and the law whose forecast there is wanted."""
+
+    law: Law
+    candidates: Columns
+    costs: Floats
+    targets: Columns
+    space: Space = "log"
+
+    def __len__(self) -> int:
+        return len(self.costs)
+
+
+@dataclass(frozen=True)
+class Optima:
+    """The optima of one set of rows (K × p), their objectives, the noise variance of a row, and the prior."""
+
+    theta: Floats
+    value: Floats
+    noise: float
+    prior: Prior
+
+
+class Learner:
+    """Fits the law to finished candidates, again and again as they grow in number."""
+
+    def __init__(self, pool: Pool, seed: int = 0, bend: float = BEND) -> None:
+        self.pool, self.bend = pool, bend
+        self.random = np.random.default_rng(seed)
+        self.columns = {name: np.concatenate([pool.candidates[name], pool.targets[name]]) for name in pool.law.variables}
+        self.surface = pool.law.at(self.columns)
+        self.terms = _bends(self.columns)
+        size = np.sum(np.log(np.column_stack([*pool.targets.values()])), axis=1)
+        spread = np.unique(np.linspace(0, len(size) - 1, MOST_TARGETS).astype(int))
+        self.aims = len(pool) + np.argsort(size, kind="stable")[spread]
+        self.optima = self.starts = np.empty((0, len(pool.law.parameters)))
+
+    def fit(self, rows: Rows, response: Floats, fresh: int = FRESH) -> Optima:
+        """The optima of rows of the pool, the best first.
+
+        `response` is the whole pool's; only that of `rows` is read. The starts are those of the first fit, and their spread is
+        that of the prior.
+        """
+        surface, noise = self.surface.part(rows), self._noise(response[rows], None)
+        if not len(self.starts):
+            self.starts = surface.starts(response[rows], STARTS)
+        prior = Prior(self.starts.mean(axis=0), 2 * np.maximum(self.starts.std(axis=0), 1e-3))
+        chosen = self.random.choice(len(self.starts), min(fresh, len(self.starts)), replace=False)
+        starts = np.concatenate([self.optima, self.starts[chosen]])
+        for _ in range(2):  # the second with the noise that the first finds
+            theta, value = least_squares(surface, response[rows], self.pool.space, noise, prior, starts)
+            order = np.argsort(value, kind="stable")
+            order = order[np.isfinite(value[order])]
+            starts = theta[order[: 2 * MOST_BASINS]]
+            noise = self._noise(response[rows], surface.value(starts[:1])[0])
+        self.optima = starts[:MOST_BASINS]
+        return Optima(theta[order], value[order], noise, prior)
+
+    def _noise(self, response: Floats, fitted: Floats | None) -> float:
+        """The variance of a run about the law, between a guess and what the residuals say."""
+        log = self.pool.space == "log"
+        guess = (_PRIOR_NOISE * float(np.std(np.log(response) if log else response))) ** 2
+        if fitted is None:
+            return guess
+        residuals = np.log(fitted / response) if log else fitted - response
+        spare = max(0, len(response) - len(self.pool.law.parameters))
+        return (_PRIOR_FREEDOM * guess + float(residuals @ residuals)) / (_PRIOR_FREEDOM + spare)
+
+    def forecast(self, rows: Rows, response: Floats) -> Floats:
+        """The law's values at the targets, from many fresh starts."""
+        return np.asarray(self.surface.value(self.fit(rows, response, 2 * FRESH).theta[:1])[0][len(self.pool) :])
+
+    def basins(self, rows: Rows, response: Floats) -> list[Basin]:
+        """The basins, the best first."""
+        found = self.fit(rows, response)
+        likelihood = np.exp(-(found.value - found.value[0]) / 2)
+        values = self._in_space(found.theta)[0][:, self.aims]
+        kept: list[int] = []
+        for index in np.flatnonzero(likelihood > LEAST_WEIGHT).tolist():
+            apart = (np.abs(values[kept] - values[index]).max(axis=1, initial=0.0) > _SAME * np.sqrt(found.noise)).all()
+            if len(kept) < MOST_BASINS and apart:
+                kept.append(index)
+        weights = likelihood[kept] / likelihood[kept].sum()
+        return [self._basin(found, index, weight, rows) for index, weight in zip(kept, weights, strict=True)]
+
+    def _basin(self, found: Optima, index: int, weight: float, rows: Rows) -> Basin:
+        value, slopes = (part[0] for part in self._in_space(found.theta[[index]]))
+        size = 1.0 if self.pool.space == "log" else float(np.abs(value[rows]).mean())
+        slopes = np.column_stack([slopes, self.terms])
+        spread = np.concatenate([found.prior.spread, np.full(self.terms.shape[1], max(self.bend * size, 1e-12))])
+        precision = np.diag(spread**-2.0) + slopes[rows].T @ slopes[rows] / found.noise
+        many, aims = len(self.pool), self.aims
+        return basin_of(float(weight), precision, (value[:many], slopes[:many]), (value[aims], slopes[aims]), found.noise)
+
+    def _in_space(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Values (B × n) and gradients (B × n × p), of logarithms if the fit is in them."""
+        value, slopes = self.surface.gradients(theta)
+        return (value, slopes) if self.pool.space == "linear" else (np.log(value), slopes / value[:, :, None])
+
+
+def _bends(columns: Mapping[str, Floats]) -> Floats:
+    """Squares and products of the standardised log variables, n × q."""
+    logs = [np.log(values) for values in columns.values()]
+    unit = [(each - each.mean()) / (each.std() or 1.0) for each in logs]
+    return np.column_stack([one * other for one, other in combinations_with_replacement(unit, 2)])

@@ -1,0 +1,145 @@
+"""Chosen runs forecast a target better than cheap ones, and only they are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from study.base.errors import InputError
+from study.designing import benchmark
+from study.designing.benchmark import Task, as_markdown, load, measure, score
+from study.designing.choosing import METHODS, choose, pilot
+from study.designing.posterior import Learner, Pool, Rows
+from study.laws.catalogue import LAWS
+from study.laws.law import Columns, Floats
+from tests.points import TRUTHS
+
+LAW, TRUTH = LAWS["chinchilla"], TRUTHS["chinchilla"]
+
+
+def grid() -> dict[str, Floats]:
+    """Sizes and tokens over three decades each."""
+    sizes, tokens = np.meshgrid(np.geomspace(1e7, 1e10, 12), np.geomspace(1e9, 1e12, 12))
+    return {"parameters": sizes.ravel(), "tokens": tokens.ravel()}
+
+
+TARGETS = {"parameters": np.geomspace(2e10, 7e10, 6), "tokens": np.geomspace(3e12, 1e12, 6)}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Pool:
+    """A pool whose cost is 6·N·D."""
+    columns = grid()
+    return Pool(LAW, columns, 6 * columns["parameters"] * columns["tokens"], TARGETS)
+
+
+def bent(columns: Columns) -> Floats:
+    """The law, missed by 1% at one standard deviation of the pool's sizes."""
+    logs = np.log(grid()["parameters"])
+    return LAW.predict(TRUTH, columns) * np.exp(0.01 * ((np.log(columns["parameters"]) - logs.mean()) / logs.std()) ** 2)
+
+
+def test_a_design_reads_only_what_it_runs_keeps_to_its_budgets_and_beats_cheap_runs(pool: Pool) -> None:
+    """Where the law bends, many cheap runs mislead it."""
+    response = bent(pool.candidates) * np.exp(np.random.default_rng(0).normal(0, 0.002, len(pool)))
+    asked = np.zeros(len(pool), dtype=int)
+
+    def run(rows: Rows) -> Floats:
+        asked[rows] += 1
+        return response[rows]
+
+    budgets = [0.003 * pool.costs.sum(), 0.02 * pool.costs.sum()]
+    chosen = choose(pool, budgets, run, METHODS["error"], seed=1)
+    assert asked.max() == 1
+    assert set(np.flatnonzero(asked)) == set(chosen[-1])
+    assert set(chosen[0]) <= set(chosen[1])
+    assert all(pool.costs[rows].sum() <= budget for rows, budget in zip(chosen, budgets, strict=True))
+    order = np.argsort(pool.costs)
+    cheap = order[np.cumsum(pool.costs[order]) <= budgets[-1]]
+    truth = bent(TARGETS)
+    errors = [np.abs(Learner(pool, 0).forecast(rows, response) / truth - 1).mean() for rows in (chosen[-1], cheap)]
+    assert errors[0] < 0.7 * errors[1]
+
+
+def test_a_pilot_is_cheap_spread_and_never_twice_the_same_run(pool: Pool) -> None:
+    rows = pilot(pool, 1e-3 * pool.costs.sum(), np.random.default_rng(0))
+    assert len(set(rows.tolist())) == 2 * len(LAW.parameters)
+    assert pool.costs[rows].sum() <= 1e-3 * pool.costs.sum()
+    assert len(np.unique(pool.candidates["parameters"][rows])) > 3
+    assert len(np.unique(pool.candidates["tokens"][rows])) > 3
+
+
+def test_the_benchmark_scores_every_method_within_its_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    columns = grid()
+    frame = pd.DataFrame({"N": columns["parameters"], "D": columns["tokens"], "loss": LAW.predict(TRUTH, columns)})
+    frame[::2].to_parquet(tmp_path / "farseer_train.parquet")
+    targets = pd.DataFrame({"N": TARGETS["parameters"], "D": TARGETS["tokens"], "loss": LAW.predict(TRUTH, TARGETS)})
+    targets.to_parquet(tmp_path / "farseer_test.parquet")
+    task = Task(LAW, {"parameters": "N", "tokens": "D"}, "loss", ("N", "D"))
+    monkeypatch.setattr(benchmark, "TASKS", {"farseer": task})
+    monkeypatch.setattr(benchmark, "BUDGETS", (0.1,))
+    rows: list[dict[str, Any]] = []
+    measure(tmp_path, rows.append, repeats=1)
+    assert [row["method"] for row in rows] == ["random", "cheapest", "d-optimal", "v-optimal", "error", "all"]
+    by_method = {row["method"]: row["r2"] for row in rows}
+    assert by_method["all"] == pytest.approx([1.0], abs=1e-4)
+    assert by_method["error"] > [0.9]
+    written = benchmark.write(rows, tmp_path)
+    assert json.loads((tmp_path / "design.json").read_text()) == rows
+    assert written.read_text() == as_markdown(rows)
+    assert "| farseer | error |" in written.read_text()
+    with pytest.raises(InputError, match=r"--pools: .* has no farseer_train.parquet"):
+        load("farseer", tmp_path / "nowhere")
+
+
+def test_r2_is_clipped() -> None:
+    truth = np.array([1.0, 2.0, 3.0])
+    assert score(truth, truth) == 1
+    assert score(truth, np.full(3, 2.0)) == 0
+    assert score(truth, truth[::-1] * 9) == -1
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Path, Path]:
+    """Small runs that are finished, and a grid of candidates."""
+    columns = grid()
+    frame = pd.DataFrame({"N": columns["parameters"], "D": columns["tokens"]})
+    small = frame[6 * frame["N"] * frame["D"] < 3e19].copy()
+    noise = np.random.default_rng(2).normal(0, 0.002, len(small))
+    point = {"parameters": small["N"].to_numpy(), "tokens": small["D"].to_numpy()}
+    small["loss"] = LAW.predict(TRUTH, point) * np.exp(noise)
+    small.to_csv(tmp_path / "runs.csv", index=False)
+    frame.to_csv(tmp_path / "grid.csv", index=False)
+    return tmp_path / "runs.csv", tmp_path / "grid.csv"
+
+
+def test_the_next_runs_narrow_the_forecast_and_more_than_cheap_ones(study: Any, tables: tuple[Path, Path]) -> None:
+    runs, candidates = tables
+    options = ("--law", "chinchilla", "--candidates", candidates, "--target", "parameters=7e10,tokens=1.4e12")
+    status, out, _ = study("design", runs, *options, "--budget", "1e21", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert sum(run["cost"] for run in found["runs"]) <= 1e21
+    assert all(run["cost"] == pytest.approx(6 * run["parameters"] * run["tokens"]) for run in found["runs"])
+    widths = [found["before"], *(run["half_width"] for run in found["runs"])]
+    assert widths == sorted(widths, reverse=True)
+    assert found["after"] == pytest.approx(widths[-1])
+    assert found["after"] < min(found["cheapest"], found["random"])
+    status, out, _ = study("design", runs, *options, "--budget", "1e21")
+    assert status == 0
+    assert "is expected; for the same budget ±" in out
+    refused: dict[str, tuple[object, ...]] = {
+        "--budget: 1 is less than the cheapest candidate costs": (*options, "--budget", "1"),
+        "--target: tokens is missing in 'parameters=1B'": (*options, "--budget", "1e21", "--target", "parameters=1B"),
+        "did you mean 'tokens'?": (*options, "--budget", "1e21", "--target", "parameters=1B,token=1B"),
+        "--cost: runs cannot": (*options, "--budget", "1e21", "--cost", "seconds"),
+    }
+    for told, given in refused.items():
+        status, out, err = study("design", runs, *given)
+        assert (status, out) == (2, "")
+        assert told.replace("runs cannot", f"{candidates} has no column 'seconds'") in err
