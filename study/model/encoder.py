@@ -256,10 +256,10 @@ class Block(nn.Module):
 
 
 def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
-    """Whether `fused_blocks` supports an architecture's blocks: BERT's, without dropout."""
+    """Whether `fused_blocks` supports an architecture's blocks: BERT's, also with rotary positions or a distance bias."""
     a = architecture
-    berts = (a.norm, a.norm_kind, a.activation, a.biases, a.distance_bias) == ("post", "layer", "gelu", "all", "none")
-    return berts and a.norm_bias and not (a.rotary or a.query_key_norm or dropout)
+    berts = (a.norm, a.norm_kind, a.activation, a.biases) == ("post", "layer", "gelu", "all")
+    return berts and a.norm_bias and not (a.query_key_norm or dropout)
 
 
 class Encoder(nn.Module):
@@ -269,7 +269,7 @@ class Encoder(nn.Module):
     2020, arXiv:1909.11942, section 3.1). `fused`, if set, replaces the blocks in training without padding.
     """
 
-    fused: Callable[[list[Block], Tensor, Tensor | None], Tensor] | None = None
+    fused: Callable[[list[Block], Tensor, Tensor | None, Tensor | None], Tensor] | None = None
 
     def __init__(self, architecture: Architecture, dropout: float = 0.0) -> None:
         super().__init__()
@@ -297,7 +297,7 @@ class Encoder(nn.Module):
         """
         x_BxSxH, mask, rotary_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         if self.fused is not None and self.training and mask is None:
-            y_BxKxH = self.fused(self._in_order, x_BxSxH, positions_BxK)
+            y_BxKxH = self.fused(self._in_order, x_BxSxH, rotary_2xSxE, positions_BxK)
         else:
             *earlier, last = self._in_order
             for block in earlier:
