@@ -33,7 +33,8 @@ LEGENDS = {
     "the contenders alternate; ratios are taken within a round, with the 95% interval of their median in brackets "
     "(the range, for fewer than six), which another day may leave. Share of matmul: the part of the best rate of a plain "
     "product in this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products of our training "
-    "use; the last layer, except its keys and values, runs at masked positions only. MFU is the same part of the datasheet's "
+    "use; the last layer, except its keys and values, runs at masked positions only. The steps of muon and "
+    "modern, with Muon and with the preset modern, are in times of ours. MFU is the same part of the datasheet's "
     f"dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no memory for peers, and beside peers a step of "
     "ours is profiled.",
     "finetune": "Texts are as long as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. "
@@ -64,7 +65,7 @@ def train_cells(row: Row) -> dict[str, str]:
         cells[title] = _ratio(row, name) if name in versus else "failed" if name in row["errors"] else "–"
     cells["matmul"] = f"{flops_text(row['matmul_flops_per_second'])}FLOP/s" if row["matmul_flops_per_second"] else "–"
     cells["share of matmul"], cells["MFU"] = _percent(row["share_of_matmul_rate"]), _percent(row["mfu"])
-    cells["step with Muon"] = f"x {row['muon_step']:.2f}" if row.get("muon_step") else "–"
+    cells |= {f"step of {name}": f"x {times:.2f}" for name, times in row.get("steps_over_ours", {}).items()}
     starts = row["start_seconds"]
     cells["start"] = f"{starts['ours']:.1f} s" if "ours" in starts else "–"
     cells["rounds"] = str(row["rounds"])

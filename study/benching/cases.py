@@ -10,6 +10,8 @@ from typing import Any
 
 from study.base.errors import map_all
 from study.base.quantities import listed, read_shape
+from study.base.schema import deep_merge
+from study.config.presets import PRESETS, PresetName
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.counting.memory import Device, Precision
@@ -100,8 +102,8 @@ class Case:
         sizes = [(tokens, a.width, 3 * a.width), (tokens, a.width, a.ffn), (tokens, a.ffn, a.width)]
         return list(dict.fromkeys([*sizes, (self.batch * self.predictions, a.width, a.vocabulary)]))
 
-    def config(self, steps: int = STEPS, **recipe: Any) -> RunConfig:
-        """Return the configuration of a run of this case."""
+    def config(self, steps: int = STEPS, preset: PresetName = "bert", **recipe: Any) -> RunConfig:
+        """Return the configuration of a run of this case; a preset and `recipe` override BERT's defaults."""
         values = {
             "architecture": self.architecture.model_dump(),
             "recipe": {
@@ -118,7 +120,7 @@ class Case:
                 "validation_sequences": 64,
             },
         }
-        return RunConfig.parse(values)
+        return RunConfig.parse(deep_merge(values, PRESETS[preset]))
 
 
 def read_shapes(text: str) -> list[tuple[int, int]]:

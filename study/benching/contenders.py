@@ -18,6 +18,7 @@ from study.base.randomness import Stream, stream_seed
 from study.benching.cases import Case
 from study.benching.gate import Gate
 from study.benching.step_profile import seconds_by_kind
+from study.config.run_config import RunConfig
 from study.counting.memory import Device
 from study.data.batches import DataOrder, training_masker
 from study.data.prepared import Facts, PreparedData
@@ -106,23 +107,28 @@ class _ProfileCallback(pl.Callback):
 
 def ours(case: Case, folder: Path, channel: Connection) -> None:
     """Train as `study launch` does, without checkpoints, which study.benching.surroundings measures."""
-    _train(case, folder, _GateCallback(gate_of(channel, case.device)))
+    _train(case.config(), case, folder, _GateCallback(gate_of(channel, case.device)))
 
 
 def muon(case: Case, folder: Path, channel: Connection) -> None:
     """Train as `ours`, with Muon for the block matrices."""
-    _train(case, folder, _GateCallback(gate_of(channel, case.device)), optimizer="muon")
+    _train(case.config(optimizer="muon"), case, folder, _GateCallback(gate_of(channel, case.device)))
+
+
+def modern(case: Case, folder: Path, channel: Connection) -> None:
+    """Train as `ours`, with the preset modern."""
+    _train(case.config(preset="modern"), case, folder, _GateCallback(gate_of(channel, case.device)))
 
 
 def profiled(case: Case, folder: Path, channel: Connection) -> None:
     """Report once the seconds of a step of `ours` by kind of operation, or kernel on a GPU."""
-    _train(case, folder, _ProfileCallback(gate_of(channel, case.device), case))
+    _train(case.config(), case, folder, _ProfileCallback(gate_of(channel, case.device), case))
 
 
-def _train(case: Case, folder: Path, callback: pl.Callback, **recipe: Any) -> None:
+def _train(config: RunConfig, case: Case, folder: Path, callback: pl.Callback) -> None:
     prepared = _data_of(case, folder / f"data-{os.getpid()}")
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
-    Training(case.config(**recipe), prepared, RunFolder(prepared.folder), execution).fit(StopSignal(), callbacks=[callback])
+    Training(config, prepared, RunFolder(prepared.folder), execution).fit(StopSignal(), callbacks=[callback])
 
 
 def _data_of(case: Case, folder: Path) -> PreparedData:

@@ -22,10 +22,10 @@ from study.benching.step_profile import PRODUCTS, profile_sentence, shares_of
 PEERS = ("loop", "trainer", "trainer_compiled")
 """The contenders of study.benching.peers, in table order."""
 
-MUON, PROFILED = "muon", "profiled"
-"""Ours with Muon instead of AdamW, and ours under torch's profiler, which runs no rounds."""
+OTHER_STEPS, PROFILED = ("muon", "modern"), "profiled"
+"""Ours with Muon instead of AdamW and with the preset modern; and ours under torch's profiler, which runs no rounds."""
 
-COMPILING = ("ours", MUON, "trainer_compiled", PROFILED)
+COMPILING = ("ours", *OTHER_STEPS, "trainer_compiled", PROFILED)
 """The contenders that build kernels on CUDA, which takes most of a start and little device memory."""
 
 ROUND_SECONDS = 0.5
@@ -127,10 +127,10 @@ def peers_of(case: Case) -> tuple[str, ...]:
 
 
 def contenders_of(case: Case, profiled: bool) -> tuple[str, ...]:
-    """Return a case's contenders; Muon on a CPU and at Base on a GPU, the profile if requested and there are peers."""
+    """Return a case's contenders; variants on a CPU and at Base on a GPU, the profile if requested and there are peers."""
     peers = peers_of(case)
-    muon = case.device == "cpu" or (case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS)
-    return ("ours", *([MUON] if muon else []), *peers, "matmul", *([PROFILED] if profiled and peers else []))
+    varied = case.device == "cpu" or (case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS)
+    return ("ours", *(OTHER_STEPS if varied else ()), *peers, "matmul", *([PROFILED] if profiled and peers else []))
 
 
 def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None:
@@ -178,8 +178,8 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     """Return a row: medians over rounds of values, and of ratios and shares within rounds.
 
     `versus` is our tokens/s over a peer's, with the median's interval (`median_interval`). `share_of_matmul_rate` is our
-    products' share of the best matrix-product rate, `mfu` of the datasheet's dense rate `peak`. `muon_step` is the step time
-    with Muon over AdamW. `spread` is (slowest − fastest) / median.
+    products' share of the best matrix-product rate, `mfu` of the datasheet's dense rate `peak`. `steps_over_ours` are the
+    step times of the variants over ours. `spread` is (slowest − fastest) / median.
     """
     speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
     best = [max(rates.values()) for rates in rounds.matmul]
@@ -196,7 +196,7 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
         "versus_interval": {},
         "share_of_matmul_rate": None,
         "mfu": None,
-        "muon_step": None,
+        "steps_over_ours": {},
         "matmul_flops_per_second": median(best) if best else None,
         "flops_per_token": case.flops_per_token,
         "tokens_per_second": {name: median(values) for name, values in speeds.items()},
@@ -211,7 +211,7 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     achieved = [speed * case.flops_per_token for speed in speeds["ours"]]
     ratios = {name: _ratios(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
     row["ours_tokens_per_second"] = median(speeds["ours"])
-    row["muon_step"] = median(_ratios(speeds["ours"], speeds[MUON])) if MUON in speeds else None
+    row["steps_over_ours"] = {name: median(_ratios(speeds["ours"], speeds[name])) for name in OTHER_STEPS if name in speeds}
     row["versus"] = {name: median(values) for name, values in ratios.items()}
     row["versus_interval"] = {name: list(median_interval(values)) for name, values in ratios.items()}
     row["share_of_matmul_rate"] = median(_ratios(achieved, best)) if best else None

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, fi
 
 from study.base.schema import Count, Distinct, Index, Number, Several, Share, Strict, number_in
 from study.config.recipe import Recipe, TrainingMasking
-from study.config.shape_spec import LARGEST, FfnRatio, Width, why_beyond
+from study.config.shape_spec import LARGEST, FfnRatio, Width, needs_even_heads, why_beyond
 from study.counting.architecture import Architecture
 from study.counting.solving import HEAD_WIDTH, ShapeRules
 
@@ -187,10 +187,9 @@ class Search(Strict):
     head_width: Width = HEAD_WIDTH
     ffn_ratio: FfnRatio = 4.0
 
-    @property
-    def rules(self) -> ShapeRules:
+    def rules(self, architecture: Mapping[str, Any]) -> ShapeRules:
         """The rules that derive other sizes from a width."""
-        return ShapeRules(self.head_width, self.ffn_ratio)
+        return ShapeRules(self.head_width, self.ffn_ratio, even_heads=needs_even_heads(architecture))
 
     @field_validator("space")
     @classmethod

@@ -123,11 +123,11 @@ class Shapes(Strict):
         """Whether the file gives a head width."""
         return "head_width" in self.model_fields_set
 
-    @property
-    def rules(self) -> list[ShapeRules]:
+    def rules(self, architecture: Mapping[str, Any]) -> list[ShapeRules]:
         """The rules that derive other sizes from widths, one per head width and FFN ratio."""
         pairs = product(self.head_width, self.ffn_ratio)
-        return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width)) for head_width, ffn_ratio in pairs]
+        even = needs_even_heads(architecture)
+        return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width), even) for head_width, ffn_ratio in pairs]
 
     def _multiple(self, head_width: int) -> int:
         """The step of solved widths."""
@@ -140,7 +140,7 @@ class Shapes(Strict):
         messages.
         """
         if self.iso_parameters is None:
-            return [rules.completed(shape) for shape in self._given() for rules in self.rules], []
+            return [rules.completed(shape) for shape in self._given() for rules in self.rules(architecture)], []
         return self._solved(self.iso_parameters, architecture, variant)
 
     def _solved(
@@ -148,7 +148,7 @@ class Shapes(Strict):
     ) -> tuple[list[dict[str, int]], list[Problem]]:
         templates = {depth: _template(depth, architecture) for depth in self.depth or ()}
         shapes, unmet = [], []
-        for target, (depth, template), rules in product(targets, templates.items(), self.rules):
+        for target, (depth, template), rules in product(targets, templates.items(), self.rules(architecture)):
             solved = rules.at_parameters(target, depth, template)
             reached = parameters(solved).parameters_non_embedding
             if abs(reached / target - 1) > self.tolerance:
@@ -165,6 +165,11 @@ class Shapes(Strict):
             axes = {name: values for name, values in self.grid if values is not None}
             return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         return [shape.model_dump(exclude_none=True) for shape in self.listed or ()]
+
+
+def needs_even_heads(architecture: Mapping[str, Any]) -> bool:
+    """Whether the given fields of an architecture ask for rotary positions, which rotate pairs of numbers."""
+    return architecture.get("position_encoding") == "rotary"
 
 
 def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:

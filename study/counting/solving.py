@@ -29,17 +29,22 @@ def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None
 
 @dataclass(frozen=True)
 class ShapeRules:
-    """Rules from width to shape: heads of about `head_width`, an ffn of `ffn_ratio` widths, widths in steps."""
+    """Rules from width to shape: heads of about `head_width`, an ffn of `ffn_ratio` widths, widths in steps.
+
+    With `even_heads`, head widths are even where the width allows it, as rotary positions need.
+    """
 
     head_width: int = HEAD_WIDTH
     ffn_ratio: float = 4.0
     width_multiple: int = 8
+    even_heads: bool = False
 
     def heads(self, width: int) -> int:
         """The divisor of `width` whose head width is nearest to `head_width`, the wider on a tie."""
         small = [heads for heads in range(1, math.isqrt(width) + 1) if width % heads == 0]
         divisors = {*small, *(width // heads for heads in small)}
-        return min(divisors, key=lambda heads: (abs(width / heads - self.head_width), heads))
+        odd = {heads for heads in divisors if self.even_heads and width // heads % 2}
+        return min(divisors - odd or divisors, key=lambda heads: (abs(width / heads - self.head_width), heads))
 
     def ffn(self, width: int) -> int:
         """The inner size, ffn_ratio · width, to the nearest whole number."""

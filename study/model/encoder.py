@@ -313,11 +313,11 @@ class Block(nn.Module):
 
 
 def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
-    """Whether `fused_blocks` supports an architecture's blocks: BERT's, without dropout."""
+    """Whether `fused_blocks` supports an architecture's blocks: BERT's, also with rotary positions or a distance bias."""
     a = architecture
-    berts = (a.norm, a.norm_kind, a.activation, a.biases, a.distance_bias) == ("post", "layer", "gelu", "all", "none")
+    berts = (a.norm, a.norm_kind, a.activation, a.biases) == ("post", "layer", "gelu", "all")
     plain = a.norm_bias and a.norm_epsilon == EPSILON and a.attention_window is None
-    return berts and plain and not (a.rotary or a.relative or a.convolution_kernel or a.query_key_norm or dropout)
+    return berts and plain and not (a.relative or a.convolution_kernel or a.query_key_norm or dropout)
 
 
 class Seen(NamedTuple):
@@ -335,7 +335,7 @@ class Encoder(nn.Module):
     2020, arXiv:1909.11942, section 3.1). `fused`, if set, replaces the blocks in training without padding.
     """
 
-    fused: Callable[[list[Block], Tensor, Tensor | None], Tensor] | None = None
+    fused: Callable[[list[Block], Tensor, Tensor | None, Tensor | None], Tensor] | None = None
 
     def __init__(self, architecture: Architecture, dropout: float = 0.0) -> None:
         super().__init__()
@@ -372,7 +372,8 @@ class Encoder(nn.Module):
         """
         x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
         if self.fused is not None and self.training and attended_BxS is None:
-            y_BxKxH = self.fused(self._in_order, x_BxSxH, positions_BxK)
+            rotary_2xSxE = None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, : tokens_BxS.shape[1]]
+            y_BxKxH = self.fused(self._in_order, x_BxSxH, rotary_2xSxE, positions_BxK)
         else:
             *earlier, (last, (mask, rotary, relative)) = self._layers(tokens_BxS, attended_BxS)
             embedded_BxSxH = None if self.convolution is None else x_BxSxH

@@ -1,7 +1,7 @@
 """BERT's blocks and the loss with explicit gradients for a GPU: torch's products, and gpu_kernels between them.
 
-Letters: B sequences, S tokens, K positions of them, N positions, A heads, D head width, H width, E embedding width, V
-vocabulary.
+Letters: B sequences, S tokens, K positions of them, N positions, A heads, D head width, H width, E embedding width (of rotary
+positions, D/2), V vocabulary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Copies = dict[Tensor, Tensor]
 
 
 def fused_blocks(
-    blocks: Sequence[Block], x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"] | None
+    blocks: Sequence[Block],
+    x_BxSxH: Float[Tensor, "B S H"],
+    rotary_2xSxE: Float[Tensor, "2 S E"] | None,
+    positions_BxK: Int[Tensor, "B K"] | None,
 ) -> Float[Tensor, "B K H"]:
     """The output of BERT's blocks (`has_fused_kernels`) for tokens without padding, the last block at some positions if given.
 
@@ -38,14 +41,14 @@ def fused_blocks(
     dtype = product_dtype(x_BxSxH)
     with torch.autocast(x_BxSxH.device.type, enabled=False):
         x_BxSxH = residual_BxSxH = x_BxSxH.to(dtype).contiguous()
-        copies = _copies(blocks, dtype)
+        copies, rotary = _copies(blocks, dtype), None if rotary_2xSxE is None else rotary_2xSxE.contiguous()
         *earlier, last = blocks
         for block in earlier:
-            x_BxSxH, residual_BxSxH = _fused_block(block, x_BxSxH, residual_BxSxH, copies)
+            x_BxSxH, residual_BxSxH = _fused_block(block, x_BxSxH, residual_BxSxH, copies, rotary)
         if positions_BxK is None:
-            y_BxKxH, _ = _fused_block(last, x_BxSxH, residual_BxSxH, copies)
+            y_BxKxH, _ = _fused_block(last, x_BxSxH, residual_BxSxH, copies, rotary)
         else:
-            y_BxKxH = _fused_block_at(last, x_BxSxH, positions_BxK, copies)
+            y_BxKxH = _fused_block_at(last, x_BxSxH, positions_BxK, copies, rotary)
         return y_BxKxH
 
 
@@ -68,24 +71,30 @@ def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> Copies:
     return dict(zip(parameters, copies, strict=True))
 
 
-def _fused_block(block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: Copies) -> tuple[Tensor, Tensor]:
+def _fused_block(
+    block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: Copies, rotary_2xSxE: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """One block, whose attention reads x and whose first residual sum reads `residual_BxSxH`."""
-    joint, heads = block.attention.query_key_value, block.attention.heads
-    given = (x_BxSxH, copies, heads, joint.weight, joint.bias)
-    attended_BxSxH = (
-        _Attention.apply(*given)  # type: ignore[no-untyped-call]
-        if kernels.holds_attention(x_BxSxH, heads)
-        else _attended(*_Joint.apply(*given))  # type: ignore[no-untyped-call]
-    )
+    attention = block.attention
+    joint, heads, distances = attention.query_key_value, attention.heads, attention.distance_bias
+    if rotary_2xSxE is None and distances is None and kernels.holds_attention(x_BxSxH, heads):
+        attended_BxSxH = _Attention.apply(x_BxSxH, copies, heads, joint.weight, joint.bias)  # type: ignore[no-untyped-call]
+    else:
+        parts = _Joint.apply(x_BxSxH, rotary_2xSxE, copies, heads, joint.weight, joint.bias)  # type: ignore[no-untyped-call]
+        attended_BxSxH = _attended(*parts, None if distances is None else distances(x_BxSxH.shape[1]))
     return _after_attention(block, residual_BxSxH, attended_BxSxH, copies)
 
 
-def _fused_block_at(block: Block, x_BxSxH: Tensor, positions_BxK: Tensor, copies: Copies) -> Tensor:
-    joint, heads = block.attention.query_key_value, block.attention.heads
+def _fused_block_at(
+    block: Block, x_BxSxH: Tensor, positions_BxK: Tensor, copies: Copies, rotary_2xSxE: Tensor | None
+) -> Tensor:
+    attention = block.attention
+    joint, distances = attention.query_key_value, attention.distance_bias
     at_BxKxH, *parts = _JointAt.apply(  # type: ignore[no-untyped-call]
-        x_BxSxH, positions_BxK, copies, heads, joint.weight, joint.bias
+        x_BxSxH, positions_BxK, rotary_2xSxE, copies, attention.heads, joint.weight, joint.bias
     )
-    y_BxKxH, _ = _after_attention(block, at_BxKxH, _attended(*parts), copies)
+    bias = None if distances is None else distances(x_BxSxH.shape[1], positions_BxK)
+    y_BxKxH, _ = _after_attention(block, at_BxKxH, _attended(*parts, bias), copies)
     return y_BxKxH
 
 
@@ -117,48 +126,73 @@ def attention_of(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> Float[Tensor,
     return _attended(*_by_heads(joint, heads))
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "B S A*D"]:
-    return _side_by_side(attended(query, key, value, mask=None, dropout=0.0))
+def _attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Float[Tensor, "B S A*D"]:
+    return _side_by_side(attended(query, key, value, mask=None, dropout=0.0, bias=bias))
 
 
 class _Joint(torch.autograd.Function):
-    """The product before attention, by heads; its weight and bias come last."""
+    """The product before attention, by heads, with rotary positions if given; its weight and bias come last.
+
+    The gradients by queries and keys are rotated back in place, so nothing else may read them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, copies[weight])
-        return _by_heads(F.linear(x, copies[weight], copies[bias]), heads)
+    def forward(
+        ctx: Any, x: Tensor, rotary: Tensor | None, copies: Copies, heads: int, weight: Tensor, bias: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, rotary, copies[weight])
+        ctx.heads = heads
+        joint = F.linear(x, copies[weight], copies[bias])
+        if rotary is not None:
+            kernels.rotate(joint, rotary, 2 * heads)
+        return _by_heads(joint, heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        djoint, of_bias = kernels.joined(*(_side_by_side(each).contiguous() for each in gradients))
-        return djoint @ weight, None, None, gradient_by_weight(djoint, x), of_bias
+        x, rotary, weight = ctx.saved_tensors
+        dquery, dkey, dvalue = (_side_by_side(each).contiguous() for each in gradients)
+        if rotary is not None:
+            kernels.rotate(dquery, rotary, ctx.heads, back=True)
+            kernels.rotate(dkey, rotary, ctx.heads, back=True)
+        djoint, of_bias = kernels.joined(dquery, dkey, dvalue)
+        return djoint @ weight, None, None, None, gradient_by_weight(djoint, x), of_bias
 
 
 class _JointAt(torch.autograd.Function):
+    """`_Joint` with queries at some positions only; also returns the residual stream there."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, positions: Tensor, copies: Copies, heads: int, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, x: Tensor, positions: Tensor, rotary: Tensor | None, copies: Copies, heads: int, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
         (weight, bias), width = (copies[parameter] for parameter in parameters), x.shape[-1]
         at = at_positions(x, positions)
-        ctx.save_for_backward(x, positions, at, weight)
+        rotary_at = None if rotary is None else rotary[:, positions.flatten()]
+        ctx.save_for_backward(x, positions, at, rotary, rotary_at, weight)
+        ctx.heads = heads
         query = F.linear(at, weight[:width], bias[:width])
         key_and_value = F.linear(x, weight[width:], bias[width:])
+        if rotary is not None and rotary_at is not None:
+            kernels.rotate(query, rotary_at, heads)
+            kernels.rotate(key_and_value, rotary, heads)
         return at, *_by_heads(query, heads, parts=1), *_by_heads(key_and_value, heads, parts=2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_at: Tensor, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, positions, at, weight = ctx.saved_tensors
+        x, positions, at, rotary, rotary_at, weight = ctx.saved_tensors
         _, length, width = x.shape
         dquery, *parts = (_side_by_side(each).contiguous() for each in gradients)
+        if rotary is not None:
+            kernels.rotate(dquery, rotary_at, ctx.heads, back=True)
+            kernels.rotate(parts[0], rotary, ctx.heads, back=True)
         dkey_and_value, of_other_biases = kernels.joined(*parts)
         dx = dkey_and_value @ weight[width:]
         dx.flatten(0, 1).index_add_(0, rows_at(positions, length), (of_at + dquery @ weight[:width]).flatten(0, 1))
         of_weight = torch.cat((gradient_by_weight(dquery, at), gradient_by_weight(dkey_and_value, x)))
         of_bias = torch.cat((dquery.sum((0, 1), dtype=torch.float32), of_other_biases))
-        return dx, None, None, None, of_weight, of_bias
+        return dx, None, None, None, None, of_weight, of_bias
 
 
 class _Attention(torch.autograd.Function):

@@ -4,7 +4,7 @@ Memory traffic bounds them, so one that writes the gradient of a product's resul
 product's bias. All compute in fp32 on contiguous tensors. Keyword arguments divide the work: rows and columns, or all numbers,
 of a block, blocks per program, warps, and pipeline stages; `study bench --only kernels` times other choices.
 
-Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
+Letters: B sequences, S tokens, A heads, D head width, E half of it, H width, F ffn, N rows, R rows of angles, V vocabulary.
 """
 
 from __future__ import annotations
@@ -353,6 +353,41 @@ def joined(
     grid = (blocks, triton.cdiv(width, columns), number)
     _join_kernel[grid](first, second, last, joint, sums, count, number, width, rows, columns, steps, num_warps=warps)
     return joint, _column_sums(sums)
+
+
+@triton.jit
+def _rotate_kernel(
+    x_at, angles_at, rows, period, stride,
+    PAIRS: tl.constexpr, SIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row, pair = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    there = (row[:, None] < rows) & (pair[None, :] < PAIRS)
+    angle = (row % period)[:, None] * PAIRS + pair[None, :]
+    cosine = tl.load(angles_at + angle, there, 0.0)
+    sine = SIGN * tl.load(angles_at + period * PAIRS + angle, there, 0.0)
+    at = x_at + row.to(tl.int64)[:, None] * stride + tl.program_id(1) * 2 * PAIRS + pair[None, :]
+    first, second = tl.load(at, there, 0.0).to(tl.float32), tl.load(at + PAIRS, there, 0.0).to(tl.float32)
+    tl.store(at, (first * cosine - second * sine).to(x_at.dtype.element_ty), there)
+    tl.store(at + PAIRS, (second * cosine + first * sine).to(x_at.dtype.element_ty), there)
+
+
+def rotate(
+    x: Float[Tensor, "*positions H"],
+    rotary: Float[Tensor, "2 R E"],
+    heads: int,
+    *,
+    back: bool = False,
+    rows: int = 32,
+    warps: int = 4,
+) -> None:
+    """Rotate the first `heads` heads of every position in place, as `study.model.encoder.rotated` does, or back.
+
+    Row n takes the angles of row n mod R: R is the length of the sequences, or the number of rows.
+    """
+    _, period, pairs = rotary.shape
+    count = x.numel() // x.shape[-1]
+    sizes = (count, period, x.shape[-1], pairs, -1 if back else 1, rows, triton.next_power_of_2(pairs))
+    _rotate_kernel[triton.cdiv(count, rows), heads](x, rotary, *sizes, num_warps=warps)
 
 
 @triton.jit

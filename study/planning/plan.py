@@ -322,7 +322,8 @@ def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
     given = {f"architecture.{key}": value for key, value in spec.shared.get("architecture", {}).items()} | dict(values)
     sizes = {name: given[f"architecture.{name}"] for name in SIZES if f"architecture.{name}" in given}
     if isinstance(sizes.get("width"), int):
-        sizes = spec.search.rules.completed(sizes)
+        architecture = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in given.items()}
+        sizes = spec.search.rules(architecture).completed(sizes)
     return run_config(spec, sizes, spec.budget, values)
 
 

@@ -67,13 +67,13 @@ def test_the_interval_of_a_ratio_covers_the_true_median(rounds: int, least: floa
     assert least - 0.01 < covered < 0.985
 
 
-def test_a_step_with_muon_is_told_as_so_many_of_ours() -> None:
+def test_steps_of_variants_are_told_as_so_many_of_ours() -> None:
     rounds = known_rounds()
-    assert training_row(CASE, rounds, None)["muon_step"] is None
+    assert training_row(CASE, rounds, None)["steps_over_ours"] == {}
     rounds.times["muon"] = [RoundTime(10, 10 * seconds) for seconds in (2.2e-3, 2.4e-3, 4.8e-3)]
     row = training_row(CASE, rounds, None)
-    assert row["muon_step"] == pytest.approx(1.2)
-    assert "step with Muon x 1.20" in as_line("train", row)
+    assert row["steps_over_ours"] == {"muon": pytest.approx(1.2)}
+    assert "step of muon x 1.20" in as_line("train", row)
     assert row["versus"].keys() == {"loop", "trainer"}
 
 

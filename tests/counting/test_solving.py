@@ -28,6 +28,7 @@ def test_heads_divide_the_width_and_are_near_the_width_wanted() -> None:
     assert [rules.heads(width) for width in (768, 512, 64, 96, 1)] == [12, 8, 1, 2, 1]
     assert ShapeRules(head_width=32).heads(92) == 4
     assert ShapeRules(head_width=72).heads(96) == 1, "the wider of two as near"
+    assert [ShapeRules(head_width=16, even_heads=True).heads(width) for width in (88, 100, 15)] == [4, 5, 1]
 
 
 def test_an_ffn_is_to_the_nearest_whole_number_and_never_none() -> None:

@@ -29,10 +29,11 @@ from tests.training.test_branching import trunk_and_branch, with_budget
 
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
 PLAIN: dict[str, Any] = {"norm_kind": "rms", "biases": "none"}
+MODERN = {"position_encoding": "rotary", "distance_bias": "learned"}
 KINDS = pytest.mark.parametrize(
     "kind",
-    [{}, {"position_encoding": "rotary"}, SHARED | PLAIN, ORDERED | {"norm": "pre"}, {"distance_bias": "alibi"}],
-    ids=["BERT", "rotary", "shared and plain", "bias and normed queries", "ALiBi"],
+    [{}, {"position_encoding": "rotary"}, SHARED | PLAIN, ORDERED | {"norm": "pre"}, MODERN],
+    ids=["BERT", "rotary", "shared and plain", "bias and normed queries", "modern"],
 )
 
 

@@ -20,7 +20,7 @@ from study.benching.bench_tables import as_line, as_text
 from study.benching.results import failure
 from study.counting.architecture import Architecture
 from study.data.masking import IGNORED
-from study.model.encoder import Block, has_fused_kernels
+from study.model.encoder import Block, has_fused_kernels, rotary_table
 from study.model.lightning import MaskedLanguageModelling
 from tests.needs import needs_compiler, needs_gpu
 from tests.processes import apart
@@ -160,12 +160,12 @@ def drawn_blocks(count: int, device: str = "cpu", **changes: Any) -> list[Block]
     return blocks
 
 
-def one_by_one(blocks: list[Block], x: Tensor, positions: Tensor | None) -> Tensor:
+def one_by_one(blocks: list[Block], x: Tensor, rotary: Tensor | None, positions: Tensor | None) -> Tensor:
     """What blocks give as they are, the last one at some positions where they are given."""
     *earlier, last = blocks
     for block in earlier:
-        x = block(x, None)
-    y: Tensor = last(x, None, None, positions)
+        x = block(x, None, rotary)
+    y: Tensor = last(x, None, rotary, positions)
     return y
 
 
@@ -176,15 +176,16 @@ def drawn_positions(sequences: int, length: int) -> Tensor:
     return drawn
 
 
-def differences_of_blocks(count: int, length: int, turns: int, at_some: bool) -> list[float]:
+def differences_of_blocks(count: int, length: int, turns: int, at_some: bool, rotates: bool, bias: str) -> list[float]:
     """How far blocks that are written out are from others, in fp32: their result and all gradients; all take several turns."""
     fused_blocks = importlib.import_module("study.model.fused").fused_blocks
-    blocks, x = drawn_blocks(count), torch.randn(3, length, 48)
+    blocks, x = drawn_blocks(count, distance_bias=bias), torch.randn(3, length, 48)
+    rotary = rotary_table(512, 16)[:, :length] if rotates else None
     positions = drawn_positions(3, length) if at_some else None
     dy = torch.randn(3, length if positions is None else positions.shape[1], 48)
-    plain = results(blocks, lambda x: one_by_one(turns * blocks, x, positions), x, dy)
-    fused = results(blocks, lambda x: fused_blocks(turns * blocks, x, positions), x, dy)
-    assert len(plain) == 2 + 12 * count
+    plain = results(blocks, lambda x: one_by_one(turns * blocks, x, rotary, positions), x, dy)
+    fused = results(blocks, lambda x: fused_blocks(turns * blocks, x, rotary, positions), x, dy)
+    assert len(plain) == 2 + (13 if bias == "learned" else 12) * count
     return [far(*pair) for pair in zip(fused, plain, strict=True)]
 
 
@@ -265,9 +266,13 @@ def test_the_gradient_of_attention_is_torchs() -> None:
 
 @interpreted
 def test_blocks_that_are_written_out_give_what_the_blocks_do() -> None:
-    whole = [(1, 20, 1, False), (2, 130, 1, False), (1, 20, 3, False)]
-    at_some_positions = [(1, 20, 1, True), (2, 130, 1, True), (1, 20, 3, True)]
-    found = apart(worst, differences_of_blocks, whole + at_some_positions)
+    sizes = [(1, 20, 1), (2, 130, 1), (1, 20, 3)]
+    found = apart(
+        worst,
+        differences_of_blocks,
+        [(*size, at_some, False, "none") for size in sizes for at_some in (False, True)]
+        + [(1, 20, 2, False, True, "learned"), (1, 20, 1, True, True, "learned"), (1, 20, 1, True, False, "alibi")],
+    )
     assert max(found.values()) < 2e-5, found
 
 
@@ -323,8 +328,6 @@ def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(m
         ({"activation": "geglu"}, 0.0),
         ({"activation": "relu"}, 0.0),
         ({"biases": "none"}, 0.0),
-        ({"position_encoding": "rotary"}, 0.0),
-        ({"distance_bias": "alibi"}, 0.0),
         ({"query_key_norm": True}, 0.0),
         ({}, 0.1),
     ],
@@ -332,6 +335,7 @@ def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(m
 def test_only_blocks_of_berts_without_dropout_are_written_out(changes: dict[str, Any], dropout: float) -> None:
     assert has_fused_kernels(Architecture.parse(SHAPE), 0.0)
     assert has_fused_kernels(Architecture.parse(SHAPE | {"layer_groups": 1}), 0.0)
+    assert has_fused_kernels(Architecture.parse(SHAPE | {"position_encoding": "rotary", "distance_bias": "learned"}), 0.0)
     assert not has_fused_kernels(Architecture.parse(SHAPE | changes), dropout)
 
 
@@ -362,6 +366,7 @@ BUILT: dict[str, tuple[list[str], dict[str, Any], int]] = {
         8,
     ),
     "_join_kernel": ([HALF, HALF, HALF, HALF, FLOAT, INT], BLOCKS | {"PARTS": 3, "WIDTH": 768}, 4),
+    "_rotate_kernel": ([HALF, FLOAT, INT, INT, INT], {"PAIRS": 32, "SIGN": -1, "ROWS": 32, "COLUMNS": 32}, 4),
     "_cross_entropy_kernel": ([HALF, LONG, FLOAT, FLOAT, INT], {"CLASSES": 30522, "STRIDE": 30528, "COLUMNS": 2048}, 4),
     "_cross_entropy_gradient_kernel": (
         [HALF, LONG, FLOAT, FLOAT, FLOAT, INT, INT],
@@ -375,28 +380,31 @@ BUILT: dict[str, tuple[list[str], dict[str, Any], int]] = {
 def test_kernels_build_for_a_hopper_and_fit_its_registers_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     found = apart(built, BUILT)
-    assert len(found) == 10
+    assert len(found) == 11
     assert {name: shared for name, (shared, _) in found.items() if shared > HOPPERS_SHARED_BYTES} == {}
     assert {name: told for name, (_, told) in found.items() if re.findall(r"STACK:(\d+)", told) != ["0"]} == {}
 
 
 @needs_gpu
 @pytest.mark.parametrize("at_some", [False, True])
+@pytest.mark.parametrize("modern", [False, True])
 @pytest.mark.parametrize(("width", "heads", "length"), [(768, 12, 128), (192, 3, 100), (128, 2, 300), (120, 3, 64)])
 def test_on_a_gpu_blocks_that_are_written_out_are_as_exact_as_others_in_bf16(
-    width: int, heads: int, length: int, at_some: bool
+    width: int, heads: int, length: int, modern: bool, at_some: bool
 ) -> None:
+    """`modern`: with rotary positions and a learned distance bias."""
     from study.model.fused import fused_blocks
 
-    blocks = drawn_blocks(2, "cuda", width=width, heads=heads, ffn=4 * width)
+    blocks = drawn_blocks(2, "cuda", width=width, heads=heads, ffn=4 * width, distance_bias="learned" if modern else "none")
+    rotary = rotary_table(512, width // heads)[:, :length].cuda() if modern else None
     x, positions = torch.randn(16, length, width, device="cuda").bfloat16(), None
     if at_some:
         positions = drawn_positions(16, length).cuda()
     dy = torch.randn(16, length if positions is None else positions.shape[1], width, device="cuda").bfloat16()
-    exact = results(blocks, lambda x: one_by_one(blocks, x, positions), x.float(), dy.float())
+    exact = results(blocks, lambda x: one_by_one(blocks, x, rotary, positions), x.float(), dy.float())
     with torch.autocast("cuda", torch.bfloat16):
-        plain = results(blocks, lambda x: one_by_one(blocks, x, positions), x, dy)
-        fused = results(blocks, lambda x: fused_blocks(blocks, x, positions), x, dy)
+        plain = results(blocks, lambda x: one_by_one(blocks, x, rotary, positions), x, dy)
+        fused = results(blocks, lambda x: fused_blocks(blocks, x, rotary, positions), x, dy)
     for ours, theirs, true in zip(fused, plain, exact, strict=True):
         ours_off, theirs_off = (float((each.float() - true).norm() / true.norm()) for each in (ours, theirs))
         assert ours_off < 1.5 * theirs_off + 1e-3
