@@ -160,7 +160,8 @@ def mixed(numbers: Integers) -> Integers:
 
 def _shifted(numbers: Integers, bits: int) -> Integers:
     """Shift right logically, as if unsigned."""
-    return (numbers >> bits) & (2 ** (64 - bits) - 1)
+    shifted: Integers = (numbers >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
 
 
 @functools.cache

@@ -80,8 +80,10 @@ def _fused_block(
     if rotary_2xSxE is None and distances is None and kernels.holds_attention(x_BxSxH, heads):
         attended_BxSxH = _Attention.apply(x_BxSxH, copies, heads, joint.weight, joint.bias)  # type: ignore[no-untyped-call]
     else:
-        parts = _Joint.apply(x_BxSxH, rotary_2xSxE, copies, heads, joint.weight, joint.bias)  # type: ignore[no-untyped-call]
-        attended_BxSxH = _attended(*parts, None if distances is None else distances(x_BxSxH.shape[1]))
+        query, key, value = _Joint.apply(  # type: ignore[no-untyped-call]
+            x_BxSxH, rotary_2xSxE, copies, heads, joint.weight, joint.bias
+        )
+        attended_BxSxH = _attended(query, key, value, None if distances is None else distances(x_BxSxH.shape[1]))
     return _after_attention(block, residual_BxSxH, attended_BxSxH, copies)
 
 
@@ -90,11 +92,11 @@ def _fused_block_at(
 ) -> Tensor:
     attention = block.attention
     joint, distances = attention.query_key_value, attention.distance_bias
-    at_BxKxH, *parts = _JointAt.apply(  # type: ignore[no-untyped-call]
+    at_BxKxH, query, key, value = _JointAt.apply(  # type: ignore[no-untyped-call]
         x_BxSxH, positions_BxK, rotary_2xSxE, copies, attention.heads, joint.weight, joint.bias
     )
     bias = None if distances is None else distances(x_BxSxH.shape[1], positions_BxK)
-    y_BxKxH, _ = _after_attention(block, at_BxKxH, _attended(*parts, bias), copies)
+    y_BxKxH, _ = _after_attention(block, at_BxKxH, _attended(query, key, value, bias), copies)
     return y_BxKxH
 
 

@@ -139,7 +139,8 @@ class NamedRuns:
         cell, plain = self.spec.cells[name], {f"recipe.{knob}": none for knob, none in NO_RUN.items()}
         sizes = {**shape, **cell.sizes}
         if "width" in cell.sizes:
-            sizes = self.spec.shapes.rules[0].completed({"depth": sizes["depth"], **cell.sizes})
+            (rules, *_) = self.spec.shapes.rules(self.spec.shared.get("architecture", {}))
+            sizes = rules.completed({"depth": sizes["depth"], **cell.sizes})
         rate = {} if cell.learning_rate is None else {"recipe.learning_rate": cell.learning_rate}
         lowest = {knob: tuned.low for knob, tuned in self.spec.tune.items()}
         try:

@@ -295,7 +295,7 @@ def test_a_wave_of_models_fits_into_80_gb_with_one_peer() -> None:
             step = TrainingStep(case.batch, case.sequence_length, case.predictions, case.dtype, device="cuda", graphed=True)
             dense = replace(step, predictions=case.sequence_length, graphed=False)
             contenders = training.contenders_of(case, profiled=True)
-            started = {"ours", training.MUON, training.PROFILED} & {*contenders}
+            started = {"ours", *training.OTHER_STEPS, training.PROFILED} & {*contenders}
             ours += training_memory(case.architecture, step).total * len(started)
             if training.peers_of(case):
                 peer = max(peer, training_memory(case.architecture, dense).total)

@@ -60,6 +60,7 @@ def test_derivatives_of_every_operation_agree_with_differences() -> None:
         return float(expression(Jet(np.array([a])), Jet(np.array([b]))).value[0])
 
     step = 1e-4 * np.eye(2)
+    assert found.bends is not None
     for one in range(2):
         slope = (at(*(point + step[one])) - at(*(point - step[one]))) / 2e-4
         assert found.slopes[one][0] == pytest.approx(slope, rel=1e-6)

@@ -67,6 +67,7 @@ def uses_fused_kernels(a: Architecture, asked: Recipe) -> tuple[MaskedLanguageMo
         else:
             of_query = torch.cat([torch.full((a.width,), scores), torch.ones(2 * a.width)]).double()
             block.attention.query_key_value.register_forward_hook(times(of_query))
+    assert model.head.norm is not None
     model.head.norm.register_forward_hook(times(1 / table))
     groups = []
     for name, parameter in model.named_parameters():

@@ -102,7 +102,7 @@ WAYS: dict[str, Callable[[Knob], dict[str, Any]]] = {
 COMPARED = ("vary", "tune")
 """The ways in which a sweep gives a knob several values."""
 
-NO_NUMBER = ("whole_words", "optimizer", "parametrization", "residual_initialisation", "objective")
+NO_NUMBER: tuple[str, ...] = ("whole_words", "optimizer", "parametrization", "residual_initialisation", "objective")
 NO_NUMBER += ("packing", "distance_bias", "query_key_norm")
 """The knobs that cannot be tuned."""
 

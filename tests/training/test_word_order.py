@@ -118,9 +118,11 @@ def test_an_encoder_whose_positions_are_all_alike_gains_nothing_from_order(
     weights |= learned | {table: torch.zeros_like(weights[table])}
     training = Training(wanted, prepare(wanted.data), RunFolder(tmp_path / "runs" / "zeroed"), Execution())
     found = training.validated(weights).validation
+    assert found is not None
     assert found.order_gain == pytest.approx(0, abs=1e-6)
     assert found.order_gain_standard_error == pytest.approx(0, abs=1e-6)
     with_positions = training.validated(weights | {table: torch.randn_like(weights[table])}).validation
+    assert with_positions is not None
     assert (with_positions.order_gain_standard_error or 0) > 1e-3
 
 
