@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import safetensors.torch
@@ -163,7 +163,7 @@ class NeoBert(nn.Module):
         half = width // self.heads // 2
         angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(half) / half)
         turns = torch.polar(torch.ones_like(angles), angles)[:, None]
-        for block in self.model["transformer_encoder"].children():
+        for block in cast("Any", self.model["transformer_encoder"]):
             by_head = block["qkv"](block["attention_norm"](x)).view(batch, length, self.heads, -1)
             query, key, value = by_head.chunk(3, -1)
             query, key = (
