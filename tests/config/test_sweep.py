@@ -63,8 +63,6 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"base": {"recipe": {"masking_rate": 0.3}}}, "base.recipe.masking_rate", "belongs beside base, as masking.rate"),
         ({"data": {"masking_rate": 0.3}}, "data.masking_rate", "is not a known key; did you mean 'masking.rate'?"),
         ({"masking_rate": 0.3}, "masking_rate", "is not a known key; did you mean 'masking.rate'?"),
-        ({"vary": {"architecture.position_encoding": ["rotary", "learnt"]}}, "vary.architecture.position_encoding",
-         "'learnt' is not one of learned, rotary, none, disentangled, disentangled_shared"),
         ({"vary": {"architecture.norm_kind": ["rms", "affine"]}}, "vary.architecture.norm_kind",
          "'affine' cannot be trained; layer or rms can"),
         ({"shapes": None, "search": {"trials": 2, "space": {"architecture.norm_kind": {"choices": ["rms", "affine"]}}}},
