@@ -120,7 +120,8 @@ class PackedPairs:
         anywhere = within | ~within.any(1, keepdims=True)
         allowed = np.where(sentences.any(1, keepdims=True), sentences, anywhere)
         chosen = boundaries % allowed.sum(1)
-        return 1 + (allowed.cumsum(1, dtype=np.int32) > chosen[:, None]).argmax(1)
+        cuts: NDArray[np.int64] = 1 + (allowed.cumsum(1, dtype=np.int32) > chosen[:, None]).argmax(1)
+        return cuts
 
     def _drawn(self, windows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Three draws of 63 random bits for each window in its epoch, by SplitMix64."""
