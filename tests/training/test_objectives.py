@@ -17,7 +17,7 @@ from study.config.recipe import Objective
 from study.config.run_config import RunConfig
 from study.counting.parameters import parameters
 from study.data.batches import DataOrder, PackedBatches, training_masker, training_sequences
-from study.data.pairs import Pairs
+from study.data.pairs import PackedPairs, Pairs
 from study.data.prepared import prepare
 from study.model.in_transformers import their_config, their_weights
 from study.model.loss import mean_cross_entropy
@@ -74,6 +74,7 @@ def test_a_run_is_trained_as_transformers_trains_its_class(
     assert sum(parameter.numel() for parameter in theirs.parameters()) == parameters(wanted.architecture).parameters
 
     text, masker, optimiser = training_sequences(wanted, prepared), training_masker(wanted, prepared), adamw(theirs, recipe)
+    assert isinstance(text, PackedPairs)
     order = DataOrder(len(text), wanted.batch_sequences, 0)
     label = "sentence_order_label" if objective == "mlm_sop" else "next_sentence_label"
     for step in range(STEPS):
