@@ -163,15 +163,14 @@ class NeoBert(nn.Module):
         half = width // self.heads // 2
         angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(half) / half)
         turns = torch.polar(torch.ones_like(angles), angles)[:, None]
-        for block in cast("Any", self.model["transformer_encoder"]):
+        for block in cast("list[Any]", self.model["transformer_encoder"]):
             by_head = block["qkv"](block["attention_norm"](x)).view(batch, length, self.heads, -1)
             query, key, value = by_head.chunk(3, -1)
             query, key = (
                 torch.view_as_real(torch.view_as_complex(each.unflatten(-1, (-1, 2)).contiguous()) * turns).flatten(-2)
                 for each in (query, key)
             )
-            query, key, value = (each.transpose(1, 2) for each in (query, key, value))
-            mixed = F.scaled_dot_product_attention(query, key, value)
+            mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
             x = x + block["wo"](mixed.transpose(1, 2).flatten(2))
             first, second = block["ffn"]["w12"](block["ffn_norm"](x)).chunk(2, -1)
             x = x + block["ffn"]["w3"](F.silu(first) * second)
