@@ -129,11 +129,11 @@ class Commands(click.Group):
         return found
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.version_option(package_name="scaling-study", prog_name="study")
 def commands() -> None:
     """Answer scaling questions about masked-language-model encoders with evidence.
 
-    A sweep file asks one question. `study plan` says what it costs, `study launch` runs it and goes on where it was
-    stopped, and `study report` redraws its figures and answer from the records.
+    A sweep file asks one question. `study plan` says what it costs, `study launch` runs it and goes on where it was stopped,
+    and `study report` redraws its figures and answer from the records.
     """

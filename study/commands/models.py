@@ -113,7 +113,7 @@ def compare(
 
     \b
     study compare bert-base roberta-base
-    study compare bert-base --change depth=24 --change width=1024 --change vocabulary=60000
+    study compare bert-base --change depth=24 --change width=1024
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
     """  # noqa: D301
@@ -154,13 +154,13 @@ def compare(
 
 
 @click.command()
-@click.argument("folder", type=output_folder)
+@click.option("--into", type=output_folder, default=Path("figures"), show_default=True)
 @png_option
 @as_json
-def figures(folder: Path, png: bool, as_json: bool) -> None:
+def figures(into: Path, png: bool, as_json: bool) -> None:
     """Draw where parameters are, and what each size adds.
 
-    The figures of the named models go into FOLDER and need counting alone.
+    They are of the named models and need counting alone.
     """
     from study.counting.named_models import catalogue, named
     from study.plotting import elasticities, where_parameters_are
@@ -169,8 +169,8 @@ def figures(folder: Path, png: bool, as_json: bool) -> None:
     shares = where_parameters_are.frame(where_parameters_are.shown(catalogue()))
     base = named("bert-base")
     written = [
-        *save_in(where_parameters_are.draw(shares), folder, "where_parameters_are", png),
-        *save_in(elasticities.draw(elasticities.frame(base), base), folder, "elasticities", png),
+        *save_in(where_parameters_are.draw(shares), into, "where_parameters_are", png),
+        *save_in(elasticities.draw(elasticities.frame(base), base), into, "elasticities", png),
     ]
     echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 
@@ -228,9 +228,9 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option(
     "--seconds", type=FiniteRange(0, min_open=True), default=10.0, show_default=True, help="Approximate time per case."
 )
-@click.option("--out", type=output_folder, default=Path("results/latency"), show_default=True)
+@click.option("--into", type=output_folder, default=Path("results/latency"), show_default=True)
 @as_json
-def latency(out: Path, as_json: bool, **options: Any) -> None:
+def latency(into: Path, as_json: bool, **options: Any) -> None:
     """Time the forward pass of encoders on this machine.
 
     The times go into the table that `study shapes` and the plots read.
@@ -248,7 +248,7 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
     ) as progress:
         task = progress.add_task("warming up", total=1.0)
         requested = LatencyOptions(**options)
-        rows, path = measure_into(out, requested, lambda share: progress.update(task, completed=share, description="timing"))
+        rows, path = measure_into(into, requested, lambda share: progress.update(task, completed=share, description="timing"))
     parameters_against_latency.write(path)
     if as_json:
         echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))

@@ -107,11 +107,11 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
 @click.option("--layer", type=CountRange(), help="0 is the embeddings, 1 the first layer.  [default: the last]")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
 @precision_option
-@click.option("--output", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
+@click.option("--into", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
 @results_option
 @device_option
 def features(
-    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, output: Path | None, results: Path, device: Any
+    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, into: Path | None, results: Path, device: Any
 ) -> None:
     """Write the embedding of each line of TEXTS by a RUN.
 
@@ -125,21 +125,21 @@ def features(
 
     given: list[Callable[[], Any]] = [
         partial(read_texts, texts),
-        partial(output_file, texts, output),
+        partial(output_file, texts, into),
         lambda: single_run(_folder(folder, results)),
     ]
-    lines, into, run = map_all(lambda read: read(), given)
+    lines, file, run = map_all(lambda read: read(), given)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
-    write_embeddings(into, found.values, lines)
-    echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {into}")
+    write_embeddings(file, found.values, lines)
+    echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {file}")
     if found.cut:
         echo(f"{plural(found.cut, 'text')} cut to {found.most_tokens:,} tokens", err=True)
 
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.argument("into", metavar="NEW_FOLDER", type=click.Path(path_type=Path))
+@click.option("--into", type=click.Path(path_type=Path), required=True, help="A new folder.")
 @results_option
 def export(folder: Path, into: Path, results: Path) -> None:
     """Write the encoder of RUN as a folder for transformers.
@@ -175,7 +175,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     generator), ALBERT or ModernBERT with its MLM head, or hub:NAME.
 
     \b
-    study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet
+    study import-encoder hub:google-bert/bert-base-uncased --into results/bert
     """  # noqa: D301
     rest_at_barriers()
     from study.config.run_config import DataConfig

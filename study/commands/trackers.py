@@ -65,7 +65,7 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
 
     \b
     study import-wandb entity/project --group depth --into results/theirs
-    study import-wandb path/to/wandb --into results/theirs      # offline runs, of this project or any
+    study import-wandb path/to/wandb --into results/theirs    # offline runs
     """  # noqa: D301
     from study.tracking.wandb_import import import_wandb as read
 

@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from study.cli import HOMES, TITLES
+from study.cli import HOMES, TITLES, commands
+from study.commands.options import OutputFolder
 from study.config.sweep_files import read_sweep
 from study.laws.catalogue import LAWS
 from study.planning.plan import Plan
@@ -85,11 +86,26 @@ def test_an_unknown_command_is_reported_with_the_nearest_name(study: Any, name: 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(study: Any, name: str) -> None:
+def test_every_command_explains_itself_in_80_columns(study: Any, name: str) -> None:
     for flag in ("-h", "--help"):
         status, out, _ = study(name, flag)
         assert status == 0
         assert out.startswith(f"Usage: study {name}")
+        assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def parameters_of(name: str) -> list[click.Parameter]:
+    command = commands.get_command(click.Context(commands), name)
+    assert command is not None
+    return command.params
+
+
+def test_where_to_write_has_one_name_in_every_command() -> None:
+    given = [parameter for name in COMMANDS for parameter in parameters_of(name)]
+    writing = [parameter for parameter in given if isinstance(parameter.type, OutputFolder)]
+    assert len(writing) > 5
+    assert {tuple(parameter.opts) for parameter in writing} == {("--into",)}
+    assert not {"--out", "--output", "--to", "-o"} & {flag for parameter in given for flag in parameter.opts}
 
 
 def test_version_is_that_of_the_distribution(study: Any) -> None:

@@ -38,7 +38,7 @@ def run_of(place: Path, **architecture: Any) -> RunFolder:
 def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, name: str) -> None:
     run = run_of(place, **CLASSES[name])
     into = place / name
-    status, out, err = study("export", run.path, into)
+    status, out, err = study("export", run.path, "--into", into)
     assert (status, err) == (0, "")
     record = run.record()
     assert record is not None
@@ -97,17 +97,17 @@ def test_a_tokeniser_that_says_nothing_of_brackets_gets_those_of_bert(
 def test_a_folder_that_holds_something_is_left_alone(study: Any, place: Path, tmp_path: Path) -> None:
     run = run_of(place)
     (tmp_path / "mine").write_text("mine")
-    status, _, err = study("export", run.path, tmp_path)
+    status, _, err = study("export", run.path, "--into", tmp_path)
     assert (status, [file.name for file in tmp_path.iterdir()]) == (2, ["mine"])
     assert f"{tmp_path}: is not empty, and no file is overwritten; give a new folder" in err
-    assert "is a file; give a new folder" in study("export", run.path, tmp_path / "mine")[2]
-    assert "is neither the folder of a run" in study("export", tmp_path, tmp_path / "new")[2]
+    assert "is a file; give a new folder" in study("export", run.path, "--into", tmp_path / "mine")[2]
+    assert "is neither the folder of a run" in study("export", tmp_path, "--into", tmp_path / "new")[2]
     assert not (tmp_path / "new").exists()
 
 
 def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(study: Any, place: Path, tmp_path: Path) -> None:
     run = run_of(place, depth=3, layer_groups=2, norm_bias=False)
-    status, out, err = study("export", run.path, tmp_path / "new")
+    status, out, err = study("export", run.path, "--into", tmp_path / "new")
     assert (status, out) == (2, "")
     nearest, *others = (line.removeprefix("error: ") for line in err.splitlines())
     assert nearest == (
@@ -120,7 +120,7 @@ def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(st
 
 def test_what_no_class_of_transformers_has_at_all_is_refused_in_one_sentence(study: Any, place: Path, tmp_path: Path) -> None:
     run = run_of(place, distance_bias="learned", query_key_norm=True)
-    status, out, err = study("export", run.path, tmp_path / "new")
+    status, out, err = study("export", run.path, "--into", tmp_path / "new")
     assert (status, out) == (2, "")
     told = "architecture: has distance_bias learned, query_key_norm True, which none of BertForMaskedLM, RoFormerForMaskedLM, "
     assert len(err.splitlines()) == 1
@@ -130,11 +130,11 @@ def test_what_no_class_of_transformers_has_at_all_is_refused_in_one_sentence(stu
 
 def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, tmp_path: Path) -> None:
     first, second = run_of(place), run_of(place, norm="pre")
-    status, _, err = study("export", SweepFolder.of(first).path, tmp_path / "new")
+    status, _, err = study("export", SweepFolder.of(first).path, "--into", tmp_path / "new")
     assert status == 2
     assert "suitable runs; give the folder of one, such as runs/" in err
-    status, told, err = study("export", second.run_id[:6], tmp_path / "new", "--results", place / "results")
+    status, told, err = study("export", second.run_id[:6], "--into", tmp_path / "new", "--results", place / "results")
     assert (status, err) == (0, "")
     assert "MegatronBertForMaskedLM" in told
-    _, _, told = study("export", "0" * 16, tmp_path / "none", "--results", place / "results")
+    _, _, told = study("export", "0" * 16, "--into", tmp_path / "none", "--results", place / "results")
     assert f"is neither a folder nor the id of a run in {place / 'results'}; `study status` lists runs" in told
