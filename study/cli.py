@@ -8,6 +8,7 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import NoReturn
 
 import click
@@ -16,7 +17,7 @@ from study.base.errors import InputError, near
 from study.base.text import echo, printable
 
 HOMES = {
-    "sweeps": ("new", "sweeps", "plan", "launch", "report"),
+    "sweeps": ("demo", "new", "sweeps", "plan", "launch", "report", "notebook"),
     "runs": ("status", "stop", "retry", "exclude", "pack", "unpack"),
     "laws": ("laws", "fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "models": ("params", "compare", "figures", "shapes", "latency"),
@@ -69,6 +70,11 @@ def main() -> None:
         if error.errno not in FOLDER_ERRORS or error.filename is None:
             raise
         _end(2, f"error: {error.filename}: {error.strerror}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "study").partition(".")[0]
+        if find_spec(package) is not None:
+            raise
+        _end(2, f"error: study {' '.join(sys.argv[1:2])} needs {package}, which is not installed: pip install scaling-study")
     except click.ClickException as error:
         with suppress(OSError):
             error.show()

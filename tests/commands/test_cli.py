@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -64,12 +65,41 @@ def test_a_new_sweep_file_can_be_planned_and_replaces_none(study: Any, tmp_path:
     assert study("new", "mine")[::2] == (2, "error: mine.yaml: exists, and no file is overwritten; give another name\n")
     assert Path("mine.yaml").read_text() == "mine"
     assert study("new", "nowhere/mine")[2] == "error: nowhere: is not a folder; create it first\n"
+    assert study("new", "norms", "--like", "norm")[0] == 0
+    assert Path("norms.yaml").read_text() == (ROOT / "sweeps" / "norm.yaml").read_text()
+    assert study("new", "more", "--like", "nrom")[2] == "error: --like: 'nrom' is not known; did you mean 'norm'?\n"
+
+
+def test_a_notebook_is_listed_copied_and_opened_on_a_folder(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = study("notebook")[1]
+    assert "scaling_laws\n    How the loss of a sweep falls with parameters and FLOPs" in told
+    assert "dashboard" not in told
+    assert study("notebook", "scaling_law")[2] == "error: NAME: 'scaling_law' is not known; did you mean 'scaling_laws'?\n"
+    copy = tmp_path / "mine.py"
+    assert study("notebook", "scaling_laws", "--into", copy)[1] == f"{copy}: marimo edit {copy}\n"
+    assert copy.read_text() == (ROOT / "analysis" / "scaling_laws.py").read_text()
+    assert "exists, and no file is overwritten" in study("notebook", "scaling_laws", "--into", copy)[2]
+    monkeypatch.setattr("study.commands.sweeps.find_spec", lambda _: None)
+    assert "needs marimo: pip install 'scaling-study[notebooks]'" in study("notebook", "scaling_laws")[2]
+    monkeypatch.setattr("study.commands.sweeps.find_spec", lambda _: True)
+    opened: list[list[str]] = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        opened.append(words[1:])
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr("subprocess.run", run)
+    study("notebook", "scaling_laws", "--folder", "results/mine")
+    notebook = f"{ROOT}/analysis/scaling_laws.py"
+    assert opened == [["-m", "marimo", "run", "--token", notebook, "--", "--folder", "results/mine"]]
 
 
 def test_shipped_sweeps_and_tasks_are_listed(study: Any) -> None:
-    files = json.loads(study("sweeps", "--json")[1])
-    assert {Path(file).stem for file in files} == {file.stem for file in (ROOT / "sweeps").glob("*.yaml")}
-    assert all(question in study("sweeps")[1] for question in files.values())
+    sweeps = json.loads(study("sweeps", "--json")[1])
+    assert {Path(sweep["file"]) for sweep in sweeps} == {*(ROOT / "sweeps").glob("*.yaml")}
+    assert all(f"{sweep['name']}\n    {sweep['question']}" in study("sweeps")[1] for sweep in sweeps)
     tasks = json.loads(study("tasks", "--json")[1])
     assert [task["task"] for task in tasks] == known_tasks()
     assert "cola: single, matthews, accuracy" in study("tasks")[1]
