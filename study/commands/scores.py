@@ -15,6 +15,8 @@ from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem, map_all, option_name
 from study.base.machine import rest_at_barriers
 from study.base.text import echo
+from study.commands import completion
+from study.commands.completion import completing
 from study.commands.options import (
     PLACES,
     CountRange,
@@ -51,8 +53,18 @@ def tasks(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("folder", metavar="RUN_OR_SWEEP", type=click.Path(path_type=Path))
-@click.option("--tasks", required=True, help="Names of tasks or their .yaml files, such as cola,sst2.")
+@click.argument(
+    "folder",
+    metavar="RUN_OR_SWEEP",
+    type=click.Path(path_type=Path),
+    shell_complete=completing(completion.sweep_folders, paths=True),
+)
+@click.option(
+    "--tasks",
+    required=True,
+    shell_complete=completing(completion.tasks),
+    help="Names of tasks or their .yaml files, such as cola,sst2.",
+)
 @click.option("--data", help="Folder of the tasks' files.  [default: the hub, or what a task's YAML says]")
 @click.option("--update", type=click.Choice(["all", "head"]), default="all", show_default=True, help="Which weights learn.")
 @click.option("--seeds", type=CountRange(1, 100), default=3, show_default=True)
@@ -102,7 +114,9 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
 
 
 @click.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument(
+    "folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing(completion.runs, paths=True)
+)
 @click.argument("texts", type=click.Path(path_type=Path))
 @click.option("--layer", type=CountRange(), help="0 is the embeddings, 1 the first layer.  [default: the last]")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
@@ -138,7 +152,9 @@ def features(
 
 
 @click.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument(
+    "folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing(completion.runs, paths=True)
+)
 @click.option("--into", type=click.Path(path_type=Path), required=True, help="A new folder.")
 @results_option
 def export(folder: Path, into: Path, results: Path) -> None:

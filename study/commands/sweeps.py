@@ -16,6 +16,8 @@ import click
 from study.base.errors import InputError, check_all, nearest
 from study.base.shipped import shipped
 from study.base.text import echo, pasted
+from study.commands import completion
+from study.commands.completion import completing
 from study.commands.options import (
     CountRange,
     as_json,
@@ -37,7 +39,12 @@ TEMPLATE = Path(__file__).with_name("new_sweep.yaml")
 
 @click.command()
 @click.argument("name", default="my_sweep")
-@click.option("--like", metavar="SWEEP", help="Copy this shipped sweep in place of the template; study sweeps lists them.")
+@click.option(
+    "--like",
+    metavar="SWEEP",
+    shell_complete=completing(completion.shipped_sweeps),
+    help="Copy this shipped sweep in place of the template; study sweeps lists them.",
+)
 def new(name: str, like: str | None) -> None:
     """Write a commented sweep file, NAME.yaml, to start from."""
     from study.base.durable_files import write_once
@@ -79,7 +86,7 @@ def _named(place: str, name: str, known: dict[str, Path]) -> Path:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing(lambda _: completion.notebooks()))
 @click.option("--folder", type=click.Path(path_type=Path), help="The sweep to read.  [default: the notebook's own]")
 @click.option("--into", type=click.Path(path_type=Path, dir_okay=False), help="Write a copy to edit, and open nothing.")
 def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
@@ -88,7 +95,7 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
     Without NAME, the notebooks are listed. Each is a Python file for marimo, an extra: pip install 'scaling-study[notebooks]'.
     A copy is for marimo edit.
     """
-    known = {each: file for each, file in shipped("analysis", ".py").items() if "dashboard" not in each}
+    known = completion.notebooks()
     if name is None:
         echo("\n".join(f"{each}\n    {_summary(file)}" for each, file in known.items()))
         return
@@ -111,6 +118,11 @@ def _summary(notebook: Path) -> str:
     return " ".join((ast.get_docstring(ast.parse(notebook.read_text())) or "").partition("\n\n")[0].split())
 
 
+sweep_argument = click.argument(
+    "sweep", type=click.Path(path_type=Path), shell_complete=completing(completion.shipped_sweeps, paths=True)
+)
+
+
 def resource_options(command: Any) -> Any:
     """The options that say where the runs of a sweep execute; each overrides the file's `resources`."""
     for option in (
@@ -128,7 +140,7 @@ def resource_options(command: Any) -> Any:
 
 
 @click.command()
-@click.argument("sweep", type=click.Path(path_type=Path))
+@sweep_argument
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @results_option
 @resource_options
@@ -154,7 +166,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
 
 
 @click.command()
-@click.argument("sweep", type=click.Path(path_type=Path))
+@sweep_argument
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @results_option
 @resource_options

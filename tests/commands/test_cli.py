@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from click.shell_completion import ShellComplete
 
 from study.cli import HOMES, TITLES, commands
 from study.commands.options import OutputFolder
@@ -136,6 +137,37 @@ def test_where_to_write_has_one_name_in_every_command() -> None:
     assert len(writing) > 5
     assert {tuple(parameter.opts) for parameter in writing} == {("--into",)}
     assert not {"--out", "--output", "--to", "-o"} & {flag for parameter in given for flag in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "found"),
+    [
+        ([], "la", {"laws", "launch", "latency"}),
+        (["params"], "bert-t", {"bert-tiny"}),
+        (["compare", "bert-base"], "roberta-b", {"roberta-base"}),
+        (["fit", "t.csv", "--law"], "chinchilla-t", {"chinchilla-tied"}),
+        (["score", "x", "--tasks"], "cola,ss", {"cola,sst2"}),
+        (["launch"], "depth", {"depth_or_width"}),
+        (["new", "--like"], "demo", {"demo"}),
+        (["notebook"], "scal", {"scaling_laws"}),
+        (["report"], "results/m", {"results/mine"}),
+        (["exclude"], "", {"0123456789abcdef"}),
+        (["retry", "results/mine"], "0", {"0123456789abcdef"}),
+        (["retry", "results/other"], "", set()),
+        (["features", "--results", "results"], "01", {"0123456789abcdef"}),
+        (["bench", "--only"], "la", {"laws"}),
+    ],
+    ids=str,
+)
+def test_tab_completes_commands_and_names(
+    words: list[str], begun: str, found: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep_folder(Path("results/mine")).run("0123456789abcdef").path.mkdir(parents=True)
+    (Path("results/mine/runs/0123456789abcdef") / "config.yaml").write_text("")
+    sweep_folder(Path("results/other"))
+    offered = ShellComplete(commands, {}, "study", "_STUDY_COMPLETE").get_completions(words, begun)
+    assert {item.value for item in offered if item.type == "plain"} == found
 
 
 def test_version_is_that_of_the_distribution(study: Any) -> None:
