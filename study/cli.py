@@ -22,7 +22,7 @@ HOMES = {
     "laws": ("laws", "fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "models": ("params", "compare", "figures", "shapes", "latency"),
     "scores": ("tasks", "score", "features", "export", "import-encoder"),
-    "trackers": ("sync", "import-wandb"),
+    "trackers": ("sync", "import-wandb", "optuna"),
     "bench": ("bench",),
 }
 """All commands, by the module of study.commands that defines them."""
@@ -33,7 +33,7 @@ TITLES = {
     "laws": "Scaling laws",
     "models": "Models",
     "scores": "Trained encoders and tasks",
-    "trackers": "Weights & Biases",
+    "trackers": "W&B and Optuna",
     "bench": "Speed",
 }
 """The titles of the groups of commands in the help."""
