@@ -156,21 +156,25 @@ def features(
     "folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing(completion.runs, paths=True)
 )
 @click.option("--into", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option("--push", metavar="REPOSITORY", help="Upload it to the Hugging Face hub, as OWNER/NAME; a new one is private.")
 @results_option
-def export(folder: Path, into: Path, results: Path) -> None:
+def export(folder: Path, into: Path, push: str | None, results: Path) -> None:
     """Write the encoder of RUN as a folder for transformers.
 
-    RUN is the folder of a completed run, its id or the start of it. Its tokeniser and its record are included. The class of
-    transformers is one that computes the same: BERT, with rotary positions RoFormer; in pre-norm Megatron-BERT, with both ESM;
-    with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. An encoder that none of them computes
-    is refused, with the differences.
+    RUN is the folder of a completed run, its id or the start of it. Its tokeniser, its record and a model card are included.
+    The class of transformers is one that computes the same: BERT, with rotary positions RoFormer; in pre-norm Megatron-BERT,
+    with both ESM; with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. An encoder that none
+    of them computes is refused, with the differences.
     """
     from study.scoring.exporting import export as write
+    from study.scoring.exporting import push as upload
     from study.scoring.targets import single_run
 
     exported = write(single_run(_folder(folder, results)), into)
     opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
     echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
+    if push is not None:
+        echo(f"Pushed to {upload(into, push)}; its README.md wants a licence")
 
 
 @click.command("import-encoder")

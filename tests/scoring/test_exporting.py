@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -103,6 +104,47 @@ def test_a_folder_that_holds_something_is_left_alone(study: Any, place: Path, tm
     assert "is a file; give a new folder" in study("export", run.path, "--into", tmp_path / "mine")[2]
     assert "is neither the folder of a run" in study("export", tmp_path, "--into", tmp_path / "new")[2]
     assert not (tmp_path / "new").exists()
+
+
+def test_an_export_has_a_model_card_and_is_pushed_without_what_names_this_machine(
+    study: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, into, calls = run_of(place), tmp_path / "new", list[tuple[str, dict[str, Any]]]()
+
+    class Hub:
+        """What the hub is asked for."""
+
+        def create_repo(self, name: str, **options: Any) -> str:
+            calls.append((name, options))
+            return f"https://hub/{name}"
+
+        def upload_folder(self, **options: Any) -> None:
+            calls.append(("upload", options))
+            if options["repo_id"] == "me/refused":
+                raise OSError("401 Unauthorized")
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    status, out, err = study("export", run.path, "--into", into, "--push", "me/encoder")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == "Pushed to https://hub/me/encoder; its README.md wants a licence"
+    (created, settings), (_, upload) = calls
+    assert (created, settings) == ("me/encoder", {"private": True, "exist_ok": True})
+    assert (upload["folder_path"], upload["ignore_patterns"]) == (into, ["record.json"])
+    card, record = (into / "README.md").read_text(), run.record()
+    assert record is not None
+    assert record.loss_nats is not None
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert (head["library_name"], head["pipeline_tag"], head["license"]) == ("transformers", "fill-mask", "other")
+    for told in (
+        f"{record.loss_nats:.4f}",
+        "order of words",
+        f"{record.parameters:,} parameters",
+        "| data.corpus | text.txt |",
+    ):
+        assert told in card
+    assert str(place) not in card
+    told = study("export", run.path, "--into", tmp_path / "other", "--push", "me/refused")[2]
+    assert told.startswith("error: me/refused: cannot be pushed: 401 Unauthorized; log in with `hf auth login`")
 
 
 def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(study: Any, place: Path, tmp_path: Path) -> None:
