@@ -18,7 +18,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow fuzz faults lint dashboard docs replicate bench reference reference-check audit constraints
+.PHONY: help install study test slow fuzz faults lint dashboard docs dist replicate bench reference reference-check audit constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ dashboard: .venv/.installed-dev ## show all sweeps of a results folder, results 
 
 docs: .venv/.installed-dev ## build the documentation into build/docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict
+
+dist: .venv/.installed-dev ## build wheel and source distribution into dist
+	.venv/bin/python -m hatchling build --target wheel --target sdist
 
 replicate: .venv/.installed ## fit published scaling studies again, into results/replications
 	.venv/bin/study replicate $(if $(CHINCHILLA),--chinchilla $(CHINCHILLA))

@@ -40,7 +40,7 @@ def _():
 
 @app.cell
 def _(Answer, Path, opened):
-    evidence = opened(Path(__file__).resolve().parents[1] / "results", "depth_or_width")
+    evidence = opened(Path("results"), "depth_or_width")
     answer = Answer(evidence, ())
     print(answer.headline)
     return answer, evidence

@@ -46,7 +46,7 @@ def _():
 
 @app.cell
 def _(Path, gather_scored, opened, run_count, score_findings):
-    evidence = opened(Path(__file__).resolve().parents[1] / "results", "loss_and_scores", gather_scored)
+    evidence = opened(Path("results"), "loss_and_scores", gather_scored)
     findings = score_findings(evidence)
     print(f"{evidence.folder.name}: {run_count(evidence)}", *findings, sep="\n")
     return evidence, findings

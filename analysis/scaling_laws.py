@@ -85,7 +85,7 @@ def _():
 
 @app.cell
 def _(Path, gather_ended, law_findings, opened, run_count):
-    evidence = opened(Path(__file__).resolve().parents[1] / "results", "size_and_tokens", gather_ended)
+    evidence = opened(Path("results"), "size_and_tokens", gather_ended)
     laws_told = law_findings(evidence)
     print(f"{evidence.folder.name}: {run_count(evidence)}", *laws_told, sep="\n")
     return evidence, laws_told

@@ -45,7 +45,7 @@ def commands_page() -> str:
     for name in sorted(commands.list_commands(group)):
         command = commands.get_command(group, name)
         assert command is not None
-        context = click.Context(command, info_name=f"study {name}", max_content_width=100, terminal_width=100)
+        context = click.Context(command, info_name=f"study {name}", max_content_width=80, terminal_width=80)
         lines += [f"## study {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines)
 

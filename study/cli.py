@@ -8,6 +8,7 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import NoReturn
 
 import click
@@ -16,12 +17,12 @@ from study.base.errors import InputError, near
 from study.base.text import echo, printable
 
 HOMES = {
-    "sweeps": ("new", "sweeps", "plan", "launch", "report"),
+    "sweeps": ("demo", "new", "sweeps", "plan", "launch", "report", "notebook"),
     "runs": ("status", "stop", "retry", "exclude", "pack", "unpack"),
     "laws": ("laws", "fit", "predict", "design", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "models": ("params", "compare", "figures", "shapes", "latency"),
     "scores": ("tasks", "score", "features", "export", "import-encoder"),
-    "trackers": ("sync", "import-wandb"),
+    "trackers": ("sync", "import-wandb", "optuna"),
     "bench": ("bench",),
 }
 """All commands, by the module of study.commands that defines them."""
@@ -32,7 +33,7 @@ TITLES = {
     "laws": "Scaling laws",
     "models": "Models",
     "scores": "Trained encoders and tasks",
-    "trackers": "Weights & Biases",
+    "trackers": "W&B and Optuna",
     "bench": "Speed",
 }
 """The titles of the groups of commands in the help."""
@@ -69,6 +70,11 @@ def main() -> None:
         if error.errno not in FOLDER_ERRORS or error.filename is None:
             raise
         _end(2, f"error: {error.filename}: {error.strerror}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "study").partition(".")[0]
+        if find_spec(package) is not None:
+            raise
+        _end(2, f"error: study {' '.join(sys.argv[1:2])} needs {package}, which is not installed: pip install scaling-study")
     except click.ClickException as error:
         with suppress(OSError):
             error.show()
@@ -129,11 +135,11 @@ class Commands(click.Group):
         return found
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.version_option(package_name="scaling-study", prog_name="study")
 def commands() -> None:
     """Answer scaling questions about masked-language-model encoders with evidence.
 
-    A sweep file asks one question. `study plan` says what it costs, `study launch` runs it and goes on where it was
-    stopped, and `study report` redraws its figures and answer from the records.
+    A sweep file asks one question. `study plan` says what it costs, `study launch` runs it and goes on where it was stopped,
+    and `study report` redraws its figures and answer from the records.
     """

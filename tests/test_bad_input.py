@@ -860,18 +860,11 @@ def test_an_ffn_far_too_wide_is_refused(here: Path, refusal: Refusal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["plot", "t.csv"], "--into"),
-        (["multiverse", "t.csv"], "--into"),
-        (["replicate"], "--into"),
-        (["latency", "--shapes", "2x128"], "--out"),
-        (["bench"], "--output"),
-    ],
+    "arguments", [["plot", "t.csv"], ["multiverse", "t.csv"], ["replicate"], ["latency", "--shapes", "2x128"], ["bench"]]
 )
-def test_a_file_is_no_folder_to_write_into(arguments: list[object], option: str, here: Path, refusal: Refusal) -> None:
+def test_a_file_is_no_folder_to_write_into(arguments: list[object], here: Path, refusal: Refusal) -> None:
     Path("file").write_text("not a folder")
-    assert f"'{option}': Directory 'file' is a file" in one(refusal.of(*arguments, option, "file", prefix="Error: "))
+    assert "'--into': Directory 'file' is a file" in one(refusal.of(*arguments, "--into", "file", prefix="Error: "))
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["stop"], ["frontier"], ["params"], ["exclude", "--reason", "why"]])
@@ -888,20 +881,17 @@ def test_a_folder_in_the_place_of_a_file_is_told(here: Path, refusal: Refusal) -
 
 def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:
     Path("file").write_text("not a folder")
-    told = one(refusal.of("figures", "file/figures", prefix="Error: "))
-    assert "'FOLDER': 'file/figures' cannot be written; give another folder" in told
+    told = one(refusal.of("figures", "--into", "file/figures", prefix="Error: "))
+    assert "'--into': 'file/figures' cannot be written; give another folder" in told
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no file system here says that it may be written and may not")
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [(["latency", "--shapes", "2x128", "--out"], "--out"), (["figures"], "FOLDER"), (["bench", "--output"], "--output")],
-)
+@pytest.mark.parametrize("arguments", [["latency", "--shapes", "2x128"], ["figures"], ["bench"]])
 def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(
-    arguments: list[object], option: str, here: Path, refusal: Refusal
+    arguments: list[object], here: Path, refusal: Refusal
 ) -> None:
-    told = one(refusal.of(*arguments, "/proc/x/y", prefix="Error: "))
-    assert f"'{option}': '/proc/x/y' cannot be written; give another folder" in told
+    told = one(refusal.of(*arguments, "--into", "/proc/x/y", prefix="Error: "))
+    assert "'--into': '/proc/x/y' cannot be written; give another folder" in told
 
 
 def test_threads_far_too_many_are_refused(here: Path, refusal: Refusal) -> None:

@@ -16,7 +16,13 @@ from study.commands.options import CountRange, FiniteRange, as_json, device_opti
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice([*TITLES, "design"]), help="Measure only this; repeatable.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice([*TITLES, "design"]),
+    metavar="SECTION",
+    help=f"Measure only this, of {', '.join([*TITLES, 'design'])}; repeatable.",
+)
 @click.option("--pools", type=click.Path(path_type=Path), help="Folder of scalebench's tables, for --only design.")
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
 @click.option("--vocabulary", help="Word pieces V of the shapes.  [default: 30522,8192]")
@@ -29,12 +35,12 @@ from study.commands.options import CountRange, FiniteRange, as_json, device_opti
 @click.option("--tokens", type=CountRange(1), default=1_000_000, show_default=True, help="Of run_mlm, for time-to-loss.")
 @click.option("--seeds", type=CountRange(1), default=1, show_default=True, help="Seeds of time-to-loss.")
 @click.option("--rounds", type=CountRange(1), help="Rounds of alternating contenders.  [default: 5, 3 on CUDA]")
-@click.option("--output", type=output_folder, default=Path("results/bench"), show_default=True)
+@click.option("--into", type=output_folder, default=Path("results/bench"), show_default=True)
 @as_json
 def bench(
     only: tuple[str, ...],
     pools: Path | None,
-    output: Path,
+    into: Path,
     as_json: bool,
     vocabulary: str | None,
     dtype: str | None,
@@ -42,12 +48,12 @@ def bench(
 ) -> None:
     """Measure how fast this machine trains, starts and reads.
 
-    The usual peer and the machine's own limits stand beside it. Every row is printed and written to OUTPUT/<hardware>.json as
+    The usual peer and the machine's own limits stand beside it. Every row is printed and written to <hardware>.json as
     it is finished; tables and figures lie beside it. With --json the rows are printed, by section if there are several.
-    --only design measures no speed but how well chosen runs forecast, and writes OUTPUT/design.md.
+    --only design measures no speed but how well chosen runs forecast, and writes design.md.
     """
     if "design" in only or pools is not None:
-        _designs(only, pools, output, as_json)
+        _designs(only, pools, into, as_json)
         return
     rest_at_barriers()
     from study.base.quantities import read_whole_numbers
@@ -56,7 +62,7 @@ def bench(
 
     vocabularies = None if vocabulary is None else read_whole_numbers("--vocabulary", vocabulary)
     requested = BenchOptions(**options, vocabularies=vocabularies, dtypes=_dtypes(dtype))
-    results, rows = run(requested, only, output, lambda section, row: echo(as_line(section, row), err=True), {"laws": _laws})
+    results, rows = run(requested, only, into, lambda section, row: echo(as_line(section, row), err=True), {"laws": _laws})
     for figure in (training_speed, loss_against_seconds):
         figure.draw_file(results.file)
     if as_json:

@@ -11,6 +11,7 @@ import click
 from study.base.errors import InputError
 from study.base.machine import rest_at_barriers
 from study.base.text import echo
+from study.commands.completion import completing, models, runs
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option, results_option, threads_option
 from study.config.presets import PRESETS, PresetName
 
@@ -34,7 +35,7 @@ length_option = click.option(
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing(models, runs, paths=True))
 @click.option("--depth", type=size, help="Layers L.")
 @click.option("--width", type=size, help="Hidden size H.")
 @click.option("--heads", type=size, help="Attention heads A.  [default: width/64]")
@@ -81,7 +82,7 @@ def params(
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=completing(models, runs, paths=True))
 @click.option("--change", "changes", multiple=True, metavar="FIELD=VALUE", help="A change of the one NAME to rank; repeatable.")
 @click.option(
     "--by",
@@ -113,7 +114,7 @@ def compare(
 
     \b
     study compare bert-base roberta-base
-    study compare bert-base --change depth=24 --change width=1024 --change vocabulary=60000
+    study compare bert-base --change depth=24 --change width=1024
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both, and is
     shown beside width=1024 where the ffn was 4·H.
@@ -156,13 +157,13 @@ def compare(
 
 
 @click.command()
-@click.argument("folder", type=output_folder)
+@click.option("--into", type=output_folder, default=Path("figures"), show_default=True)
 @png_option
 @as_json
-def figures(folder: Path, png: bool, as_json: bool) -> None:
+def figures(into: Path, png: bool, as_json: bool) -> None:
     """Draw where parameters are, and what each size adds.
 
-    The figures of the named models go into FOLDER and need counting alone.
+    They are of the named models and need counting alone.
     """
     from study.counting.named_models import catalogue, named
     from study.plotting import elasticities, where_parameters_are
@@ -171,8 +172,8 @@ def figures(folder: Path, png: bool, as_json: bool) -> None:
     shares = where_parameters_are.frame(where_parameters_are.shown(catalogue()))
     base = named("bert-base")
     written = [
-        *save_in(where_parameters_are.draw(shares), folder, "where_parameters_are", png),
-        *save_in(elasticities.draw(elasticities.frame(base), base), folder, "elasticities", png),
+        *save_in(where_parameters_are.draw(shares), into, "where_parameters_are", png),
+        *save_in(elasticities.draw(elasticities.frame(base), base), into, "elasticities", png),
     ]
     echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 
@@ -218,7 +219,7 @@ def shapes(as_json: bool, **options: Any) -> None:
 
 
 @click.command()
-@click.option("--models", default="", help="Named models, such as bert-tiny,bert-mini.")
+@click.option("--models", default="", shell_complete=completing(models), help="Named models, such as bert-tiny,bert-mini.")
 @click.option("--shapes", default="", help="Shapes as DEPTHxWIDTH, such as 2x128,4x256.")
 @click.option("--batch", default="1,32", show_default=True, help="Sequences per call.")
 @click.option("--sequence-length", default="128,512", show_default=True, help="Tokens per sequence.")
@@ -230,9 +231,9 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option(
     "--seconds", type=FiniteRange(0, min_open=True), default=10.0, show_default=True, help="Approximate time per case."
 )
-@click.option("--out", type=output_folder, default=Path("results/latency"), show_default=True)
+@click.option("--into", type=output_folder, default=Path("results/latency"), show_default=True)
 @as_json
-def latency(out: Path, as_json: bool, **options: Any) -> None:
+def latency(into: Path, as_json: bool, **options: Any) -> None:
     """Time the forward pass of encoders on this machine.
 
     The times go into the table that `study shapes` and the plots read.
@@ -250,7 +251,7 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
     ) as progress:
         task = progress.add_task("warming up", total=1.0)
         requested = LatencyOptions(**options)
-        rows, path = measure_into(out, requested, lambda share: progress.update(task, completed=share, description="timing"))
+        rows, path = measure_into(into, requested, lambda share: progress.update(task, completed=share, description="timing"))
     parameters_against_latency.write(path)
     if as_json:
         echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))

@@ -13,6 +13,7 @@ import click
 
 from study.base.errors import InputError
 from study.base.quantities import read_whole
+from study.commands.completion import completing, sweep_folders
 
 if TYPE_CHECKING:
     from study.store.sweep_folder import SweepFolder
@@ -106,7 +107,9 @@ def place_options(command: Any) -> Any:
 MOST_NAMED = 5
 """At most so many sweeps are named where a folder of several was given for one."""
 
-folder_argument = click.argument("folder", type=click.Path(path_type=Path))
+folder_argument = click.argument(
+    "folder", type=click.Path(path_type=Path), shell_complete=completing(sweep_folders, paths=True)
+)
 
 
 def sweep_folder(path: Path) -> SweepFolder:

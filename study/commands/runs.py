@@ -13,6 +13,8 @@ import click
 
 from study.base.errors import InputError
 from study.base.text import echo
+from study.commands import completion
+from study.commands.completion import completing
 from study.commands.options import as_json, folder_argument, folder_with_runs, results_option, sweep_folder
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def stop(folder: Path, as_json: bool) -> None:
 
 @click.command()
 @folder_argument
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completing(completion.runs))
 @as_json
 def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     """Try failed runs and scores again.
@@ -126,7 +128,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=completing(completion.runs, paths=True))
 @click.option("--reason", help="The reason, which the ledger and the answer quote.")
 @click.option("--undo", is_flag=True, help="Include the run again.")
 @results_option

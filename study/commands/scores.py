@@ -15,6 +15,8 @@ from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem, map_all, option_name
 from study.base.machine import rest_at_barriers
 from study.base.text import echo
+from study.commands import completion
+from study.commands.completion import completing
 from study.commands.options import (
     PLACES,
     CountRange,
@@ -51,8 +53,18 @@ def tasks(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("folder", metavar="RUN_OR_SWEEP", type=click.Path(path_type=Path))
-@click.option("--tasks", required=True, help="Names of tasks or their .yaml files, such as cola,sst2.")
+@click.argument(
+    "folder",
+    metavar="RUN_OR_SWEEP",
+    type=click.Path(path_type=Path),
+    shell_complete=completing(completion.sweep_folders, paths=True),
+)
+@click.option(
+    "--tasks",
+    required=True,
+    shell_complete=completing(completion.tasks),
+    help="Names of tasks or their .yaml files, such as cola,sst2.",
+)
 @click.option("--data", help="Folder of the tasks' files.  [default: the hub, or what a task's YAML says]")
 @click.option("--update", type=click.Choice(["all", "head"]), default="all", show_default=True, help="Which weights learn.")
 @click.option("--seeds", type=CountRange(1, 100), default=3, show_default=True)
@@ -102,16 +114,18 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
 
 
 @click.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument(
+    "folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing(completion.runs, paths=True)
+)
 @click.argument("texts", type=click.Path(path_type=Path))
 @click.option("--layer", type=CountRange(), help="0 is the embeddings, 1 the first layer.  [default: the last]")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
 @precision_option
-@click.option("--output", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
+@click.option("--into", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
 @results_option
 @device_option
 def features(
-    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, output: Path | None, results: Path, device: Any
+    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, into: Path | None, results: Path, device: Any
 ) -> None:
     """Write the embedding of each line of TEXTS by a RUN.
 
@@ -125,31 +139,35 @@ def features(
 
     given: list[Callable[[], Any]] = [
         partial(read_texts, texts),
-        partial(output_file, texts, output),
+        partial(output_file, texts, into),
         lambda: single_run(_folder(folder, results)),
     ]
-    lines, into, run = map_all(lambda read: read(), given)
+    lines, file, run = map_all(lambda read: read(), given)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
-    write_embeddings(into, found.values, lines)
-    echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {into}")
+    write_embeddings(file, found.values, lines)
+    echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {file}")
     if found.cut:
         echo(f"{plural(found.cut, 'text')} cut to {found.most_tokens:,} tokens", err=True)
 
 
 @click.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.argument("into", metavar="NEW_FOLDER", type=click.Path(path_type=Path))
+@click.argument(
+    "folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing(completion.runs, paths=True)
+)
+@click.option("--into", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option("--push", metavar="REPOSITORY", help="Upload it to the Hugging Face hub, as OWNER/NAME; a new one is private.")
 @results_option
-def export(folder: Path, into: Path, results: Path) -> None:
+def export(folder: Path, into: Path, push: str | None, results: Path) -> None:
     """Write the encoder of RUN as a folder for transformers.
 
-    RUN is the folder of a completed run, its id or the start of it. Its tokeniser and its record are included. The class of
-    transformers is one that computes the same: BERT, with rotary positions RoFormer; in pre-norm Megatron-BERT, with both ESM;
-    with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. An encoder that none of them computes
-    is refused, with the differences.
+    RUN is the folder of a completed run, its id or the start of it. Its tokeniser, its record and a model card are included.
+    The class of transformers is one that computes the same: BERT, with rotary positions RoFormer; in pre-norm Megatron-BERT,
+    with both ESM; with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. An encoder that none
+    of them computes is refused, with the differences.
     """
     from study.scoring.exporting import export as write
+    from study.scoring.exporting import push as upload
     from study.scoring.targets import single_run
 
     exported = write(single_run(_folder(folder, results)), into)
@@ -157,6 +175,8 @@ def export(folder: Path, into: Path, results: Path) -> None:
         echo(f"The head for pairs of segments is left out, since {exported.class_name} has none.")
     opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
     echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
+    if push is not None:
+        echo(f"Pushed to {upload(into, push)}; its README.md wants a licence")
 
 
 @click.command("import-encoder")
@@ -178,7 +198,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     discriminator, it has no loss, but can be scored and be a start.
 
     \b
-    study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet
+    study import-encoder hub:google-bert/bert-base-uncased --into results/bert
     """  # noqa: D301
     rest_at_barriers()
     from study.config.run_config import DataConfig

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.base.errors import InputError, check_all
-from study.base.text import echo
+from study.base.errors import InputError, check_all, nearest
+from study.base.shipped import shipped
+from study.base.text import echo, pasted
+from study.commands import completion
+from study.commands.completion import completing
 from study.commands.options import (
     CountRange,
     as_json,
@@ -29,20 +36,28 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).with_name("new_sweep.yaml")
 """The commented sweep file that `study new` copies."""
 
-SHIPPED = Path(__file__).parents[1] / "sweeps", Path(__file__).parents[2] / "sweeps"
-"""Where the sweep files lie that come with the workbench: in a wheel, or in a clone."""
-
 
 @click.command()
 @click.argument("name", default="my_sweep")
-def new(name: str) -> None:
+@click.option(
+    "--like",
+    metavar="SWEEP",
+    shell_complete=completing(completion.shipped_sweeps),
+    help="Copy this shipped sweep in place of the template; study sweeps lists them.",
+)
+def new(name: str, like: str | None) -> None:
     """Write a commented sweep file, NAME.yaml, to start from."""
     from study.base.durable_files import write_once
 
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not file.parent.is_dir():
         raise InputError.at(str(file.parent), "is not a folder; create it first")
-    if not write_once(file, TEMPLATE.read_text().replace("NAME", file.stem).encode()):
+    text = (
+        TEMPLATE.read_text().replace("NAME", file.stem)
+        if like is None
+        else _named("--like", like, shipped("sweeps")).read_text()
+    )
+    if not write_once(file, text.encode()):
         raise InputError.at(str(file), "exists, and no file is overwritten; give another name")
     echo(f"{file}: edit its question and values, then: study plan {file}")
 
@@ -50,15 +65,62 @@ def new(name: str) -> None:
 @click.command()
 @as_json
 def sweeps(as_json: bool) -> None:
-    """List the shipped sweep files with their questions."""
+    """List the shipped sweeps with their questions.
+
+    Their names stand for their files in study plan and study launch.
+    """
     from study.base.yaml_files import read_yaml
 
-    files = sorted(file for folder in SHIPPED if folder.is_dir() for file in folder.glob("*.yaml"))
-    here = Path.cwd()
-    names = (file.relative_to(here) if file.is_relative_to(here) else file for file in files)
-    questions = {str(name): str(read_yaml(name)["question"]) for name in names}
-    text = "\n".join(f"{file}\n    {question}" for file, question in questions.items())
-    echo(json.dumps(questions, indent=1) if as_json else text)
+    rows = [
+        {"name": name, "file": str(file), "question": read_yaml(file)["question"]} for name, file in shipped("sweeps").items()
+    ]
+    text = "\n".join(f"{row['name']}\n    {row['question']}" for row in rows)
+    echo(json.dumps(rows, indent=1) if as_json else text)
+
+
+def _named(place: str, name: str, known: dict[str, Path]) -> Path:
+    """The shipped file of a name; raises InputError with the nearest name."""
+    if name not in known:
+        raise InputError.at(place, f"{name!r} is not known; {nearest(name, [*known])}")
+    return known[name]
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=completing(lambda _: completion.notebooks()))
+@click.option("--folder", type=click.Path(path_type=Path), help="The sweep to read.  [default: the notebook's own]")
+@click.option("--into", type=click.Path(path_type=Path, dir_okay=False), help="Write a copy to edit, and open nothing.")
+def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
+    """Open a notebook on the results of a sweep.
+
+    Without NAME, the notebooks are listed. Each is a Python file for marimo, an extra: pip install 'scaling-study[notebooks]'.
+    A copy is for marimo edit.
+    """
+    known = completion.notebooks()
+    if name is None:
+        echo("\n".join(f"{each}\n    {_summary(file)}" for each, file in known.items()))
+        return
+    file = _named("NAME", name, known)
+    if into is not None:
+        from study.base.durable_files import write_once
+
+        if not write_once(into, file.read_bytes()):
+            raise InputError.at(str(into), "exists, and no file is overwritten; give another name")
+        echo(f"{into}: marimo edit {pasted(into)}")
+        return
+    if find_spec("marimo") is None:
+        raise InputError.at("study notebook", "needs marimo: pip install 'scaling-study[notebooks]'")
+    given = [] if folder is None else ["--", "--folder", str(folder)]
+    sys.exit(subprocess.run([sys.executable, "-m", "marimo", "run", "--token", str(file), *given], check=False).returncode)
+
+
+def _summary(notebook: Path) -> str:
+    """The first paragraph of a notebook's docstring."""
+    return " ".join((ast.get_docstring(ast.parse(notebook.read_text())) or "").partition("\n\n")[0].split())
+
+
+sweep_argument = click.argument(
+    "sweep", type=click.Path(path_type=Path), shell_complete=completing(completion.shipped_sweeps, paths=True)
+)
 
 
 def resource_options(command: Any) -> Any:
@@ -78,7 +140,7 @@ def resource_options(command: Any) -> Any:
 
 
 @click.command()
-@click.argument("sweep", type=click.Path(path_type=Path))
+@sweep_argument
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @results_option
 @resource_options
@@ -104,7 +166,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
 
 
 @click.command()
-@click.argument("sweep", type=click.Path(path_type=Path))
+@sweep_argument
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @results_option
 @resource_options
@@ -131,7 +193,7 @@ def launch(
 
     from study.base.quantities import plural, read_seconds
     from study.base.terminal import say, show, tolerate_lost_output
-    from study.base.text import pasted, printable
+    from study.base.text import printable
     from study.config.sweep_files import read_sweep
     from study.running.launch import folder_of, launched
     from study.store.ownership import HUNG_AFTER
@@ -159,6 +221,19 @@ def launch(
             show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
         answer = _write_answer(folder)
     _tell(folder, answer, as_json)
+
+
+@click.command()
+@results_option
+@click.pass_context
+def demo(context: click.Context, results: Path) -> None:
+    """Run a small sweep to its answer, in one to two minutes.
+
+    It trains about 11 small encoders on the docstrings of the installed packages; two idle CPU cores are enough, without GPU,
+    account or files. Launch it again, and nothing is trained twice. It is the same as: study launch demo --no-wandb
+    """
+    context.invoke(launch, sweep=Path("demo"), results=results, track=False)
+    echo("Next, your own question: study new")
 
 
 @click.command()

@@ -45,6 +45,30 @@ def sync(folder: Path, as_json: bool) -> None:
         sys.exit(1)
 
 
+@click.command("optuna")
+@folder_argument
+@click.option("--storage", required=True, metavar="URL", help="Database of Optuna, such as sqlite:///study.db.")
+@as_json
+def optuna(folder: Path, storage: str, as_json: bool) -> None:
+    """Copy the searches of a sweep into an Optuna storage.
+
+    A search is one study, and so is each cell that is tuned: values, states, losses at every validation, and facts of the run.
+    Run it again to add what has ended since. optuna-dashboard and Optuna's importances read it:
+
+    \b
+    study optuna results/mine --storage sqlite:///mine.db
+    optuna-dashboard sqlite:///mine.db
+    """  # noqa: D301
+    from study.planning.optuna_mirror import mirror
+
+    done = mirror(sweep_folder(folder), storage)
+    if as_json:
+        echo(json.dumps(asdict(done), indent=1))
+    else:
+        lines = [f"{name}: {plural(trials, 'trial')}" for name, trials in done.studies.items()]
+        echo("\n".join([*lines, f"{plural(done.added, 'trial')} added now: {done.storage}"]))
+
+
 @click.command("import-wandb")
 @click.argument("source")
 @click.option("--into", type=output_folder, required=True, help="Folder for ledger and histories.")
@@ -65,7 +89,7 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
 
     \b
     study import-wandb entity/project --group depth --into results/theirs
-    study import-wandb path/to/wandb --into results/theirs      # offline runs, of this project or any
+    study import-wandb path/to/wandb --into results/theirs    # offline runs
     """  # noqa: D301
     from study.tracking.wandb_import import import_wandb as read
 

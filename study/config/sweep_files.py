@@ -12,6 +12,7 @@ import yaml
 
 from study.base.errors import InputError, Problem, near, shown
 from study.base.schema import set_below
+from study.base.shipped import shipped
 from study.base.yaml_files import MOST_NESTED, load_yaml, problem_in_words, read_yaml
 from study.config.shape_spec import Shapes
 from study.config.sweep import PARTS, Sweep, sweep_of
@@ -26,10 +27,9 @@ _PRUNE_REFUSED = "belongs under search: stopping slow runs would bias a comparis
 def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[str, Any]]:
     """Read a sweep file with `key.path=value` overrides: the sweep, and the plain values for `sweep.yaml`.
 
-    Raises InputError with every problem of the file and the overrides.
+    The name of a shipped sweep stands for its file. Raises InputError with every problem of the file and the overrides.
     """
-    if not path.is_file() and (meant := next(filter(Path.is_file, _files_meant(path)), None)):
-        raise InputError.at(str(path), f"is not a file; did you mean {meant}?")
+    path = _file_of(path)
     values = {"name": path.stem} | read_yaml(path)
     problems = list(_problems_between(overrides))
     for override in overrides:
@@ -86,16 +86,25 @@ def _unmet_targets(values: Mapping[str, Any]) -> Sequence[Problem]:
     return ()
 
 
-def _files_meant(path: Path) -> Iterator[Path]:
-    """The files that a wrong path may mean.
+def _file_of(path: Path) -> Path:
+    """The file at a path, else the shipped sweep of this name; raises InputError where another file may be meant.
 
-    The copy in a sweep's folder, the file with its suffix, one under sweeps/, or the neighbour with the nearest name.
+    That is the copy in a sweep's folder, the file with its suffix, one under sweeps/, or what has the nearest name beside it or
+    among the shipped ones. Of two sweeps with one name, neither is chosen.
     """
+    if path.is_file():
+        return path
     file = path if path.suffix in (".yaml", ".yml") else Path(f"{path}.yaml")
-    yield from (path / SWEEP_FILE, file, Path("sweeps") / file.name)
-    beside = {one.stem: one for one in sorted(path.parent.glob("*.y*ml"))}
-    if (best := near(file.stem, [*beside])) is not None:
-        yield beside[best]
+    named = [one for one in (path / SWEEP_FILE, file, Path("sweeps") / file.name) if one.is_file()]
+    ours = shipped("sweeps")
+    if (own := ours.get(str(path))) is not None and all(map(own.samefile, named)):
+        return own
+    beside = {name: Path(name) for name in ours} | {one.stem: one for one in sorted(path.parent.glob("*.y*ml"))}
+    if not named and (best := near(file.stem, [*beside])) is not None:
+        named = [beside[best]]
+    if named:
+        raise InputError.at(str(path), f"is not a file; did you mean {named[0]}?")
+    return path
 
 
 def _problems_between(overrides: Sequence[str]) -> Iterator[Problem]:

@@ -62,11 +62,11 @@ def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFra
     """The folder of this environment's table under `root`, and any table; raises as `check_environment`."""
     folder = root / hardware_name(environment)
     facts = folder / "environment.json"
-    before = json_of(facts, dict, "give another --out")
+    before = json_of(facts, dict, "give another --into")
     if before is not None and before != dict(environment):
         changed = [name for name in environment if before.get(name) != environment[name]]
         changes = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
-        raise InputError.at(str(folder), f"holds times of another environment ({changes}); give another --out")
+        raise InputError.at(str(folder), f"holds times of another environment ({changes}); give another --into")
     table = folder / _FILE
     return folder, _read(table) if is_there(table) else None
 
@@ -84,7 +84,7 @@ def read_table(path: Path) -> pd.DataFrame:
     """
     tables = [path] if path.is_file() else sorted(path.glob(_FILE)) or sorted(path.glob(f"*/{_FILE}"))
     if not tables:
-        remedy = f"measure one: study latency --models bert-tiny,bert-mini,bert-small,bert-medium --out {pasted(path)}"
+        remedy = f"measure one: study latency --models bert-tiny,bert-mini,bert-small,bert-medium --into {pasted(path)}"
         raise InputError.at(str(path), f"holds no latency table; {remedy}")
     if len(tables) > 1:
         raise InputError.at(str(path), f"holds {len(tables)} latency tables; give one of {', '.join(map(str, tables))}")

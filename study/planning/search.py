@@ -49,7 +49,7 @@ class OptunaSearch:
             pruner=_pruner(self.search.prune),
             directions=["minimize"] * len(self.search.objectives),
         )
-        self._distributions = {path: _distribution(dimension) for path, dimension in self.search.space.items()}
+        self._distributions = {path: distribution_of(dimension) for path, dimension in self.search.space.items()}
         self._pending: dict[str, tuple[optuna.Trial, RunConfig]] = {}
         self._known: set[str] = set()
         self._names: dict[str, str] = {}
@@ -220,7 +220,8 @@ def _pruner(prune: Prune | None) -> BasePruner:
     return MedianPruner(n_startup_trials=prune.spared, n_warmup_steps=prune.first_check)
 
 
-def _distribution(dimension: Dimension) -> BaseDistribution:
+def distribution_of(dimension: Dimension) -> BaseDistribution:
+    """Optuna's distribution of a dimension."""
     if isinstance(dimension, Choices):
         return CategoricalDistribution(dimension.choices)
     if dimension.whole:

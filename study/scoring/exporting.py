@@ -14,10 +14,13 @@ from tokenizers.processors import BertProcessing
 from study.base.durable_files import is_there, takes_files, write_atomically
 from study.base.errors import InputError
 from study.counting.parameters import parameters
+from study.data.hub_corpus import loading
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
 from study.model.in_transformers import their_config, their_weights, without_mlm_head
 from study.model.transformers_classes import class_for
+from study.scoring.model_card import model_card
 from study.scoring.pretrained import Pretrained
+from study.store.score_records import scores_of
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,15 @@ def export(run: Pretrained, folder: Path) -> Exported:
     _check_empty(folder)
     architecture = run.config.architecture
     family = class_for(architecture)
-    record = run.folder.content(run.folder.record_file)
+    record, content = run.folder.record(), run.folder.content(run.folder.record_file)
     assert record is not None, "a completed run has a record"
+    assert content is not None
     weights = {name: tensor.clone() for name, tensor in their_weights(run.state(), architecture).items()}
     if (trained := run.folder.record()) is not None and trained.untrained_head:
         weights = without_mlm_head(weights, family)
     files = {
-        "record.json": record,
+        "README.md": model_card(record, scores_of(run.folder), family.name).encode(),
+        "record.json": content,
         "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
         "tokenizer_config.json": _json(_tokenizer_config(run)),
         "model.safetensors": safetensors.torch.save(weights, {"format": "pt"}),
@@ -57,6 +62,20 @@ def export(run: Pretrained, folder: Path) -> Exported:
     lacking = architecture.pair_head and family.pretraining is None
     written = architecture.model_copy(update={"pair_head": architecture.pair_head and not lacking})
     return Exported(family.name_for(architecture), parameters(written).parameters, lacking)
+
+
+def push(folder: Path, repository: str) -> str:
+    """Upload an export to a repository of the Hugging Face hub, new ones private, and return its address.
+
+    `record.json` stays here: it names this machine and local paths. Raises InputError where the hub refuses.
+    """
+    from huggingface_hub import HfApi
+
+    with loading(repository, "cannot be pushed", f"log in with `hf auth login`; the export is in {folder}"):
+        api = HfApi()
+        address = api.create_repo(repository, private=True, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=["record.json"], commit_message="Export")
+    return str(address)
 
 
 def _check_empty(folder: Path) -> None:

@@ -114,9 +114,9 @@ def output_file(texts: Path, output: Path | None) -> Path:
     """The file for the embeddings; raises InputError for an unknown suffix or an unwritable file."""
     path = output or texts.with_suffix(".npy")
     if path.suffix not in SUFFIXES:
-        raise InputError.at("--output", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")
+        raise InputError.at("--into", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")
     if not takes_files(path.parent):
-        raise InputError.at("--output", f"{str(path)!r} cannot be written; give another file")
+        raise InputError.at("--into", f"{str(path)!r} cannot be written; give another file")
     return path
 
 

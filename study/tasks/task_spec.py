@@ -21,6 +21,7 @@ from pydantic import Field, field_validator, model_validator
 
 from study.base.errors import InputError, nearest
 from study.base.schema import Distinct, Share, Strict, Text
+from study.base.shipped import shipped
 from study.base.text import path_from
 from study.base.yaml_files import read_yaml
 
@@ -61,7 +62,8 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
 }
 """The metrics of each kind; for single and pair they depend on `regression`."""
 
-SPECS = Path(__file__).parent / "specs"
+SPECS = "tasks/specs"
+"""The folder of the tasks that are known by name."""
 
 
 class Splits(Strict):
@@ -164,7 +166,7 @@ class TaskSpec(Strict):
 
 def known_tasks() -> list[str]:
     """Return the sorted names of the built-in tasks."""
-    return sorted(path.stem for path in SPECS.glob("*.yaml"))
+    return [*shipped(SPECS)]
 
 
 def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
@@ -175,9 +177,8 @@ def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
     path = path_from(name, place)
     if path.suffix in (".yaml", ".yml"):
         return TaskSpec.parse(_named(read_yaml(path), path), place=str(path)), path.parent
-    if name not in known_tasks():
+    if (packaged := shipped(SPECS).get(name)) is None:
         raise InputError.at(place, f"{name!r} is not known, nor is it a .yaml file; {nearest(name, known_tasks())}")
-    packaged = SPECS / f"{name}.yaml"
     return TaskSpec.parse(_named(read_yaml(packaged), packaged), place=str(packaged)), None
 
 

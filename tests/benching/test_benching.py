@@ -348,7 +348,7 @@ def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Pa
     monkeypatch.setattr(training, "ROUND_SECONDS", 0.05)
     monkeypatch.setattr(training, "WARM_UP", {"cpu": Order(0.05)})
     size = ("--shapes", "1x32", "--vocabulary", "200", "--dtype", "fp32", "--batch", 4, "--sequence-length", 16)
-    status, out, err = study("bench", "--only", "train", *size, "--threads", 1, "--rounds", 2, "--output", tmp_path, "--json")
+    status, out, err = study("bench", "--only", "train", *size, "--threads", 1, "--rounds", 2, "--into", tmp_path, "--json")
     assert status == 0, err
     (row,) = json.loads(out)
     assert row.keys() >= KEYS
@@ -361,7 +361,7 @@ def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Pa
 
 
 def test_kernels_of_a_gpu_are_refused_where_there_is_none(study: Any, tmp_path: Path) -> None:
-    status, out, err = study("bench", "--only", "kernels", "--device", "cpu", "--output", tmp_path / "bench")
+    status, out, err = study("bench", "--only", "kernels", "--device", "cpu", "--into", tmp_path / "bench")
     assert (status, out) == (2, "")
     assert "--only kernels: times the kernels of a CUDA GPU" in err
     assert not (tmp_path / "bench").exists()
@@ -446,7 +446,7 @@ def test_a_start_and_a_sweep_of_short_runs_are_timed(tmp_path: Path, monkeypatch
 def test_bad_options_are_refused_before_anything_is_measured(
     options: tuple[str, ...], place: str, study: Any, tmp_path: Path
 ) -> None:
-    status, out, err = study("bench", *options, "--output", tmp_path / "out")
+    status, out, err = study("bench", *options, "--into", tmp_path / "out")
     assert (status, out) == (2, "")
     assert f"error: {place}: " in err
     assert not (tmp_path / "out").exists()

@@ -60,7 +60,7 @@ def test_ratios_are_taken_within_a_round(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_command_shows_it_as_a_table(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fine_tuning, "ours_tokens_per_second", lambda *_: 300.0)
     monkeypatch.setattr(fine_tuning, "trainer_tokens_per_second", lambda *_: 100.0)
-    status, out, err = study("bench", "--only", "finetune", "--rounds", 1, "--device", "cpu", "--output", tmp_path)
+    status, out, err = study("bench", "--only", "finetune", "--rounds", 1, "--device", "cpu", "--into", tmp_path)
     assert status == 0, err
     assert "fine-tuning bert-tiny on texts as long as CoLA's, over Trainer" in out
     (table,) = tmp_path.glob("*.md")

@@ -106,7 +106,7 @@ def test_the_command_races_every_variant_and_draws_the_curves(
     monkeypatch.setattr(racing, "in_own_process", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(racing, "THEIR_RATES", (1e-3, 2e-3))
     size = ("--shapes", "1x64", "--vocabulary", "200", "--batch", 8, "--sequence-length", 16, "--dtype", "fp32")
-    options = (*size, "--tokens", 8 * 16 * 24, "--threads", 1, "--device", "cpu", "--output", tmp_path / "bench", "--json")
+    options = (*size, "--tokens", 8 * 16 * 24, "--threads", 1, "--device", "cpu", "--into", tmp_path / "bench", "--json")
     status, out, err = study("bench", "--only", "time-to-loss", *options)
     assert status == 0, err
     rows = json.loads(out[out.index("[\n") :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from click.shell_completion import ShellComplete
 
-from study.cli import HOMES, TITLES
+from study.cli import HOMES, TITLES, commands
+from study.commands.options import OutputFolder
 from study.config.sweep_files import read_sweep
 from study.laws.catalogue import LAWS
 from study.planning.plan import Plan
@@ -63,12 +66,41 @@ def test_a_new_sweep_file_can_be_planned_and_replaces_none(study: Any, tmp_path:
     assert study("new", "mine")[::2] == (2, "error: mine.yaml: exists, and no file is overwritten; give another name\n")
     assert Path("mine.yaml").read_text() == "mine"
     assert study("new", "nowhere/mine")[2] == "error: nowhere: is not a folder; create it first\n"
+    assert study("new", "norms", "--like", "norm")[0] == 0
+    assert Path("norms.yaml").read_text() == (ROOT / "sweeps" / "norm.yaml").read_text()
+    assert study("new", "more", "--like", "nrom")[2] == "error: --like: 'nrom' is not known; did you mean 'norm'?\n"
+
+
+def test_a_notebook_is_listed_copied_and_opened_on_a_folder(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = study("notebook")[1]
+    assert "scaling_laws\n    How the loss of a sweep falls with parameters and FLOPs" in told
+    assert "dashboard" not in told
+    assert study("notebook", "scaling_law")[2] == "error: NAME: 'scaling_law' is not known; did you mean 'scaling_laws'?\n"
+    copy = tmp_path / "mine.py"
+    assert study("notebook", "scaling_laws", "--into", copy)[1] == f"{copy}: marimo edit {copy}\n"
+    assert copy.read_text() == (ROOT / "analysis" / "scaling_laws.py").read_text()
+    assert "exists, and no file is overwritten" in study("notebook", "scaling_laws", "--into", copy)[2]
+    monkeypatch.setattr("study.commands.sweeps.find_spec", lambda _: None)
+    assert "needs marimo: pip install 'scaling-study[notebooks]'" in study("notebook", "scaling_laws")[2]
+    monkeypatch.setattr("study.commands.sweeps.find_spec", lambda _: True)
+    opened: list[list[str]] = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        opened.append(words[1:])
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr("subprocess.run", run)
+    study("notebook", "scaling_laws", "--folder", "results/mine")
+    notebook = f"{ROOT}/analysis/scaling_laws.py"
+    assert opened == [["-m", "marimo", "run", "--token", notebook, "--", "--folder", "results/mine"]]
 
 
 def test_shipped_sweeps_and_tasks_are_listed(study: Any) -> None:
-    files = json.loads(study("sweeps", "--json")[1])
-    assert {Path(file).stem for file in files} == {file.stem for file in (ROOT / "sweeps").glob("*.yaml")}
-    assert all(question in study("sweeps")[1] for question in files.values())
+    sweeps = json.loads(study("sweeps", "--json")[1])
+    assert {Path(sweep["file"]) for sweep in sweeps} == {*(ROOT / "sweeps").glob("*.yaml")}
+    assert all(f"{sweep['name']}\n    {sweep['question']}" in study("sweeps")[1] for sweep in sweeps)
     tasks = json.loads(study("tasks", "--json")[1])
     assert [task["task"] for task in tasks] == known_tasks()
     assert "cola: single, matthews, accuracy" in study("tasks")[1]
@@ -85,11 +117,57 @@ def test_an_unknown_command_is_reported_with_the_nearest_name(study: Any, name: 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(study: Any, name: str) -> None:
+def test_every_command_explains_itself_in_80_columns(study: Any, name: str) -> None:
     for flag in ("-h", "--help"):
         status, out, _ = study(name, flag)
         assert status == 0
         assert out.startswith(f"Usage: study {name}")
+        assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def parameters_of(name: str) -> list[click.Parameter]:
+    command = commands.get_command(click.Context(commands), name)
+    assert command is not None
+    return command.params
+
+
+def test_where_to_write_has_one_name_in_every_command() -> None:
+    given = [parameter for name in COMMANDS for parameter in parameters_of(name)]
+    writing = [parameter for parameter in given if isinstance(parameter.type, OutputFolder)]
+    assert len(writing) > 5
+    assert {tuple(parameter.opts) for parameter in writing} == {("--into",)}
+    assert not {"--out", "--output", "--to", "-o"} & {flag for parameter in given for flag in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "found"),
+    [
+        ([], "la", {"laws", "launch", "latency"}),
+        (["params"], "bert-t", {"bert-tiny"}),
+        (["compare", "bert-base"], "roberta-b", {"roberta-base"}),
+        (["fit", "t.csv", "--law"], "chinchilla-t", {"chinchilla-tied"}),
+        (["score", "x", "--tasks"], "cola,ss", {"cola,sst2"}),
+        (["launch"], "depth", {"depth_or_width"}),
+        (["new", "--like"], "demo", {"demo"}),
+        (["notebook"], "scal", {"scaling_laws"}),
+        (["report"], "results/m", {"results/mine"}),
+        (["exclude"], "", {"0123456789abcdef"}),
+        (["retry", "results/mine"], "0", {"0123456789abcdef"}),
+        (["retry", "results/other"], "", set()),
+        (["features", "--results", "results"], "01", {"0123456789abcdef"}),
+        (["bench", "--only"], "la", {"laws"}),
+    ],
+    ids=str,
+)
+def test_tab_completes_commands_and_names(
+    words: list[str], begun: str, found: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep_folder(Path("results/mine")).run("0123456789abcdef").path.mkdir(parents=True)
+    (Path("results/mine/runs/0123456789abcdef") / "config.yaml").write_text("")
+    sweep_folder(Path("results/other"))
+    offered = ShellComplete(commands, {}, "study", "_STUDY_COMPLETE").get_completions(words, begun)
+    assert {item.value for item in offered if item.type == "plain"} == found
 
 
 def test_version_is_that_of_the_distribution(study: Any) -> None:

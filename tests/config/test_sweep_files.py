@@ -38,6 +38,20 @@ def test_a_sweep_file_is_a_question_with_a_price(file: Path) -> None:
         assert estimate.expected_seconds > 0
 
 
+def test_the_name_of_a_shipped_sweep_stands_for_its_file_where_no_other_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec, _ = read_sweep(Path("depth_or_width"), ["seeds=5"])
+    assert (spec.name, spec.seeds) == ("depth_or_width", 5)
+    with pytest.raises(InputError, match=r"depth_or_with: is not a file; did you mean depth_or_width\?"):
+        read_sweep(Path("depth_or_with"))
+    write_sweep(tmp_path / "depth_or_width.yaml", tmp_path / "text.txt")
+    with pytest.raises(InputError, match=r"is not a file; did you mean depth_or_width\.yaml\?"):
+        read_sweep(Path("depth_or_width"))
+    assert read_sweep(Path("norm"))[0].name == "norm"
+
+
 def test_a_file_is_read_and_named_after_itself(tmp_path: Path) -> None:
     file = write_sweep(tmp_path / "depth.yaml", tmp_path / "text.txt", name=None, tune=RATES, seeds=2, first_seed=5)
     spec, values = read_sweep(file)

@@ -99,7 +99,7 @@ def test_rows_stay_unless_measured_again_and_an_environment_has_its_own_folder(t
     with pytest.raises(InputError, match=r"another environment \(torch was"):
         write_table(rows, environment | {"torch": "0.1"}, tmp_path)
     (path.parent / "environment.json").write_text("{")
-    with pytest.raises(InputError, match=r"environment\.json: is damaged: .*; give another --out"):
+    with pytest.raises(InputError, match=r"environment\.json: is damaged: .*; give another --into"):
         write_table(rows, environment, tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_the_figure_shows_every_case_of_one_precision() -> None:
 
 def test_the_command_measures_writes_and_draws(tmp_path: Path) -> None:
     options = ["--shapes", TINY, "--batch", "1", "--sequence-length", "8", "--vocabulary", "50", "--positions", "16"]
-    options += ["--threads", "1", "--seconds", "0.01", "--out", str(tmp_path), "--json"]
+    options += ["--threads", "1", "--seconds", "0.01", "--into", str(tmp_path), "--json"]
     result = CliRunner().invoke(commands, ["latency", *options], catch_exceptions=False)
     printed = json.loads(result.stdout)
     assert len(printed["rows"]) == 2
@@ -238,7 +238,7 @@ def test_a_machine_that_others_use_is_noticed() -> None:
     ],
 )
 def test_bad_options_are_refused_before_anything_is_measured(options: list[str], place: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(commands, ["latency", "--out", str(tmp_path), *options])
+    result = CliRunner().invoke(commands, ["latency", "--into", str(tmp_path), *options])
     assert isinstance(result.exception, InputError)
     assert result.exception.problems[0].place == place
     assert not list(tmp_path.iterdir())

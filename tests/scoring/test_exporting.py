@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -44,7 +45,7 @@ def run_of(place: Path, **architecture: Any) -> RunFolder:
 def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, name: str) -> None:
     run = run_of(place, **CLASSES[name])
     into = place / name
-    status, out, err = study("export", run.path, into)
+    status, out, err = study("export", run.path, "--into", into)
     assert (status, err) == (0, "")
     record = run.record()
     assert record is not None
@@ -128,17 +129,58 @@ def test_a_tokeniser_that_says_nothing_of_brackets_gets_those_of_bert(
 def test_a_folder_that_holds_something_is_left_alone(study: Any, place: Path, tmp_path: Path) -> None:
     run = run_of(place)
     (tmp_path / "mine").write_text("mine")
-    status, _, err = study("export", run.path, tmp_path)
+    status, _, err = study("export", run.path, "--into", tmp_path)
     assert (status, [file.name for file in tmp_path.iterdir()]) == (2, ["mine"])
     assert f"{tmp_path}: is not empty, and no file is overwritten; give a new folder" in err
-    assert "is a file; give a new folder" in study("export", run.path, tmp_path / "mine")[2]
-    assert "is neither the folder of a run" in study("export", tmp_path, tmp_path / "new")[2]
+    assert "is a file; give a new folder" in study("export", run.path, "--into", tmp_path / "mine")[2]
+    assert "is neither the folder of a run" in study("export", tmp_path, "--into", tmp_path / "new")[2]
     assert not (tmp_path / "new").exists()
+
+
+def test_an_export_has_a_model_card_and_is_pushed_without_what_names_this_machine(
+    study: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, into, calls = run_of(place), tmp_path / "new", list[tuple[str, dict[str, Any]]]()
+
+    class Hub:
+        """What the hub is asked for."""
+
+        def create_repo(self, name: str, **options: Any) -> str:
+            calls.append((name, options))
+            return f"https://hub/{name}"
+
+        def upload_folder(self, **options: Any) -> None:
+            calls.append(("upload", options))
+            if options["repo_id"] == "me/refused":
+                raise OSError("401 Unauthorized")
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    status, out, err = study("export", run.path, "--into", into, "--push", "me/encoder")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == "Pushed to https://hub/me/encoder; its README.md wants a licence"
+    (created, settings), (_, upload) = calls
+    assert (created, settings) == ("me/encoder", {"private": True, "exist_ok": True})
+    assert (upload["folder_path"], upload["ignore_patterns"]) == (into, ["record.json"])
+    card, record = (into / "README.md").read_text(), run.record()
+    assert record is not None
+    assert record.loss_nats is not None
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert (head["library_name"], head["pipeline_tag"], head["license"]) == ("transformers", "fill-mask", "other")
+    for told in (
+        f"{record.loss_nats:.4f}",
+        "order of words",
+        f"{record.parameters:,} parameters",
+        "| data.corpus | text.txt |",
+    ):
+        assert told in card
+    assert str(place) not in card
+    told = study("export", run.path, "--into", tmp_path / "other", "--push", "me/refused")[2]
+    assert told.startswith("error: me/refused: cannot be pushed: 401 Unauthorized; log in with `hf auth login`")
 
 
 def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(study: Any, place: Path, tmp_path: Path) -> None:
     run = run_of(place, depth=3, layer_groups=2, norm_bias=False)
-    status, out, err = study("export", run.path, tmp_path / "new")
+    status, out, err = study("export", run.path, "--into", tmp_path / "new")
     assert (status, out) == (2, "")
     nearest, *others = (line.removeprefix("error: ") for line in err.splitlines())
     assert nearest == (
@@ -151,7 +193,7 @@ def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(st
 
 def test_what_no_class_of_transformers_has_at_all_is_refused_in_one_sentence(study: Any, place: Path, tmp_path: Path) -> None:
     run = run_of(place, distance_bias="learned", query_key_norm=True)
-    status, out, err = study("export", run.path, tmp_path / "new")
+    status, out, err = study("export", run.path, "--into", tmp_path / "new")
     assert (status, out) == (2, "")
     told = "architecture: has distance_bias learned, query_key_norm True, which none of BertForMaskedLM, RoFormerForMaskedLM, "
     assert len(err.splitlines()) == 1
@@ -161,11 +203,11 @@ def test_what_no_class_of_transformers_has_at_all_is_refused_in_one_sentence(stu
 
 def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, tmp_path: Path) -> None:
     first, second = run_of(place), run_of(place, norm="pre")
-    status, _, err = study("export", SweepFolder.of(first).path, tmp_path / "new")
+    status, _, err = study("export", SweepFolder.of(first).path, "--into", tmp_path / "new")
     assert status == 2
     assert "suitable runs; give the folder of one, such as runs/" in err
-    status, told, err = study("export", second.run_id[:6], tmp_path / "new", "--results", place / "results")
+    status, told, err = study("export", second.run_id[:6], "--into", tmp_path / "new", "--results", place / "results")
     assert (status, err) == (0, "")
     assert "MegatronBertForMaskedLM" in told
-    _, _, told = study("export", "0" * 16, tmp_path / "none", "--results", place / "results")
+    _, _, told = study("export", "0" * 16, "--into", tmp_path / "none", "--results", place / "results")
     assert f"is neither a folder nor the id of a run in {place / 'results'}; `study status` lists runs" in told

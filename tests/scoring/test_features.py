@@ -60,7 +60,7 @@ def test_line_ends_and_the_mark_of_another_system_are_no_part_of_a_text(tmp_path
 
 def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: RunFolder, texts: Path) -> None:
     into = texts.with_name("features.parquet")
-    options = ("--layer", 0, "--pooling", "cls", "--precision", "fp32", "--device", "cpu", "--output", into)
+    options = ("--layer", 0, "--pooling", "cls", "--precision", "fp32", "--device", "cpu", "--into", into)
     assert study("features", run.path, texts, *options)[0] == 0
     table = pd.read_parquet(into)
     assert table["text"].tolist() == LINES
@@ -73,7 +73,7 @@ def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: R
     [
         (b"kame\n\nkame\n", (), "texts.txt:2: is empty; remove the line, or fill it"),
         (b"kame\xff\n", (), "texts.txt: is not UTF-8 text (byte 4)"),
-        (b"kame\n", ("--output", "features.csv"), "--output: 'features.csv' is neither .npy nor .parquet"),
+        (b"kame\n", ("--into", "features.csv"), "--into: 'features.csv' is neither .npy nor .parquet"),
         (b"kame\n", ("--layer", 3), "--layer: layer 3 does not exist: run {run} has layers 0 (the embeddings) to 2"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_there_is_refused(study: Any, run: RunFolder, tmp_pat
 
 
 def test_a_run_texts_and_an_output_that_cannot_be_are_told_together(study: Any, tmp_path: Path) -> None:
-    given = ("0123456789abcdef", tmp_path / "nowhere.txt", "--output", "features.csv", "--results", tmp_path)
+    given = ("0123456789abcdef", tmp_path / "nowhere.txt", "--into", "features.csv", "--results", tmp_path)
     status, _, err = study("features", *given)
     assert status == 2
     assert all(words in err for words in ("nowhere.txt: cannot be read", "neither .npy nor .parquet", "0123456789abcdef: is "))

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from study.base.shipped import shipped
 from study.tasks.example_tables import SUFFIXES, read_table
 from study.tasks.loading import load_task
 from study.tasks.task_spec import SPECS
@@ -25,7 +26,7 @@ SPEC: dict[str, Any] = {
     "labels": ["no", "yes"],
     "sources": [{"files": "{split}", "splits": {"train": "train", "dev": "dev", "test": "test"}, "drop": ["empty"]}],
 }
-SEEDS = [SPEC, *(yaml.safe_load(file.read_text()) for file in sorted(SPECS.glob("*.yaml")))]
+SEEDS = [SPEC, *(yaml.safe_load(file.read_text()) for file in shipped(SPECS).values())]
 KINDS = ("single", "pair", "tokens", "spans", "minimal_pairs")
 
 CELLS: st.SearchStrategy[Any] = (

@@ -1,0 +1,74 @@
+"""What the shell completes by Tab: models, laws, tasks, sweeps and runs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from study.base.shipped import shipped
+
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def completing(*sources: Callable[[click.Context], Iterable[str]], paths: bool = False) -> Completion:
+    """The completion by the names of sources, of a list with commas at its end; where none fits, by paths if asked."""
+
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, begun = incomplete.rpartition(",")
+        names = [name for source in sources for name in source(context) if name.startswith(begun)]
+        ours = [CompletionItem(f"{before}{comma}{name}") for name in names]
+        return [CompletionItem(incomplete, type="file"), *ours] if paths else ours  # bash forgets what comes before a path
+
+    return complete
+
+
+def models(_context: click.Context) -> list[str]:
+    """The names of the models of the literature."""
+    from study.counting.named_models import catalogue
+
+    return [model.short_name for model in catalogue()]
+
+
+def laws(_context: click.Context) -> list[str]:
+    """The names of the laws."""
+    from study.laws.catalogue import LAWS
+
+    return [*LAWS]
+
+
+def tasks(_context: click.Context) -> list[str]:
+    """The names of the known tasks."""
+    from study.tasks.task_spec import known_tasks
+
+    return known_tasks()
+
+
+def shipped_sweeps(_context: click.Context) -> list[str]:
+    """The names of the shipped sweeps."""
+    return [*shipped("sweeps")]
+
+
+def notebooks() -> dict[str, Path]:
+    """The shipped notebooks by name."""
+    return {name: file for name, file in shipped("analysis", ".py").items() if "dashboard" not in name}
+
+
+def sweep_folders(context: click.Context) -> list[str]:
+    """The folders of the sweeps in the results folder."""
+    return sorted(str(file.parent) for file in _results(context).glob("[!.]*/sweep.yaml"))
+
+
+def runs(context: click.Context) -> Iterator[str]:
+    """The ids of the runs in the results folder, or in the sweep's folder that stands before."""
+    from study.store.sweep_folder import SweepFolder
+
+    folder = context.params.get("folder")
+    folders = map(Path, sweep_folders(context)) if folder is None else [folder]
+    yield from dict.fromkeys(run.run_id for path in folders for run in SweepFolder(path).runs())
+
+
+def _results(context: click.Context) -> Path:
+    return Path(context.params.get("results") or "results")

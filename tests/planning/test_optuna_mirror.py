@@ -1,0 +1,88 @@
+"""The searches of a sweep as Optuna studies: what is stored is what was run, and Optuna's analyses read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from study.base.errors import InputError
+from study.config.sweep import SearchSweep
+from study.planning.optuna_mirror import mirror
+from study.planning.plan import searched_config
+from study.store.sweep_folder import SweepFolder
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
+
+SEARCH = {
+    "trials": 20,
+    "space": {
+        "architecture.depth": {"low": 1, "high": 4},
+        "recipe.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+    },
+}
+
+
+def searched(path: Path) -> SweepFolder:
+    """A search whose loss falls with depth, with a failed, a pruned and an excluded run."""
+    plain = {key: value for key, value in SWEEP.items() if key not in ("shapes", "tune", "seeds")}
+    shared = {"base": {"architecture": {"width": 64}}, "budgets": {"tokens": [1e6]}, "search": SEARCH}
+    folder = sweep_folder(path, plain | shared)
+    spec = folder.sweep()
+    assert isinstance(spec, SearchSweep)
+    ends: dict[int, dict[str, Any]] = {1: {"state": "OOM"}, 2: {"state": "PRUNED"}, 3: {"excluded": "a bad disk"}}
+    for index in range(12):
+        point = {"architecture.depth": 1 + index % 4, "recipe.learning_rate": 1e-3 * (1 + index)}
+        add_run(folder, searched_config(spec, point), Law(), **ends.get(index, {}))
+    return folder
+
+
+def test_a_search_is_one_study_that_importances_can_be_computed_of(tmp_path: Path) -> None:
+    folder, storage = searched(tmp_path / "found"), f"sqlite:///{tmp_path}/found.db"
+    assert mirror(folder, storage).added == 12
+    study = optuna.load_study(study_name="found", storage=storage)
+    records = {record.run_id: record for record in folder.records()}
+    assert {trial.user_attrs["run_id"] for trial in study.trials} == {*records}
+    for trial in study.trials:
+        record = records[trial.user_attrs["run_id"]]
+        assert trial.params == record.config.values_of(SEARCH["space"])  # type: ignore[arg-type]
+        assert trial.value == (record.loss_nats if trial.state == TrialState.COMPLETE else None)
+        assert trial.intermediate_values
+        assert trial.duration is not None
+        assert trial.duration.total_seconds() == 60
+    states = [trial.state for trial in study.trials]
+    assert [states.count(state) for state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)] == [9, 2, 1]
+    assert {*optuna.importance.get_param_importances(study)} == {*SEARCH["space"]}  # type: ignore[misc]
+    assert study.best_value == min(record.loss_nats for record in records.values() if record.exclusion is None)
+
+
+def test_each_tuned_cell_is_a_study_and_another_mirror_adds_what_has_ended_since(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "x", budgets=(1e6,), shapes=((1, 128), (2, 92)), rates=(2e-3, 4e-3), seeds=1)
+    storage = f"sqlite:///{tmp_path}/x.db"
+    done = mirror(folder, storage)
+    assert done.studies == {"x: L1-H128-A2-F512 at 1M tokens": 2, "x: L2-H92-A2-F368 at 1M tokens": 2}
+    assert done.added == 4
+    add_run(folder, run_config(1, 128, rate=8e-3))
+    assert mirror(folder, storage).added == 1
+    study = optuna.load_study(study_name="x: L1-H128-A2-F512 at 1M tokens", storage=storage)
+    assert sorted(trial.params["recipe.learning_rate"] for trial in study.trials) == [2e-3, 4e-3, 8e-3]
+
+
+def test_what_optuna_cannot_hold_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "x", budgets=(1e6,), shapes=((1, 128),), rates=(2e-3,), seeds=1)
+    for storage, message in (
+        ("x.db", "--storage: 'x.db' is not the URL of a database; write sqlite:///study.db"),
+        (f"sqlite:///{tmp_path}/no/x.db", "--storage: .* cannot be opened: .*unable to open database file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            mirror(folder, storage)
+    theirs = f"sqlite:///{tmp_path}/theirs.db"
+    study = optuna.create_study(storage=theirs, study_name="x: L1-H128-A2-F512 at 1M tokens")
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+    with pytest.raises(InputError, match="that does not mirror this sweep; give another database"):
+        mirror(folder, theirs)
+    untuned = sweep_folder(tmp_path / "y", {key: value for key, value in SWEEP.items() if key != "tune"})
+    with pytest.raises(InputError, match="has neither search nor tune"):
+        mirror(untuned, storage)
