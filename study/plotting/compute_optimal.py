@@ -41,7 +41,7 @@ def _caption(name: str, frontier: Frontier) -> str:
 def draw(data: pd.DataFrame) -> Figure:
     """One line per approach; best models not `inside` are hollow."""
     with theme():
-        figure, (axes,) = panels([""], "training FLOPs C, as each approach counts them", "", size=(8.5, 5.0))
+        figure, (axes,) = panels([""], "training FLOPs C, as each approach counts them", "", height=3.4)
         axes.set_ylabel(f"best parameters N* ({data['axis'].iloc[0]})")
         styles = series_styles(data["caption"])
         for caption, (colour, marker) in styles.items():
