@@ -155,9 +155,10 @@ def draw(data: pd.DataFrame) -> Figure:
             below.axhline(0, color="black", linewidth=1)
             below.set_xlabel(rows["axis"].iloc[0])
             log_ticks(below)
+        better = "\n(lower is better)" if _is_loss(data) else ""
         for above, below in axes[: 1 if style().columns > 1 else None]:
-            above.set_ylabel(f"{data['predicts'].iloc[0]}{' (lower is better)' if _is_loss(data) else ''}")
-            below.set_ylabel(f"residual\n(law − measured, {data['space'].iloc[0]})")
+            above.set_ylabel(f"{data['predicts'].iloc[0]}{better}")
+            below.set_ylabel(f"law − measured\n({data['space'].iloc[0]})")
         axes[0][0].set_ylim(bottom, top)
         legend_below(figure, _key(data, measured, (bottom, top)), columns=2)
         title_above(figure, *str(data["title"].iloc[0]).split("\n"))

@@ -50,16 +50,17 @@ _LOOK = {
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row per pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` names both.
 
-    Averages over several conditions come first. Run ids are shortened.
+    Averages over several conditions come first. Run ids become words.
     """
     averages = [
         _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} conditions"}
         for average in evidence.averages
     ]
     pairs = [_row(pair) | {"family": pair.family, "pair": pair.sides} for pair in evidence.comparisons.pairs]
-    ids = run_ids_in(row["pair"] for row in pairs)
+    ids = run_ids_in(row[name] for row in pairs for name in ("pair", "family"))
     for row in (*averages, *pairs):
-        row |= {"pair": shorten_run_ids(row["pair"], ids), "sides": tuple(shorten_run_ids(side, ids) for side in row["sides"])}
+        row |= {name: shorten_run_ids(row[name], ids) for name in ("pair", "family")}
+        row["sides"] = tuple(shorten_run_ids(side, ids) for side in row["sides"])
     return pd.DataFrame([*averages, *pairs])
 
 
@@ -106,7 +107,7 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(5))
         sides = f"← {first} better", f"{second} better →"
-        room = letters_in(style().width * (1 - _NAMES))
+        room = letters_in(0.9 * style().width * (1 - _NAMES))
         below = ("        " if len("".join(sides)) + 8 < room else "\n").join(in_lines(side, room) for side in sides)
         axes.set_xlabel(f"{in_lines('difference of validation loss (nats per masked token)', room)}\n{below}")
         equal = " or ".join(data["equal"].unique())

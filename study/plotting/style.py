@@ -71,14 +71,18 @@ Format = Literal["svg", "pdf", "png"]
 
 @dataclass(frozen=True)
 class Style:
-    """The size of figures: their `width` in inches, their most `columns` of panels, and the `points` of their type."""
+    """The size of figures: their `width` in inches, their most `columns` of panels, and the `points` of their type.
+
+    Panels are `tall` times as high as on a page.
+    """
 
     width: float
     columns: int
     points: float
+    tall: float
 
 
-STYLES: dict[StyleName, Style] = {"page": Style(7.2, 3, 9.0), "paper": Style(3.3, 1, 7.5)}
+STYLES: dict[StyleName, Style] = {"page": Style(7.2, 3, 9.0, 1.0), "paper": Style(3.3, 1, 7.5, 0.75)}
 """The width of a page between its margins, and that of a column of a paper of two columns."""
 
 _STYLE: ContextVar[Style] = ContextVar("style", default=STYLES["page"])
@@ -144,12 +148,13 @@ def theme() -> Iterator[None]:
 
 
 def panels(titles: Sequence[str], x: str, y: str, columns: int = 2, height: float = 2.5, one_y: bool = True) -> Panels:
-    """A figure as wide as its style and its panels, in rows of at most `columns`, each so many inches high.
+    """A figure as wide as its style and its panels, in rows of at most `columns`, each so many inches high on a page.
 
     The panels share x and y ranges, and outer axis names; `one_y` False gives each panel its own y range.
     """
     columns = min(columns, len(titles), style().columns)
     rows = -(-len(titles) // columns)
+    height *= style().tall
     figure = wide_figure(height * rows + 0.7)
     axes: list[Axes] = figure.subplots(rows, columns, sharex=True, sharey=one_y, squeeze=False).ravel().tolist()
     for spare in axes[len(titles) :]:
@@ -301,7 +306,7 @@ _TITLE_INCHES = 0.3
 
 def in_lines(text: str, width: int) -> str:
     """Text in the fewest lines of at most `width` letters, of about equal length."""
-    fewest = textwrap.wrap(text, width)
+    fewest = textwrap.wrap(text, width) or [""]
     lengths = range(1 + len(text) // max(1, len(fewest)), width)
     tried = (textwrap.wrap(text, length, break_long_words=False) for length in lengths)
     even = (lines for lines in tried if len(lines) == len(fewest) and max(map(len, lines)) <= width)

@@ -18,7 +18,7 @@ from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.evidence import Evidence
 from study.plotting.style import panels, theme, title_above
 
-_TITLE = 34
+_TITLE = 40
 """Letters per line of a panel's title."""
 
 

@@ -1,15 +1,19 @@
-"""The start and text display of the analysis/ notebooks; marimo, an extra, is imported inside functions."""
+"""The start, text display and export of the analysis/ notebooks; marimo, an extra, is imported inside functions."""
 
 from __future__ import annotations
 
+import base64
 import html
+import io
+import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from study.base.durable_files import is_there
+from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
 from study.evidence.evidence import Evidence, gather
 from study.report.markdown_html import html_of
@@ -18,9 +22,11 @@ from study.store.sweep_folder import SweepFolder, sweeps_in
 if TYPE_CHECKING:
     from marimo import Html
 
+Read = TypeVar("Read")
 
-def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Evidence] = gather) -> Evidence:
-    """The evidence of a notebook's sweep: from `--folder`, else $STUDY_RESULTS, else `folder_of`.
+
+def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Read]) -> Read:
+    """What `read` makes of a notebook's sweep: from `--folder`, else $STUDY_RESULTS, else `folder_of`.
 
     If it cannot be read, a script ends with status 2 and the problems; a browser shows them in place of the cells that need it.
     """
@@ -49,6 +55,14 @@ def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
             str(folder.path), f"holds sweeps but is not one; give one of them: {', '.join(sweeps_in(folder.path))}"
         )
     return folder
+
+
+def ledger_in(folder: SweepFolder) -> Path:
+    """A sweep's table of runs; raises InputError without one."""
+    folder.sweep()
+    if not is_there(file := folder.path / "ledger.csv"):
+        raise InputError.at(str(file), "does not exist; study report writes it")
+    return file
 
 
 def gather_ended(folder: SweepFolder) -> Evidence:
@@ -96,3 +110,28 @@ def _as_it_stands(text: str, white_space: str) -> Html:
 
     style = f"white-space: {white_space}; overflow-x: auto"
     return mo.Html(f'<pre class="text-xs" style="{style}">{html.escape(text)}</pre>')
+
+
+def execute(notebooks: Iterable[Path]) -> None:
+    """Execute notebooks, and write each beside itself as `.ipynb` with its outputs, for a forge to show.
+
+    Raises CalledProcessError if one fails.
+    """
+    for notebook in notebooks:
+        target = notebook.with_suffix(".ipynb")
+        export = ["export", "ipynb", notebook, "--output", target, "--include-outputs", "--force"]
+        subprocess.run([sys.executable, "-m", "marimo", *export], check=True)
+        content = json.loads(target.read_text())
+        for output in (output for cell in content["cells"] for output in cell.get("outputs", ())):
+            if "image/png" in output.get("data", {}):
+                output["data"]["image/png"] = _in_few_colours(output["data"]["image/png"])
+        write_atomically(target, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def _in_few_colours(png: str) -> str:
+    """A PNG in base64 with a palette of 64 colours, a third of its size."""
+    from PIL import Image
+
+    image, small = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()
+    image.convert("RGB").quantize(64).save(small, "png", optimize=True)
+    return base64.b64encode(small.getvalue()).decode()
