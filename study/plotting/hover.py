@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from study.base.quantities import compact, compact_flops
-from study.base.text import printable
+from study.base.text import printable, visible
 from study.plotting.style import MANY, title_of
 
 _NATS = "{:.4f} nats".format
@@ -120,10 +120,5 @@ def _spots(figure: Figure) -> str:
             if axes.bbox.contains(across / points, up / points):
                 down = figure.get_figheight() * 72 - up
                 where = f'cx="{across:.1f}" cy="{down:.1f}" r="{_SPOT:g}" data-line="{html.escape(spot.line)}"'
-                parts.append(f'<circle class="spot" {where}><title>{html.escape(printable_lines(spot.words))}</title></circle>')
+                parts.append(f'<circle class="spot" {where}><title>{html.escape(visible(spot.words))}</title></circle>')
     return "".join(parts)
-
-
-def printable_lines(text: str) -> str:
-    """The visible characters of a text, line by line."""
-    return "\n".join(map(printable, text.splitlines()))

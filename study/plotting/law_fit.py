@@ -59,6 +59,7 @@ def frame(fitted: LawFit) -> pd.DataFrame:
                 "high": predictions.high,
                 "residual": fitted.fit.residual(predictions.predicted, points.response),
                 "forecast": np.isin(points.labels, forecast),
+                "row": points.labels,
                 "by": (by := _other(fitted.fit, name)),
                 "level": points.columns[by] if by else np.nan,
             }

@@ -107,7 +107,7 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(5))
         sides = f"← {first} better", f"{second} better →"
-        room = letters_in(0.9 * style().width * (1 - _NAMES))
+        room = letters_in(0.8 * style().width * (1 - _NAMES))
         below = ("        " if len("".join(sides)) + 8 < room else "\n").join(in_lines(side, room) for side in sides)
         axes.set_xlabel(f"{in_lines('difference of validation loss (nats per masked token)', room)}\n{below}")
         equal = " or ".join(data["equal"].unique())

@@ -57,6 +57,9 @@ _APART = 0.13
 LEGEND_INCHES = 0.3
 """The legend height that figures allow for."""
 
+_TITLE_INCHES = 0.3
+"""The title height that they allow for."""
+
 MANY = 2000
 """The most rows that a figure of points shows, spread evenly."""
 
@@ -298,10 +301,6 @@ def _fill(figure: Figure, text: Text, words: str) -> None:
     while not _fits(figure, text) and length > 20:
         length -= 2
         text.set_text(in_lines(words, length))
-
-
-_TITLE_INCHES = 0.3
-"""The title height that figures allow for."""
 
 
 def in_lines(text: str, width: int) -> str:

@@ -8,7 +8,7 @@ import html
 import platform
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,27 +54,26 @@ _ENVIRONMENT = {
 
 
 def write_page(answer: Answer, figures: Mapping[str, Figure], file: Path) -> None:
-    """Write the page; `figures` holds the drawn figures, whose SVG files lie in the sweep's folder."""
-    write_atomically(file, page_of(answer, figures).encode())
+    """Write the page: the answer with its figures inline, then how to reproduce it.
 
-
-def page_of(answer: Answer, figures: Mapping[str, Figure]) -> str:
-    """The page: the answer with its figures inline, then how to reproduce it.
-
-    Everything from the folder is escaped; the content policy allows this page's own script alone, and no request.
+    `figures` holds the drawn figures, whose SVG files lie in the folder. Everything from it is escaped, and the content policy
+    allows this page's own script alone, and no request.
     """
     folder = answer.evidence.folder
-    rest = html_of(answer.to_markdown(), lambda _: "").encode()
-    room = MOST_BYTES - len(rest)
+    room = MOST_BYTES - len(_body(answer, lambda _: "").encode())
     drawn: dict[str, str] = {}
     for name, figure in figures.items():
         source = (folder.figures / f"{name}.svg").read_text()
         element = f'<span class="figure">{inline_svg(figure, source, name)}</span>'
         room -= len(element.encode())
         drawn[f"figures/{name}.svg"] = element if room > 0 else f"Left out to keep this page small: figures/{name}.svg"
-    body = html_of(answer.to_markdown(), drawn.get, opened=("All figures",))
-    body = re.sub("<table>.*?</table>", _scrolling, body, flags=re.DOTALL)
-    return _framed(answer.evidence.sweep.question, f"<main>{body}{_reproduction(answer)}</main>")
+    page = _framed(answer.evidence.sweep.question, f"<main>{_body(answer, drawn.get)}{_reproduction(answer)}</main>")
+    write_atomically(file, page.encode())
+
+
+def _body(answer: Answer, drawn: Callable[[str], str | None]) -> str:
+    body = html_of(answer.to_markdown(), drawn, opened=("All figures",))
+    return re.sub("<table>.*?</table>", _scrolling, body, flags=re.DOTALL)
 
 
 def _scrolling(table: re.Match[str]) -> str:
@@ -143,11 +142,11 @@ def _reproduction(answer: Answer) -> str:
         f"study report {shlex.quote(f'results/{name}')} --html    # this page, from the records",
     )
     versions = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
-    facts = {**_machines(answer.evidence.ledger), "This page": f"Python {platform.python_version()}, {versions}"}
+    facts = {**_machines(answer.evidence.ledger), "this page": f"Python {platform.python_version()}, {versions}"}
     listed = "".join(f"<dt>{_text(what)}</dt><dd>{_text(words)}</dd>" for what, words in facts.items())
     code = "\n".join(map(html.escape, commands))
     return (
-        f"<h2>How to reproduce this</h2><pre>{code}</pre><dl>{listed}</dl>"
+        f"<h2>How to reproduce this</h2><pre>{code}</pre><p>The runs were trained with:</p><dl>{listed}</dl>"
         f"<details><summary>The sweep file</summary><pre>{html.escape(_sweep_file(folder))}</pre></details>"
     )
 
@@ -163,5 +162,5 @@ def _machines(ledger: pd.DataFrame) -> dict[str, str]:
     for name in known:
         counts = ledger[f"environment.{name}"].dropna().astype(str).value_counts()
         several = [f"{value} ({plural(count, 'run')})" for value, count in counts.items()]
-        found[f"Trained: {_ENVIRONMENT[name]}"] = ", ".join(several) if len(counts) > 1 else "".join(counts.index)
+        found[_ENVIRONMENT[name]] = ", ".join(several) if len(counts) > 1 else "".join(counts.index)
     return {what: words for what, words in found.items() if words}

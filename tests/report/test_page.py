@@ -16,6 +16,7 @@ from study.base.errors import InputError
 from study.cli import commands
 from study.evidence.evidence import gather
 from study.plotting.loss_by_size import LossBySize
+from study.plotting.style import drawable
 from study.report import page
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
@@ -79,7 +80,7 @@ def test_the_page_holds_the_answer_its_exclusions_and_how_to_reproduce_it(folder
     assert "the loss became NaN" in words
     assert "study launch made_up.yaml" in words
     assert SWEEP["data"]["tokenizer"]["kind"] in words, "the sweep file"
-    assert re.search(r"This page\s*Python 3\.\d+\.\d+, scaling-study ", words)
+    assert re.search(r"this page\s*Python 3\.\d+\.\d+, scaling-study ", words)
     assert len(text.encode()) < 5_000_000
 
 
@@ -98,7 +99,7 @@ def test_the_page_has_one_script_no_request_and_shows_names_as_text(text: str) -
 
 def test_points_tell_the_runs_and_values_of_the_frame(folder: SweepFolder, text: str) -> None:
     told = re.findall(r"<title>(.*?)</title></circle>", text, re.DOTALL)
-    shown = LossBySize("depth").frame(gather(folder))
+    shown = drawable(LossBySize("depth").frame(gather(folder)))
     assert len(shown) == 4
     for run, loss in shown[["run_id", "loss_nats"]].itertuples(index=False):
         assert [words for words in told if f"run {run}" in words and f"loss {loss:.4f} nats" in words]
