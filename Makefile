@@ -18,7 +18,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow fuzz faults lint dashboard docs dist replicate bench reference reference-check audit constraints
+.PHONY: help install study test slow fuzz faults lint dashboard notebooks docs dist replicate bench reference reference-check audit constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every wa
 
 dashboard: .venv/.installed-dev ## show all sweeps of a results folder, results or RESULTS, in a browser
 	STUDY_RESULTS='$(RESULTS)' .venv/bin/python analysis/serve_dashboard.py
+
+notebooks: .venv/.installed-dev ## execute the notebooks of analysis/ and write them as .ipynb with their figures
+	.venv/bin/python -c 'import pathlib, study.report.notebooks as notebooks; \
+	  notebooks.execute(sorted(set(pathlib.Path("analysis").glob("*.py")) - set(pathlib.Path("analysis").glob("*dashboard.py"))))'
 
 docs: .venv/.installed-dev ## build the documentation into build/docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict

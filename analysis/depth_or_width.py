@@ -1,4 +1,4 @@
-"""The story of a sweep, depth_or_width if none is given, from its ledger, with the functions that `study report` uses.
+"""What a sweep answers, depth_or_width if none is given: the verdict, the figures behind it, and all findings.
 
     python analysis/depth_or_width.py [-- --folder results/depth_or_width]
     marimo edit analysis/depth_or_width.py
@@ -18,11 +18,12 @@ def _():
 
     import marimo as mo
 
+    from study.base.text import bullets, escape
+    from study.evidence.evidence import gather
     from study.report.answer import FINDINGS, Answer
+    from study.report.answer_tables import cells
     from study.report.figures import FIGURES
     from study.report.notebooks import opened, scrolling_tables
-    from study.report.answer_tables import cells
-    from study.base.text import bullets, escape
 
     return (
         Answer,
@@ -32,6 +33,7 @@ def _():
         bullets,
         cells,
         escape,
+        gather,
         mo,
         opened,
         scrolling_tables,
@@ -39,20 +41,39 @@ def _():
 
 
 @app.cell
-def _(Answer, Path, opened):
-    evidence = opened(Path("results"), "depth_or_width")
+def _(Answer, Path, gather, opened):
+    evidence = opened(Path("results"), "depth_or_width", gather)
     answer = Answer(evidence, ())
-    print(answer.headline)
-    return answer, evidence
+    verdict = answer.verdict
+    print(verdict.sentence)
+    return answer, evidence, verdict
 
 
 @app.cell
-def _(escape, evidence, mo):
+def _(escape, evidence, mo, verdict):
     mo.md(f"""
     # {escape(evidence.sweep.question)}
 
-    {evidence.runs_started} runs were started, {len(evidence.ledger)} ended, {len(evidence.excluded)} are excluded.
+    **{escape(verdict.sentence)}**
+
+    How sure: {escape(verdict.certainty)}
+
+    What would change this: {escape(verdict.change)}.
     """)
+    return
+
+
+@app.cell
+def _(FIGURES, evidence, verdict):
+    _frames = ((FIGURES[_name][0], FIGURES[_name][0].frame(evidence)) for _name in verdict.figures)
+    figures = [_module.draw(_data) for _module, _data in _frames if not _data.empty]
+    figures[0] if figures else "No figure has data yet."
+    return (figures,)
+
+
+@app.cell
+def _(figures):
+    figures[1] if len(figures) > 1 else ""
     return
 
 
@@ -65,17 +86,6 @@ def _(FINDINGS, answer, bullets, mo):
             if answer.findings[_name]
         )
     )
-    return
-
-
-@app.cell
-def _(FIGURES, evidence, mo):
-    figures = []
-    for _module, _caption in FIGURES.values():
-        _data = _module.frame(evidence)
-        if not _data.empty:
-            figures.append(mo.vstack([mo.md(f"### {_caption}"), mo.as_html(_module.draw(_data))]))
-    mo.vstack(figures)
     return
 
 

@@ -1,4 +1,4 @@
-"""Whether a lower loss means higher scores: each task against loss, parameters and FLOPs, beside what needs no pre-training.
+"""Whether a lower loss means higher scores: each task against the loss, beside what needs no pre-training.
 
     python analysis/loss_and_scores.py [-- --folder results/loss_and_scores]
     marimo edit analysis/loss_and_scores.py
@@ -18,15 +18,13 @@ def _():
 
     import marimo as mo
 
+    from study.base.text import bullets, escape
+    from study.plotting import parameters_loss_score, score_against_loss
     from study.report.findings import run_count
     from study.report.notebooks import gather_scored, opened, scrolling_tables
-    from study.plotting.score_figures import AXES, FIGURES
     from study.report.score_sentences import SCORES, law_table, published_table, score_findings, scores_frame, trend_table
-    from study.base.text import bullets, escape
 
     return (
-        AXES,
-        FIGURES,
         SCORES,
         Path,
         bullets,
@@ -35,8 +33,10 @@ def _():
         law_table,
         mo,
         opened,
+        parameters_loss_score,
         published_table,
         run_count,
+        score_against_loss,
         score_findings,
         scores_frame,
         scrolling_tables,
@@ -53,99 +53,57 @@ def _(Path, gather_scored, opened, run_count, score_findings):
 
 
 @app.cell
-def _(bullets, escape, evidence, findings, mo, run_count):
-    mo.md(f"# {escape(evidence.sweep.question)}\n\n{run_count(evidence)}.\n\n" + bullets(findings))
+def _(bullets, escape, evidence, findings, mo):
+    mo.md(f"# {escape(evidence.sweep.question)}\n\n{bullets(findings)}")
+    return
+
+
+@app.cell
+def _(evidence, parameters_loss_score):
+    _data = parameters_loss_score.frame(evidence)
+    "No average over tasks to draw." if _data.empty else parameters_loss_score.draw(_data)
+    return
+
+
+@app.cell
+def _(mo):
+    mo.md("""
+    ## Each task
+
+    A task follows the loss where its points rise from left to right. Pre-training shows where they are above the crosses, the
+    same encoders untrained.
+    """)
+    return
+
+
+@app.cell
+def _(evidence, score_against_loss):
+    _data = score_against_loss.frame(evidence)
+    "No trained encoder has a score." if _data.empty else score_against_loss.draw(_data)
     return
 
 
 @app.cell
 def _(SCORES, evidence, mo, scores_frame):
-    _told = scores_frame(evidence)
-    _first = ["task", "encoder", "score", "± 95%", "untrained", "majority class", "bag of words"]
-    _fractions = [name for name in _told.select_dtypes("float") if name != "parameters"]
-    mo.vstack(
-        [
-            mo.md(
-                f"""
-                ## Scores beside baselines
+    mo.md(f"## Scores beside baselines\n\n{SCORES}")
+    told = scores_frame(evidence)
+    return (told,)
 
-                A score says what pre-training gave only so far as it is above what stands right of it: the same architecture
-                untrained, the majority class, and a bag of words. {SCORES}
-                """
-            ),
-            mo.ui.table(
-                _told[[*_first, *_told.columns.drop(_first)]],
-                selection=None,
-                page_size=20,
-                show_column_summaries=False,
-                show_data_types=False,
-                format_mapping=dict.fromkeys(_fractions, "{:.4f}".format) | {"parameters": "{:,}".format},
-            ),
-        ]
-    )
+
+@app.cell
+def _(told):
+    told[["task", "encoder", "score", "± 95%", "untrained", "majority class", "bag of words"]].round(3)
     return
 
 
 @app.cell
-def _(AXES, mo):
-    axis = mo.ui.dropdown(
-        {words: column for column, words in AXES.items()}, value=AXES["loss_nats"], label="against", full_width=True
-    )
-    return (axis,)
-
-
-@app.cell
-def _(FIGURES, axis, evidence, mo):
-    _frame, _draw = FIGURES[axis.value]
-    _data = _frame(evidence)
-    mo.vstack(
-        [
-            mo.md(
-                """
-                ## Each task
-
-                Points are encoders with their 95% intervals: a task follows what is on the axis where its points rise from left
-                to right, and pre-training shows where they are above the crosses, the same encoders untrained; against the loss
-                the law from one to the other is drawn, too.
-                """
-            ),
-            axis,
-            mo.md("No encoder here was trained, so that none has a place on this axis.")
-            if _data.empty
-            else mo.as_html(_draw(_data)),
-        ]
-    )
-    return
-
-
-@app.cell
-def _(evidence, scrolling_tables, trend_table):
-    scrolling_tables(
-        "## Rank correlations\n\n"
-        "+1 is a task that puts encoders in the order of their losses; an interval that holds zero, or a Holm p of 0.05 "
-        "and more, decides nothing, and the average is the last row.\n\n" + trend_table(evidence)
-    )
-    return
-
-
-@app.cell
-def _(evidence, law_table, scrolling_tables):
-    scrolling_tables(
-        "## From the loss to the score\n\n"
-        "Two steps lead from sizes to a loss and from the loss to a score: a law serves where its status is *converged* "
-        "and it forecasts the largest encoders from the others.\n\n" + law_table(evidence)
-    )
-    return
-
-
-@app.cell
-def _(evidence, published_table, scrolling_tables):
-    scrolling_tables(
-        "## Beside BERT's miniatures\n\n"
-        "Published scores are of other text, other vocabularies and another split, so that they say what a size can "
-        "reach, not what is wrong here.\n\n"
-        + (published_table(evidence) or "None is published of these tasks by these metrics.")
-    )
+def _(evidence, law_table, published_table, scrolling_tables, trend_table):
+    _tables = {
+        "Rank correlations with the falling loss": trend_table(evidence),
+        "Laws from the loss to the score": law_table(evidence),
+        "Beside BERT's miniatures, on other text and another split": published_table(evidence),
+    }
+    scrolling_tables("\n\n".join(f"## {_title}\n\n{_table}" for _title, _table in _tables.items() if _table))
     return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from study.laws.estimation import DEFAULT_SETTINGS
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.reading import TableQuery
 from study.laws.tables import RunTable, tidy_table
+from study.plotting.style import Format, StyleName
 from study.report.answer import Answer
 from study.report.answer import report as report_on
 from study.store.sweep_folder import SweepFolder
@@ -53,6 +55,16 @@ def fit(
     )
 
 
-def report(folder: Path | str, *, include_unbracketed: bool = False, png: bool = False) -> Answer:
-    """Rebuild the ledger, fits, figures and answer.md of a sweep from its records, and return the answer."""
-    return report_on(SweepFolder(Path(folder)), include_unbracketed, png)
+def report(
+    folder: Path | str,
+    *,
+    include_unbracketed: bool = False,
+    formats: Sequence[Format] = (),
+    style: StyleName = "page",
+    page: Path | None = None,
+) -> Answer:
+    """Rebuild the ledger, fits, figures and answer.md of a sweep from its records, and return the answer.
+
+    `formats` are those of figures beside SVG (pdf, png), `style` their width (page, paper), and `page` an HTML file to send.
+    """
+    return report_on(SweepFolder(Path(folder)), include_unbracketed, formats, style, page)

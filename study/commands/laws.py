@@ -15,10 +15,11 @@ from study.base.quantities import RESAMPLES
 from study.base.text import echo
 from study.commands import completion
 from study.commands.completion import completing
-from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option
+from study.commands.options import CountRange, FiniteRange, as_json, figure_options, output_folder
 
 if TYPE_CHECKING:
     from study.laws.tables import RunTable
+    from study.plotting.style import Format, StyleName
 
 LEAST_RESAMPLES = 40
 """With fewer, no resample lies beyond either end of a 95% interval."""
@@ -330,10 +331,12 @@ def frontier(table: Path, at: str | None, as_json: bool, **options: Any) -> None
 @click.option("--law", shell_complete=completing(completion.laws), help="As in study fit.  [default: chinchilla]")
 @click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
 @click.option("--into", type=output_folder, default=Path("figures"), show_default=True)
-@png_option
+@figure_options
 @role_options(*_ROLES)
 @selection_options
-def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool, **options: Any) -> None:
+def plot(
+    table: Path, law: str | None, like: Path | None, into: Path, formats: list[Format], style: StyleName, **options: Any
+) -> None:
     """Draw the fit of a law to a TABLE or results folder.
 
     The figures also show residuals, forecast, iso-FLOP valleys, shapes and the multiverse. Options given beside --as add to the
@@ -342,15 +345,18 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool,
     from study.laws.law_files import read_options
     from study.laws.reading import TableQuery
     from study.plotting.law_figures import draw_all
+    from study.plotting.style import drawn_as
 
     roles, selection = _given(options)
     if like is None:
-        written = draw_all(TableQuery(_opened(table), roles, **selection), law or "chinchilla", into, png=png)
+        with drawn_as(style):
+            written = draw_all(TableQuery(_opened(table), roles, **selection), law or "chinchilla", into, formats=formats)
     else:
         old = read_options(like)
         old.refuse_contradictions(like, {**({} if law is None else {"law": law}), **selection, **roles})
         source = TableQuery(_opened(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
-        written = draw_all(source, old.law, into, old.settings, old.held_out, png)
+        with drawn_as(style):
+            written = draw_all(source, old.law, into, old.settings, old.held_out, formats)
     for file in written:
         echo(file)
 
@@ -367,9 +373,17 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, png: bool,
     help="How to split compute, or depth against width.  [default: shape for a sweep that compares depths, else compute]",
 )
 @click.option("--into", type=output_folder, help="Folder for a figure and the JSON of all universes.")
-@png_option
+@figure_options
 @as_json
-def multiverse(tables: tuple[Path, ...], ask: str | None, into: Path | None, png: bool, as_json: bool, **options: Any) -> None:
+def multiverse(
+    tables: tuple[Path, ...],
+    ask: str | None,
+    into: Path | None,
+    formats: list[Format],
+    style: StyleName,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Answer one question in every defensible convention, or in the recipes of several sweeps.
 
     Reports the share of conventions that agree, and what changes the answer. For a sweep's folder the question is depth or
@@ -402,8 +416,10 @@ def multiverse(tables: tuple[Path, ...], ask: str | None, into: Path | None, png
             raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
     if into is not None:
         from study.plotting.answer_by_convention import save_multiverse
+        from study.plotting.style import drawn_as
 
-        save_multiverse(found, into, png)
+        with drawn_as(style):
+            save_multiverse(found, into, formats)
     _show(found, as_json)
 
 

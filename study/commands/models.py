@@ -12,12 +12,21 @@ from study.base.errors import InputError
 from study.base.machine import rest_at_barriers
 from study.base.text import echo
 from study.commands.completion import completing, models, runs
-from study.commands.options import CountRange, FiniteRange, as_json, output_folder, png_option, results_option, threads_option
+from study.commands.options import (
+    CountRange,
+    FiniteRange,
+    as_json,
+    figure_options,
+    output_folder,
+    results_option,
+    threads_option,
+)
 from study.config.presets import PRESETS, PresetName
 
 if TYPE_CHECKING:
     from study.counting.latency_prediction import LatencyModel
     from study.counting.memory import Precision
+    from study.plotting.style import Format, StyleName
     from study.shapes.accounts import Conditions
 
 CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
@@ -158,23 +167,24 @@ def compare(
 
 @click.command()
 @click.option("--into", type=output_folder, default=Path("figures"), show_default=True)
-@png_option
+@figure_options
 @as_json
-def figures(into: Path, png: bool, as_json: bool) -> None:
+def figures(into: Path, formats: list[Format], style: StyleName, as_json: bool) -> None:
     """Draw where parameters are, and what each size adds.
 
     They are of the named models and need counting alone.
     """
     from study.counting.named_models import catalogue, named
     from study.plotting import elasticities, where_parameters_are
-    from study.plotting.style import save_in
+    from study.plotting.style import drawn_as, save_in
 
     shares = where_parameters_are.frame(where_parameters_are.shown(catalogue()))
     base = named("bert-base")
-    written = [
-        *save_in(where_parameters_are.draw(shares), into, "where_parameters_are", png),
-        *save_in(elasticities.draw(elasticities.frame(base), base), into, "elasticities", png),
-    ]
+    with drawn_as(style):
+        written = [
+            *save_in(where_parameters_are.draw(shares), into, "where_parameters_are", formats),
+            *save_in(elasticities.draw(elasticities.frame(base), base), into, "elasticities", formats),
+        ]
     echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.base.errors import InputError
-from study.base.quantities import read_whole
+from study.base.errors import InputError, shown
+from study.base.quantities import listed, read_whole
 from study.commands.completion import completing, sweep_folders
 
 if TYPE_CHECKING:
@@ -71,7 +71,41 @@ output_folder = OutputFolder()
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
-png_option = click.option("--png", is_flag=True, help="Also write each figure as PNG.")
+
+class Formats(click.ParamType):
+    """Formats of figures, as a list such as `svg,pdf`."""
+
+    name = "LIST"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The formats; raises InputError for an unknown one."""
+        for name in (found := listed(value)):
+            if name not in (known := ("svg", "pdf", "png")):
+                raise InputError.at("--formats", f"{shown(name)} is not a format of figures; choose from {', '.join(known)}")
+        return found
+
+
+def figure_options(command: Any) -> Any:
+    """The formats and the style of the figures that a command writes."""
+    for option in (
+        click.option(
+            "--style",
+            type=click.Choice(["page", "paper"]),
+            default="page",
+            show_default=True,
+            help="Figures as wide as a page (7.2 in) or as a column of a paper (3.3 in).",
+        ),
+        click.option(
+            "--formats",
+            default="svg",
+            show_default=True,
+            type=Formats(),
+            help="Some of svg,pdf,png; SVG is always written.",
+        ),
+    ):
+        command = option(command)
+    return command
+
 
 results_option = click.option(
     "--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Folder of all results."

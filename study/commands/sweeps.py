@@ -21,15 +21,16 @@ from study.commands.completion import completing
 from study.commands.options import (
     CountRange,
     as_json,
+    figure_options,
     folder_argument,
     place_options,
-    png_option,
     results_option,
     sweep_folder,
 )
 
 if TYPE_CHECKING:
     from study.config.sweep import Sweep
+    from study.plotting.style import Format, StyleName
     from study.report.answer import Answer
     from study.store.sweep_folder import SweepFolder
 
@@ -195,6 +196,7 @@ def launch(
     from study.base.terminal import say, show, tolerate_lost_output
     from study.base.text import printable
     from study.config.sweep_files import read_sweep
+    from study.report.answer import report as report_on
     from study.running.launch import folder_of, launched
     from study.store.ownership import HUNG_AFTER
 
@@ -215,12 +217,30 @@ def launch(
 
             tasks = printable(", ".join(spec.downstream.tasks))
             say(console, f"all runs have ended; writing an answer without scores, then scoring on {tasks}")
-            _write_answer(folder)  # the runs have an answer even if scoring fails
+            report_on(folder)  # the runs have an answer even if scoring fails
             scored = score_sweep(folder, spec.downstream, requested, console)
             unscored = f"Not scored on {tasks}: the answer uses no run."
             show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
-        answer = _write_answer(folder)
+        answer = report_on(folder)
     _tell(folder, answer, as_json)
+
+
+BESIDE = "report.html in FOLDER"
+"""What --html stands for without a file."""
+
+
+class PageFile(click.Path):
+    """A file for a page; a folder is refused, since it may be the argument that follows."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The file; raises InputError for a folder, and for a file in a folder that is missing."""
+        file = Path(value)
+        if file.is_dir():
+            remedy = f"without a file, --html comes last: study report {pasted(file)} --html"
+            raise InputError.at("--html", f"{file} is a folder, not a file; {remedy}")
+        if not file.parent.is_dir():
+            raise InputError.at("--html", f"{file.parent} is not a folder; create it first")
+        return file
 
 
 @click.command()
@@ -241,21 +261,37 @@ def demo(context: click.Context, results: Path) -> None:
 @click.option(
     "--include-unbracketed", is_flag=True, help="Also compare cells whose best learning rate is at an end of its range."
 )
-@png_option
+@figure_options
+@click.option(
+    "--html",
+    "page",
+    is_flag=False,
+    flag_value=BESIDE,
+    type=PageFile(),
+    metavar="[FILE]",
+    help="Also write the answer as one page to send, which needs no network.  [default file: FOLDER/report.html]",
+)
 @as_json
-def report(folder: Path, include_unbracketed: bool, png: bool, as_json: bool) -> None:
+def report(
+    folder: Path,
+    include_unbracketed: bool,
+    formats: list[Format],
+    style: StyleName,
+    page: Path | None,
+    as_json: bool,
+) -> None:
     """Rebuild the ledger, fits, figures and answer of a sweep.
 
     Reads only the records in FOLDER; needs no GPU, no account and no torch.
     """
-    sweep = sweep_folder(folder)
-    _tell(sweep, _write_answer(sweep, include_unbracketed, png), as_json)
-
-
-def _write_answer(folder: SweepFolder, include_unbracketed: bool = False, png: bool = False) -> Answer:
     from study.report.answer import report as report_on
 
-    return report_on(folder, include_unbracketed, png)
+    sweep = sweep_folder(folder)
+    if page is not None and str(page) == BESIDE:
+        page = folder / "report.html"
+    _tell(sweep, report_on(sweep, include_unbracketed, formats, style, page), as_json)
+    if page is not None and not as_json:
+        echo(f"To send: {page}")
 
 
 def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:

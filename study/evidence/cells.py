@@ -314,10 +314,11 @@ def run_ids_in(texts: Iterable[object]) -> frozenset[str]:
 
 
 def shorten_run_ids(text: str, known: Collection[str]) -> str:
-    """Cut run ids to six digits; drop the only one in `known` before layers."""
+    """Words for run ids: the only one in `known` is `trained`, dropped before layers; several are numbered in their order."""
     if len(known) == 1:
         text = text.replace(f"{next(iter(known))}:", "")
-    return _RUN_ID.sub(lambda match: match[0][:6], text)
+    words = {run: f"run{number}" if len(known) > 1 else "trained" for number, run in enumerate(sorted(known), 1)}
+    return _RUN_ID.sub(lambda match: words.get(match[0], match[0][:6]), text)
 
 
 def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:

@@ -150,11 +150,12 @@ class Evidence:
         return half_width(variance, len(cell.runs)) if variance is not None and cell.tokens else None
 
     def losses(self, cell: CellResult) -> dict[str, Any]:
-        """A cell's values in figures: mean loss over seeds, half its 95% interval, n, tokens, plateau."""
+        """A cell's values in figures: mean loss over seeds, half its 95% interval, n, runs, tokens, plateau."""
         return {
             "loss_nats": cell.loss_nats,
             "half_nats": self.half_width(cell),
             "seeds": len(cell.runs),
+            "run_ids": ", ".join(run[:8] for run in cell.runs),
             "tokens": cell.tokens,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
         }

@@ -41,8 +41,8 @@ def _caption(name: str, frontier: Frontier) -> str:
 def draw(data: pd.DataFrame) -> Figure:
     """One line per approach; best models not `inside` are hollow."""
     with theme():
-        figure, (axes,) = panels([""], "training FLOPs C, as each approach counts them", "", size=(8.5, 5.0))
-        axes.set_ylabel(f"best parameters N* ({data['axis'].iloc[0]})")
+        y = f"best parameters N* ({data['axis'].iloc[0]})"
+        figure, (axes,) = panels([""], "training FLOPs C, as each approach counts them", y, height=3.4)
         styles = series_styles(data["caption"])
         for caption, (colour, marker) in styles.items():
             rows = data[data["caption"] == caption]
@@ -57,7 +57,6 @@ def draw(data: pd.DataFrame) -> Figure:
         log_ticks(axes)
         legend_below(figure, axes.get_legend_handles_labels()[0], columns=2)
         hollow = (data["kind"].eq("best") & ~data["inside"].eq(True)).any()
-        title_above(
-            figure, f"Best parameters at each budget{'; hollow: smaller and larger were not both tried' if hollow else ''}"
-        )
+        note = "hollow: smaller and larger were not both tried" if hollow else ""
+        title_above(figure, "Best parameters at each budget", note)
     return figure

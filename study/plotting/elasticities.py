@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator
 from study.counting.architecture import Architecture
 from study.counting.named_models import named
 from study.counting.parameters import parameters
-from study.plotting.style import panels, theme
+from study.plotting.style import panels, theme, title_above
 
 DEPTHS = tuple(range(1, 49))
 WIDTHS = tuple(round(64 * 2 ** (step / 4)) for step in range(25))
@@ -62,13 +62,13 @@ def draw(data: pd.DataFrame, base: Architecture) -> Figure:
             "1% more depth L",
             "1% more width H, with F = 4·H",
         ]
-        figure, axes = panels(titles, "depth L", "width H", 2, (5.6, 4.6))
+        figure, axes = panels(titles, "depth L", "width H", 2, 3.0)
         for panel, size, levels in zip(
             axes, ("depth", "width"), (np.arange(0, 1.01, 0.1), np.arange(1, 2.01, 0.1)), strict=True
         ):
             _contours(panel, data, size, levels, marked)
         rest = f"V = {base.vocabulary:,}, P = {base.positions}"
-        figure.suptitle(f"How many % more parameters of the MLM model? (elasticity d ln N / d ln size; {rest})")
+        title_above(figure, "How many % more parameters of the MLM model?", f"elasticity d ln N / d ln size; {rest}")
     return figure
 
 
@@ -78,13 +78,13 @@ def _contours(panel: Axes, data: pd.DataFrame, size: str, levels: np.ndarray, ma
     depths, widths = np.log2(grid.columns.to_numpy(float)), np.log2(grid.index.to_numpy(float))
     panel.contourf(depths, widths, grid.to_numpy(), levels, cmap="YlGnBu", vmax=levels[-1] + 0.5)
     lines = panel.contour(depths, widths, grid.to_numpy(), levels, colors="black", linewidths=0.5)
-    panel.clabel(lines, fmt="%.1f", fontsize=9)
+    panel.clabel(lines, fmt="%.1f", fontsize="small")
     for axis, ticks in ((panel.xaxis, DEPTH_TICKS), (panel.yaxis, WIDTH_TICKS)):
         axis.set_major_locator(FixedLocator([float(np.log2(tick)) for tick in ticks]))
         axis.set_major_formatter(lambda value, _: f"{2**value:,.0f}")
     panel.grid(visible=False)
     for depth, width, name in marked:
         position = (float(np.log2(depth)), float(np.log2(width)))
-        panel.plot(*position, "o", color="white", markeredgecolor="black", markersize=7)
-        label = panel.annotate(name, position, (0, 9), textcoords="offset points", ha="center", fontsize="small")
+        panel.plot(*position, "o", color="white", markeredgecolor="black", markersize=5)
+        label = panel.annotate(name, position, (0, 6), textcoords="offset points", ha="center", fontsize="small")
         label.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1})

@@ -7,11 +7,13 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from study.base.quantities import plural
 from study.base.text import status_words
 from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit
-from study.plotting.law_fit import axis_of
-from study.plotting.style import MANY, panels, theme, title_above
+from study.plotting.hover import explain
+from study.plotting.law_fit import axis_of, limits_of
+from study.plotting.style import MANY, legend_below, panels, theme, title_above
 
 COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
 
@@ -43,17 +45,22 @@ def draw(data: pd.DataFrame) -> Figure:
     """Predictions with 95% intervals over measured values, on equal axes."""
     kind, law, caption = data.loc[0, ["predicts", "law", "caption"]]
     with theme():
-        figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(6.5, 6.5))
-        drawn = data[["measured", "predicted", "low", "high"]].to_numpy(dtype=float)
-        ends = (np.nanmin(drawn), np.nanmax(drawn))
-        axes.plot(ends, ends, color="black", linewidth=1, label="predicted = measured")
-        axes.set_aspect("equal", adjustable="box")
+        figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", height=3.4)
+        axes.axline((1, 1), slope=1, color="black", linewidth=1, label="predicted = measured")
         for part, colour in zip((COVERS, MISSES, NO_INTERVAL), sns.color_palette("colorblind", 3).as_hex(), strict=True):
             rows = data[data["interval"] == part]
             if rows.empty:
                 continue
             away = [(rows["predicted"] - rows["low"]).clip(lower=0), (rows["high"] - rows["predicted"]).clip(lower=0)]
             axes.errorbar(rows["measured"], rows["predicted"], away, fmt="o", color=colour, markersize=5, capsize=3, label=part)
-        axes.legend()
-        title_above(figure, f"{law}: forecast beyond the budgets fitted\n({caption})")
+            explain(axes, rows, "measured", "predicted")
+        bottom, top = limits_of(data.assign(law=data["predicted"]))
+        axes.set_ylim(bottom, top)
+        axes.set_xlim(data["measured"].min() - (top - bottom) / 12, data["measured"].max() + (top - bottom) / 12)
+        cut = "; bars cut at the axis" if (data["low"] < bottom).any() or (data["high"] > top).any() else ""
+        legend_below(figure, axes.get_legend_handles_labels()[0])
+        known, covered = (data["interval"] != NO_INTERVAL).sum(), (data["interval"] == COVERS).sum()
+        finding = f"{covered} of {plural(int(known), 'held-out run')} inside the 95% interval of the forecast"
+        title = finding if known else "Held-out runs against their forecast"
+        title_above(figure, title, f"{law}, fitted to smaller budgets; {caption}{cut}")
     return figure

@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from study.base.errors import InputError
-from study.base.quantities import compact_flops
+from study.base.quantities import compact_flops, plural
 from study.laws.frontiers import iso_flop, iso_flop_groups
 from study.laws.law import Floats
 from study.laws.law_fits import LawFit
 from study.laws.observations import Observations
-from study.plotting.style import MANY, legend_below, log_ticks, panels, theme
+from study.plotting.hover import explain
+from study.plotting.style import MANY, legend_below, log_ticks, panels, theme, title_above
 
 
 def frame(fitted: LawFit) -> pd.DataFrame:
@@ -70,16 +71,18 @@ def draw(data: pd.DataFrame) -> Figure:
     look: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1}
     star: dict[str, Any] = {"marker": "*", "color": "black", "linestyle": "none", "markersize": 10}
     with theme():
-        figure, (axes,) = panels([""], "parameters", "loss", size=(8.5, 5.2))
+        figure, (axes,) = panels([""], "parameters", "loss (lower is better)", height=3.4)
         key = [Line2D([], [], label="lowest point", **star)]
         for colour, (budget, rows) in zip(ramp, runs.sort_values("parameters").groupby("flops"), strict=True):
             axes.plot(rows["parameters"], rows["loss"], color=colour, **look)
+            explain(axes, rows, "parameters", "loss")
             open_at = rows["open_at"].iloc[0]
             why = f" (no star: best at {open_at} sizes)" if open_at else ""
             key.append(Line2D([], [], color=colour, label=f"{compact_flops(float(str(budget)))} FLOPs{why}", **look))
         axes.plot(minima["parameters"], minima["loss"], zorder=4, **star)
         log_ticks(axes)
-        title = f"{len(budgets)} budgets of {compact_flops(budgets[0])} to {compact_flops(budgets[-1])} FLOPs"
         legend_below(figure, key, columns=3)
-        figure.suptitle("\n".join(filter(None, (title, data["where"].iloc[0]))))
+        finding = f"{len(minima)} of {plural(len(budgets), 'budget')} have their best size between the sizes tried"
+        span = f"budgets of {compact_flops(budgets[0])} to {compact_flops(budgets[-1])} FLOPs"
+        title_above(figure, finding, "; ".join(filter(None, (span, data["where"].iloc[0]))))
     return figure

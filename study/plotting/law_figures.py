@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ from study.laws.law_fits import LawFit, fit_table
 from study.laws.multiverse import explore
 from study.laws.reading import TableQuery
 from study.plotting import answer_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
-from study.plotting.style import drawable, save_in
+from study.plotting.style import Format, drawable, save_in
 
 FIGURES = {
     "law_fit": (law_fit.frame, law_fit.draw),
@@ -31,14 +32,14 @@ def draw_all(
     into: Path,
     settings: Settings = DEFAULT_SETTINGS,
     held_out: float = HELD_OUT,
-    png: bool = False,
+    formats: Sequence[Format] = (),
 ) -> list[Path]:
     """Write every figure with data and return the files; the same table gives the same bytes."""
     fitted = fit_table(query, law, settings, held_out)
     frames = {name: (frame(fitted), draw) for name, (frame, draw) in FIGURES.items()}
     frames["exponents_by_convention"] = (_exponents(fitted), answer_by_convention.draw)
     figures: dict[str, Figure] = {name: draw(drawable(data)) for name, (data, draw) in frames.items() if not data.empty}
-    return [file for name, figure in figures.items() for file in save_in(figure, into, name, png)]
+    return [file for name, figure in figures.items() for file in save_in(figure, into, name, formats)]
 
 
 def _exponents(fitted: LawFit) -> pd.DataFrame:

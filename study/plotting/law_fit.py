@@ -20,7 +20,8 @@ from study.laws.estimation import Fit
 from study.laws.forecasting import Forecast, forecast_rows
 from study.laws.law_fits import LawFit
 from study.laws.observations import budget_name
-from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
+from study.plotting.hover import explain
+from study.plotting.style import MANY, legend_below, log_ticks, style, theme, title_above, wide_figure
 
 BUDGET = "budget"
 
@@ -28,7 +29,7 @@ CURVES = 5
 """The most curves per panel, one for each level of the other variable or for levels spread over its range."""
 
 _POINTS = 60
-_RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 9, "mfc": "none", "mec": "black", "mew": 1.1}
+_RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 7, "mfc": "none", "mec": "black", "mew": 0.9}
 _PLAIN = "0.35"
 
 
@@ -58,6 +59,7 @@ def frame(fitted: LawFit) -> pd.DataFrame:
                 "high": predictions.high,
                 "residual": fitted.fit.residual(predictions.predicted, points.response),
                 "forecast": np.isin(points.labels, forecast),
+                "row": points.labels,
                 "by": (by := _other(fitted.fit, name)),
                 "level": points.columns[by] if by else np.nan,
             }
@@ -70,14 +72,15 @@ def frame(fitted: LawFit) -> pd.DataFrame:
 
 
 def _title(fitted: LawFit) -> str:
-    law = f"{fitted.name}: {fitted.fit.law.formula} ({status_words(fitted.fit.status)}, n = {fitted.fit.n})"
+    law = f"{fitted.name}: {fitted.fit.law.formula}, n = {fitted.fit.n}"
     intervals = fitted.fit.intervals if fitted.fit.usable else {}
     exponents = [
         f"{name} {fitted.fit.estimates[name]:.3g} ({low:.3g} to {high:.3g})"
         for name, (low, high) in intervals.items()
         if name in fitted.fit.law.exponents
     ]
-    return "\n".join(filter(None, (law, ", ".join(exponents))))
+    told = f", {', '.join(exponents)}" if exponents else ""
+    return f"The law's fit is {status_words(fitted.fit.status)}{told}\n{law}"
 
 
 def _other(fit: Fit, name: str) -> str:
@@ -131,11 +134,10 @@ def draw(data: pd.DataFrame) -> Figure:
     """
     measured = data[data["kind"] == "measured"]
     names = list(dict.fromkeys(measured["variable"]))
-    bottom, top = _limits(measured)
+    bottom, top = limits_of(measured)
     with theme():
-        figure = Figure(figsize=(3.9 * max(2, len(names)), 7.0), layout="constrained")
-        axes = figure.subplots(2, len(names), sharex="col", sharey="row", squeeze=False)
-        for (above, below), name in zip(axes.T, names, strict=True):
+        figure, axes = _grid(len(names))
+        for (above, below), name in zip(axes, names, strict=True):
             rows = measured[measured["variable"] == name]
             colours = _colours(rows["level"])
             _draw_curves(above, data[(data["kind"] == "curve") & (data["variable"] == name)], colours)
@@ -144,20 +146,40 @@ def draw(data: pd.DataFrame) -> Figure:
                 low, high = bars["low"].clip(lower=bottom), bars["high"].clip(upper=top)
                 above.vlines(bars["size"], low, high, color=_PLAIN, linewidth=3, alpha=0.25)
             shades = [colours(level) for level in rows["level"]]
-            above.scatter(rows["size"], rows["measured"], s=16, c=shades, zorder=3)
-            below.scatter(rows["size"], rows["residual"], s=16, c=shades)
+            above.scatter(rows["size"], rows["measured"], s=10, c=shades, zorder=3)
+            below.scatter(rows["size"], rows["residual"], s=10, c=shades)
+            for panel, column in ((above, "measured"), (below, "residual")):
+                explain(panel, rows, "size", column)
             held = rows[rows["forecast"].astype(bool)]
             above.plot(held["size"], held["measured"], zorder=4, **_RING)
             below.plot(held["size"], held["residual"], **_RING)
             below.axhline(0, color="black", linewidth=1)
             below.set_xlabel(rows["axis"].iloc[0])
             log_ticks(below)
-        axes[0, 0].set_ylabel(f"{data['predicts'].iloc[0]}{' (lower is better)' if _is_loss(data) else ''}")
-        axes[1, 0].set_ylabel(f"residual (law − measured, {data['space'].iloc[0]})")
-        axes[0, 0].set_ylim(bottom, top)
+        better = "\n(lower is better)" if _is_loss(data) else ""
+        for above, below in axes[: 1 if style().columns > 1 else None]:
+            above.set_ylabel(f"{data['predicts'].iloc[0]}{better}")
+            below.set_ylabel(f"law − measured\n({data['space'].iloc[0]})")
+        axes[0][0].set_ylim(bottom, top)
         legend_below(figure, _key(data, measured, (bottom, top)), columns=2)
-        title_above(figure, str(data["title"].iloc[0]))
+        title_above(figure, *str(data["title"].iloc[0]).split("\n"))
     return figure
+
+
+def _grid(variables: int) -> tuple[Figure, list[tuple[Axes, Axes]]]:
+    """A figure, and the two panels of each variable: side by side on a page, and one below the other in a column."""
+    if style().columns > 1:
+        figure = wide_figure(4.8)
+        upper, lower = figure.subplots(2, variables, sharex="col", sharey="row", squeeze=False, height_ratios=(3, 2))
+        return figure, list(zip(upper, lower, strict=True))
+    figure = wide_figure(3.0 * variables + 0.6)
+    panels = figure.subplots(2 * variables, 1, height_ratios=(3, 2) * variables)
+    for above, below in (pairs := list(zip(panels[::2], panels[1::2], strict=True))):
+        below.sharex(above)
+        if above is not panels[0]:
+            above.sharey(panels[0])
+            below.sharey(panels[1])
+    return figure, pairs
 
 
 def _is_loss(data: pd.DataFrame) -> bool:
@@ -198,7 +220,7 @@ def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]
     return key
 
 
-def _limits(data: pd.DataFrame) -> tuple[float, float]:
+def limits_of(data: pd.DataFrame) -> tuple[float, float]:
     """A range with all measured and fitted values, extended for intervals by at most the spread of these values."""
     values = data[["measured", "law"]].to_numpy(dtype=float)
     values = values[np.isfinite(values)]

@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.base.quantities import plural
 from study.evidence.evidence import Evidence
+from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, panels, theme, title_above
 
@@ -21,7 +22,7 @@ _BAND = 0.24
 """The share of a panel's height, at the top, for runs without a comparable loss, if they are few."""
 _ALONE = 0.85
 """That share if no run has a comparable loss."""
-_HIGH, _LINE = 2.4, 0.2
+_HIGH, _LINE = 1.9, 0.16
 """Inches of a panel within its frame, and of the band per line with a run there; the panel grows by any shortage."""
 
 _EDGE = "#d55e00"
@@ -66,7 +67,7 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         names = data["panel"].unique()
         more = max(0.0, _LINE * data.loc[data["unlearned"] > 0, "line"].nunique() - _BAND * _HIGH)
-        figure, axes = panels(names.tolist(), "peak learning rate", LOSS, size=(4.6, 3.4 + more))
+        figure, axes = panels(names.tolist(), "peak learning rate", LOSS, height=2.5 + more)
         styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
             for _, cell in data[data["panel"] == name].groupby("cell", sort=False):
@@ -78,7 +79,10 @@ def draw(data: pd.DataFrame) -> Figure:
             band = (_BAND * _HIGH + more) / (_HIGH + more) if data["loss_nats"].notna().any() else _ALONE
             _draw_left_out(axes, data, styles, band)
         legend_below(figure, [*line_key(styles), *_key(data)], columns=3)
-        title_above(figure, f"Loss by learning rate {_seeds(data)} ({_counts(data)})")
+        chosen = data[data["chosen"]]
+        bracketed = f"{int(chosen['bracketed'].sum())} of {plural(len(chosen), 'cell')}"
+        finding = f"The best learning rate is bracketed in {bracketed}" if len(chosen) else "No learning rate is chosen"
+        title_above(figure, finding, f"loss by learning rate {_seeds(data)}; {_counts(data)}")
     return figure
 
 
@@ -96,9 +100,10 @@ def _counts(data: pd.DataFrame) -> str:
 def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
     learned = cell[cell["loss_nats"].notna()]
     axes.plot(learned["learning_rate"], learned["loss_nats"], **style)
+    explain(axes, learned, "learning_rate", "loss_nats")
     chosen = learned[learned["chosen"]]
     edge, shape = ("black", "o") if chosen["bracketed"].all() else (_EDGE, "s")
-    axes.plot(chosen["learning_rate"], chosen["loss_nats"], shape, markersize=12, mfc="none", mec=edge, mew=1.6)
+    axes.plot(chosen["learning_rate"], chosen["loss_nats"], shape, markersize=9, mfc="none", mec=edge, mew=1.2)
 
 
 def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[str, Any]], band: float) -> None:
@@ -119,7 +124,7 @@ def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[
             height = 1 - band * (0.08 + 0.6 * (there.index(str(line)) + 0.5) / len(there))
             up, colour = panel.get_xaxis_transform(), styles[str(line)]["color"]
             rates = sorted(crosses["learning_rate"])
-            panel.plot(rates, [height] * len(rates), "x", color=colour, markersize=7, mew=2, transform=up)
+            panel.plot(rates, [height] * len(rates), "x", color=colour, markersize=6, mew=1.6, transform=up)
             beside, side = _widest_gap(rates, data["learning_rate"])
             style: dict[str, Any] = {"ha": side, "va": "center", "fontsize": "x-small", "color": colour}
             away = (6 if side == "left" else -6, 0)
@@ -141,7 +146,7 @@ def _widest_gap(crosses: list[float], rates: pd.Series[float]) -> tuple[float, L
 
 
 def _key(data: pd.DataFrame) -> list[Line2D]:
-    ring: dict[str, Any] = {"linestyle": "none", "markersize": 11, "mfc": "none", "mew": 1.6}
+    ring: dict[str, Any] = {"linestyle": "none", "markersize": 9, "mfc": "none", "mew": 1.2}
     bracketed = data.loc[data["chosen"], "bracketed"].astype(bool)
     entries = {
         "chosen, bracketed": (bracketed.any(), {"marker": "o", "mec": "black", **ring}),

@@ -24,7 +24,7 @@ def of_cell(cell: CellResult) -> dict[str, object]:
 def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.Series[str]:
     """Each row's line name: its depth, and the sizes that differ between rows that agree in the columns `among`.
 
-    The variant follows if there are several: in the panel, if that is in `among`. Run ids are shortened.
+    The variant follows if there are several: in the panel, if that is in `among`. Run ids become words.
     """
     names, shared = "depth " + data["depth"].astype(str), ["every", *among]
     data = data.assign(every="")

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from study.evidence.evidence import Evidence
+from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
     COUNTS,
@@ -19,8 +20,8 @@ from study.plotting.style import (
     theme,
 )
 
-_SIZE = (9.2, 5.0)
-"""The panel in inches."""
+_WIDTH = 6.4
+"""Inches of the panel."""
 
 
 def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
@@ -39,7 +40,7 @@ def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
     if data.empty:
         return data
     every = pd.Series("", data.index)
-    return data.assign(line=lines(data, among=()), place=side_by_side(data[count], every, _SIZE[0]))
+    return data.assign(line=lines(data, among=()), place=side_by_side(data[count], every, _WIDTH))
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -47,12 +48,13 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         count = data["count"].iloc[0]
         axis = axis_name(COUNTS[count], data["place"], data[count])
-        figure, axes = panels([""], axis, LOSS, size=_SIZE)
+        figure, axes = panels([""], axis, LOSS, height=3.4)
         styles = line_styles(data)
         for line, cells in data.sort_values("place").groupby("line", sort=False):
             style = styles[str(line)]
             axes[0].plot(cells["place"], cells["loss_nats"], **style)
+            explain(axes[0], cells, "place", "loss_nats")
             draw_intervals(axes[0], cells["place"], cells["loss_nats"], cells["half_nats"], style["color"])
-        finish_cells(figure, axes, data, "Final loss against training FLOPs")
+        finish_cells(figure, axes, data, "final loss against training FLOPs")
         legend_below(figure, line_key(styles))
     return figure

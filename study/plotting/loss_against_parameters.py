@@ -10,6 +10,7 @@ from study.base.quantities import budget_words
 from study.evidence.cells import by_budget
 from study.evidence.evidence import Evidence
 from study.evidence.gains import pareto_front
+from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
     COUNTS,
@@ -23,8 +24,8 @@ from study.plotting.style import (
     theme,
 )
 
-_SIZE = (5.0, 4.2)
-"""A panel in inches."""
+_WIDTH = 3.2
+"""Inches of a panel."""
 
 
 def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
@@ -52,7 +53,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     data = pd.DataFrame(rows)
     if data.empty:
         return data
-    return data.assign(line=lines(data, among=()), place=side_by_side(data[count], data["series"], _SIZE[0]))
+    return data.assign(line=lines(data, among=()), place=side_by_side(data[count], data["series"], _WIDTH))
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -61,7 +62,7 @@ def draw(data: pd.DataFrame) -> Figure:
         every = list(data.groupby("series", sort=False))
         count = data["count"].iloc[0]
         axis = axis_name(COUNTS[count], data["place"], data[count])
-        figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, LOSS, size=_SIZE)
+        figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, LOSS, height=2.7)
         styles = line_styles(data)
         for panel, (_, cells) in zip(axes, every, strict=True):
             front = cells[cells["on_front"]].sort_values(count)
@@ -69,8 +70,9 @@ def draw(data: pd.DataFrame) -> Figure:
             for line, cell in cells.groupby("line"):
                 style = styles[str(line)]
                 panel.plot(cell["place"], cell["loss_nats"], **style)
+                explain(panel, cell, "place", "loss_nats")
                 draw_intervals(panel, cell["place"], cell["loss_nats"], cell["half_nats"], style["color"])
-        finish_cells(figure, axes, data, f"Final loss against {'all parameters' if count == 'parameters' else count}")
+        finish_cells(figure, axes, data, f"final loss against {'all parameters' if count == 'parameters' else count}")
         stepped = data[data["on_front"]].groupby("series")[count].nunique().gt(1).any()
         joined = [Line2D([], [], color="grey", label="Pareto front at equal budget")] if stepped else []
         legend_below(figure, [*line_key(styles, linestyle="none"), *joined])

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from study.plotting.style import LOSS, save_in, series_styles, theme
+from study.plotting.style import LOSS, legend_below, panels, save_in, series_styles, theme, title_above
 from study.plotting.training_speed import read_section
 
 THEIRS = "transformers' run_mlm"
@@ -32,21 +33,14 @@ def draw(data: pd.DataFrame, title: str) -> Figure:
     """One panel per case; one line per training, coloured by series."""
     with theme():
         cases = list(data["case"].unique())
-        figure = Figure(figsize=(1 + 5.5 * len(cases), 4.6), layout="constrained")
-        panels = figure.subplots(1, len(cases), sharey=True, squeeze=False).ravel()
+        figure, axes_of_cases = panels(cases, "seconds of training", LOSS, height=3.0)
         styles = series_styles(list(data["series"].unique()))
-        for axes, case in zip(panels, cases, strict=True):
-            named: set[object] = set()
+        for axes, case in zip(axes_of_cases, cases, strict=True):
             for (series, _), curve in data[data["case"] == case].groupby(["series", "seed"], sort=False):
-                label = None if series in named else str(series)
-                axes.plot(curve["seconds"], curve["loss"], color=styles[str(series)][0], marker=".", label=label)
-                named.add(series)
+                axes.plot(curve["seconds"], curve["loss"], color=styles[str(series)][0], marker=".")
             axes.set_xscale("log")
-            axes.set_xlabel("seconds of training")
-            axes.set_title(case)
-            axes.legend(fontsize=9)
-        panels[0].set_ylabel(LOSS)
-        figure.suptitle(title)
+        legend_below(figure, [Line2D([], [], color=colour, marker=".", label=name) for name, (colour, _) in styles.items()])
+        title_above(figure, title)
     return figure
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,8 @@ from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.evidence.evidence import MOST_PANELS, Evidence
 from study.laws.law_fits import LawFit
-from study.plotting.style import LOSS, halo, log_ticks, panels, theme
+from study.plotting.hover import explain
+from study.plotting.style import LOSS, halo, in_lines, letters_in, log_ticks, panels, theme, title_above
 
 Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""
@@ -110,9 +110,10 @@ def draw(data: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(cells["panel"]))
     shade = ScalarMappable(Normalize(cells["loss"].min(), cells["loss"].max()), sns.color_palette("viridis_r", as_cmap=True))
     with theme():
-        figure, axes = panels(names, "width", "depth (layers)", size=(5.4, 4.2))
+        figure, axes = panels(names, "width", "depth (layers)", height=2.5)
         for panel, name in zip(axes, names, strict=True):
             _draw_cells(panel, cells[cells["panel"] == name], shade)
+            explain(panel, cells[cells["panel"] == name], "width", "depth")
             panel.set_yscale("log", base=2)
             panel.yaxis.set_major_locator(FixedLocator(sorted(cells["depth"].unique())))
             panel.yaxis.set_minor_locator(NullLocator())
@@ -122,8 +123,11 @@ def draw(data: pd.DataFrame) -> Figure:
             _tick_widths(panel, cells["width"])
             panel.margins(y=0.25)
             _draw_contours(panel, lines)
-        figure.colorbar(shade, ax=axes, label=fill(str(cells["label"].iloc[0]), 48))
-        figure.suptitle("Loss by depth and width; grey lines: equal non-embedding parameters")
+        figure.colorbar(shade, ax=axes, label=in_lines(str(cells["label"].iloc[0]), letters_in(2.0 * -(-len(names) // 2))))
+        best = cells.loc[cells["loss"].idxmin()]
+        at = f", {best['panel']}" if len(names) > 1 else ""
+        finding = f"Lowest loss: {best['loss']:.3f} at depth {best['depth']:g}, width {best['width']:g}{at}"
+        title_above(figure, finding, "grey lines: equal non-embedding parameters")
     return figure
 
 
@@ -149,7 +153,7 @@ def _draw_contours(axes: Axes, lines: pd.DataFrame) -> None:
         end = seen.iloc[-1 if number % 2 else 0]
         text, at = compact(float(str(level))), (end["width"], end["depth"])
         if end["depth"] in (lines["depth"].min(), lines["depth"].max()):
-            _annotate(axes, text, at, 12 if number % 2 else -28, "grey")
+            _annotate(axes, text, at, 9 if number % 2 else -23, "grey")
         else:
             _annotate(axes, text, at, -10, "grey", aside=-6 if end["width"] > np.sqrt(low * high) else 6)
 
@@ -157,9 +161,9 @@ def _draw_contours(axes: Axes, lines: pd.DataFrame) -> None:
 def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
     few = len(cells) <= 40
     colours = shade.to_rgba(cells["loss"].to_numpy(dtype=float))
-    axes.scatter(cells["width"], cells["depth"], c=colours, s=190 if few else 40, zorder=3, edgecolor="white")
+    axes.scatter(cells["width"], cells["depth"], c=colours, s=90 if few else 25, zorder=3, edgecolor="white")
     for width, depth, loss in cells[["width", "depth", "loss"]].itertuples(index=False) if few else ():
-        _annotate(axes, f"{loss:.3f}", (width, depth), -17, "black")
+        _annotate(axes, f"{loss:.3f}", (width, depth), -14, "black")
 
 
 def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str, aside: int = 0) -> None:

@@ -16,6 +16,7 @@ from study.evidence.cells import CellResult
 from study.evidence.evidence import Evidence
 from study.evidence.families import Family
 from study.evidence.gains import under_every_start
+from study.plotting.hover import explain
 from study.plotting.lines import of_cell
 from study.plotting.style import (
     LOSS,
@@ -29,6 +30,7 @@ from study.plotting.style import (
     side_by_side,
     style_key,
     theme,
+    title_above,
     what_bars_show,
 )
 
@@ -39,7 +41,7 @@ _SPLITS = {"depth": ("ffn", "heads"), "ffn": ("heads",), "heads": ()}
 """The sizes that follow the width, and split a line that has several at one position."""
 
 _NAME = {"depth": "depth", "ffn": "FFN ratio", "heads": "number of heads"}
-_WIDTH = 5.0
+_WIDTH = 3.2
 """Inches of a panel."""
 
 _AXIS = {"depth": "depth (layers)", "ffn": "FFN ratio (FFN size ÷ width)", "heads": "number of heads"}
@@ -111,7 +113,7 @@ class LossBySize:
         with theme():
             names = data["panel"].unique()
             axis = axis_name(_AXIS[self.size], data["x"], data["place"])
-            figure, axes = panels(names.tolist(), axis, LOSS, size=(_WIDTH, 4.2))
+            figure, axes = panels(names.tolist(), axis, LOSS, height=2.7)
             styles = series_styles(data["line"])
             for panel, name in zip(axes, names, strict=True):
                 for line, runs in data[data["panel"] == name].groupby("line", sort=False):
@@ -127,7 +129,7 @@ class LossBySize:
             axes[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             for panel in axes:
                 mark_plateau(panel, data["unigram_entropy_nats"])
-            figure.suptitle(_title(data, _NAME[self.size], cut))
+            title_above(figure, *_title(data, _NAME[self.size], cut))
             legend_below(figure, style_key(styles), columns=2)
         return figure
 
@@ -159,12 +161,13 @@ def _ratio(table: pd.DataFrame, digits: int) -> pd.Series[float]:
 
 def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
     colour, marker = style
-    axes.scatter(runs["x"], runs["loss_nats"], color=colour, marker=marker, s=30, alpha=0.5, linewidths=0)
+    axes.scatter(runs["x"], runs["loss_nats"], color=colour, marker=marker, s=18, alpha=0.5, linewidths=0)
     means = runs.drop_duplicates("cell").sort_values(["place", "width"])
-    axes.plot(means["x"], means["mean_nats"], color=colour, linewidth=1.8)
+    axes.plot(means["x"], means["mean_nats"], color=colour, linewidth=1.4)
     if means["low_nats"].notna().all():
         reach = [means["mean_nats"] - means["low_nats"], means["high_nats"] - means["mean_nats"]]
-        axes.errorbar(means["x"], means["mean_nats"], reach, color=colour, capsize=4, linestyle="none")
+        axes.errorbar(means["x"], means["mean_nats"], reach, color=colour, capsize=3, linewidth=1.2, linestyle="none")
+    explain(axes, runs, "x", "loss_nats")
 
 
 def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
@@ -183,7 +186,11 @@ def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str
         axes.annotate(name, (x, top), (aside, 5), ha=side, color=styles[line][0], **look)
 
 
-def _title(data: pd.DataFrame, size: str, cut: str) -> str:
+def _title(data: pd.DataFrame, size: str, cut: str) -> tuple[str, str]:
+    """The lowest mean loss, and what is counted."""
+    best = data.loc[data["mean_nats"].idxmin()]
+    where = ", ".join(filter(None, (str(best["line"]), str(best["panel"]) if data["panel"].nunique() > 1 else "")))
+    finding = f"Lowest mean loss: {best['mean_nats']:.3f} nats at {size} {best['place']:g} ({where})"
     unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"
     runs = plural(data["run_id"].nunique(), "run")
-    return f"Final validation loss by {size}\n({runs}; {what_bars_show(data['low_nats'], data['tokens'])}{cut}{unbracketed})"
+    return finding, f"{runs}; lines join means over seeds; {what_bars_show(data['low_nats'], data['tokens'])}{cut}{unbracketed}"

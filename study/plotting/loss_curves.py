@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from study.base.quantities import plural
 from study.config.named_runs import NO_RUN
 from study.evidence.evidence import Evidence
+from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import LOSS, legend_below, log_ticks, mark_plateau, panels, theme
+from study.plotting.style import LOSS, legend_below, log_ticks, mark_plateau, panels, theme, title_above
 
 _OF: dict[str, dict[str, Any]] = {
-    "val": {},
+    "val": {"markersize": 3.5},
     "train": {"marker": None, "linestyle": "-", "linewidth": 0.7, "alpha": 0.45, "zorder": 1},
 }
 """The look of each kind of loss in its run's line."""
@@ -51,7 +53,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """One panel per family, one line per run (study.plotting.lines).
+    """One panel per family, one line per cell (study.plotting.lines), the mean over seeds within the band of their range.
 
     The range covers validation losses, and training losses from the plateau on.
     """
@@ -60,15 +62,62 @@ def draw(data: pd.DataFrame) -> Figure:
     curves = data[validated | (data["loss_nats"] <= highest)]
     with theme():
         names = data["panel"].unique()
-        figure, axes = panels(names.tolist(), "training tokens", LOSS)
+        figure, axes = panels(names.tolist(), "training tokens", LOSS, height=2.6)
         styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
-            for (_, kind), run in curves[curves["panel"] == name].groupby(["run_id", "kind"], sort=False):
-                panel.plot(run["tokens"], run["loss_nats"], **(styles[run["line"].iloc[0]] | _OF[kind]))
+            for (line, kind), runs in curves[curves["panel"] == name].groupby(["line", "kind"], sort=False):
+                _draw_seeds(panel, over_seeds(runs), styles[str(line)] | _OF[str(kind)], str(kind))
         log_ticks(axes[0])
         for panel in axes:
             mark_plateau(panel, data["unigram_entropy_nats"])
-        thin = "\nthin: training loss, the mean since the row before" if not validated.all() else ""
-        figure.suptitle(f"Loss curves at the chosen learning rates ({plural(data['run_id'].nunique(), 'run')}){thin}")
+        title_above(figure, _lowest(data[validated], len(names) > 1), _counts(data))
         legend_below(figure, line_key(styles), columns=3)
     return figure
+
+
+def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """The mean over seeds at each number of tokens, with the range (`lowest_nats`, `highest_nats`) where there are several."""
+    means = runs.groupby("tokens")["loss_nats"].agg(["mean", "min", "max", "size"]).reset_index()
+    several = means["size"] > 1
+    return pd.DataFrame(
+        {
+            "line": runs["line"].iloc[0],
+            "tokens": means["tokens"],
+            "loss_nats": means["mean"],
+            "lowest_nats": means["min"].where(several),
+            "highest_nats": means["max"].where(several),
+            "seeds": means["size"],
+            "run_ids": ", ".join(run[:8] for run in runs["run_id"].unique()),
+        }
+    )
+
+
+def _draw_seeds(panel: Axes, means: pd.DataFrame, style: dict[str, Any], kind: str) -> None:
+    panel.plot(means["tokens"], means["loss_nats"], **style)
+    if kind == "val":
+        panel.fill_between(
+            means["tokens"], means["lowest_nats"], means["highest_nats"], color=style["color"], alpha=0.2, linewidth=0
+        )
+        explain(panel, means, "tokens", "loss_nats")
+
+
+def _lowest(validated: pd.DataFrame, several_panels: bool) -> str:
+    """The line whose mean loss ends lowest."""
+    if validated.empty:
+        return "Loss curves"
+    ends = validated.sort_values("tokens").groupby(["panel", "line", "run_id"]).tail(1)
+    means = ends.groupby(["panel", "line"])["loss_nats"].mean()
+    panel, line = means.idxmin()
+    where = ", ".join(filter(None, (line, panel if several_panels else "")))
+    return f"The validation loss ends lowest, at {means.min():.3f} nats, for {where}"
+
+
+def _counts(data: pd.DataFrame) -> str:
+    runs = data["run_id"].nunique()
+    several = runs > data.groupby("panel")["line"].nunique().sum()
+    parts = [
+        f"{plural(runs, 'run')} at the chosen learning rates",
+        "lines: means over seeds, bands: their range" if several else "",
+        "thin: training loss, the mean since the row before" if (data["kind"] == "train").any() else "",
+    ]
+    return "; ".join(filter(None, parts))

@@ -16,7 +16,8 @@ from study.evidence.averages import Average
 from study.evidence.cells import run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
-from study.plotting.style import legend_below, theme, title_above
+from study.plotting.hover import explain
+from study.plotting.style import in_lines, legend_below, letters_in, style, theme, title_above, wide_figure
 
 AVERAGES = "averages over conditions"
 """The heading of the averages over families."""
@@ -27,40 +28,39 @@ _SIDES = {
     "ffn": ("larger FFN", "smaller FFN"),
     "heads": ("more heads", "fewer heads"),
 }
-_LETTER = 0.085
-"""Approximate inches per letter of a row's name; the figure is as wide as the names and six inches for the differences."""
+_NAMES = 0.48
+"""The most of a figure's width that the names of rows take; longer ones are wrapped."""
 
-_ROOMY, _TIGHT = 0.33, 0.17
-"""Inches per row: with few rows, and the least with many."""
+_ROOMY, _TIGHT = 0.24, 0.15
+"""Inches per line of names: with few rows, and the least with many."""
 
 _FEW = 24
-_PAGE = 8.5
+_PAGE = 7.0
 """Inches of the rows of a page."""
 
-_ONE_LINE = 60
-"""Letters of the two sides below which they share a line under the axis."""
-
 _LOOK = {
-    "decided": ("#0173b2", "o"),
-    "undecided": ("#de8f05", "s"),
-    "no_seed_replicates": ("#777777", "D"),
-    "reads_no_order": ("#777777", "X"),
+    "decided": ("#0173b2", "o", "significant (Holm, 5%)"),
+    "undecided": ("#de8f05", "s", "not significant"),
+    "no_seed_replicates": ("#777777", "D", "no seed replicates: no interval"),
+    "reads_no_order": ("#777777", "X", "reads no word order: no verdict"),
 }
+"""The colour, marker and words of each status."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row per pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` names both.
 
-    Averages over several conditions come first. Run ids are shortened.
+    Averages over several conditions come first. Run ids become words.
     """
     averages = [
         _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} conditions"}
         for average in evidence.averages
     ]
     pairs = [_row(pair) | {"family": pair.family, "pair": pair.sides} for pair in evidence.comparisons.pairs]
-    ids = run_ids_in(row["pair"] for row in pairs)
+    ids = run_ids_in(row[name] for row in pairs for name in ("pair", "family"))
     for row in (*averages, *pairs):
-        row |= {"pair": shorten_run_ids(row["pair"], ids), "sides": tuple(shorten_run_ids(side, ids) for side in row["sides"])}
+        row |= {name: shorten_run_ids(row[name], ids) for name in ("pair", "family")}
+        row["sides"] = tuple(shorten_run_ids(side, ids) for side in row["sides"])
     return pd.DataFrame([*averages, *pairs])
 
 
@@ -84,35 +84,52 @@ def draw(data: pd.DataFrame) -> Figure:
     If every family compares the same two, its name stands for the pair. Thirty pairs fit a page.
     """
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
-    pairs = int((data["family"] != AVERAGES).sum())
     counts = data["n_sequences"].astype(str) + " sequences, " + data["n_seeds"] + " seeds"
     with theme():
         rows = _rows(data)
-        height, size = (_ROOMY, "medium") if len(rows) <= _FEW else (max(_TIGHT, _PAGE / len(rows)), "x-small")
-        longest = max(len(label) for label, _ in rows)
-        figure = Figure(figsize=(max(10.0, 6.0 + _LETTER * longest), 1.7 + height * len(rows)), layout="constrained")
+        few = len(rows) <= _FEW
+        letters = int(letters_in(style().width * _NAMES) * (1 if few else 1.2))
+        names = [in_lines(label, letters) for label, _ in rows]
+        deep = [1 + name.count("\n") for name in names]
+        places = (pd.Series(deep).cumsum() - pd.Series(deep) / 2).tolist()
+        figure = wide_figure(1.1 + (_ROOMY if few else max(_TIGHT, _PAGE / sum(deep))) * sum(deep))
         axes = figure.subplots()
-        axes.axvline(0, color="black", linewidth=1.2)
-        for line, (_, row) in enumerate(rows):
+        axes.axvline(0, color="black", linewidth=1)
+        for place, (_, row) in zip(places, rows, strict=True):
             if row is not None:
-                _draw_row(axes, line, row, None if counts.nunique() == 1 else counts[row["index"]])
-        axes.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=size)
+                _draw_row(axes, place, row, None if counts.nunique() == 1 else counts[row["index"]])
+        axes.set_yticks(places, names, fontsize="medium" if few else "x-small")
         for (_, row), tick in zip(rows, axes.get_yticklabels(), strict=True):
             tick.set_fontweight("bold" if row is None else "normal")
-        axes.set_ylim(len(rows) - 0.3, -0.7)
+        explained = pd.DataFrame([row | {"place": place} for place, (_, row) in zip(places, rows, strict=True) if row])
+        explain(axes, explained, "estimate_nats", "place")
+        axes.set_ylim(sum(deep) + 0.2, -0.2)
         axes.grid(visible=False, axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         sides = f"← {first} better", f"{second} better →"
-        short = len("".join(sides)) < _ONE_LINE
-        below = ("        " if short else "\n").join(sides)
-        axes.set_xlabel(f"difference of validation loss (nats per masked token)\n{below}", loc="center" if short else "right")
+        room = letters_in(0.8 * style().width * (1 - _NAMES))
+        below = ("        " if len("".join(sides)) + 8 < room else "\n").join(in_lines(side, room) for side in sides)
+        axes.set_xlabel(f"{in_lines('difference of validation loss (nats per masked token)', room)}\n{below}")
         equal = " or ".join(data["equal"].unique())
-        title = f"{first if '=' in first else first.capitalize()} minus {second} at equal {equal}"
         common = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
-        title_above(figure, f"{title} ({plural(pairs, 'pair')}, 95% intervals{common})")
+        note = f"{first} minus {second} at equal {equal}; 95% intervals{common}"
+        title_above(figure, _finding(data, first, second), note)
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])
     return figure
+
+
+def _finding(data: pd.DataFrame, first: str, second: str) -> str:
+    """How many pairs differ significantly, and for which side."""
+    pairs = data[data["family"] != AVERAGES]
+    tested = pairs[pairs["status"].isin(["decided", "undecided"])]
+    if tested.empty:
+        return f"No test of {plural(len(pairs), 'pair')}: {_LOOK[str(pairs['status'].iloc[0])][2].partition(':')[0]}"
+    better = {first: int((decided := tested[tested["status"] == "decided"])["estimate_nats"].lt(0).sum())}
+    better[second] = len(decided) - better[first]
+    told = ", ".join(f"{side} better in {count}" for side, count in better.items() if count)
+    counted = f"{len(decided)} of {plural(len(tested), 'pair')} {'differs' if len(decided) == 1 else 'differ'} significantly"
+    return f"{counted}: {told}" if told else counted
 
 
 def _rows(data: pd.DataFrame) -> list[tuple[str, dict[Hashable, Any] | None]]:
@@ -127,11 +144,11 @@ def _rows(data: pd.DataFrame) -> list[tuple[str, dict[Hashable, Any] | None]]:
     return lines
 
 
-def _draw_row(axes: Axes, line: int, row: dict[Hashable, Any], note: str | None) -> None:
-    colour, marker = _LOOK[str(row["status"])]
+def _draw_row(axes: Axes, place: float, row: dict[Hashable, Any], note: str | None) -> None:
+    colour, marker, _ = _LOOK[str(row["status"])]
     if pd.notna(row["low_nats"]):
-        axes.hlines(line, row["low_nats"], row["high_nats"], color=colour, linewidth=2.2)
-    axes.plot([row["estimate_nats"]], [line], marker=marker, color=colour, markersize=7)
+        axes.hlines(place, row["low_nats"], row["high_nats"], color=colour, linewidth=1.8)
+    axes.plot([row["estimate_nats"]], [place], marker=marker, color=colour, markersize=5)
     if note is not None:
         where: dict[str, Any] = {
             "xycoords": axes.get_yaxis_transform(),
@@ -139,14 +156,9 @@ def _draw_row(axes: Axes, line: int, row: dict[Hashable, Any], note: str | None)
             "fontsize": "x-small",
             "annotation_clip": False,
         }
-        axes.annotate(f" {note}", (1.0, line), **where)
+        axes.annotate(f" {note}", (1.0, place), **where)
 
 
 def _key(status: str) -> Line2D:
-    meaning = {
-        "decided": "decided (Holm, 5%)",
-        "no_seed_replicates": "no seed replicates: no interval",
-        "reads_no_order": "reads no word order: no verdict",
-    }
-    colour, marker = _LOOK[status]
-    return Line2D([], [], color=colour, marker=marker, label=meaning.get(status, status))
+    colour, marker, meaning = _LOOK[status]
+    return Line2D([], [], color=colour, marker=marker, markersize=5, label=meaning)

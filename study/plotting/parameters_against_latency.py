@@ -11,7 +11,18 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from study.base.errors import InputError
 from study.base.quantities import seconds_text
 from study.counting.latency_table import TIMES, read_table
-from study.plotting.style import drawable, halo, legend_below, log_ticks, panels, save_in, size_styles, style_key, theme
+from study.plotting.style import (
+    drawable,
+    halo,
+    legend_below,
+    log_ticks,
+    panels,
+    save_in,
+    size_styles,
+    style_key,
+    theme,
+    title_above,
+)
 
 PARAMETERS = "parameters_encoder"
 LATENCY = "seconds a call (median)"
@@ -41,7 +52,7 @@ def draw(data: pd.DataFrame) -> Figure:
     """
     with theme():
         names = data["panel"].unique()
-        figure, axes = panels(names.tolist(), f"{PARAMETERS} (no pooler, no head)", LATENCY, 2, (4.9, 3.5))
+        figure, axes = panels(names.tolist(), f"{PARAMETERS} (no pooler, no head)", LATENCY, 2, 2.6)
         styles = size_styles(data["depth"])
         for panel, name in zip(axes, names, strict=True):
             for row in data[data["panel"] == name].to_dict("records"):
@@ -57,7 +68,7 @@ def draw(data: pd.DataFrame) -> Figure:
                     offset,
                     textcoords="offset points",
                     ha=side,
-                    fontsize=8,
+                    fontsize="x-small",
                     color=colour,
                     path_effects=halo(),
                     zorder=5,
@@ -69,7 +80,7 @@ def draw(data: pd.DataFrame) -> Figure:
         log_ticks(axes[0])
         low, high = axes[0].get_xlim()
         axes[0].set_xlim(low / 1.4, high * 1.9)
-        figure.suptitle(_title(data))
+        title_above(figure, "Latency of the encoder's forward pass against its size", _note(data))
         legend_below(figure, style_key(styles, "depth "), columns=6)
     return figure
 
@@ -85,8 +96,8 @@ def write(table: Path) -> None:
     save_in(draw(drawable(frame(measured, str(measured["precision"].mode()[0])))), table.parent, "parameters_against_latency")
 
 
-def _title(data: pd.DataFrame) -> str:
+def _note(data: pd.DataFrame) -> str:
     first, n = data.iloc[0], data["n"]
     calls = f"{n.min()} to {n.max()} calls each" if n.min() < n.max() else f"{n.min()} calls each"
     where = f"{first['device']}, {first['precision']}, {first['threads']} CPU threads"
-    return f"Latency of the encoder's forward pass against its size\n({where}; {calls}; bars: fastest to 95th percentile)"
+    return f"{where}; {calls}; bars: fastest to 95th percentile"

@@ -9,12 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from study.evidence.evidence import Evidence
+from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles
 from study.plotting.score_panels import measured
-from study.plotting.style import COUNTS, legend_below, log_ticks, theme, title_above
+from study.plotting.style import COUNTS, legend_below, log_ticks, style, theme, title_above, wide_figure
 
 _COUNT = "parameters"
-_POINT: dict[str, Any] = {"linestyle": "none", "markersize": 6}
+_POINT: dict[str, Any] = {"linestyle": "none", "markersize": 5}
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
@@ -31,7 +32,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     cells = {cell.name: cell for cell in evidence.cells}
     data = data[data["task"] == shown.task].rename(columns={"x": _COUNT})
     trend = shown.trend
-    correlation = "" if trend is None else f"rank correlation of score and falling loss {trend.correlation:+.2f}"
+    correlation = "" if trend is None else f"Rank correlation of score and falling loss: {trend.correlation:+.2f}"
     interval = "" if trend is None or trend.low is None else f" (95% interval {trend.low:+.2f} to {trend.high:+.2f})"
     losses = pd.DataFrame([evidence.losses(cells[str(cell)]) for cell in data["cell"]], index=data.index)
     return data.assign(
@@ -43,27 +44,30 @@ def draw(data: pd.DataFrame) -> Figure:
     """Loss against parameters, score against falling loss, and score against parameters."""
     styles = line_styles(data)
     with theme():
-        figure = Figure(figsize=(13.0, 4.6), layout="constrained")
-        left, middle, right = figure.subplots(1, 3)
+        across = style().columns > 1
+        figure = wide_figure(3.0 if across else 6.6)
+        left, middle, right = figure.subplots(1, 3) if across else figure.subplots(3, 1)
         for line, rows in data.groupby("line", sort=False):
-            style = styles[str(line)] | _POINT
-            _points(left, rows[_COUNT], rows["loss_nats"], rows["half_nats"], style)
-            _points(middle, rows["loss_nats"], rows["score"], rows["half"], style)
-            _points(right, rows[_COUNT], rows["score"], rows["half"], style)
+            look = styles[str(line)] | _POINT
+            _points(left, rows, _COUNT, "loss_nats", look)
+            _points(middle, rows, "loss_nats", "score", look)
+            _points(right, rows, _COUNT, "score", look)
         for panel in (left, right):
             panel.set_xlabel(_COUNT)
             panel.margins(x=0.08)
             log_ticks(panel)
-        left.set_ylabel("validation loss (lower is better)")
+        left.set_ylabel("validation loss\n(lower is better)")
         middle.set_xlabel("validation loss (falls to the right)")
         middle.invert_xaxis()
         for panel in (middle, right):
-            panel.set_ylabel("score (higher is better)")
+            panel.set_ylabel("score\n(higher is better)")
         legend_below(figure, line_key(styles, **_POINT))
         score = f"score: {data['metric'].iloc[0]}; loss: nats per masked token; {COUNTS[_COUNT]}; bars: 95%"
-        title_above(figure, "; ".join(filter(None, ("From parameters to loss to score", data["found"].iloc[0], score))))
+        title_above(figure, data["found"].iloc[0] or "From parameters to loss to score", score)
     return figure
 
 
-def _points(panel: Axes, x: pd.Series[float], y: pd.Series[float], half: pd.Series[float], style: dict[str, Any]) -> None:
-    panel.errorbar(x, y, half.astype(float).fillna(0), capsize=3, **style)
+def _points(panel: Axes, rows: pd.DataFrame, x: str, y: str, look: dict[str, Any]) -> None:
+    half = rows["half_nats" if y == "loss_nats" else "half"].astype(float).fillna(0)
+    panel.errorbar(rows[x], rows[y], half, capsize=2, elinewidth=1, **look)
+    explain(panel, rows, x, y)

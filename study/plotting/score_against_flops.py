@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from study.evidence.evidence import Evidence
-from study.plotting.score_panels import SIZE, drawn, measured
+from study.plotting.score_panels import WIDTH, best_score, drawn, measured
 from study.plotting.style import COUNTS, axis_name, log_ticks, side_by_side
 
 
@@ -19,11 +19,11 @@ def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
     data = data if data.empty else data[data["x"] > 0]
     if data.empty:
         return data
-    return data.assign(**{count: data["x"]}, count=count, x=side_by_side(data["x"], data["task"], SIZE[0]))
+    return data.assign(**{count: data["x"]}, count=count, x=side_by_side(data["x"], data["task"], WIDTH))
 
 
 def draw(data: pd.DataFrame) -> Figure:
     """FLOPs on a logarithmic axis."""
     count = data["count"].iloc[0]
     axis = axis_name("FLOPs of pre-training", data["x"], data[count])
-    return drawn(data, axis, COUNTS[count], lambda panel, _: log_ticks(panel), [])
+    return drawn(data, axis, COUNTS[count], lambda panel, _: log_ticks(panel), [], best_score)

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from study.evidence.downstream import TaskScores
 from study.evidence.evidence import Evidence
-from study.plotting.score_panels import drawn, measured
+from study.plotting.score_panels import drawn, measured, rising_scores
 from study.plotting.style import LOSS
 
 _POINTS = 60
@@ -40,7 +40,7 @@ def draw(data: pd.DataFrame) -> Figure:
     laws = data[data["kind"] == "law"]
     label = "law of the loss, with the law's 95% interval" if "low" in laws and laws["low"].notna().any() else "law of the loss"
     entries = [] if laws.empty else [Line2D([], [], color=_LAW, label=label)]
-    figure = drawn(data, "validation loss (falls to the right)", LOSS, _finish, entries)
+    figure = drawn(data, "validation loss (falls to the right)", LOSS, _finish, entries, rising_scores)
     for panel in figure.axes[:1]:
         panel.invert_xaxis()
     return figure

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from study.evidence.evidence import Evidence
 from study.evidence.score_points import published_scores
-from study.plotting.score_panels import SIZE, drawn, measured
+from study.plotting.score_panels import WIDTH, best_score, drawn, measured
 from study.plotting.style import COUNTS, axis_name, halo, log_ticks, side_by_side
 
 _PUBLISHED = "tab:red"
@@ -28,7 +28,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
         for task in evidence.downstream.tasks
         for entry in published_scores(task.task, task.metric)
     ]
-    data = data.assign(**{count: data["x"]}, x=side_by_side(data["x"], data["task"], SIZE[0]))
+    data = data.assign(**{count: data["x"]}, x=side_by_side(data["x"], data["task"], WIDTH))
     return pd.concat([data, pd.DataFrame(published)], ignore_index=True).assign(count=count)
 
 
@@ -40,7 +40,7 @@ def draw(data: pd.DataFrame) -> Figure:
     count = data["count"].iloc[0]
     ours = data[data[count].notna()]
     axis = axis_name(count, ours["x"], ours[count])
-    return drawn(data, axis, COUNTS[count], _finish, entries)
+    return drawn(data, axis, COUNTS[count], _finish, entries, best_score)
 
 
 def _finish(panel: Axes, rows: pd.DataFrame) -> None:

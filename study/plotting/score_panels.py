@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.base.quantities import budget_words
+from study.base.quantities import budget_words, plural
 from study.evidence.downstream import AVERAGE, TaskScores
 from study.evidence.evidence import Evidence
+from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import legend_below, panels, theme, title_above
 
@@ -23,13 +24,13 @@ _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
 }
 _UNTRAINED = "tab:gray"
 _BUDGET = "dimgray"
-_POINT: dict[str, Any] = {"linestyle": "none", "markersize": 6}
-_SMALLEST, _LARGEST = 4, 8
+_POINT: dict[str, Any] = {"linestyle": "none", "markersize": 5}
+_SMALLEST, _LARGEST = 3, 6
 """The point sizes of the smallest and the largest of several budgets."""
-_FORECAST: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 13, "mfc": "none", "mec": "black", "mew": 1}
+_FORECAST: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 10, "mfc": "none", "mec": "black", "mew": 0.7}
 
-SIZE = (4.0, 3.0)
-"""A panel in inches."""
+WIDTH = 2.1
+"""Inches of a panel."""
 
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
@@ -61,6 +62,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "label": task.points["name"],
                 "over": "seeds and examples" if _has_seeds(task) else "examples",
                 "forecast": task.is_forecast,
+                "trend": "" if task.trend is None else task.trend.verdict,
                 **{name: task.points[name] for name in ("random", "majority", "bag_of_words")},
             }
         )
@@ -74,19 +76,24 @@ def _has_seeds(task: TaskScores) -> bool:
 
 
 def drawn(
-    data: pd.DataFrame, x: str, convention: str, finish: Callable[[Axes, pd.DataFrame], None], entries: list[Line2D]
+    data: pd.DataFrame,
+    x: str,
+    convention: str,
+    finish: Callable[[Axes, pd.DataFrame], None],
+    entries: list[Line2D],
+    finding: Callable[[pd.DataFrame], str],
 ) -> Figure:
     """One panel per task: points with intervals, a ring around held-out encoders, untrained weights, and baselines.
 
     Larger budgets have larger points. `convention` says in full what the axis `x` counts; `finish` completes each panel from
-    all its rows.
+    all its rows, and `finding` gives the title.
     """
     points = data[data["kind"] == "measured"]
     styles, sizes = line_styles(points), _sizes(points)
     tasks = list(dict.fromkeys(points["task"]))
     with theme():
         figure, axes = panels(
-            [_name(points, task) for task in tasks], x, "score (higher is better)", columns=3, size=SIZE, one_y=False
+            [_name(points, task) for task in tasks], x, "score (higher is better)", columns=3, height=1.9, one_y=False
         )
         for panel, task in zip(axes, tasks, strict=True):
             rows = points[points["task"] == task]
@@ -96,14 +103,32 @@ def drawn(
             panel.scatter(rows["x"], rows["random"], marker="x", color=_UNTRAINED, s=26, zorder=2)
             for (line, budget), some in rows.groupby(["line", "budget"]):
                 style = styles[str(line)] | _POINT | {"markersize": sizes[budget]}
-                panel.errorbar(some["x"], some["score"], some["half"].fillna(0), **style, capsize=3, zorder=4)
+                panel.errorbar(some["x"], some["score"], some["half"].fillna(0), **style, capsize=2, elinewidth=1, zorder=4)
             held = rows[rows["forecast"].astype(bool)]
             panel.plot(held["x"], held["score"], zorder=5, **_FORECAST)
             panel.margins(y=0.15)
+            explain(panel, rows, "x", "score")
             finish(panel, data[data["task"] == task])
         legend_below(figure, [*line_key(styles, **_POINT), *_key(points, sizes), *entries])
-        title_above(figure, f"Downstream score against {convention}{_bars(points)}")
+        title_above(figure, finding(points), f"score (higher is better) against {convention}{_bars(points)}")
     return figure
+
+
+def best_score(points: pd.DataFrame) -> str:
+    """The encoder of the highest score, averaged over tasks, or of the last task."""
+    last = points[points["task"] == points["task"].iloc[-1]]
+    best = last.loc[last["score"].idxmax()]
+    return f"Highest {best['task']} score: {best['score']:.3f}, by {best['line']}"
+
+
+def rising_scores(points: pd.DataFrame) -> str:
+    """On how many tasks scores rise as the loss falls."""
+    trends = points[points["task"] != AVERAGE].groupby("task", sort=False)["trend"].first()
+    tested = trends[~trends.isin(["", "untested"])]
+    if tested.empty:
+        return best_score(points)
+    rising = int(tested.isin(["monotone", "rises"]).sum())
+    return f"Scores rise significantly as the loss falls on {rising} of {plural(len(tested), 'task')}"
 
 
 def _sizes(points: pd.DataFrame) -> dict[str, float]:

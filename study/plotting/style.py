@@ -6,8 +6,10 @@ import io
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -17,16 +19,18 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 from scipy.optimize import isotonic_regression
 
 from study.base.durable_files import write_atomically
-from study.base.quantities import DIGITS, in_billions, of_flops, plural, rounded, rounded_all, tick
+from study.base.quantities import DIGITS, compact, in_billions, of_flops, plural, rounded, rounded_all, tick
 
 LOSS = "validation loss (nats per masked token)"
 ORDER_GAIN = "order gain (nats per masked token that permuting the visible ones costs)"
@@ -50,8 +54,11 @@ _REACH = 2.0
 _APART = 0.13
 """Inches between bars of sizes that are equal or nearly so, less if there are many."""
 
-LEGEND_INCHES = 1.0
+LEGEND_INCHES = 0.3
 """The legend height that figures allow for."""
+
+_TITLE_INCHES = 0.3
+"""The title height that they allow for."""
 
 MANY = 2000
 """The most rows that a figure of points shows, spread evenly."""
@@ -60,12 +67,62 @@ Panels = tuple[Figure, list[Axes]]
 """A figure and its panels in reading order."""
 
 MARKERS = "osD^vP*X"
-_CANVASES: dict[str, type[FigureCanvasBase]] = {"svg": FigureCanvasSVG, "png": FigureCanvasAgg}
+
+StyleName = Literal["page", "paper"]
+Format = Literal["svg", "pdf", "png"]
+
+
+@dataclass(frozen=True)
+class Style:
+    """The size of figures: their `width` in inches, their most `columns` of panels, and the `points` of their type.
+
+    Panels are `tall` times as high as on a page.
+    """
+
+    width: float
+    columns: int
+    points: float
+    tall: float
+
+
+STYLES: dict[StyleName, Style] = {"page": Style(7.2, 3, 9.0, 1.0), "paper": Style(3.3, 1, 7.5, 0.75)}
+"""The width of a page between its margins, and that of a column of a paper of two columns."""
+
+_STYLE: ContextVar[Style] = ContextVar("style", default=STYLES["page"])
+
+
+@contextmanager
+def drawn_as(name: StyleName) -> Iterator[None]:
+    """Draw figures in this style inside the block; without one they are as wide as a page."""
+    token = _STYLE.set(STYLES[name])
+    try:
+        yield
+    finally:
+        _STYLE.reset(token)
+
+
+def style() -> Style:
+    """The style that figures are drawn in."""
+    return _STYLE.get()
+
+
+_CANVASES: dict[Format, type[FigureCanvasBase]] = {"svg": FigureCanvasSVG, "pdf": FigureCanvasPdf, "png": FigureCanvasAgg}
+_UNDATED: dict[Format, dict[str, str | None]] = {
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+}
+"""The formats in the order of writing, with the metadata that would differ between days and versions.
+
+SVG comes last: a page takes the positions of points from its layout (study.plotting.hover).
+"""
+
 _FIXED = {
     "svg.hashsalt": "scaling-study",
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,
     "figure.dpi": 100,
-    "savefig.dpi": 160,
+    "savefig.dpi": 200,
     # fixed right above the panel: moving titles above ticks and axis factors would lay out all ticks each time
     "axes.titley": 1.0,
     "axes.formatter.useoffset": False,
@@ -75,38 +132,58 @@ _FIXED = {
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Draw and save within the theme: seaborn's white grid, type legible at half size, fixed SVG ids."""
-    look = {"legend.frameon": False, "axes.titlesize": 12, "figure.titlesize": 13, "axes.titleweight": "normal"}
+    """Draw and save within the theme: seaborn's white grid, the style's type, fixed SVG ids."""
+    points = style().points
+    look = {
+        "font.size": points,
+        **dict.fromkeys(("axes.labelsize", "axes.titlesize", "legend.title_fontsize"), points),
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), points - 0.5),
+        "figure.titlesize": points + 0.5,
+        "axes.titleweight": "normal",
+        "legend.frameon": False,
+        "grid.linewidth": 0.6,
+        "axes.linewidth": 0.8,
+        **dict.fromkeys(("xtick.major.pad", "ytick.major.pad", "axes.labelpad"), 3),
+    }
     with mpl.rc_context():
-        sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.95, rc={**look, **_FIXED})
+        sns.set_theme(context="paper", style="whitegrid", palette="colorblind", rc={**look, **_FIXED})
         yield
 
 
-def panels(
-    titles: Sequence[str], x: str, y: str, columns: int = 2, size: tuple[float, float] = (4.6, 3.4), one_y: bool = True
-) -> Panels:
-    """A figure and its panels, in rows of at most `columns`, with a shared x and y range and outer axis names.
+def panels(titles: Sequence[str], x: str, y: str, columns: int = 2, height: float = 2.5, one_y: bool = True) -> Panels:
+    """A figure as wide as its style and its panels, in rows of at most `columns`, each so many inches high on a page.
 
-    `one_y` False gives each panel its own y range.
+    The panels share x and y ranges, and outer axis names; `one_y` False gives each panel its own y range.
     """
-    columns = min(columns, len(titles))
+    columns = min(columns, len(titles), style().columns)
     rows = -(-len(titles) // columns)
-    figure = Figure(figsize=(max(8.0, size[0] * columns), size[1] * rows + 0.9), layout="constrained")
+    height *= style().tall
+    figure = wide_figure(height * rows + 0.7)
     axes: list[Axes] = figure.subplots(rows, columns, sharex=True, sharey=one_y, squeeze=False).ravel().tolist()
     for spare in axes[len(titles) :]:
         spare.remove()
     axes = axes[: len(titles)]
+    letters = letters_in(0.9 * figure.get_figwidth() / columns)
     for panel, title in zip(axes, titles, strict=True):
-        letters = int(11 * figure.get_figwidth() / columns)
-        panel.set_title("\n".join(_in_lines(line, letters) for line in title.splitlines()), fontsize=11)
+        panel.set_title("\n".join(in_lines(line, letters) for line in title.splitlines()))
     for lowest in axes[-columns:]:
-        lowest.set_xlabel(_in_lines(x, int(10 * figure.get_figwidth() / columns)))
+        lowest.set_xlabel(in_lines(x, letters))
         lowest.xaxis.set_tick_params(labelbottom=True)
     if rows == 1:
-        axes[0].set_ylabel(y)
+        axes[0].set_ylabel(in_lines(y, letters_in(height - 0.4)))
     else:
         figure.supylabel(y, fontsize=axes[0].yaxis.label.get_fontsize())
     return figure, axes
+
+
+def letters_in(inches: float) -> int:
+    """About how many letters of the style's type are so many inches long."""
+    return int(130 * inches / style().points)
+
+
+def wide_figure(height: float) -> Figure:
+    """An empty figure as wide as its style, so many inches high."""
+    return Figure(figsize=(style().width, height), layout="constrained")
 
 
 def size_styles(sizes: Iterable[int]) -> dict[int, tuple[str, str]]:
@@ -187,6 +264,8 @@ def cut_long_bars(axes: Axes, losses: pd.Series, low: pd.Series, high: pd.Series
 
 def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) -> None:
     """Put one legend under all panels, in at most `columns` columns; the figure grows with it."""
+    if not entries:
+        return
     for count in range(min(columns, len(entries)), 0, -1):
         legend = figure.legend(handles=entries, loc="outside lower center", ncols=count)
         if count == 1 or _fits(figure, legend):
@@ -196,18 +275,37 @@ def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) ->
         legend.remove()
 
 
-def title_above(figure: Figure, title: str) -> None:
-    """Put the title above, in as few lines as fit."""
-    text = figure.suptitle(title)
-    length = len(title)
+def title_above(figure: Figure, finding: str, note: str = "") -> None:
+    """Put what the figure shows above it, in bold, and a note below that, each in as few lines as fit; the figure grows."""
+    title = figure.suptitle("", x=0.01, ha="left", weight="bold")
+    _fill(figure, title, finding)
+    if note:
+        below = Annotation("", (0, 0), xycoords=title, va="bottom", fontsize=style().points)
+        figure.add_artist(below)
+        _fill(figure, below, note)
+        below.set_in_layout(False)  # it stands in the title's last lines, which are empty
+        title.set_text(title.get_text() + "\n" * (1 + below.get_text().count("\n")))
+    figure.set_figheight(figure.get_figheight() + max(0.0, _extent(figure, title).height / figure.dpi - _TITLE_INCHES))
+
+
+def title_of(figure: Figure) -> str:
+    """The finding and the note above a figure."""
+    notes = [artist.get_text() for artist in figure.artists if isinstance(artist, Annotation)]
+    return "\n".join([figure.get_suptitle().rstrip("\n"), *notes])
+
+
+def _fill(figure: Figure, text: Text, words: str) -> None:
+    """Set words in as few lines as fit into the figure's width."""
+    text.set_text(words)
+    length = len(words)
     while not _fits(figure, text) and length > 20:
         length -= 2
-        text.set_text(_in_lines(title, length))
+        text.set_text(in_lines(words, length))
 
 
-def _in_lines(text: str, width: int) -> str:
+def in_lines(text: str, width: int) -> str:
     """Text in the fewest lines of at most `width` letters, of about equal length."""
-    fewest = textwrap.wrap(text, width)
+    fewest = textwrap.wrap(text, width) or [""]
     lengths = range(1 + len(text) // max(1, len(fewest)), width)
     tried = (textwrap.wrap(text, length, break_long_words=False) for length in lengths)
     even = (lines for lines in tried if len(lines) == len(fewest) and max(map(len, lines)) <= width)
@@ -252,7 +350,7 @@ def _x_tick(axes: Axes, value: float) -> str:
 
 
 def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title: str) -> None:
-    """Finish a figure of cells over a size: log x axis, plateau, and a title that counts cells and runs."""
+    """Finish a figure of cells over a size: log x axis, plateau, and a title with the lowest loss and what is counted."""
     for panel in axes:
         panel.margins(x=0.08, y=0.15)
     log_ticks(axes[0])
@@ -261,7 +359,14 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
     for panel in axes:
         mark_plateau(panel, data["unigram_entropy_nats"])
     counted = f"{plural(len(data), 'cell')}, {plural(int(data['seeds'].sum()), 'run')}"
-    figure.suptitle(f"{title}\n({counted}; {what_bars_show(half, data['tokens'])}{cut})")
+    title_above(figure, _lowest(data), f"{title}; {counted}; {what_bars_show(half, data['tokens'])}{cut}")
+
+
+def _lowest(data: pd.DataFrame) -> str:
+    """The cell of the lowest mean loss, in words."""
+    best = data.loc[data["loss_nats"].idxmin()]
+    at = f" at {compact(best['tokens'])} tokens" if data["tokens"].nunique() > 1 else ""
+    return f"Lowest loss: {best['loss_nats']:.3f} nats, by {best['line']}{at}"
 
 
 def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:
@@ -285,30 +390,34 @@ def drawable(data: pd.DataFrame) -> pd.DataFrame:
     return data.assign(**{name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)})
 
 
-def save_in(figure: Figure, folder: Path, name: str, png: bool = False) -> list[Path]:
-    """Write `<name>.svg`, with `png` also `<name>.png`, without dates or versions, and return the files.
+def save_in(figure: Figure, folder: Path, name: str, formats: Iterable[Format] = ()) -> list[Path]:
+    """Write `<name>.svg`, and the file of each of `formats`, without dates or versions, and return the files.
 
-    Without `png`, an earlier, now outdated `<name>.png` is removed.
+    Earlier files of other formats, now outdated, are removed.
     """
-    metadata: dict[str, dict[str, str | None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-    if not png:
-        del metadata["png"]
-        (folder / f"{name}.png").unlink(missing_ok=True)
+    remove_figure(folder, name, keep := {"svg", *formats})
     for axes in figure.axes:
         for spine in axes.spines.values():
             spine.axis = None  # else each layout checks every tick for overhang
     written = []
-    for kind, blank in metadata.items():
-        buffer = io.BytesIO()
-        with theme(), _laid_out(figure, kind):
-            figure.savefig(buffer, format=kind, metadata=blank)
-        written.append(folder / f"{name}.{kind}")
-        write_atomically(written[-1], buffer.getvalue())
-    return written[::-1]
+    for kind, metadata in _UNDATED.items():
+        if kind in keep:
+            buffer = io.BytesIO()
+            with theme(), _laid_out(figure, kind):
+                figure.savefig(buffer, format=kind, metadata=metadata)
+            written.append(folder / f"{name}.{kind}")
+            write_atomically(written[-1], buffer.getvalue())
+    return written
+
+
+def remove_figure(folder: Path, name: str, keep: Iterable[str] = ()) -> None:
+    """Remove a figure's files, except those of the formats to `keep`."""
+    for kind in _UNDATED.keys() - set(keep):
+        (folder / f"{name}.{kind}").unlink(missing_ok=True)
 
 
 @contextmanager
-def _laid_out(figure: Figure, kind: str) -> Iterator[None]:
+def _laid_out(figure: Figure, kind: Format) -> Iterator[None]:
     """Lay out a figure by a format's text measures; savefig would draw it again for that."""
     engine = figure.get_layout_engine()
     assert engine is not None

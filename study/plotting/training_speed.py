@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from study.base.quantities import count_text
-from study.plotting.style import save_in, theme
+from study.plotting.style import save_in, theme, title_above, wide_figure
 
 PEERS = {
     "loop": "BertForMaskedLM, plain loop",
@@ -42,29 +42,30 @@ def draw(data: pd.DataFrame, title: str) -> Figure:
     """The ratio to the peers' tokens/s, and the share of the hardware's rate in use."""
     with theme():
         cases = list(data["case"].unique())
-        figure = Figure(figsize=(12.5, 1.6 + 0.46 * max(3, len(cases))), layout="constrained")
+        figure = wide_figure(1.3 + 0.46 * max(3, len(cases)))
         left, right = figure.subplots(1, 2, sharey=True)
         faster = data[data["kind"] == "times faster"]
         _bars(left, faster, cases, "tokens/s of our training over the peer's", "{:.1f}x")
         left.axvline(1, color="black", linewidth=1)
+        beside = left.get_yaxis_transform()
         for row, case in enumerate(cases):
             if case not in faster["case"].array:
-                left.text(0.04, row, "no peer", transform=left.get_yaxis_transform(), va="center", fontsize=8, color="gray")
+                left.text(0.04, row, "no peer", transform=beside, va="center", fontsize="x-small", color="gray")
         _bars(right, data[data["kind"] == "share"], cases, "rate of the products that run, as a share", "{:.0%}")
         right.set_xlim(0, max(1.0, right.get_xlim()[1]))
-        figure.suptitle(title)
+        title_above(figure, title)
     return figure
 
 
 def _bars(axes: Axes, data: pd.DataFrame, cases: list[str], label: str, form: str) -> None:
     sns.barplot(data, x="value", y="case", order=cases, hue="series", orient="h", ax=axes, legend=not data.empty)
     for container in axes.containers:
-        axes.bar_label(container, fmt=form.format, padding=3, fontsize=8)  # type: ignore[arg-type]
+        axes.bar_label(container, fmt=form.format, padding=3, fontsize="x-small")  # type: ignore[arg-type]
     axes.set_xlabel(label)
     axes.set_ylabel("")
     axes.margins(x=0.12)
     if not data.empty:
-        sns.move_legend(axes, "lower left", bbox_to_anchor=(0, 1), ncols=1, title=None, fontsize=9)
+        sns.move_legend(axes, "lower left", bbox_to_anchor=(0, 1), ncols=1, title=None)
 
 
 def draw_file(results: Path) -> list[Path]:

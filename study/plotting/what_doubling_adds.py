@@ -16,7 +16,7 @@ from study.counting.architecture import Architecture, not_of_berts_kind
 from study.counting.named_models import named
 from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.evidence import Evidence
-from study.plotting.style import panels, theme
+from study.plotting.style import panels, theme, title_above
 
 _TITLE = 40
 """Letters per line of a panel's title."""
@@ -56,7 +56,7 @@ def draw(data: pd.DataFrame) -> Figure:
         names = data["shape"].unique()
         before = data.groupby("shape")["before"].first()
         titles = [f"{fill(name, _TITLE)}\n({compact(before[name])} parameters_encoder)" for name in names]
-        figure, axes = panels(titles, "parameters added, share of parameters_encoder", "size doubled", 3, (4.4, 3.0))
+        figure, axes = panels(titles, "parameters added, share of parameters_encoder", "size doubled", 3, 2.0)
         colours = sns.color_palette("colorblind", data["size"].nunique()).as_hex()
         for panel, name in zip(axes, names, strict=True):
             rows = data[data["shape"] == name]
@@ -65,6 +65,8 @@ def draw(data: pd.DataFrame) -> Figure:
             panel.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
             panel.grid(visible=False, axis="y")
         axes[0].invert_yaxis()
-        axes[0].set_xlim(0, data["share"].max() * 1.3)
-        figure.suptitle("What doubling one size adds (width takes the FFN along; exact counts)")
+        axes[0].set_xlim(0, data["share"].max() * 1.5)
+        most = data.loc[data.groupby("shape")["added"].idxmax(), "size"].unique()
+        finding = f"Doubling the {most[0]} adds most to every encoder" if len(most) == 1 else "What doubling one size adds"
+        title_above(figure, finding, "width takes the FFN along; exact counts")
     return figure

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from study.base.quantities import compact
 from study.counting.named_models import NamedModel
 from study.counting.parameters import Component, parameters
-from study.plotting.style import theme
+from study.plotting.style import legend_below, style, theme, title_above, wide_figure
 
 GROUPS = ("token embeddings", "other tables", "attention", "FFN", "projections and norms", "MLM head")
 """The groups of components in stacking order, from the input to the output."""
@@ -56,21 +56,22 @@ def group_of(component: Component) -> str:
     return {"attention": "attention", "ffn": "FFN"}.get(component.name, "projections and norms")
 
 
-def draw(data: pd.DataFrame, columns: int = 2) -> Figure:
+def draw(data: pd.DataFrame) -> Figure:
     """One bar per model in the table's order, families kept together; totals behind the names."""
+    columns = min(2, style().columns)
     sizes = data.groupby("family", sort=False)["model"].nunique() + GAP
     start = sizes.cumsum() - sizes
     column_of = (start * columns / sizes.sum()).astype(int)
     room = float(sizes.groupby(column_of).sum().max())
     with theme():
-        figure = Figure(figsize=(6.2 * columns, 0.21 * room + 1.4), layout="constrained")
+        figure = wide_figure(0.16 * room + 0.9)
         axes: list[Axes] = figure.subplots(1, columns, squeeze=False).ravel().tolist()
         colours = dict(zip(GROUPS, sns.color_palette("colorblind", len(GROUPS)).as_hex(), strict=True))
         for column, panel in enumerate(axes):
             _bars(panel, data[data["family"].map(column_of) == column], colours, room)
         key = [Patch(color=colour, label=group) for group, colour in colours.items()]
-        figure.legend(handles=key, loc="outside lower center", ncols=len(GROUPS))
-        figure.suptitle("Where the parameters are: shares of the MLM model, tied unless its authors untie it")
+        legend_below(figure, key, len(GROUPS))
+        title_above(figure, "Where the parameters are", "shares of the MLM model, tied unless its authors untie it")
     return figure
 
 
@@ -84,7 +85,7 @@ def _bars(panel: Axes, data: pd.DataFrame, colours: dict[str, str], room: float)
         panel.barh(y, share, left=left, color=colour, height=0.84, linewidth=0)
         left += share
     labels = [f"{name}  {compact(size)}" for name, size in zip(models["model"], models["parameters"], strict=True)]
-    panel.set_yticks(y, labels, fontsize="small")
+    panel.set_yticks(y, labels, fontsize="x-small")
     panel.set_ylim(room - GAP, -0.5)
     panel.set_xlim(0, 1)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

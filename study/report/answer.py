@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from study.base.durable_files import is_there, write_atomically
 from study.base.text import bullets, escape
 from study.evidence import averages, comparisons
 from study.evidence.evidence import Evidence, gather, save_fits
 from study.plotting import what_doubling_adds
-from study.plotting.style import drawable, save_in
+from study.plotting.style import Format, StyleName, drawable, drawn_as, remove_figure, save_in
 from study.report import answer_tables as tables
 from study.report.figures import FIGURES
 from study.report.findings import dominance_sentences, loss_findings, parameter_findings, run_count
 from study.report.law_sentences import law_findings, law_sentence
 from study.report.open_questions import undecided
+from study.report.page import write_page
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table
 from study.report.verdicts import Verdict, asks_about, short_ids, verdict_of
 from study.store.records import READS_ORDER_NATS
@@ -164,32 +168,43 @@ class Answer:
         yield f"**Also found**\n\n{bullets(short_ids(self.evidence, line) for line in also)}" if also else ""
 
 
-def report(folder: SweepFolder, include_unbracketed: bool = False, png: bool = False) -> Answer:
+def report(
+    folder: SweepFolder,
+    include_unbracketed: bool = False,
+    formats: Sequence[Format] = (),
+    style: StyleName = "page",
+    page: Path | None = None,
+) -> Answer:
     """Rebuild ledger, scores, fits, figures and answer.md of a sweep from its records.
 
-    `include_unbracketed` admits cells whose best learning rate lies at an edge of the tried range to comparisons; `png` also
-    draws each figure as PNG. Raises InputError if the folder has no readable sweep.yaml or holds a file that is not a record.
+    `include_unbracketed` admits cells whose best learning rate lies at an edge of the tried range to comparisons. Figures have
+    the width of a `style`, and `formats` beside SVG. `page` is the file of an HTML page with the whole answer. Raises
+    InputError if the folder has no readable sweep.yaml or holds a file that is not a record.
     """
     folder.write_ledger()
     if is_there(folder.scores_file) or any(run.names(run.scores) for run in folder.runs()):
         write_scores(folder)
     evidence = gather(folder, include_unbracketed)
     save_fits(evidence)
-    answer = Answer(evidence, tuple(name for name in FIGURES if _drawn(evidence, name, png)))
+    with drawn_as(style):
+        drawn = {name: figure for name in FIGURES if (figure := _drawn(evidence, name, formats)) is not None}
+    answer = Answer(evidence, tuple(drawn))
     write_atomically(folder.answer_file, answer.to_markdown().encode())
+    if page is not None:
+        write_page(answer, drawn, page)
     return answer
 
 
-def _drawn(evidence: Evidence, name: str, png: bool) -> bool:
+def _drawn(evidence: Evidence, name: str, formats: Sequence[Format]) -> Figure | None:
     """Draw and save a figure; without data, remove that of an earlier report."""
     module, _ = FIGURES[name]
     data = drawable(module.frame(evidence))
     if data.empty:
-        for kind in ("svg", "png"):
-            (evidence.folder.figures / f"{name}.{kind}").unlink(missing_ok=True)
-        return False
-    save_in(module.draw(data), evidence.folder.figures, name, png)
-    return True
+        remove_figure(evidence.folder.figures, name)
+        return None
+    figure = module.draw(data)
+    save_in(figure, evidence.folder.figures, name, formats)
+    return figure
 
 
 def _figure(name: str) -> str:

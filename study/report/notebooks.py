@@ -1,34 +1,32 @@
-"""The start and text display of the analysis/ notebooks; marimo, an extra, is imported inside functions."""
+"""The start, text display and export of the analysis/ notebooks; marimo, an extra, is imported inside functions."""
 
 from __future__ import annotations
 
+import base64
 import html
+import io
+import json
 import os
-import re
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from study.base.durable_files import is_there
+from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
 from study.evidence.evidence import Evidence, gather
+from study.report.markdown_html import html_of
 from study.store.sweep_folder import SweepFolder, sweeps_in
 
 if TYPE_CHECKING:
     from marimo import Html
-    from markdown_it import MarkdownIt
+
+Read = TypeVar("Read")
 
 
-_FOLD = re.compile(r'<details markdown="1">\n<summary>(?P<title>.*?)</summary>\n\n(?P<text>.*?)\n\n</details>', re.DOTALL)
-"""A fold of an answer, the only HTML allowed."""
-
-MOST_UNBROKEN = 40
-"""Letters of a table cell kept on one line."""
-
-
-def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Evidence] = gather) -> Evidence:
-    """The evidence of a notebook's sweep: from `--folder`, else $STUDY_RESULTS, else `folder_of`.
+def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Read]) -> Read:
+    """What `read` makes of a notebook's sweep: from `--folder`, else $STUDY_RESULTS, else `folder_of`.
 
     If it cannot be read, a script ends with status 2 and the problems; a browser shows them in place of the cells that need it.
     """
@@ -59,6 +57,14 @@ def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
     return folder
 
 
+def ledger_in(folder: SweepFolder) -> Path:
+    """A sweep's table of runs; raises InputError without one."""
+    folder.sweep()
+    if not is_there(file := folder.path / "ledger.csv"):
+        raise InputError.at(str(file), "does not exist; study report writes it")
+    return file
+
+
 def gather_ended(folder: SweepFolder) -> Evidence:
     """The evidence of a sweep with ended runs; raises InputError without any."""
     evidence = gather(folder)
@@ -83,47 +89,10 @@ def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html
 
 
 def scrolling_tables(text: str) -> Html:
-    """Markdown whose wide tables scroll sideways, with no line breaks in short cells, such as a shape or an interval.
-
-    The text may be untrusted: HTML except folds is shown as text, links lead to pages alone, and images are drawn only from
-    embedded `data:image/svg+xml`, whose scripts no browser runs.
-    """
+    """Markdown that may be untrusted (study.report.markdown_html), whose wide tables scroll sideways."""
     import marimo as mo
 
-    def roomy(cell: re.Match[str]) -> str:
-        style = "white-space: nowrap" if len(html.unescape(cell["text"])) <= MOST_UNBROKEN else "min-width: 16em"
-        return f'<td style="{style}">{cell["text"]}</td>'
-
-    content = re.sub("<td>(?P<text>.*?)</td>", roomy, _with_folds(text))
-    return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{content}</span>')
-
-
-def _with_folds(text: str) -> str:
-    """Markdown as HTML, with folds that open at a click."""
-    parser, done, parts = _markdown(), 0, []
-    for fold in _FOLD.finditer(text):
-        summary = f"<summary>{html.escape(fold['title'])}</summary>"
-        parts += [parser.render(text[done : fold.start()]), f"<details>{summary}{parser.render(fold['text'])}</details>"]
-        done = fold.end()
-    return "".join([*parts, parser.render(text[done:])])
-
-
-_FIGURE = "data:image/svg+xml;base64,"
-
-
-def _markdown() -> MarkdownIt:
-    """The parser of `scrolling_tables`; `marimo.md` would allow HTML and attributes."""
-    from markdown_it import MarkdownIt
-    from markdown_it.common.normalize_url import validateLink
-
-    def image(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
-        drawn = str(tokens[index].attrs["src"]).startswith(_FIGURE)
-        return str(renderer.image(tokens, index, options, env)) if drawn else html.escape(tokens[index].content)
-
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    parser.validateLink = lambda url: url.startswith(_FIGURE) or validateLink(url)  # type: ignore[method-assign]
-    parser.add_render_rule("image", image)
-    return parser
+    return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{html_of(text)}</span>')
 
 
 def plain(text: str) -> Html:
@@ -141,3 +110,28 @@ def _as_it_stands(text: str, white_space: str) -> Html:
 
     style = f"white-space: {white_space}; overflow-x: auto"
     return mo.Html(f'<pre class="text-xs" style="{style}">{html.escape(text)}</pre>')
+
+
+def execute(notebooks: Iterable[Path]) -> None:
+    """Execute notebooks, and write each beside itself as `.ipynb` with its outputs, for a forge to show.
+
+    Raises CalledProcessError if one fails.
+    """
+    for notebook in notebooks:
+        target = notebook.with_suffix(".ipynb")
+        export = ["export", "ipynb", notebook, "--output", target, "--include-outputs", "--force"]
+        subprocess.run([sys.executable, "-m", "marimo", *export], check=True)
+        content = json.loads(target.read_text())
+        for output in (output for cell in content["cells"] for output in cell.get("outputs", ())):
+            if "image/png" in output.get("data", {}):
+                output["data"]["image/png"] = _in_few_colours(output["data"]["image/png"])
+        write_atomically(target, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def _in_few_colours(png: str) -> str:
+    """A PNG in base64 with a palette of 64 colours, a third of its size."""
+    from PIL import Image
+
+    image, small = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()
+    image.convert("RGB").quantize(64).save(small, "png", optimize=True)
+    return base64.b64encode(small.getvalue()).decode()

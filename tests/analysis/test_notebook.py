@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from study.base.errors import InputError
-from study.report.notebooks import folder_of, gather_ended, gather_scored
+from study.report.notebooks import execute, folder_of, gather_ended, gather_scored
 from study.store.sweep_folder import SweepFolder
 from tests.browsing import ELEMENTS, WORDS, browser, served
 from tests.synthetic import depth_or_width, sweep_folder
@@ -24,6 +25,7 @@ ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 NOTEBOOK = ANALYSIS / "depth_or_width.py"
 LAWS = ANALYSIS / "scaling_laws.py"
 SCORES = ANALYSIS / "loss_and_scores.py"
+PANDAS = ANALYSIS / "ledger_with_pandas.py"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,11 @@ def test_the_notebook_of_scores_tells_those_of_the_folder_it_is_given(folder: Sw
     assert "Beside a bag of words" in told
 
 
-@pytest.mark.parametrize("notebook", [NOTEBOOK, LAWS, SCORES], ids=lambda notebook: notebook.stem)
+def test_the_notebook_of_pandas_reads_the_table_of_the_folder_it_is_given(sizes: SweepFolder) -> None:
+    assert re.fullmatch(r"sizes: 15 runs, \d+ columns\n", run(PANDAS, "--folder", sizes.path))
+
+
+@pytest.mark.parametrize("notebook", [NOTEBOOK, LAWS, SCORES, PANDAS], ids=lambda notebook: notebook.stem)
 def test_notebook_of_a_folder_that_is_missing_says_so_in_one_line(tmp_path: Path, notebook: Path) -> None:
     done = subprocess.run([sys.executable, notebook, "--", "--folder", tmp_path / "gone"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
@@ -114,9 +120,9 @@ def test_a_browser_shows_the_question_of_the_sweep_or_why_its_folder_cannot_be_r
 def test_a_browser_shows_a_law_and_what_rests_on_it(sizes: SweepFolder, tmp_path: Path) -> None:
     shown = exported(LAWS, sizes.path, tmp_path / "sizes.html")
     assert "columns: parameters = parameters, tokens = tokens, loss = loss_nats" in shown
-    for part in ("Residuals", "Forecast of the largest runs", "exponent of N*", "parameters_non_embedding", "ask in every"):
+    for part in ("Forecast of the largest runs", "exponent of N*", "parameters_non_embedding", "in every count"):
         assert part in shown
-    assert shown.count("data:image/png;base64") >= 5
+    assert shown.count("data:image/png;base64") >= 3, "the law, its forecast and the frontier"
     assert "MarimoExceptionRaisedError" not in shown
 
 
@@ -137,16 +143,29 @@ def test_a_browser_shows_scores_beside_baselines_and_published_ones(folder: Swee
 
 
 def test_notebooks_pass_marimo_check() -> None:
-    run("-m", "marimo", "check", "--strict", NOTEBOOK, LAWS, SCORES)
+    run("-m", "marimo", "check", "--strict", NOTEBOOK, LAWS, SCORES, PANDAS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nbformat") is None, reason="marimo exports ipynb only with nbformat")
-def test_notebook_exports_with_outputs(folder: SweepFolder, tmp_path: Path) -> None:
-    page = tmp_path / "notebook.ipynb"
-    run("-m", "marimo", "export", "ipynb", NOTEBOOK, "-o", page, "--include-outputs", results=folder.path)
-    outputs = [output for cell in json.loads(page.read_text())["cells"] for output in cell.get("outputs", [])]
-    assert any("data:image/png" in json.dumps(output) for output in outputs)
+def test_notebook_is_written_with_its_outputs(sizes: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUDY_RESULTS", str(sizes.path))
+    shutil.copy(PANDAS, tmp_path)
+    execute([tmp_path / PANDAS.name])
+    _check(tmp_path / "ledger_with_pandas.ipynb", "parameters")
+
+
+@pytest.mark.parametrize("notebook", [NOTEBOOK, LAWS, SCORES, PANDAS], ids=lambda notebook: notebook.stem)
+def test_the_notebooks_that_are_committed_have_their_figures_and_no_error(notebook: Path) -> None:
+    _check(notebook.with_suffix(".ipynb"), "loss")
+
+
+def _check(executed: Path, word: str) -> None:
+    """An executed notebook is small, has a figure that a forge shows, and no error."""
+    assert executed.stat().st_size < 400_000
+    outputs = [output for cell in json.loads(executed.read_text())["cells"] for output in cell.get("outputs", [])]
+    assert [output for output in outputs if "image/png" in output.get("data", {})]
     assert not [output for output in outputs if output["output_type"] == "error"]
+    assert word in json.dumps(outputs)
 
 
 @pytest.mark.skipif(
@@ -165,7 +184,4 @@ def test_a_law_follows_its_menus_in_a_browser(sizes: SweepFolder, tmp_path: Path
         counts = next(menu for menu in menus if any("the encoder less its tables" in option.text for option in menu.options))
         counts.select_by_visible_text("parameters_non_embedding (the encoder less its tables)")
         until(lambda: "columns: parameters = parameters_non_embedding" in page.execute_script(WORDS), 60)
-        (ask,) = [button for button in page.execute_script(ELEMENTS, "button") if "every convention" in button.text]
-        page.execute_script("arguments[0].click()", ask)
-        until(lambda: "universes" in page.execute_script(WORDS), 120)
         assert "internal error" not in page.execute_script(WORDS)

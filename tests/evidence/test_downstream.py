@@ -31,7 +31,7 @@ from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import Forecast
 from study.laws.observations import Observations
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters, score_figures
-from study.plotting.style import MARKERS
+from study.plotting.style import MARKERS, title_of
 from study.report.answer import report
 from study.report.figures import FIGURES
 from study.report.score_sentences import law_table, published_table, score_findings, score_table, trend_table
@@ -592,7 +592,7 @@ def test_scores_stand_at_the_loss_or_the_count_of_the_ledger_that_is_chosen(evid
     points = data[(data["kind"] == "measured") & (data["task"] == "sst2")]
     known = evidence.ledger.groupby("cell")[count].mean()[points["cell"]]
     np.testing.assert_allclose(points["x"].astype(float), known.astype(float), rtol=0.05)
-    assert score_figures.AXES[count] in draw(data).get_suptitle().replace("\n", " ")
+    assert score_figures.AXES[count] in title_of(draw(data)).replace("\n", " ")
 
 
 @pytest.mark.parametrize("count", LEDGER_PARAMETERS)
@@ -702,7 +702,7 @@ def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure:
     assert not data["forecast"].eq(True).any(), "two shapes are too few for a forecast"
     canvas = FigureCanvasAgg(drawn := figure.draw(data))
     canvas.draw()  # type: ignore[no-untyped-call]
-    assert drawn.get_suptitle().replace("\n", " ").endswith("bars: 95% over examples")
+    assert title_of(drawn).replace("\n", " ").endswith("bars: 95% over examples")
     for part in (drawn.legends[0], *drawn.texts):
         extent = part.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
         assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.width
@@ -736,16 +736,16 @@ def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path:
     folder.write_ledger()
     add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
     data = score_against_flops.frame(gather(folder))
-    title = score_against_flops.draw(data).get_suptitle().replace("\n", " ")
+    title = title_of(score_against_flops.draw(data)).replace("\n", " ")
     assert title.endswith("bars: 95% over seeds and examples")
 
 
 def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> None:
     data = score_against_flops.frame(evidence)
-    assert "over examples, and seeds where" in score_against_flops.draw(data).get_suptitle().replace("\n", " ")
+    assert "over examples, and seeds where" in title_of(score_against_flops.draw(data)).replace("\n", " ")
     seeded = data[data["task"] != "blimp"]
     drawn = score_against_flops.draw(seeded)
-    assert drawn.get_suptitle().endswith("bars: 95% over seeds and examples")
+    assert title_of(drawn).endswith("bars: 95% over seeds and examples")
     assert any("forecast" in text.get_text() for text in drawn.legends[0].get_texts())
 
 

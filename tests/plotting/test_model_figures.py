@@ -53,8 +53,8 @@ def test_the_plane_has_every_shape_once_and_its_elasticities_within_their_bounds
 
 def test_the_command_draws_both(tmp_path: Path) -> None:
     svg = {"elasticities.svg", "where_parameters_are.svg"}
-    png = {"elasticities.png", "where_parameters_are.png"}
-    for options, expected in (([], svg), (["--png"], svg | png), ([], svg)):
+    png, pdf = ({name.replace("svg", kind) for name in svg} for kind in ("png", "pdf"))
+    for options, expected in (([], svg), (["--formats", "png,pdf"], svg | png | pdf), ([], svg)):
         done = CliRunner().invoke(commands, ["figures", str(tmp_path / "figures"), *options])
         assert done.exit_code == 0
         assert {path.name for path in (tmp_path / "figures").iterdir()} == expected, "no PNG outlives its SVG"

@@ -30,7 +30,7 @@ from study.plotting import (
 )
 from study.plotting.lines import line_styles, lines, of_cell
 from study.plotting.loss_by_size import LossBySize
-from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, log_locator, panels, save_in, theme, title_above
+from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, log_locator, panels, save_in, theme, title_above, title_of
 from study.report.answer import report
 from study.report.figures import FIGURES
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
@@ -202,8 +202,9 @@ def test_the_title_of_rates_counts_the_cells_that_are_not_shown(tmp_path: Path, 
     for width in (92, 128)[:of_one_rate]:
         add_run(folder, run_config(1, width))
     folder.write_ledger()
-    title = learning_rate.draw(learning_rate.frame(gather(folder))).get_suptitle()
-    assert title.replace("\n", " ") == f"Loss by learning rate at the first seed (1 cell, 2 runs{told})"
+    title = title_of(learning_rate.draw(learning_rate.frame(gather(folder))))
+    assert title.splitlines()[0] == "The best learning rate is bracketed in 0 of 1 cell"
+    assert title.replace("\n", " ").endswith(f"loss by learning rate at the first seed; 1 cell, 2 runs{told}")
 
 
 def test_a_rate_at_which_one_of_several_seeds_learned_nothing_has_its_mean_and_a_cross(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_rate_at_which_one_of_several_seeds_learned_nothing_has_its_mean_and_a
     assert data["loss_nats"].idxmin() == 4e-3
     assert data["chosen"].idxmax() == 2e-3
     figure = learning_rate.draw(data.reset_index())
-    assert figure.get_suptitle().startswith("Loss by learning rate averaged over 2 seeds (1 cell, 6 runs")
+    assert title_of(figure).endswith("loss by learning rate averaged over 2 seeds; 1 cell, 6 runs")
     lines = [(line.get_marker(), np.asarray(line.get_xydata())) for line in figure.axes[0].get_lines()]
     assert [points[:, 0].tolist() for marker, points in lines if marker == "x"] == [[4e-3]]
     assert data["loss_nats"].to_list() in [points[:, 1].tolist() for _, points in lines]
@@ -250,8 +251,8 @@ def test_no_word_of_a_title_or_an_axis_stands_alone() -> None:
     _, axes = panels(["a", "b"], axis, "y")
     figure = Figure(figsize=(8, 3), layout="constrained")
     title_above(figure, f"Downstream score against {COUNTS['parameters']}; bars: 95% over examples, and seeds")
-    assert figure.get_suptitle().count("\n") == 1
-    for text in (panel.get_title(), axes[0].get_xlabel(), figure.get_suptitle()):
+    assert title_of(figure).count("\n") == 1, title_of(figure)
+    for text in (panel.get_title(), axes[0].get_xlabel(), title_of(figure)):
         lengths = [len(line) for line in text.splitlines()]
         assert min(lengths) > 0.6 * max(lengths), text
 
@@ -374,7 +375,7 @@ def test_a_single_cell_stands_in_the_middle_of_a_factor_of_two(figure: ModuleTyp
     assert high / low == pytest.approx(2)
     place = cell.train_flops if figure is loss_against_flops else cell.parameters
     assert np.sqrt(low * high) == pytest.approx(place, rel=0.01)
-    assert drawn.get_suptitle().endswith("(1 cell, 1 run; no seed replicates, so no intervals)")
+    assert title_of(drawn).endswith("; 1 cell, 1 run; no seed replicates, so no intervals")
 
 
 @pytest.mark.parametrize("figure", [BY_DEPTH, loss_against_flops, loss_against_parameters])
@@ -382,7 +383,7 @@ def test_a_bar_of_one_degree_of_freedom_does_not_flatten_the_points(
     figure: LossBySize | ModuleType, evidence: Evidence
 ) -> None:
     data = figure.frame(evidence)
-    assert "longer than the axis" not in figure.draw(data).get_suptitle()
+    assert "longer than the axis" not in title_of(figure.draw(data))
     long = data.assign(**dict.fromkeys(data.columns.intersection(["half_nats", "high_nats", "top_nats"]), 30.0))
     long = long.assign(**dict.fromkeys(data.columns.intersection(["low_nats"]), -30.0))
     drawn = figure.draw(long)
@@ -390,7 +391,7 @@ def test_a_bar_of_one_degree_of_freedom_does_not_flatten_the_points(
     spread = np.ptp(data["loss_nats"])
     assert data["loss_nats"].between(low, high).all()
     assert high - low == pytest.approx(5 * spread)
-    assert "bars: 95% over seeds, some longer than the axis" in drawn.get_suptitle()
+    assert "bars: 95% over seeds, some longer than the axis" in title_of(drawn)
     labels = [text for axes in drawn.axes for text in axes.texts if text.get_text().startswith("H")]
     assert bool(labels) == (figure is BY_DEPTH)
     assert all(low < label.xy[1] < high for label in labels if isinstance(label, Annotation))
@@ -407,7 +408,7 @@ def test_figures_of_what_was_not_trained_do_not_ask_for_seeds(figure: LossBySize
         add_run(folder, run_config(depth, 64, start="a/0123456789abcdef", budget={"steps": 0}), AsItIs())
     folder.write_ledger()
     drawn = figure.draw(figure.frame(gather(folder)))
-    assert drawn.get_suptitle().endswith("2 runs; nothing was trained, so seeds do not scatter)")
+    assert title_of(drawn).replace("\n", " ").endswith("nothing was trained, so seeds do not scatter")
 
 
 def test_settings_of_a_budget_come_as_the_sweep_lists_them(tmp_path: Path) -> None:
@@ -460,7 +461,7 @@ def test_paired_differences_of_long_names_keep_room_for_the_differences(evidence
     data["sides"] = [(teacher, teacher.replace("2", "4"))] * len(data)
     FigureCanvasAgg(drawn := paired_differences.draw(data)).draw()  # type: ignore[no-untyped-call]
     (axes,) = drawn.axes
-    assert axes.get_window_extent().width / drawn.dpi > 3.5
+    assert axes.get_window_extent().width / drawn.dpi > 3
     label = axes.xaxis.label.get_window_extent()
     assert 0 <= label.x0 < label.x1 <= drawn.bbox.width
 
@@ -483,7 +484,9 @@ def test_names_of_lines_leave_out_the_ids_of_runs(evidence: Evidence) -> None:
     alone = rows.assign(setting=[f"start={donor}:first", f"start={donor}:last"])
     assert lines(alone).tolist() == ["depth 1, start=first", "depth 1, start=last"]
     both = rows.assign(setting=[f"start={donor}:first", f"teacher={teacher}"])
-    assert lines(both).tolist() == ["depth 1, start=97ca00:first", "depth 1, teacher=012345"]
+    assert lines(both).tolist() == ["depth 1, start=run2:first", "depth 1, teacher=run1"]
+    taught = rows.assign(setting=[f"teacher={teacher}", "teacher=none"])
+    assert lines(taught).tolist() == ["depth 1, teacher=trained", "depth 1, teacher=none"]
 
 
 def test_paired_differences_lie_within_their_intervals(evidence: Evidence) -> None:
@@ -550,7 +553,7 @@ def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
     figure = loss_against_flops.draw(loss_against_flops.frame(evidence))
     assert figure.axes[0].get_xlabel() == COUNTS["train_flops"] + SIDE_BY_SIDE
     assert figure.axes[0].get_ylabel() == LOSS
-    assert "24 runs" in figure.get_suptitle()
+    assert "24 runs" in title_of(figure)
 
 
 @pytest.mark.parametrize("count", LEDGER_PARAMETERS)
@@ -608,7 +611,7 @@ def test_a_file_is_drawn_once_and_holds_what_savefig_would_write(
         loss_against_flops.draw(data).savefig(plain, format="png", metadata={"Software": None})
     figure, draw = loss_against_flops.draw(data), Mock(wraps=Figure.draw)
     monkeypatch.setattr(Figure, "draw", lambda *arguments: draw(*arguments))
-    _, png = save_in(figure, tmp_path, "flops", png=True)
+    png, _ = save_in(figure, tmp_path, "flops", ["png"])
     assert png.read_bytes() == plain.getvalue()
     assert draw.call_count == 2
 

@@ -29,7 +29,7 @@ from study.laws.tables import RunTable
 from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.explorer import counted
 from study.plotting.law_figures import _exponents, draw_all
-from study.plotting.style import log_ticks, panels, save_in
+from study.plotting.style import log_ticks, panels, save_in, title_of
 from tests.laws.test_frontiers import best, iso_flop_runs
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 
@@ -122,8 +122,7 @@ def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Pat
     source = TableQuery(RunTable.read(tmp_path / "runs.csv"), {"tokens": "C/(6*N)"})
     data = forecast_against_truth.frame(fit_table(source, "chinchilla", Settings(bootstrap=0)))
     assert set(data["interval"]) == {"no interval"}
-    (legend,) = [axes.get_legend() for axes in forecast_against_truth.draw(data).axes]
-    assert legend is not None
+    (legend,) = forecast_against_truth.draw(data).legends
     assert [text.get_text() for text in legend.get_texts()] == ["predicted = measured", "no interval"]
 
 
@@ -141,7 +140,7 @@ def test_best_parameters_lie_on_the_lines_of_their_approaches(table: Path) -> No
     assert (data["flops"].min(), data["flops"].max()) == pytest.approx(optimal.budgets, rel=0.1)
     figure = compute_optimal.draw(data)
     assert figure.axes[0].get_ylabel() == "best parameters N* (N)"
-    assert ("hollow" in figure.get_suptitle()) == (data["inside"] == 0).any()
+    assert ("hollow" in title_of(figure)) == (data["inside"] == 0).any()
     assert len(figure.legends[0].get_texts()) == len(optimal.approaches)
 
 
@@ -150,10 +149,10 @@ def test_a_line_that_hardly_anything_tells_says_so_and_what_is_refused_is_not_dr
     weak = Frontier("envelope", 0.0, np.log(1e6), None, best, "6·N·D", "weakly_identified", ("few",))
     data = compute_optimal.frame(Frontiers({"envelope": weak, "hull": "refused"}, (1e15, 2e15), "N"))
     assert set(data["caption"]) == {"envelope: N* ∝ C^0.00, C = 6·N·D, weakly identified"}
-    assert "hollow" in compute_optimal.draw(data).get_suptitle()
+    assert "hollow" in title_of(compute_optimal.draw(data))
     alone = compute_optimal.frame(Frontiers({"parametric": replace(weak, best=())}, (1e15, 2e15), "N"))
     assert set(alone["kind"]) == {"line"}
-    assert "hollow" not in compute_optimal.draw(alone).get_suptitle()
+    assert "hollow" not in title_of(compute_optimal.draw(alone))
 
 
 def test_valleys_have_their_minima_where_the_law_has_them() -> None:
@@ -184,7 +183,7 @@ def test_valleys_name_their_budgets_and_say_why_one_has_no_star() -> None:
     ]
     shown = [line.get_color() for line in drawn.axes[0].get_lines() if line.get_marker() == "o"]
     assert [key[name].get_color() for name in named] == shown
-    assert drawn.get_suptitle() == "7 budgets of 1.0e18 to 1.0e22 FLOPs"
+    assert title_of(drawn).endswith("\nbudgets of 1.0e18 to 1.0e22 FLOPs")
 
 
 def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(found: LawFit) -> None:

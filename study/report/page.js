@@ -1,0 +1,59 @@
+// The words of a figure's points at the pointer, and tables that sort by a column. Without it, browsers show the same titles.
+const tip = Object.assign(document.createElement("div"), { id: "tip", hidden: true });
+document.body.append(tip);
+const NEAR = 28;
+
+for (const svg of document.querySelectorAll(".figure svg")) {
+  const spots = [...svg.querySelectorAll(".spot")];
+  for (const spot of spots) {
+    spot.words = spot.querySelector("title").textContent;
+    spot.querySelector("title").remove();
+  }
+  const show = found => {
+    for (const spot of spots) {
+      spot.classList.toggle("here", spot === found);
+      spot.classList.toggle("same", found !== null && spot !== found && found.dataset.line !== "" && spot.dataset.line === found.dataset.line);
+    }
+    tip.hidden = found === null;
+    if (found === null) return;
+    tip.textContent = found.words;
+    const box = found.getBoundingClientRect();
+    const left = box.right + tip.offsetWidth + 12 > innerWidth ? box.left - tip.offsetWidth - 8 : box.right + 8;
+    tip.style.left = `${Math.max(4, left) + scrollX}px`;
+    tip.style.top = `${Math.max(4, Math.min(box.top, innerHeight - tip.offsetHeight - 4)) + scrollY}px`;
+  };
+  const nearest = event => {
+    const { a, d, e, f } = svg.getScreenCTM();
+    const away = spot => Math.hypot(a * spot.cx.baseVal.value + e - event.clientX, d * spot.cy.baseVal.value + f - event.clientY);
+    const least = spots.reduce((best, spot) => (away(spot) < best[0] ? [away(spot), spot] : best), [NEAR, null]);
+    show(least[1]);
+  };
+  svg.addEventListener("pointermove", nearest);
+  svg.addEventListener("pointerdown", nearest);
+  svg.addEventListener("pointerleave", () => show(null));
+}
+
+const number = text => parseFloat(text.replace(/,/g, "").replace("−", "-"));
+
+for (const table of document.querySelectorAll("table")) {
+  const headings = [...table.querySelectorAll("th")];
+  headings.forEach((heading, column) => {
+    const button = document.createElement("button");
+    button.append(...heading.childNodes);
+    heading.append(button);
+    button.addEventListener("click", () => {
+      const sign = heading.ariaSort === "ascending" ? -1 : 1;
+      headings.forEach(other => other.removeAttribute("aria-sort"));
+      heading.ariaSort = sign > 0 ? "ascending" : "descending";
+      const words = row => row.cells[column].textContent;
+      const order = (one, two) => {
+        const [first, second] = [number(words(one)), number(words(two))];
+        if (isNaN(first) && isNaN(second)) return words(one).localeCompare(words(two));
+        return isNaN(first) - isNaN(second) || first - second;
+      };
+      table.tBodies[0].append(...[...table.tBodies[0].rows].sort((one, two) => sign * order(one, two)));
+    });
+  });
+}
+
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(fold => (fold.open = true)));
