@@ -16,7 +16,7 @@ from study.base.errors import InputError, near
 from study.base.text import echo, printable
 
 HOMES = {
-    "sweeps": ("new", "sweeps", "plan", "launch", "report"),
+    "sweeps": ("new", "sweeps", "plan", "launch", "report", "dashboard"),
     "runs": ("status", "stop", "retry", "exclude", "pack", "unpack"),
     "laws": ("laws", "fit", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "models": ("params", "compare", "figures", "shapes", "latency"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +177,29 @@ def report(folder: Path, include_unbracketed: bool, png: bool, as_json: bool) ->
     """
     sweep = sweep_folder(folder)
     _tell(sweep, _write_answer(sweep, include_unbracketed, png), as_json)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("results"))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine.  [default: a free one]")
+@click.option("--open/--no-open", "opens", default=True, show_default=True, help="Open the page in a browser.")
+def dashboard(folder: Path, port: int, opens: bool) -> None:
+    """Show the sweeps of a results folder in a browser.
+
+    FOLDER is `results`, another folder of sweeps, or one sweep. The server reads only, answers this machine alone, and prints
+    its address, which holds a random token.
+    """
+    try:
+        from study.dashboard.serving import serve
+    except ModuleNotFoundError as error:
+        raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[notebooks]'") from None
+    serve(folder, port, _open if opens else lambda address: None)
+
+
+def _open(address: str) -> None:
+    """Open a page in a browser with windows; one that would take the terminal is left alone."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(address)
 
 
 def _write_answer(folder: SweepFolder, include_unbracketed: bool = False, png: bool = False) -> Answer:

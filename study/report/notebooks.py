@@ -83,24 +83,29 @@ def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html
 
 
 def scrolling_tables(text: str) -> Html:
-    """Markdown whose wide tables scroll sideways, with no line breaks in short cells, such as a shape or an interval.
+    """Markdown whose wide tables scroll sideways (`answer_html`)."""
+    import marimo as mo
+
+    return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{answer_html(text)}</span>')
+
+
+def answer_html(text: str, figures: str = "") -> str:
+    """Markdown as HTML, with no line breaks in short table cells, such as a shape or an interval.
 
     The text may be untrusted: HTML except folds is shown as text, links lead to pages alone, and images are drawn only from
-    embedded `data:image/svg+xml`, whose scripts no browser runs.
+    embedded `data:image/svg+xml`, whose scripts no browser runs, and as `figures/<name>.svg` from the address `figures`.
     """
-    import marimo as mo
 
     def roomy(cell: re.Match[str]) -> str:
         style = "white-space: nowrap" if len(html.unescape(cell["text"])) <= MOST_UNBROKEN else "min-width: 16em"
         return f'<td style="{style}">{cell["text"]}</td>'
 
-    content = re.sub("<td>(?P<text>.*?)</td>", roomy, _with_folds(text))
-    return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{content}</span>')
+    return re.sub("<td>(?P<text>.*?)</td>", roomy, _with_folds(text, figures))
 
 
-def _with_folds(text: str) -> str:
+def _with_folds(text: str, figures: str) -> str:
     """Markdown as HTML, with folds that open at a click."""
-    parser, done, parts = _markdown(), 0, []
+    parser, done, parts = _markdown(figures), 0, []
     for fold in _FOLD.finditer(text):
         summary = f"<summary>{html.escape(fold['title'])}</summary>"
         parts += [parser.render(text[done : fold.start()]), f"<details>{summary}{parser.render(fold['text'])}</details>"]
@@ -111,14 +116,19 @@ def _with_folds(text: str) -> str:
 _FIGURE = "data:image/svg+xml;base64,"
 
 
-def _markdown() -> MarkdownIt:
-    """The parser of `scrolling_tables`; `marimo.md` would allow HTML and attributes."""
+def _markdown(figures: str) -> MarkdownIt:
+    """The parser of `answer_html`; `marimo.md` would allow HTML and attributes."""
     from markdown_it import MarkdownIt
     from markdown_it.common.normalize_url import validateLink
 
     def image(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
-        drawn = str(tokens[index].attrs["src"]).startswith(_FIGURE)
-        return str(renderer.image(tokens, index, options, env)) if drawn else html.escape(tokens[index].content)
+        token = tokens[index]
+        if figures and re.fullmatch(r"figures/\w+\.svg", str(token.attrs["src"])):
+            token.attrSet("src", f"{figures}/{str(token.attrs['src']).removeprefix('figures/')}")
+            token.attrSet("loading", "lazy")
+            return str(renderer.image(tokens, index, options, env))
+        drawn = str(token.attrs["src"]).startswith(_FIGURE)
+        return str(renderer.image(tokens, index, options, env)) if drawn else html.escape(token.content)
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.validateLink = lambda url: url.startswith(_FIGURE) or validateLink(url)  # type: ignore[method-assign]
