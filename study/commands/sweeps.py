@@ -193,7 +193,7 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
         from study.dashboard.serving import serve
     except ModuleNotFoundError as error:
         raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[notebooks]'") from None
-    serve(folder, port, _open if opens else lambda address: None)
+    serve(folder, port, *([_open] if opens else []))
 
 
 def _open(address: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.base.errors import UNREADABLE
-from study.dashboard.library import Library, SeenRun, Snapshot
+from study.dashboard.library import Library
 
 AXES = {
     "trainer/tokens": "training tokens",
@@ -69,9 +69,7 @@ def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
         "axes": AXES,
         "metric": metric,
         "x": x,
-        "curves": {
-            run.run_id: curve for run in runs if (curve := _curve(logged.get(run.run_id, {}), x, metric)) is not None
-        },
+        "curves": {run.run_id: curve for run in runs if (curve := _curve(logged.get(run.run_id, {}), x, metric)) is not None},
         "problems": problems,
         "left_out": max(0, len(ids or shot.runs) - MOST_CURVES),
     }
@@ -94,8 +92,3 @@ def _curve(columns: dict[str, NDArray[np.float64]], x: str, metric: str) -> dict
     at, values = at[last], values[last]
     kept = np.unique(np.linspace(0, len(at) - 1, min(len(at), MOST_POINTS)).round().astype(int))
     return {"x": at[kept].tolist(), "y": values[kept].tolist()}
-
-
-def words_of(run: SeenRun, shot: Snapshot) -> str:
-    """A run in a few words."""
-    return run.config.words(shot.distinguishing)

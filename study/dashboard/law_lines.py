@@ -112,9 +112,10 @@ def offers(library: Library, asked: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
-    """A `law` of a `sweep` as curves against each of its variables, with 95% bands, and the runs that its forecast held out.
+    """A `law` of a `sweep` as curves against each of its variables, with 95% bands, and its runs.
 
-    `count` is the column of N or C, if it is one; a curve belongs to a `level` of another variable. `columns` names the ledger's column of each variable.
+    `count` is the column of N or C, if it is one. A curve belongs to a `level` of another variable; `columns` names the column
+    of each variable.
     """
     shot = library.snapshot(asked.get("sweep", ""))
     fitted = _fitted(library, shot, asked.get("law", ""), asked.get("count", ""))
@@ -141,6 +142,7 @@ def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
             }
             for _, rows in curves.groupby(["variable", "level"], dropna=False, sort=False)
         ],
+        "runs": sorted({str(run_ids.iloc[_row_of(label)]) for label in observations.labels}),
         "held_out": sorted({str(run_ids.iloc[_row_of(label)]) for label in held}),
         "forecast": f"mean error {outcome.mean_error}, {outcome.coverage}" if isinstance(outcome, Forecast) else outcome,
     }

@@ -119,7 +119,9 @@ class Library:
     def folders(self) -> dict[str, SweepFolder]:
         """The sweeps by name, without characters that hide others; raises InputError without any."""
         with self._lock:  # a folder remembers its sweep file as last read
-            return {visible(name): self._folders.setdefault(folder.path, folder) for name, folder in sweeps_in(self.root).items()}
+            return {
+                visible(name): self._folders.setdefault(folder.path, folder) for name, folder in sweeps_in(self.root).items()
+            }
 
     def snapshot(self, name: str) -> Snapshot:
         """A sweep as it is now; raises InputError for an unknown one."""

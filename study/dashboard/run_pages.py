@@ -8,7 +8,6 @@ from typing import Any
 
 from study.base.errors import UNREADABLE
 from study.base.schema import flatten
-from study.dashboard.curve_rows import words_of
 from study.dashboard.library import Library, SeenRun, Snapshot
 from study.dashboard.sweep_pages import run_row
 from study.store.records import NO_COLUMNS, dotted
@@ -28,7 +27,9 @@ def run_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     scores, problem = _scores(run)
     return {
         "row": run_row(shot, run),
-        "others": [{"run": one.run_id, "words": words_of(one, shot)} for one in shot.runs.values() if one is not run],
+        "others": [
+            {"run": one.run_id, "words": one.config.words(shot.distinguishing)} for one in shot.runs.values() if one is not run
+        ],
         "config": _beside(run, other),
         "facts": flatten(facts),
         "environment": environment,
@@ -44,7 +45,12 @@ def _beside(run: SeenRun, other: SeenRun | None) -> list[dict[str, Any]]:
     """Each key of the configuration with its value, and the other run's where there is one."""
     own, beside = dotted(run.config), {} if other is None else dotted(other.config)
     return [
-        {"key": key, "value": own.get(key), "other": beside.get(key), "differs": other is not None and own.get(key) != beside.get(key)}
+        {
+            "key": key,
+            "value": own.get(key),
+            "other": beside.get(key),
+            "differs": other is not None and own.get(key) != beside.get(key),
+        }
         for key in dict.fromkeys((*own, *beside))
     ]
 
@@ -58,7 +64,14 @@ def _lineage(library: Library, shot: Snapshot, run: SeenRun) -> list[dict[str, A
         rows.append(_relative(library, f"branched after step {record.trunk_step:,} from", record.trunk))
     for one in shot.runs.values():
         if one.record is not None and one.record.trunk == run.run_id:
-            rows.append({"relation": "is the trunk of", "run": one.run_id, "sweep": shot.name, "words": words_of(one, shot)})
+            rows.append(
+                {
+                    "relation": "is the trunk of",
+                    "run": one.run_id,
+                    "sweep": shot.name,
+                    "words": one.config.words(shot.distinguishing),
+                }
+            )
     rows += [
         {"relation": "is also a run of", "run": run.run_id, "sweep": name, "words": ""}
         for name, _ in library.where(run.run_id)

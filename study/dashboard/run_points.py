@@ -52,7 +52,7 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
 
 
 def importances(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
-    """How much each knob of a `sweep` matters for a `target`, by Optuna's `evaluator`; `why_not` says so where none can be told.
+    """How much each knob of a `sweep` matters for a `target`, by Optuna's `evaluator`; `why_not` says why there are none.
 
     PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255) says which knobs reach the best tenth of the runs; fANOVA (Hutter et al.
     2014) says which knobs explain the variance over all runs, by a random forest. Only completed runs on the first validation
@@ -113,4 +113,3 @@ def _space(column: pd.Series[Any]) -> BaseDistribution:
 
 def _value(value: Any, space: Any) -> float | str:
     return str(value) if hasattr(space, "choices") else float(value)
-

@@ -167,7 +167,6 @@ def _page(_: Request) -> Response:
 def application(root: Path, token: str) -> ASGIApp:
     """The dashboard of a results folder, for who knows the token."""
 
-
     @cache
     def library() -> Library:
         from study.dashboard.library import Library
@@ -184,8 +183,8 @@ def application(root: Path, token: str) -> ASGIApp:
     return Starlette(routes=routes, middleware=guards)
 
 
-def serve(root: Path, port: int, opened: Callable[[str], object]) -> None:
-    """Serve until interrupted, on a free port if `port` is 0; `opened` is called with the address once it answers."""
+def serve(root: Path, port: int, *opened: Callable[[str], object]) -> None:
+    """Serve until interrupted, on a free port if `port` is 0; `opened` are called with the address."""
     token = secrets.token_urlsafe()
     try:
         listening = socket.create_server(("127.0.0.1", port))
@@ -194,13 +193,14 @@ def serve(root: Path, port: int, opened: Callable[[str], object]) -> None:
     with listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/?access_token={token}"
         echo(address)
-        threading.Thread(target=_warm, args=(opened, address), daemon=True).start()
+        threading.Thread(target=_warm, args=(address, *opened), daemon=True).start()
         config = uvicorn.Config(application(root, token), log_level="critical", timeout_graceful_shutdown=1)
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _warm(opened: Callable[[str], object], address: str) -> None:
+def _warm(address: str, *opened: Callable[[str], object]) -> None:
     """Open the page, and import what its requests need while the browser starts."""
-    opened(address)
+    for each in opened:
+        each(address)
     for module in dict.fromkeys(name.partition(".")[0] for name in ANSWERS.values()):
         import_module(f"study.dashboard.{module}")

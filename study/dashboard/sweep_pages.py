@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from study.base.durable_files import content_of, is_there, names_in
+from study.base.durable_files import content_of, names_in
 from study.base.errors import UNREADABLE, InputError
 from study.base.text import printable
-from study.dashboard.curve_rows import words_of
+from study.config.run_config import describe_run
 from study.dashboard.library import Library, SeenRun, Snapshot
 from study.report.notebooks import answer_html
 
@@ -29,10 +29,14 @@ def overview(library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
     except InputError as error:
         return {"root": str(library.root), "sweeps": [], "problems": [str(problem) for problem in error.problems]}
     problems = [f"{shot.name}: {problem}" for shot in shots for problem in shot.problems]
-    return {"root": str(library.root), "sweeps": [_overview_row(shot) for shot in shots], "problems": problems}
+    return {"root": str(library.root), "sweeps": [_overview_row(library, shot) for shot in shots], "problems": problems}
 
 
-def _overview_row(shot: Snapshot) -> dict[str, Any]:
+def _overview_row(library: Library, shot: Snapshot) -> dict[str, Any]:
+    return library.kept(("overview", shot.name, shot.version), lambda: _counted(shot))
+
+
+def _counted(shot: Snapshot) -> dict[str, Any]:
     states = Counter(run.state for run in shot.runs.values())
     ended = sum(count for state, count in states.items() if state not in UNENDED)
     return {
@@ -83,15 +87,18 @@ def pulse(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """A sweep's question, answer, figures and runs."""
     shot = library.snapshot(asked.get("sweep", ""))
+    return library.kept(("sweep", shot.name, shot.version), lambda: _sweep_page(library, shot))
+
+
+def _sweep_page(library: Library, shot: Snapshot) -> dict[str, Any]:
     text = _answer_text(shot)
     return {
-        **_overview_row(shot),
+        **_overview_row(library, shot),
         "expect": "" if shot.sweep is None else printable(shot.sweep.expect or ""),
         "answer": answer_html(text, f"/figure/{quote(shot.name, safe='')}") if text else "",
         "figures": [name for name in names_in(shot.folder.figures) if re.fullmatch(r"\w+\.svg", name)],
         "runs": [run_row(shot, run) for run in shot.runs.values()],
         "file": (content_of(shot.folder.sweep_file) or b"").decode(errors="replace"),
-        "has_ledger": is_there(shot.folder.ledger_file),
         "version": shot.version,
         "problems": list(shot.problems),
     }
@@ -100,14 +107,15 @@ def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 def run_row(shot: Snapshot, run: SeenRun) -> dict[str, Any]:
     """A run's row in the table of runs; `cell` names what only seeds tell apart."""
     config, record = run.config, run.record
-    architecture = config.architecture
+    architecture, setting = config.architecture, config.variant(shot.distinguishing)
+    words = describe_run(architecture.shape_name, setting, config.recipe.learning_rate, config.seed)
     return {
         "run": run.run_id,
         "state": run.state,
         "shape": architecture.shape_name,
         "depth": architecture.depth,
         "width": architecture.width,
-        "setting": config.variant(shot.distinguishing),
+        "setting": setting,
         "learning_rate": config.recipe.learning_rate,
         "seed": config.seed,
         "tokens": run.tokens,
@@ -119,14 +127,9 @@ def run_row(shot: Snapshot, run: SeenRun) -> dict[str, Any]:
         "train_flops": run.newest.get("trainer/flops") if record is None else record.train_flops,
         "tokens_per_second": run.newest.get("perf/tokens_per_second") if record is None else record.tokens_per_second,
         "note": "" if record is None else record.exclusion or record.order_note or record.spike_note or "",
-        "words": words_of(run, shot),
-        "cell": cell_words(shot, run),
+        "words": words,
+        "cell": f"{words.rpartition(' seed=')[0]} at {config.tokens:,} tokens",
     }
-
-
-def cell_words(shot: Snapshot, run: SeenRun) -> str:
-    """A run in words without its seed, with its tokens."""
-    return f"{words_of(run, shot).rpartition(' seed=')[0]} at {run.config.tokens:,} tokens"
 
 
 def figure_of(shot: Snapshot, name: str) -> bytes:

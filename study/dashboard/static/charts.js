@@ -170,14 +170,14 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
     color: colours(shown.map(row => row.colour), colour),
   }, [
     Plot.areaY(curves.filter(p => p.low !== null), { x: "x", y1: "low", y2: "high", z: "level", fill: "currentColor",
-      fillOpacity: 0.07, clip: true }),
+      fillOpacity: 0.05, clip: true }),
     Plot.line(curves, { x: "x", y: "y", z: "level", stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, clip: true }),
     Plot.text(ends.filter(p => p.level && (!box || (p.x <= box[1] && p.y >= box[2] && p.y <= box[3]))),
       { x: "x", y: "y", text: "level", textAnchor: "start", dx: 6, fontSize: 11 }),
     Plot.ruleX(shown.filter(row => row.low !== undefined && row.low < row.high), { x: "x", y1: "low", y2: "high", stroke: "colour", clip: true }),
     Plot.dot(shown.filter(row => row.held), { x: "x", y: "y", r: 8, stroke: "currentColor", clip: true }),
     Plot.dot(shown, { x: "x", y: "y", r: 4, stroke: "colour", fill: row => row.used ? row.colour : null, fillOpacity: 0.85,
-      strokeWidth: 1.4, clip: true }),
+      strokeWidth: 1.4, opacity: row => row.faint ? 0.22 : 1, clip: true }),
     Plot.tip(shown, Plot.pointer({ x: "x", y: "y", title: "words" })),
   ], click, zoom);
 }
@@ -262,14 +262,29 @@ export function bars(node, rows, { x, caption, text }) {
 // The named models by two counts, with an encoder among them.
 export function models(node, rows, own, nearest, { x, y, caption }) {
   const near = new Set(nearest);
+  const around = key => {
+    const [low, high] = d3.extent([...rows.filter(row => near.has(row.name)), own], row => row[key]);
+    return [low / 4, high * 4];
+  };
   return figure(node, caption, {
-    height: Math.min(440, 0.62 * width(node) + 60),
-    x: axis(x, true, null, d3.extent([...rows, own], row => row.x), width(node)),
-    y: axis(y, true, null, d3.extent([...rows, own], row => row.y), 400),
+    height: Math.min(440, 0.62 * width(node) + 60), marginRight: 30,
+    x: axis(x, true, around("x"), null, width(node)),
+    y: axis(y, true, around("y"), null, 400),
   }, [
-    Plot.dot(rows, { x: "x", y: "y", r: 3.5, fill: "currentColor", fillOpacity: row => near.has(row.name) ? 0.9 : 0.3 }),
-    Plot.text(rows.filter(row => near.has(row.name)), { x: "x", y: "y", text: "name", textAnchor: "start", dx: 7, dy: 4, fontSize: 11 }),
+    Plot.dot(rows, { x: "x", y: "y", r: 3.5, fill: "currentColor", fillOpacity: row => near.has(row.name) ? 0.9 : 0.3, clip: true }),
+    Plot.text(apart(rows.filter(row => near.has(row.name))), { x: "x", y: "y", text: "name", textAnchor: "start", dx: 8, fontSize: 11, clip: true }),
     Plot.dot([own], { x: "x", y: "y", r: 8, symbol: "star", fill: "var(--mark)" }),
-    Plot.tip([...rows, own], Plot.pointer({ x: "x", y: "y", title: row => `${row.name}\n${short(row.x)} parameters\n${short(row.y)} FLOPs a token` })),
+    Plot.tip([...rows.filter(row => row.x >= around("x")[0] && row.x <= around("x")[1] && row.y >= around("y")[0] && row.y <= around("y")[1]), own], Plot.pointer({ x: "x", y: "y", title: row => `${row.name}\n${short(row.x)} parameters\n${short(row.y)} FLOPs a token` })),
   ]);
+}
+
+// Rows whose names would stand on each other share one name.
+function apart(rows) {
+  const kept = [];
+  for (const row of d3.sort(rows, one => one.y)) {
+    const beside = kept.find(one => Math.abs(Math.log(one.y / row.y)) < 0.12 && Math.abs(Math.log(one.x / row.x)) < 0.5);
+    if (beside) beside.name += `, ${row.name}`;
+    else kept.push({ ...row });
+  }
+  return kept;
 }

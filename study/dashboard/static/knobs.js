@@ -1,7 +1,7 @@
 // What each knob of a sweep matters: all runs over parallel axes, and importances.
 import { bars, parallel } from "/static/charts.js";
 import { el, field, menu, passes, plain, problems, region, section, tick, ticked } from "/static/dom.js";
-import { comparable, knob, points } from "/static/points.js";
+import { comparable, knob, points, quantity } from "/static/points.js";
 import { address, ask, value } from "/static/state.js";
 
 const MOST_AXES = 9;
@@ -22,9 +22,9 @@ export async function knobsPage() {
   const kinds = found.kinds.filter(name => !["sweep", "shape", "setting", "state"].includes(name) && !name.startsWith("environment."));
   const columns = [...names, ...found.kinds, "left_out"].map(name => ({ key: name, label: knob(name) }));
   const rows = same.filter(row => row[target] !== null && (!usedOnly || !row.left_out) && passes(row, value("filter"), columns))
-    .map(row => ({ ...row, colour: row[target], words: `${row.words}\n${knob(target)}: ${plain(row[target])}` }));
+    .map(row => ({ ...row, colour: row[target], words: `${row.words}\n${quantity(found, target)}: ${plain(row[target])}` }));
   const differing = kinds.filter(name => name !== target && new Set(rows.map(row => row[name])).size > 1);
-  const dimensions = [...differing.slice(0, MOST_AXES), target].map(key => ({ key, label: knob(key) }));
+  const dimensions = [...differing.slice(0, MOST_AXES), target].map(key => ({ key, label: key === target ? quantity(found, key) : knob(key) }));
   return { title: `Knobs of ${sweep}`, content: [
     ...head,
     problems(found.problems),
@@ -34,7 +34,7 @@ export async function knobsPage() {
       field("filter", "Filter", "words, or learning rate<0.003")),
     section("parallel", "All runs", rows.length && differing.length
       ? region("parallel axes", node => parallel(node, rows, dimensions, { colour: found.axes[target],
-        caption: `${rows.length} runs, each a line; colour shows the ${knob(target)}. Click a line for its run.`,
+        caption: `${rows.length} runs, each a line; colour shows the ${quantity(found, target)}. Click a line for its run.`,
         click: row => { history.pushState(null, "", address({ page: "run", sweep: row.sweep, run: row.run_id })); dispatchEvent(new PopStateEvent("popstate")); } }))
       : el("p", { class: "quiet" }, "No two of these runs differ in a knob.")),
     section("importances", "Importances", el("div", { class: "controls" }, menu("evaluator", "By", [

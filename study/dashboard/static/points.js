@@ -17,6 +17,9 @@ const wordsOf = row => [`${row.run_id.slice(0, 6)} ${row.shape}`, row.setting, `
 // A column's name without the part of the configuration it stands in.
 export const knob = name => name.replace(/^(architecture|recipe|data|masking|environment)\./, "").replaceAll("_", " ");
 
+// A quantity in a word or two: its axis without convention and unit.
+export const quantity = (found, name) => (found.axes[name] ?? knob(name)).replace(/ \(.*/, "");
+
 // Which sweeps are chosen: those of the address, else the one with most runs.
 export async function chosenSweeps() {
   const all = (await ask("overview")).sweeps;

@@ -1,7 +1,7 @@
 // Any quantity of all ended runs against any other, with the curve of a law; and depth against width.
 import { map, scatter, unzoom } from "/static/charts.js";
 import { el, field, menu, passes, plain, problems, region, section, short, tick, ticked } from "/static/dom.js";
-import { chosenSweeps, comparable, isLower, knob, points, sweepChoice } from "/static/points.js";
+import { chosenSweeps, comparable, isLower, knob, points, quantity as named, sweepChoice } from "/static/points.js";
 import { address, ask, value } from "/static/state.js";
 
 export async function scalingPage() {
@@ -30,17 +30,17 @@ export async function scalingPage() {
 
   const figure = region("scaling plot", async node => {
     const lines = law ? await ask("law", { sweep: sweeps[0], law, count: x }) : null;
-    const held = new Set(lines?.held_out ?? []);
+    const held = new Set(lines?.held_out ?? []), within = new Set(lines?.runs ?? []);
     const along = lines ? lines.curves.filter(curve => lines.columns[curve.variable] === x) : [];
     const rows = kept.filter(row => row[x] !== null && row[y] !== null)
-      .map(row => ({ ...row, x: row[x], y: row[y], colour: shown(row[colour]), used: !row.left_out, held: held.has(row.run_id),
-        words: `${row.words}\n${knob(x)}: ${short(row[x])}\n${knob(y)}: ${plain(row[y])}${held.has(row.run_id) ? "\nheld out of the law's forecast" : ""}` }));
+      .map(row => ({ ...row, x: row[x], y: row[y], colour: shown(row[colour]), used: !row.left_out, held: held.has(row.run_id), faint: lines && !within.has(row.run_id),
+        words: `${row.words}\n${named(found, x)}: ${short(row[x])}\n${named(found, y)}: ${plain(row[y])}${held.has(row.run_id) ? "\nheld out of the law's forecast" : ""}` }));
     const drawn = means ? averaged(rows) : rows;
     const hollow = drawn.filter(row => !row.used).length;
     const caption = [`${rows.length} runs of ${new Set(rows.map(row => row.sweep)).size === 1 ? rows[0]?.sweep : `${sweeps.length} sweeps`}`,
       means ? "one point a cell, with a bar from the least to the greatest seed" : "",
       hollow ? `${hollow} hollow: excluded, or not at the best knobs of a cell` : "",
-      along.length ? "curves with 95% bands of the law" : "", along.length && held.size ? "rings: held out, forecast from the smaller runs" : ""]
+      along.length ? "curves with 95% bands of the law" : "", within.size && rows.some(row => row.faint) ? "faint: not of the law's runs" : "", along.length && held.size ? "rings: held out, forecast from the smaller runs" : ""]
       .filter(Boolean).join("; ");
     return [
       scatter(node, drawn, along, { x: found.axes[x], y: found.axes[y], logX, logY, colour: knob(colour), caption: `${caption}. Drag to zoom; click a point for its run.`, zoom: "zoom",

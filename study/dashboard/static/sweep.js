@@ -40,8 +40,8 @@ export async function sweepPage() {
     .filter(([count]) => count).map(([count, words]) => `${count} ${words}`).join(", ");
   return { title: sweep, content: [
     el("h1", {}, sweep),
-    el("p", { class: "lead" }, found.question),
-    found.verdict ? el("p", { class: "lead verdict" }, found.verdict) : null,
+    tab === "answer" ? null : el("p", { class: "lead" }, found.question),
+    found.verdict && tab !== "answer" ? el("p", { class: "lead verdict" }, found.verdict) : null,
     el("p", { class: "quiet" }, counts ? `Runs: ${counts}.` : "No run has begun yet.",
       found.live ? " It is running; this page follows it." : ""),
     problems(found.problems),

@@ -141,9 +141,9 @@ async function counted(node, form) {
   ].flat();
 }
 
-function memoryRows(memory) {
-  const { training, inference } = memory;
-  return Object.keys(training).map(name => ({ name: name.replaceAll("_", " "), training: training[name], inference: inference[name] }));
+function memoryRows({ training, inference }) {
+  return Object.keys(training).filter(name => name.endsWith("_bytes"))
+    .map(name => ({ name: name.replace("_bytes", "").replaceAll("_", " "), training: training[name], inference: inference[name] }));
 }
 
 function predicted(found) {
