@@ -9,6 +9,7 @@ and shown as text; answers are rendered without their HTML, and figures are imag
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 import socket
 import threading
@@ -129,7 +130,12 @@ Each is imported when it is first asked for, so that the server is there at once
 def json_text(value: Any) -> bytes:
     """A value as JSON, in which a number that is not finite is null and no character hides or reorders others."""
     text = to_json(value, inf_nan_mode="null", fallback=lambda one: one.item(), by_alias=False).decode(errors="replace")
+    text = _ESCAPED.sub(lambda found: found["kept"] or "", text)
     return (text if text.isprintable() else visible(text)).encode()
+
+
+_ESCAPED = re.compile(r"(?P<kept>\\\\)|\\u00[01][0-9a-f]|\\[bfr]")
+"""A backslash, which stays, or a control character other than a tab or a line break, as JSON writes them."""
 
 
 def _answer(name: str, library: Callable[[], Library]) -> Callable[[Request], Response]:

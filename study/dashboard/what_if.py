@@ -84,7 +84,7 @@ def architecture_asked(asked: Mapping[str, str]) -> Architecture:
             continue
         kind = _field(name)["kind"]
         if kind == "count" and given not in ("", "none"):
-            values[name] = read_whole(name, given)
+            values[name] = 0 if given == "0" else read_whole(name, given)
             if values[name] > MOST:
                 raise InputError.at(name, f"is {values[name]:,}; the most is {MOST:,}")
         elif kind == "flag":

@@ -25,7 +25,7 @@ export async function runPage() {
     row.note ? el("p", {}, `Note: ${row.note}.`) : null,
     section("config", "Configuration",
       el("div", { class: "controls" },
-        menu("other", "Beside", [["", "no other run"], ...found.others.map(one => [one.run, `${one.run.slice(0, 6)} ${one.words}`])], ""),
+        menu("other", "Beside", [["", "no other run"], ...whole.runs.filter(one => one.run !== run).map(one => [one.run, `${one.run.slice(0, 6)} ${one.words}`])], ""),
         other ? tick("different", "only what differs", true) : null),
       el("div", { class: "halves" }, table("config", "Configuration", [
         { key: "key", label: "key", always: true, class: "nowrap" },
