@@ -1,4 +1,4 @@
-"""Notebooks as a browser shows them: a server for each, a Chromium, and what it has on its page."""
+"""Notebooks and the dashboard as a browser shows them: a server for each, a Chromium, and what it has on its page."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def served(results: Path, log: Path, *command: str | Path) -> Iterator[str]:
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
-    """A Chromium that nobody sees."""
+def browser(*more: str) -> Iterator[Any]:
+    """A Chromium that nobody sees, with more options."""
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
-    for option in ("--headless", "--no-sandbox", "--window-size=1400,1200"):
+    for option in ("--headless", "--no-sandbox", "--window-size=1400,1200", *more):
         options.add_argument(option)
     with Chrome(options, ChromeService(shutil.which("chromedriver"))) as page:
         yield page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,18 @@ MALICE = """# An answer
 SHAPES = ((1, 48), (1, 64), (1, 92), (1, 128), (1, 184))
 
 
+RESAMPLES = 100
+
+
 @pytest.fixture(scope="module")
-def sizes(tmp_path_factory: pytest.TempPathFactory) -> Library:
-    """A sweep of which laws can be told."""
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    """A sweep of which laws can be told, with few resamples."""
     results = tmp_path_factory.mktemp("results")
-    folder = depth_or_width(results / "sizes", budgets=(1e6, 2e6, 4e6), shapes=SHAPES, rates=(4e-3,), seeds=2)
+    folder = depth_or_width(results / "sizes", budgets=(1e6, 2e6, 4e6), shapes=SHAPES, rates=(4e-3,), seeds=1)
     folder.write_ledger()
-    return Library(results)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("study.dashboard.law_lines.RESAMPLES", RESAMPLES)
+        yield Library(results)
 
 
 def sizes_of(answer: dict[str, Any]) -> dict[str, int]:
@@ -222,7 +228,7 @@ def test_laws_are_offered_only_where_they_can_be_fitted_and_are_those_of_study_f
     asked = {"sweep": "sizes", "law": "chinchilla", "count": "parameters_non_embedding"}
     shown = law_lines(sizes, asked)
     query = TableQuery(open_ledger(sizes.root / "sizes"), {"parameters": "parameters_non_embedding"})
-    fitted = fit_table(query, "chinchilla", Settings(bootstrap=400))
+    fitted = fit_table(query, "chinchilla", Settings(bootstrap=RESAMPLES))
     assert {name: values[0] for name, values in shown["estimates"].items()} == fitted.fit.estimates
     assert shown["columns"] == {"parameters": "parameters_non_embedding", "tokens": "tokens"}
     assert {curve["variable"] for curve in shown["curves"]} == {"parameters", "tokens"}
@@ -309,7 +315,7 @@ def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(si
     shape = {"depth": "1", "width": "92", "heads": "2", "ffn": "368", "vocabulary": "2048", "positions": "64", "sequence_length": "64"}
     asked = shape | {"sweep": "sizes", "law": "chinchilla", "tokens": "2M"}
     within = what_if(sizes, asked)["prediction"]
-    fitted = fit_table(TableQuery(open_ledger(sizes.root / "sizes")), "chinchilla", Settings(bootstrap=400)).fit
+    fitted = fit_table(TableQuery(open_ledger(sizes.root / "sizes")), "chinchilla", Settings(bootstrap=RESAMPLES)).fit
     count = what_if(sizes, asked)["totals"]["parameters"]
     assert within["loss_nats"] == fitted.predict({"parameters": np.array([count]), "tokens": np.array([2e6])})[0]
     assert within["low"] < within["loss_nats"] < within["high"]

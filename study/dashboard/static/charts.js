@@ -176,8 +176,9 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
       { x: "x", y: "y", text: "level", textAnchor: "start", dx: 6, fontSize: 11 }),
     Plot.ruleX(shown.filter(row => row.low !== undefined && row.low < row.high), { x: "x", y1: "low", y2: "high", stroke: "colour", clip: true }),
     Plot.dot(shown.filter(row => row.held), { x: "x", y: "y", r: 8, stroke: "currentColor", clip: true }),
-    Plot.dot(shown, { x: "x", y: "y", r: 4, stroke: "colour", fill: row => row.used ? row.colour : null, fillOpacity: 0.85,
-      strokeWidth: 1.4, opacity: row => row.faint ? 0.22 : 1, clip: true }),
+    Plot.dot(shown.filter(row => !row.used), { x: "x", y: "y", r: 4, stroke: "colour", strokeWidth: 1.4,
+      opacity: row => row.faint ? 0.22 : 1, clip: true }),
+    Plot.dot(shown.filter(row => row.used), { x: "x", y: "y", r: 4.5, fill: "colour", opacity: row => row.faint ? 0.22 : 0.9, clip: true }),
     Plot.tip(shown, Plot.pointer({ x: "x", y: "y", title: "words" })),
   ], click, zoom);
 }

@@ -53,7 +53,7 @@ export function slider(name, label, from, to, step, usual, region) {
     change({ [name]: event.target.value });
     region();
   } });
-  return el("label", { class: "control" }, el("span", {}, label, " ", shown), input);
+  return el("label", { class: "control", for: name }, el("span", {}, label, " ", shown), input);
 }
 
 // A field of text in the address, applied while it is typed.
