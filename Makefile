@@ -41,7 +41,7 @@ faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every wa
 	$(PYTEST) tests/faults
 
 dashboard: .venv/.installed-dev ## show all sweeps of a results folder, results or RESULTS, in a browser
-	STUDY_RESULTS='$(RESULTS)' .venv/bin/python analysis/serve_dashboard.py
+	.venv/bin/study dashboard '$(RESULTS)'
 
 docs: .venv/.installed-dev ## build the documentation into build/docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict

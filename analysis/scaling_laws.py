@@ -39,7 +39,6 @@ def _():
         loss_against_flops,
         loss_against_parameters,
     )
-    from study.plotting.explorer import SHOWN
     from study.plotting.style import COUNTS
     from study.report.answer_tables import law_by_count
     from study.base.text import bullets, escape
@@ -52,7 +51,6 @@ def _():
         LEDGER_LAWS,
         LEDGER_PARAMETERS,
         Path,
-        SHOWN,
         TableQuery,
         answer_by_convention,
         bullets,
@@ -106,8 +104,10 @@ def _(escape, evidence, mo, run_count):
 
 
 @app.cell
-def _(LEDGER_FLOPS, LEDGER_PARAMETERS, SHOWN, evidence, mo, with_reasons):
-    _names = {column: name for column, name in SHOWN.items() if column != "sweep"}
+def _(LEDGER_FLOPS, LEDGER_PARAMETERS, evidence, mo, with_reasons):
+    _names = {name: name for name in ("shape", "setting", "seed", "tokens")}
+    _names |= {"recipe.learning_rate": "learning rate", "loss_nats": "loss (nats)", "order_gain_nats": "order gain (nats)"}
+    _names |= {"left_out": "left out", "run_id": "run"}
     _whole = dict.fromkeys(("tokens", *LEDGER_PARAMETERS), "{:,.0f}".format)
     mo.ui.table(
         with_reasons(evidence.ledger, evidence.folder)[[*_names, *LEDGER_PARAMETERS, *LEDGER_FLOPS]]

@@ -192,7 +192,7 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
     try:
         from study.dashboard.serving import serve
     except ModuleNotFoundError as error:
-        raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[notebooks]'") from None
+        raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[dashboard]'") from None
     serve(folder, port, *([_open] if opens else []))
 
 

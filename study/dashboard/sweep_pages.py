@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from study.base.errors import UNREADABLE, InputError
 from study.base.text import printable
 from study.config.run_config import describe_run
 from study.dashboard.library import Library, SeenRun, Snapshot
-from study.report.notebooks import answer_html
+from study.report.markdown_html import html_of
 
 UNENDED = ("RUNNING", "WAITING", "STOPPED")
 """The states of runs without a record."""
@@ -67,6 +68,23 @@ def verdict_in(answer: str) -> str:
     return "" if found is None else printable(re.sub(r"\\(.)", r"\1", found["sentence"]))
 
 
+def answer_html(sweep: str, text: str) -> str:
+    """An answer, which may be a stranger's, as HTML with the figures of its sweep (study.report.markdown_html)."""
+
+    def drawn(source: str) -> str | None:
+        if (found := re.fullmatch(r"figures/(\w+)\.svg", source)) is None:
+            return None
+        address = html.escape(figure_address(sweep, f"{found[1]}.svg"))
+        return f'<img src="{address}" alt="{found[1].replace("_", " ")}" loading="lazy">'
+
+    return html_of(text, drawn)
+
+
+def figure_address(sweep: str, name: str) -> str:
+    """Where the server gives a figure."""
+    return f"/figure/{quote(sweep, safe='')}/{name}"
+
+
 def _answer_text(shot: Snapshot) -> str:
     try:
         return (content_of(shot.folder.answer_file) or b"").decode(errors="replace")
@@ -95,7 +113,7 @@ def _sweep_page(library: Library, shot: Snapshot) -> dict[str, Any]:
     return {
         **_overview_row(library, shot),
         "expect": "" if shot.sweep is None else printable(shot.sweep.expect or ""),
-        "answer": answer_html(text, f"/figure/{quote(shot.name, safe='')}") if text else "",
+        "answer": answer_html(shot.name, text),
         "figures": [name for name in names_in(shot.folder.figures) if re.fullmatch(r"\w+\.svg", name)],
         "runs": [run_row(shot, run) for run in shot.runs.values()],
         "file": (content_of(shot.folder.sweep_file) or b"").decode(errors="replace"),

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import html
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError
 from study.evidence.evidence import Evidence, gather
+from study.report.markdown_html import html_of
 from study.store.sweep_folder import SweepFolder, sweeps_in
 
 if TYPE_CHECKING:
     from marimo import Html
-    from markdown_it import MarkdownIt
-
-
-_FOLD = re.compile(r'<details markdown="1">\n<summary>(?P<title>.*?)</summary>\n\n(?P<text>.*?)\n\n</details>', re.DOTALL)
-"""A fold of an answer, the only HTML allowed."""
-
-MOST_UNBROKEN = 40
-"""Letters of a table cell kept on one line."""
 
 
 def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Evidence] = gather) -> Evidence:
@@ -83,57 +75,10 @@ def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html
 
 
 def scrolling_tables(text: str) -> Html:
-    """Markdown whose wide tables scroll sideways (`answer_html`)."""
+    """Markdown that may be untrusted (study.report.markdown_html), whose wide tables scroll sideways."""
     import marimo as mo
 
-    return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{answer_html(text)}</span>')
-
-
-def answer_html(text: str, figures: str = "") -> str:
-    """Markdown as HTML, with no line breaks in short table cells, such as a shape or an interval.
-
-    The text may be untrusted: HTML except folds is shown as text, links lead to pages alone, and images are drawn only from
-    embedded `data:image/svg+xml`, whose scripts no browser runs, and as `figures/<name>.svg` from the address `figures`.
-    """
-
-    def roomy(cell: re.Match[str]) -> str:
-        style = "white-space: nowrap" if len(html.unescape(cell["text"])) <= MOST_UNBROKEN else "min-width: 16em"
-        return f'<td style="{style}">{cell["text"]}</td>'
-
-    return re.sub("<td>(?P<text>.*?)</td>", roomy, _with_folds(text, figures))
-
-
-def _with_folds(text: str, figures: str) -> str:
-    """Markdown as HTML, with folds that open at a click."""
-    parser, done, parts = _markdown(figures), 0, []
-    for fold in _FOLD.finditer(text):
-        summary = f"<summary>{html.escape(fold['title'])}</summary>"
-        parts += [parser.render(text[done : fold.start()]), f"<details>{summary}{parser.render(fold['text'])}</details>"]
-        done = fold.end()
-    return "".join([*parts, parser.render(text[done:])])
-
-
-_FIGURE = "data:image/svg+xml;base64,"
-
-
-def _markdown(figures: str) -> MarkdownIt:
-    """The parser of `answer_html`; `marimo.md` would allow HTML and attributes."""
-    from markdown_it import MarkdownIt
-    from markdown_it.common.normalize_url import validateLink
-
-    def image(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
-        token = tokens[index]
-        if figures and re.fullmatch(r"figures/\w+\.svg", str(token.attrs["src"])):
-            token.attrSet("src", f"{figures}/{str(token.attrs['src']).removeprefix('figures/')}")
-            token.attrSet("loading", "lazy")
-            return str(renderer.image(tokens, index, options, env))
-        drawn = str(token.attrs["src"]).startswith(_FIGURE)
-        return str(renderer.image(tokens, index, options, env)) if drawn else html.escape(token.content)
-
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    parser.validateLink = lambda url: url.startswith(_FIGURE) or validateLink(url)  # type: ignore[method-assign]
-    parser.add_render_rule("image", image)
-    return parser
+    return mo.Html(f'<span class="markdown prose dark:prose-invert contents">{html_of(text)}</span>')
 
 
 def plain(text: str) -> Html:

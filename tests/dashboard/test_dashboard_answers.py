@@ -20,7 +20,7 @@ from study.dashboard.law_lines import law_lines, offers
 from study.dashboard.library import Library
 from study.dashboard.run_pages import run_page
 from study.dashboard.run_points import importances, points
-from study.dashboard.sweep_pages import overview, pulse, sweep_page, verdict_in
+from study.dashboard.sweep_pages import answer_html, overview, pulse, sweep_page, verdict_in
 from study.dashboard.what_if import what_if, what_if_form
 from study.evidence.ledgers import open_ledger
 from study.laws.estimation import Settings
@@ -28,7 +28,6 @@ from study.laws.law_fits import fit_table
 from study.laws.reading import TableQuery
 from study.report.answer import report
 from study.report.figures import FIGURES
-from study.report.notebooks import answer_html
 from study.shapes.accounts import Conditions, account, default_length
 from study.store.ownership import work_lock
 from study.store.packing import pack
@@ -164,7 +163,9 @@ def test_an_empty_or_missing_folder_is_said_to_be_so(tmp_path: Path, made: bool)
 def test_every_logged_metric_has_a_curve_over_tokens_steps_or_flops(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=2)
     run = folder.runs()[0]
-    rows = [{"trainer/step": n, "trainer/tokens": 10 * n, "trainer/flops": 2.0 * n, "odd/new": float(n % 7)} for n in range(1, 2001)]
+    rows = [
+        {"trainer/step": n, "trainer/tokens": 10 * n, "trainer/flops": 2.0 * n, "odd/new": float(n % 7)} for n in range(1, 2001)
+    ]
     run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[-1] | {"odd/new": 99.0}]))
     library = Library(tmp_path)
     usual = curves(library, {"sweep": "made"})
@@ -174,7 +175,9 @@ def test_every_logged_metric_has_a_curve_over_tokens_steps_or_flops(tmp_path: Pa
     for axis, times in {"trainer/tokens": 10, "trainer/step": 1, "trainer/flops": 2}.items():
         curve = curves(library, {"sweep": "made", "metric": "odd/new", "x": axis, "runs": run.run_id})["curves"][run.run_id]
         assert len(curve["x"]) == 400
-        assert (curve["x"][0], curve["x"][-1], curve["y"][0], curve["y"][-1]) == (times, 2000 * times, 1.0, 99.0), "the last row counts"
+        assert (curve["x"][0], curve["x"][-1], curve["y"][0], curve["y"][-1]) == (times, 2000 * times, 1.0, 99.0), (
+            "the last row counts"
+        )
 
 
 def test_a_live_sweep_begins_with_its_training_loss_and_its_version_follows_each_row(tmp_path: Path) -> None:
@@ -212,7 +215,10 @@ def test_a_run_stands_beside_another_with_its_lineage_scores_and_the_end_of_its_
     steps = run_config(1, 64, tokens=1e6, dropout=0.1).steps // 2
     assert [(one["relation"], one["run"]) for one in page["lineage"]] == [(f"branched after step {steps:,} from", trunk)]
     above = run_page(library, {"sweep": "made", "run": trunk})
-    assert [(one["relation"], one["sweep"]) for one in above["lineage"]] == [("is the trunk of", "made"), ("is also a run of", "other")]
+    assert [(one["relation"], one["sweep"]) for one in above["lineage"]] == [
+        ("is the trunk of", "made"),
+        ("is also a run of", "other"),
+    ]
     assert {row["task"] for row in above["scores"]} == {"sst2"}
     assert above["log"] == "last\n"
     below = run_page(library, {"sweep": "other", "run": student})
@@ -283,14 +289,22 @@ def test_what_if_counts_exactly_what_study_params_counts(model: str, tmp_path: P
         assert found["problems"] == []
         assert found["account"] | {"name": ""} == wanted.to_dict() | {"name": ""}
         assert sum(part["count"] for part in found["parts"]) == wanted.count.parameters
-        assert any(own["name"] in found["nearest"] for own in found["models"] if own["parameters_encoder"] == wanted.count.parameters_encoder)
+        assert any(
+            own["name"] in found["nearest"]
+            for own in found["models"]
+            if own["parameters_encoder"] == wanted.count.parameters_encoder
+        )
 
 
 def test_the_form_has_a_control_for_every_field_of_the_architecture() -> None:
     form = what_if_form(Library(Path()), {})
     kinds = {field["name"]: field["kind"] for field in form["fields"]}
     assert set(kinds) == set(form["models"]["bert-base"])
-    assert {kinds[name] for name in ("norm", "tied_decoder", "embedding_norm", "depth", "embedding_width")} == {"choice", "flag", "count"}
+    assert {kinds[name] for name in ("norm", "tied_decoder", "embedding_norm", "depth", "embedding_width")} == {
+        "choice",
+        "flag",
+        "count",
+    }
 
 
 @pytest.mark.parametrize(
@@ -305,14 +319,24 @@ def test_the_form_has_a_control_for_every_field_of_the_architecture() -> None:
         ({"batch": "0"}, "batch"),
     ],
 )
-def test_what_cannot_be_built_is_said_in_words_without_an_option_of_the_shell(asked: dict[str, str], told: str, tmp_path: Path) -> None:
+def test_what_cannot_be_built_is_said_in_words_without_an_option_of_the_shell(
+    asked: dict[str, str], told: str, tmp_path: Path
+) -> None:
     problems = "\n".join(what_if(Library(tmp_path), asked)["problems"])
     assert told in problems
     assert "--" not in problems
 
 
 def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(sizes: Library) -> None:
-    shape = {"depth": "1", "width": "92", "heads": "2", "ffn": "368", "vocabulary": "2048", "positions": "64", "sequence_length": "64"}
+    shape = {
+        "depth": "1",
+        "width": "92",
+        "heads": "2",
+        "ffn": "368",
+        "vocabulary": "2048",
+        "positions": "64",
+        "sequence_length": "64",
+    }
     asked = shape | {"sweep": "sizes", "law": "chinchilla", "tokens": "2M"}
     within = what_if(sizes, asked)["prediction"]
     fitted = fit_table(TableQuery(open_ledger(sizes.root / "sizes")), "chinchilla", Settings(bootstrap=RESAMPLES)).fit
@@ -349,18 +373,17 @@ class _Elements(HTMLParser):
 
 
 def test_an_answer_of_a_stranger_runs_nothing_and_loads_nothing() -> None:
-    elements = _Elements(answer_html(MALICE, "/figure/x")).found
+    elements = _Elements(answer_html('x" onload="hit()', MALICE)).found
     assert {tag for tag, _ in elements} == {"h1", "p", "table", "thead", "tbody", "tr", "th", "td"}
     assert {name for _, attributes in elements for name in attributes} == {"style"}
     figure = "![own](data:image/svg+xml;base64,PHN2Zy8+) [page](https://example.org) ![drawn](figures/law_fit.svg)"
-    kept = _Elements(answer_html(figure, "/figure/x")).found
+    kept = _Elements(answer_html('x" onload="hit()', figure)).found
     assert ("a", {"href": "https://example.org"}) in kept
     assert ("img", {"src": "data:image/svg+xml;base64,PHN2Zy8+", "alt": "own"}) in kept
-    assert ("img", {"src": "/figure/x/law_fit.svg", "alt": "drawn", "loading": "lazy"}) in kept
-    assert "img" in [tag for tag, _ in _Elements(answer_html(figure)).found], "an embedded figure alone"
+    assert ("img", {"src": "/figure/x%22%20onload%3D%22hit%28%29/law_fit.svg", "alt": "law fit", "loading": "lazy"}) in kept
     fold = '<details markdown="1">\n<summary>All <b>pairs</b></summary>\n\ntext\n\n</details>'
-    assert _Elements(answer_html(fold)).found == [("details", {}), ("summary", {}), ("p", {})]
-    assert {tag for tag, _ in _Elements(answer_html(fold.replace(">", ' onclick="x">', 1))).found} == {"p"}
+    assert _Elements(answer_html("x", fold)).found == [("details", {}), ("summary", {}), ("p", {})]
+    assert {tag for tag, _ in _Elements(answer_html("x", fold.replace(">", ' onclick="x">', 1))).found} == {"p"}
 
 
 def test_the_verdict_of_a_row_is_that_of_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +404,11 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
     library = Library(tmp_path)
     files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
     run = next(iter(library.snapshot("made").runs))
-    for asked in (overview(library, {}), sweep_page(library, {"sweep": "made"}), run_page(library, {"sweep": "made", "run": run})):
+    for asked in (
+        overview(library, {}),
+        sweep_page(library, {"sweep": "made"}),
+        run_page(library, {"sweep": "made", "run": run}),
+    ):
         assert asked
     points(library, {"sweeps": "made"})
     curves(library, {"sweep": "made"})
@@ -389,10 +416,10 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == files
 
 
-def test_environment_of_a_record_is_shown(tmp_path: Path) -> None:
+def test_the_environment_of_a_run_is_shown(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "made")
-    run_id = add_run(folder, run_config(1, 64))
-    record = folder.run(run_id).record()
+    run = folder.run(add_run(folder, run_config(1, 64)))
+    record = run.record()
     assert record is not None
-    folder.run(run_id).record_file.write_text(record.model_copy(update={"environment": environment(device="TPU")}).model_dump_json())
-    assert run_page(Library(tmp_path), {"sweep": "made", "run": run_id})["environment"]["device"] == "TPU"
+    run.record_file.write_text(record.model_copy(update={"environment": environment(device="TPU")}).model_dump_json())
+    assert run_page(Library(tmp_path), {"sweep": "made", "run": run.run_id})["environment"]["device"] == "TPU"

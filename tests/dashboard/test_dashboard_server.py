@@ -88,7 +88,13 @@ def test_a_figure_of_a_stranger_is_sandboxed_and_no_other_file_is_given(tmp_path
     assert answer.headers["content-type"] == "image/svg+xml"
     assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'; sandbox"
     assert answer.headers["x-content-type-options"] == "nosniff"
-    for path in ("made/..%2Fsweep.yaml", "group%2Fmade/sweep.yaml", "group%2Fmade/none.svg", "..%2Fx/law_fit.svg", "x/law_fit.svg"):
+    for path in (
+        "made/..%2Fsweep.yaml",
+        "group%2Fmade/sweep.yaml",
+        "group%2Fmade/none.svg",
+        "..%2Fx/law_fit.svg",
+        "x/law_fit.svg",
+    ):
         assert found.get(f"/figure/{path}").status_code == 404
     assert found.get("/static/../serving.py").status_code in (403, 404)
     assert found.get("/static/%2e%2e/serving.py").status_code == 404
