@@ -183,14 +183,14 @@ def test_a_live_sweep_shows_its_training_loss_and_follows_it(shown: Shown) -> No
     with shown.live.metrics_file.open("a") as metrics:
         metrics.writelines(map(row, range(2, 6)))
     shown.wait(lambda: "5.12k" in shown.words)
-    assert shown.count("main svg [aria-label=line] path") == 1
+    assert shown.count("main svg [data-mark=line] path") == 1
     assert "Updated at" in shown.words
 
 
 def test_curves_are_of_every_metric_with_bands_over_seeds_smoothing_and_what_the_table_leaves(shown: Shown) -> None:
     shown.open(page="sweep", sweep="made_up", tab="runs")
-    paths = "svg[role=img] [aria-label=line] path"
-    cells, bands = shown.count(paths), shown.count("svg [aria-label=area] path")
+    paths = "svg[role=img] [data-mark=line] path"
+    cells, bands = shown.count(paths), shown.count("svg [data-mark=area] path")
     assert (cells, bands) == (30, 10), "three rates of ten cells; two seeds at the best rate"
     shown.pick("group", "each run")
     assert shown.count(paths) == 40
@@ -220,12 +220,12 @@ def test_a_run_stands_beside_another(shown: Shown) -> None:
     )
     shown.wait(lambda: len(shown.column(0)) < len(keys))
     assert "data.corpus" not in shown.column(0), "only what differs"
-    assert shown.count("svg[role=img] [aria-label=line] path") == 2
+    assert shown.count("svg[role=img] [data-mark=line] path") == 2
 
 
 def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
     shown.open(page="scaling", sweeps="made_up")
-    points = "svg[role=img] [aria-label=dot] circle"
+    points = "svg[role=img] [data-mark=dot] circle"
     assert shown.count(points) == 20, "those that laws use: two seeds at the best rate of ten cells"
     shown.find("#used").click()
     shown.wait(lambda: shown.count(points) == 40)
@@ -235,13 +235,13 @@ def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
     shown.wait(lambda: "C·F^−gamma" in shown.words)
     assert "choose one of them across to see its curve" in shown.words
     shown.pick("x", "training FLOPs (train_flops_6n: 6·parameters·tokens)")
-    shown.wait(lambda: shown.count("svg [aria-label=line] path") == 1)
+    shown.wait(lambda: shown.count("svg [data-mark=line] path") == 1)
     assert shown.asked["x"] == "train_flops_6n"
     assert "--" not in shown.words
-    assert shown.count("svg [aria-label=cell] rect") == 5, "depth and width"
+    assert shown.count("svg [data-mark=cell] rect") == 5, "depth and width"
     shown.open(page="knobs", sweep="made_up")
-    assert shown.count("svg [aria-label=bar] rect") >= 3, "importances"
-    assert shown.count("svg [aria-label=line] path") == 40, "parallel axes"
+    assert shown.count("svg [data-mark=bar] rect") >= 3, "importances"
+    assert shown.count("svg [data-mark=line] path") == 40, "parallel axes"
 
 
 def test_what_if_counts_exactly_whatever_moves_the_controls(shown: Shown) -> None:

@@ -59,6 +59,10 @@ function figure(node, caption, options, marks, click, zoom) {
   const drawing = svg.tagName === "svg" ? svg : svg.querySelector(":scope > svg:last-of-type");
   drawing.setAttribute("role", "img");
   drawing.setAttribute("aria-label", caption);
+  for (const mark of drawing.querySelectorAll("[aria-label]")) {  // the whole is one image to a screen reader
+    mark.dataset.mark = mark.getAttribute("aria-label");
+    mark.removeAttribute("aria-label");
+  }
   if (click) {
     drawing.style.cursor = "pointer";
     drawing.addEventListener("click", () => { if (svg.value && !frame.zoomed) click(svg.value); });
@@ -273,19 +277,19 @@ export function models(node, rows, own, nearest, { x, y, caption }) {
     y: axis(y, true, around("y"), null, 400),
   }, [
     Plot.dot(rows, { x: "x", y: "y", r: 3.5, fill: "currentColor", fillOpacity: row => near.has(row.name) ? 0.9 : 0.3, clip: true }),
-    Plot.text(apart(rows.filter(row => near.has(row.name))), { x: "x", y: "y", text: "name", textAnchor: "start", dx: 8, fontSize: 11, clip: true }),
+    Plot.text(apart(rows.filter(row => near.has(row.name))), { x: "x", y: "y", text: "name", textAnchor: "start", dx: 14, fontSize: 11, clip: true }),
     Plot.dot([own], { x: "x", y: "y", r: 8, symbol: "star", fill: "var(--mark)" }),
     Plot.tip([...rows.filter(row => row.x >= around("x")[0] && row.x <= around("x")[1] && row.y >= around("y")[0] && row.y <= around("y")[1]), own], Plot.pointer({ x: "x", y: "y", title: row => `${row.name}\n${short(row.x)} parameters\n${short(row.y)} FLOPs a token` })),
   ]);
 }
 
-// Rows whose names would stand on each other share one name.
+// Rows whose names would stand on each other share the name of the first.
 function apart(rows) {
   const kept = [];
   for (const row of d3.sort(rows, one => one.y)) {
     const beside = kept.find(one => Math.abs(Math.log(one.y / row.y)) < 0.12 && Math.abs(Math.log(one.x / row.x)) < 0.5);
-    if (beside) beside.name += `, ${row.name}`;
-    else kept.push({ ...row });
+    if (beside) beside.more += 1;
+    else kept.push({ ...row, more: 0 });
   }
-  return kept;
+  return kept.map(row => ({ ...row, name: row.more ? `${row.name} and ${row.more} more` : row.name }));
 }

@@ -151,7 +151,7 @@ export function table(id, caption, columns, rows, usual = "", filter = "") {
       `Show more: ${kept.length - most} of ${kept.length} are left`) : null;
   const none = kept.length ? null : el("p", { class: "quiet" }, rows.length ? "None passes the filter." : "There are none.");
   return el("div", {},
-    el("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
+    el("div", { class: "scroll", role: "group", "aria-label": caption, tabindex: "0" },
       el("table", {}, el("caption", {}, filter ? `${caption}: ${kept.length} of ${rows.length}` : caption),
         el("thead", {}, el("tr", {}, head)), el("tbody", {}, body))),
     none, more);

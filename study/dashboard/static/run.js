@@ -23,6 +23,7 @@ export async function runPage() {
       row.train_flops ? fact(short(row.train_flops), "FLOPs (train_flops)") : null,
       row.tokens_per_second ? fact(short(row.tokens_per_second), "tokens/s") : null),
     row.note ? el("p", {}, `Note: ${row.note}.`) : null,
+    section("curves", "Curves", ...curvesView(sweep, [row, ...(beside ? [beside] : [])])),
     section("config", "Configuration",
       el("div", { class: "controls" },
         menu("other", "Beside", [["", "no other run"], ...whole.runs.filter(one => one.run !== run).map(one => [one.run, `${one.run.slice(0, 6)} ${one.words}`])], ""),
@@ -32,7 +33,6 @@ export async function runPage() {
         { key: "value", label: other ? `${run.slice(0, 6)}` : "value", always: true },
         ...(other ? [{ key: "other", label: other.slice(0, 6), always: true }] : []),
       ], config))),
-    section("curves", "Curves", ...curvesView(sweep, [row, ...(beside ? [beside] : [])])),
     found.scores.length ? section("scores", "Downstream scores", table("scores", "Scores", [
       { key: "task", label: "task", always: true }, { key: "metric", label: "metric" }, { key: "protocol", label: "protocol" },
       { key: "update", label: "update" }, { key: "seed", label: "seed", kind: "whole" }, { key: "state", label: "state", kind: "state" },

@@ -115,19 +115,19 @@ async function counted(node, form) {
       text: row => `${(100 * row.share / total).toFixed(1)}%`, caption: `${account.shape}: where its ${short(total)} parameters are.` }),
     table("parts", "Parts", [
       { key: "name", label: "part", always: true }, { key: "formula", label: "formula", class: "nowrap" },
-      { key: "count", label: "parameters", kind: "whole" }, { key: "share", label: "share", kind: "share" },
+      { key: "count", label: "parameters", kind: "whole" }, { key: "share", label: "share", kind: "share", cell: row => `${(100 * row.share).toFixed(1)}%` },
     ], found.parts.map(one => ({ ...one, formula: account.formulas[one.name], share: one.count / total })))),
     section("costs", "FLOPs, memory and latency", el("div", { class: "halves" },
       table("flops", `Training FLOPs a token, ${account.sequence_length} tokens a sequence`, [
         { key: "name", label: "convention", always: true }, { key: "count", label: "FLOPs a token", kind: "whole" },
       ], Object.entries(account.flops_per_token).map(([name, count]) => ({ name, count: Math.round(count) }))),
       account.memory ? table("memory", `Memory, ${account.memory.setting}`, [
-        { key: "name", label: "part", always: true }, { key: "training", label: "training", cell: row => bytes(row.training), class: "number" },
-        { key: "inference", label: "inference", cell: row => bytes(row.inference), class: "number" },
+        { key: "name", label: "part", always: true }, { key: "training", label: "training", kind: "count", cell: row => bytes(row.training) },
+        { key: "inference", label: "inference", kind: "count", cell: row => bytes(row.inference) },
       ], memoryRows(account.memory)) : el("p", { class: "quiet" }, "Memory is told of encoders that can be built here.")),
     found.latency.length ? table("latency", "Latency of a forward pass, by measured tables", [
-      { key: "machine", label: "machine", always: true }, { key: "threads", label: "threads", kind: "whole" },
-      { key: "seconds", label: "milliseconds", cell: row => row.problem ?? plain(1000 * row.seconds), class: "number" },
+      { key: "machine", label: "machine", always: true, class: "nowrap" }, { key: "threads", label: "threads", kind: "whole" },
+      { key: "seconds", label: "milliseconds", always: true, kind: "number", cell: row => row.problem ?? plain(1000 * row.seconds) },
       { key: "error", label: "usual error", kind: "share" }, { key: "beyond", label: "extrapolates in", cell: row => (row.beyond ?? []).join(", ") },
     ], found.latency) : el("p", { class: "quiet" }, "No table of latencies is in this folder.")),
     section("models", "Named models beside it",
