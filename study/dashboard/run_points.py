@@ -13,7 +13,7 @@ from study.base.quantities import plural
 from study.counting.architecture import SHAPE
 from study.dashboard.curve_rows import several
 from study.dashboard.library import Library
-from study.report.exploring import LOSSES, kinds, quantities, validations
+from study.report.exploring import LOSSES, comparable, kinds, quantities, validations
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -63,7 +63,8 @@ def importances(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     table, _ = library.table([name])
     if target not in table:
         return {"importances": {}, "why_not": "No run of this sweep has this quantity."}
-    runs = table[(table["state"] == "COMPLETED") & table[target].notna() & (table["validation"] == validations(table)[0])]
+    runs = comparable(table, (target,), validations(table)[0])
+    runs = runs[(runs["state"] == "COMPLETED") & runs[target].notna()]
     knobs = [knob for knob in kinds(runs) if knob.startswith(_KNOBS) and runs[knob].notna().all()]
     if len(runs) < FEWEST_RUNS or not knobs:
         why = f"Importances need {FEWEST_RUNS} completed runs that differ in a knob; there are {plural(len(runs), 'run')}."

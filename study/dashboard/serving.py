@@ -19,7 +19,7 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import uvicorn
 from pydantic_core import to_json
@@ -72,7 +72,7 @@ NO_TOKEN = "This page needs the whole address that study dashboard printed, with
 class Guarded:
     """An application that answers only its own pages and who knows the token; every response carries HEADERS.
 
-    The address with the token puts it into a cookie, and leads to the same address without it.
+    The address with the token puts it into a cookie, and leads to the page without it.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -99,7 +99,7 @@ class Guarded:
         cookie = f"study-dashboard-{request.url.port or 80}"  # cookies are shared by all ports of a host
         if (given := request.query_params.get("access_token")) is not None and self._knows(given):
             rest = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "access_token"])
-            response = RedirectResponse(f"{quote(request.url.path)}{'?' * bool(rest)}{rest}", status_code=303)
+            response = RedirectResponse(f"/{'?' * bool(rest)}{rest}", status_code=303)
             response.set_cookie(cookie, self.token, httponly=True, samesite="lax")
             return response
         return None if self._knows(request.cookies.get(cookie, "")) else PlainTextResponse(NO_TOKEN, status_code=403)

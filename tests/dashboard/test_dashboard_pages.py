@@ -78,7 +78,7 @@ class Shown:
 
     def wait(self, condition: Callable[[], bool] = lambda: True) -> None:
         """Wait until the page is drawn and something is so."""
-        until(lambda: bool(self.page.execute_script(READY)) and condition(), 60)
+        until(lambda: bool(self.page.execute_script(READY)) and condition())
 
     @property
     def words(self) -> str:

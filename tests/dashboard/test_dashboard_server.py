@@ -62,6 +62,8 @@ def test_the_token_leaves_the_address_and_the_rest_of_it_stays(tmp_path: Path) -
     found = client(tmp_path)
     answer = found.get("/", params={"page": "sweep", "access_token": "secret", "sweep": "a&b"})
     assert answer.headers["location"] == "/?page=sweep&sweep=a%26b"
+    elsewhere = found.get("/%2fevil.example", params={"access_token": "secret"})
+    assert elsewhere.headers["location"] == "/", "never another host"
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=lax" in cookie
