@@ -41,11 +41,11 @@ faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every wa
 	$(PYTEST) tests/faults
 
 dashboard: .venv/.installed-dev ## show all sweeps of a results folder, results or RESULTS, in a browser
-	STUDY_RESULTS='$(RESULTS)' .venv/bin/python analysis/serve_dashboard.py
+	.venv/bin/study dashboard '$(RESULTS)'
 
 notebooks: .venv/.installed-dev ## execute the notebooks of analysis/ and write them as .ipynb with their figures
 	.venv/bin/python -c 'import pathlib, study.report.notebooks as notebooks; \
-	  notebooks.execute(sorted(set(pathlib.Path("analysis").glob("*.py")) - set(pathlib.Path("analysis").glob("*dashboard.py"))))'
+	  notebooks.execute(sorted(pathlib.Path("analysis").glob("*.py")))'
 
 docs: .venv/.installed-dev ## build the documentation into build/docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict

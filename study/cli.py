@@ -17,7 +17,7 @@ from study.base.errors import InputError, near
 from study.base.text import echo, printable
 
 HOMES = {
-    "sweeps": ("demo", "new", "sweeps", "plan", "launch", "report", "notebook"),
+    "sweeps": ("demo", "new", "sweeps", "plan", "launch", "report", "dashboard", "notebook"),
     "runs": ("status", "stop", "retry", "exclude", "pack", "unpack"),
     "laws": ("laws", "fit", "predict", "design", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "models": ("params", "compare", "figures", "shapes", "latency"),

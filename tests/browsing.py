@@ -1,4 +1,4 @@
-"""Notebooks as a browser shows them: a server for each, a Chromium, and what it has on its page."""
+"""Notebooks and the dashboard as a browser shows them: a server for each, a Chromium, and what it has on its page."""
 
 from __future__ import annotations
 

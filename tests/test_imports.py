@@ -34,10 +34,23 @@ TRAINING = (
     "commands",
     "cli",
 )
-ANALYSIS = (*TRUNK, "laws", "evidence", "designing", "shapes", "replicating", "plotting", "report", "api", "commands", "cli")
+ANALYSIS = (
+    *TRUNK,
+    "laws",
+    "evidence",
+    "designing",
+    "shapes",
+    "replicating",
+    "plotting",
+    "report",
+    "dashboard",
+    "api",
+    "commands",
+    "cli",
+)
 """The rooms of `study`, each with only earlier ones of its line to import from."""
 
-HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb", "submitit", "ray", "altair"}
+HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb", "submitit", "ray"}
 ALLOWED = {
     "data": {"torch", "pytorch_lightning"},
     "model": {"torch", "pytorch_lightning"},
@@ -56,8 +69,7 @@ ALONE = {
     "study.tracking.wandb_import": {"wandb"},
     "study.executing.slurm": {"submitit"},
     "study.executing.ray": {"ray"},
-    "study.plotting.explorer": {"altair"},
-    "study.plotting.run_curves": {"altair"},
+    "study.dashboard.run_points": {"optuna"},
 }
 """The modules that may import a package which not everyone has or trusts."""
 
@@ -131,6 +143,7 @@ def test_packages_hold_nothing_but_a_docstring() -> None:
         "import study.report.answer",
         "import study.cli",
         "import study.running.score_launch",
+        "import study.dashboard.serving, study.dashboard.run_points, study.dashboard.run_pages, study.dashboard.what_if",
         "import sys; from study.cli import main; sys.argv[1:] = ['params', 'bert-base']; main()",
     ],
 )

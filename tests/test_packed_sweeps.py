@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from study.base.errors import InputError
-from study.plotting import run_curves
 from study.report.answer import report
 from study.report.exploring import runs_in
 from study.report.notebooks import gather_scored
 from study.running.status import status
-from study.running.status_tables import overview
 from study.running.steering import exclude, include, retry
 from study.scoring.targets import single_run
 from study.shapes.naming import resolve_architecture
@@ -58,16 +56,13 @@ def test_a_report_has_the_same_bytes(both: tuple[SweepFolder, SweepFolder]) -> N
     assert {"answer.md", "fits/downstream.json", "figures/loss_curves.svg"} <= loose.keys()
 
 
-def test_status_tables_curves_and_notebooks_are_the_same(both: tuple[SweepFolder, SweepFolder]) -> None:
+def test_status_tables_and_notebooks_are_the_same(both: tuple[SweepFolder, SweepFolder]) -> None:
     def seen(folder: SweepFolder) -> list[str]:
         runs, problems = runs_in({"x": folder})
         assert problems == {}
-        chosen = runs.head(3).rename(columns={"run_id": "run", "recipe.learning_rate": "learning rate"})
-        curves, damaged = run_curves.frame(chosen, {"x": folder})
-        assert (len(curves) > 20, damaged) == (True, {})
         scores = gather_scored(folder).downstream
         assert scores is not None
-        tables = runs, curves, overview({"x": folder}), write_scores(folder)
+        tables = runs, write_scores(folder)
         return [str(status(folder).to_dict()), str(scores.to_dict()), *(table.to_csv() for table in tables)]
 
     for folder in both:

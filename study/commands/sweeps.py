@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -292,6 +293,29 @@ def report(
     _tell(sweep, report_on(sweep, include_unbracketed, formats, style, page), as_json)
     if page is not None and not as_json:
         echo(f"To send: {page}")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("results"))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine.  [default: a free one]")
+@click.option("--open/--no-open", "opens", default=True, show_default=True, help="Open the page in a browser.")
+def dashboard(folder: Path, port: int, opens: bool) -> None:
+    """Show the sweeps of a results folder in a browser.
+
+    FOLDER is `results`, another folder of sweeps, or one sweep. The server reads only, answers this machine alone, and prints
+    its address, which holds a random token.
+    """
+    try:
+        from study.dashboard.serving import serve
+    except ModuleNotFoundError as error:
+        raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[dashboard]'") from None
+    serve(folder, port, *([_open] if opens else []))
+
+
+def _open(address: str) -> None:
+    """Open a page in a browser with windows; one that would take the terminal is left alone."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(address)
 
 
 def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:

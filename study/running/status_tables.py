@@ -1,15 +1,12 @@
-"""Cost estimate and status of a sweep as tables, for a terminal of 80 columns or more, and as data frames."""
+"""Cost estimate and status of a sweep as tables, for a terminal of 80 columns or more."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, get_args
 
 from rich.table import Table
 
-from study.base.errors import UNREADABLE
 from study.base.quantities import count_text, duration, plural
 from study.base.terminal import narrow_table
 from study.config.resources import Resources
@@ -17,12 +14,8 @@ from study.config.run_config import describe_run
 from study.config.sweep import CellSweep
 from study.planning.cost_estimate import CellCost, CostEstimate
 from study.running.liveness import silence_note
-from study.running.status import RunStatus, SweepStatus, status
-from study.store.records import FOREIGN, READS_ORDER_NATS, State
-from study.store.sweep_folder import SweepFolder
-
-if TYPE_CHECKING:
-    import pandas as pd
+from study.running.status import RunStatus, SweepStatus
+from study.store.records import FOREIGN, READS_ORDER_NATS
 
 MOST_NAMED = 5
 """At most so many names of what is trained once are shown."""
@@ -248,59 +241,3 @@ def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
 def note_on(run: RunStatus) -> str:
     """A note on a run: why fits exclude it, that it is silent, or that its loss spiked."""
     return run.reason or silence_note(run.signs) or run.spiked or ""
-
-
-STATES = tuple(state.lower() for state in (*get_args(State), "running", "waiting", "stopped"))
-"""The states of a run, each a column with the number of a sweep's runs in it."""
-
-
-def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
-    """One row for each sweep, by its name in `folders`: its question, runs by state, and what they spent.
-
-    `left` is in seconds. States without any run are missing, except `completed`. `problem` says why a sweep or some of its runs
-    cannot be read, and is empty where all can; a sweep that cannot be read has no `question`.
-    """
-    import pandas as pd
-
-    rows = [{"sweep": name, **_row(folder)} for name, folder in folders.items()]
-    return pd.DataFrame(rows, columns=["sweep", "question", *STATES, "launched", "left", "spent (train_flops)", "problem"])
-
-
-def _row(folder: SweepFolder) -> dict[str, Any]:
-    try:
-        state, question = status(folder), folder.sweep().question
-    except UNREADABLE as error:
-        return {"problem": str(error)}
-    counts = {name.lower(): count for name, count in state.counts.items()}
-    launched = "now" if state.coordinator else None
-    left = math.nan if state.seconds_left is None else state.seconds_left
-    problem = "; ".join(map(str, state.unreadable))
-    spent = {"left": left, "spent (train_flops)": state.spent_flops}
-    return {"question": question, "completed": 0, "launched": launched, "problem": problem} | counts | spent
-
-
-RUN_COLUMNS = {
-    "run_id": "run",
-    "shape": "shape",
-    "setting": "setting",
-    "state": "state",
-    "learning_rate": "learning rate",
-    "seed": "seed",
-    "target_tokens": "tokens",
-    "done": "done",
-    "loss_nats": "loss (nats)",
-    "order_gain_nats": "order gain (nats)",
-    "tokens_per_second": "tokens/s",
-    "mfu": "MFU",
-    "seconds_left": "seconds left",
-}
-"""Fields of a run's status and their columns in `runs_table`."""
-
-
-def runs_table(state: SweepStatus) -> pd.DataFrame:
-    """One row for each run of a sweep, in the order of `study status`; columns that are empty for all are left out."""
-    import pandas as pd
-
-    rows = [{title: getattr(run, name) for name, title in RUN_COLUMNS.items()} | {"note": note_on(run)} for run in state.runs]
-    table = pd.DataFrame(rows or {"run": []})
-    return table[[name for name in table if name == "run" or table[name].replace("", None).notna().any()]]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,11 +12,7 @@ from study.base.errors import InputError
 from study.config.score_config import Knobs
 from study.evidence.downstream import downstream
 from study.evidence.score_points import series
-from study.plotting import explorer, run_curves
 from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
-from study.running.status import status
-from study.running.status_tables import STATES, overview, runs_table
-from study.store.ownership import work_lock
 from study.store.records import validation_of
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder, sweeps_in
@@ -73,8 +67,6 @@ def test_a_run_that_two_sweeps_share_is_there_in_each_with_what_that_one_says_of
     assert of_shared["setting"].to_dict() == {"made": "", "other": "dropout=0"}
     assert of_shared["left_out"].notna().to_dict() == {"made": True, "other": False}
     assert of_shared["downstream/sst2/accuracy"].notna().to_dict() == {"made": False, "other": True}
-    points = explorer.frame(runs[runs["run_id"] == shared], "parameters", "loss_nats", "sweep")
-    assert explorer.draw(points, "x", "y", "sweep").to_dict()["title"].startswith("1 run of 2 sweeps; 1 hollow")
 
 
 def test_losses_of_other_validation_sets_do_not_share_an_axis(made: SweepFolder, tmp_path: Path) -> None:
@@ -100,20 +92,6 @@ def test_the_validation_set_of_most_runs_that_laws_use_comes_first(made: SweepFo
     assert validations(runs) == ["sequence_length=64", "sequence_length=32"]
     assert validations(runs[runs["sweep"] == "other"]) == ["sequence_length=32"]
     assert validations(runs.head(0)) == []
-
-
-def test_where_laws_use_no_run_that_could_be_shown_it_is_said_why_and_what_shows_them(
-    made: SweepFolder, tmp_path: Path
-) -> None:
-    folder = sweep_folder(tmp_path / "other")
-    for rate in (2e-3, 4e-3, 8e-3):
-        add_run(folder, run_config(1, 64, rate), excluded="a bad disk" if rate > 2e-3 else None)
-    for place, told in ((made, ""), (folder, "")):
-        points = explorer.frame(runs_in({"one": place})[0], "tokens", "loss_nats", "shape")
-        assert explorer.why_none_used(points) == told
-    left_out = points[~points["used"]]
-    assert explorer.why_none_used(left_out) == "Laws use none of the 2 runs here: 2 excluded: a bad disk."
-    assert explorer.why_none_used(points.head(0)) == "No run here has both quantities."
 
 
 def test_the_same_text_elsewhere_is_the_same_validation_set(made: SweepFolder, tmp_path: Path) -> None:
@@ -198,115 +176,3 @@ def test_a_folder_of_sweeps_whose_runs_have_not_ended_gives_no_rows(tmp_path: Pa
     runs, _ = runs_in({"empty": sweep_folder(tmp_path / "empty")})
     assert runs.empty
     assert (quantities(runs), kinds(runs)) == ({}, [])
-
-
-def test_points_are_hollow_where_fits_leave_a_run_out(made: SweepFolder) -> None:
-    data = explorer.frame(runs_in({"made": made})[0], "train_flops", "loss_nats", "architecture.depth")
-    chart = explorer.draw(data, "FLOPs", "nats", "depth").to_dict()
-    assert chart["title"] == "8 runs of 1 sweep; 4 hollow: excluded, or not at the best knobs of a cell"
-    assert chart["encoding"]["x"]["title"] == "FLOPs"
-    assert chart["encoding"]["x"]["scale"]["type"] == "log"
-    assert "type" not in chart["encoding"]["y"]["scale"]
-    assert chart["encoding"]["fill"]["condition"]["test"] == "datum.used"
-    (points,) = chart["datasets"].values()
-    assert sorted(point["used"] for point in points) == [False] * 4 + [True] * 4
-    assert {point["colour"] for point in points} == {1, 2}
-    told = [each["field"] for each in chart["encoding"]["tooltip"]]
-    measured = ["loss (nats)", "order gain (nats)"]
-    assert told == ["sweep", "shape", "learning rate", "seed", "tokens", *measured, "left out", "run"], "no setting is told"
-    used = explorer.draw(data[data["used"]], "FLOPs", "nats", "depth").to_dict()
-    assert used["title"] == "4 runs of 1 sweep"
-    assert "left out" not in [each["field"] for each in used["encoding"]["tooltip"]]
-
-
-def test_a_logarithmic_axis_leaves_out_what_is_not_positive(made: SweepFolder) -> None:
-    add_scores(made)
-    runs, _ = runs_in({"made": made})
-    runs.loc[0, "downstream/cola/matthews"] = -0.02
-    data = explorer.frame(runs, "parameters", "downstream/cola/matthews", "shape")
-    assert "8 runs" in explorer.draw(data, "x", "y", "shape").to_dict()["title"]
-    assert explorer.draw(data[data["used"]], "x", "y", "shape").to_dict()["title"] == "4 runs of 1 sweep"
-    assert explorer.draw(data, "x", "y", "shape", log_y=True).to_dict()["title"].endswith("; 1 not shown, not being positive")
-    assert explorer.why_none_shown(data, log_x=True, log_y=True) == "", "some are shown"
-    below = data.head(1)
-    assert explorer.why_none_shown(below, log_x=True, log_y=False) == ""
-    assert "there are none in 1 run here" in explorer.why_none_shown(below, log_x=False, log_y=True)
-    assert "Untick “log y” to see them." in explorer.why_none_shown(below, log_x=False, log_y=True)
-
-
-def test_a_logarithmic_axis_has_no_more_ticks_than_labels_and_one_at_each_decade(made: SweepFolder) -> None:
-    data = explorer.frame(runs_in({"made": made})[0], "train_flops", "loss_nats", "seed")
-
-    def ticks(low: float, high: float) -> list[float] | None:
-        at = data.assign(x=np.geomspace(low, high, len(data)))
-        values = explorer.draw(at, "FLOPs", "nats", "seed").to_dict()["encoding"]["x"]["axis"].get("values")
-        return values and [value for value in values if low <= value <= high]
-
-    assert ticks(1.4e11, 1.3e13) == [2e11, 5e11, 1e12, 2e12, 5e12, 1e13]
-    assert ticks(1e6, 1e10) == [1e6, 1e7, 1e8, 1e9, 1e10]
-    assert ticks(1e6, 1.9e6) is None, "few places are round there, and Vega finds others"
-
-
-def test_runs_without_one_of_the_quantities_are_no_points(made: SweepFolder) -> None:
-    add_run(made, run_config(1, 128, 6e-3), state="DIVERGED", reason="a loss was NaN")
-    runs, _ = runs_in({"made": made})
-    assert len(runs) == 9
-    assert len(explorer.frame(runs, "train_flops", "loss_nats", "state")) == 8
-
-
-def test_a_step_that_was_logged_twice_is_one_point_of_a_curve(made: SweepFolder) -> None:
-    points = explorer.frame(runs_in({"made": made})[0], "parameters", "loss_nats", "seed").head(2)
-    file = made.run(points["run"].iloc[0]).metrics_file
-    last = json.loads(file.read_text().splitlines()[-1])
-    file.write_text(file.read_text() + json.dumps(last | {"val/loss": 2.5}) + "\n")
-    curves, damaged = run_curves.frame(points, {"made": made})
-    assert damaged == {}
-    one = curves[curves["run"] == curves["run"].iloc[0]]
-    assert one["tokens"].is_unique
-    assert one["loss_nats"].iloc[-1] == 2.5
-    assert one["train_flops"].iloc[-1] == pytest.approx(made.run(points["run"].iloc[0]).record().train_flops)  # type: ignore[union-attr]
-    assert curves["run"].nunique() == 2
-    cut = curves["run"].str[:8].unique().tolist()
-    assert cut == [f"{run[:6]} L" for run in points["run"]], "the legend cuts long names, whose beginnings tell them apart"
-    assert curves["run"].iloc[0].endswith(" L1-H128-A2-F512 lr=2e-3 seed=0")
-    assert len(run_curves.frame(points, {"made": made}, "train/loss")[0]) > len(curves)
-    long = "".join(json.dumps(last | {"trainer/tokens": n}) + "\n" for n in range(1, 5000))
-    file.write_text(long)
-    thinned, _ = run_curves.frame(points.head(1), {"made": made})
-    assert len(thinned) == run_curves.MOST_POINTS
-    assert thinned["tokens"].iloc[[0, -1]].tolist() == [1, 4999]
-    drawn = run_curves.draw(curves, "train_flops").to_dict()
-    assert drawn["encoding"]["x"]["field"] == "train_flops"
-    assert "FLOPs" in drawn["encoding"]["x"]["title"]
-    assert drawn["encoding"]["color"]["sort"] is None, "names that begin with ids stand as the runs do"
-    assert drawn["encoding"]["color"]["legend"]["orient"] == "bottom", "names of runs are long, and leave no room beside them"
-    assert drawn["encoding"]["x"]["axis"]["labelSeparation"] > 0, "labels do not touch"
-
-
-def test_sweeps_stand_side_by_side_and_one_that_cannot_be_read_says_why(made: SweepFolder, tmp_path: Path) -> None:
-    broken = depth_or_width(tmp_path / "broken", budgets=(1e6,), shapes=((1, 128),), rates=(2e-3,), seeds=1)
-    broken.runs()[0].record_file.write_text("{")
-    add_run(made, run_config(1, 128, 6e-3), state="DIVERGED", reason="a loss was NaN")
-    waiting = sweep_folder(tmp_path / "waiting")
-    rows = overview({"made": made, "broken": broken, "waiting": waiting}).set_index("sweep")
-    assert rows.loc["made", list(STATES)].dropna().to_dict() == {"completed": 8, "diverged": 1}
-    assert rows.loc["made", "question"] == "At equal parameters, does depth or width lower MLM loss more?"
-    assert rows.loc["made", "spent (train_flops)"] == pytest.approx(sum(record.train_flops for record in made.records()))
-    assert rows.loc["waiting", list(STATES)].dropna().to_dict() == {"completed": 0}, "none has begun"
-    assert rows["problem"].ne("").tolist() == [False, True, False]
-    assert "record.json" in str(rows.loc["broken", "problem"])
-    assert rows["launched"].isna().all()
-    for number in (*STATES, "left", "spent (train_flops)"):
-        assert rows[number].map(lambda value: isinstance(value, int | float)).all(), f"{number} could not be sorted by"
-
-
-def test_a_run_that_is_being_trained_is_told(made: SweepFolder) -> None:
-    run = made.run("f" * 16)
-    run.write_config(run_config(1, 128, 6e-3))
-    with work_lock(run) as has_turn:
-        assert has_turn
-        assert overview({"made": made})[["completed", "running"]].to_numpy().tolist() == [[8, 1]]
-        table = runs_table(status(made)).set_index("run")
-    assert table.loc[[run.run_id], ["state", "done"]].to_numpy().tolist() == [["running", 0.0]]
-    assert table["loss (nats)"].isna().tolist() == (table.index == run.run_id).tolist()
-    assert not {"setting", "MFU", "seconds left", "note"} & set(table), "what no run has is left out"

@@ -1,0 +1,194 @@
+"""The laws that the runs of a sweep allow, as curves with bands, and what one predicts for an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from study.base.errors import UNREADABLE, InputError
+from study.base.quantities import compact
+from study.base.text import status_words
+from study.counting.architecture import SIZES, Architecture
+from study.counting.parameters import TOTALS, parameters
+from study.dashboard.library import Library, Snapshot
+from study.evidence.ledgers import LEDGER_FLOPS, open_ledger, usable
+from study.evidence.sweep_laws import LEDGER_LAWS, by_variant
+from study.laws.catalogue import find_law
+from study.laws.estimation import Settings
+from study.laws.forecasting import Forecast
+from study.laws.law_fits import LawFit, fit_table
+from study.laws.observations import VOCABULARY
+from study.laws.reading import TableQuery, differing_columns, read_observations
+from study.plotting.law_fit import frame
+from study.shapes.accounts import training_flops
+from study.store.sweep_folder import SweepFolder
+
+RESAMPLES = 400
+"""The resamples of an interval, as in a sweep's answer."""
+
+MOST_VARIANTS = 12
+"""The most variants whose laws are offered."""
+
+
+@dataclass(frozen=True)
+class LawOffer:
+    """A law that can be fitted to a sweep's ledger: to the rows `where`, to all if None."""
+
+    law: str
+    where: str | None
+
+    @property
+    def key(self) -> str:
+        """What an address holds of it."""
+        return "|".join(filter(None, (self.law, self.where)))
+
+    @property
+    def words(self) -> str:
+        """It in words, for a menu."""
+        where = "" if self.where is None else f", {self.where.replace('architecture.', '').replace('recipe.', '')}"
+        return f"{self.law}: {find_law(self.law).formula}{where}"
+
+
+def offers_of(library: Library, shot: Snapshot) -> list[LawOffer]:
+    """The laws that the ledger of a sweep allows; empty without a ledger or enough runs."""
+    return library.kept(("offers", shot.name, shot.version), lambda: _offers(shot.folder))
+
+
+def _offers(folder: SweepFolder) -> list[LawOffer]:
+    try:
+        table = open_ledger(folder.path)
+        used = usable(table.frame, folder.trial_seeds())
+        differing = differing_columns(used, folder.varied())
+    except UNREADABLE:
+        return []
+    if len(used) and used[differing].isna().any(axis=None):
+        return []
+    variants = [where for where, _ in by_variant(used, differing)] if differing else [None]
+    queries = [TableQuery(table, where=where) for where in variants[:MOST_VARIANTS]]
+    return [LawOffer(name, query.where) for query in queries for name in _READ if _fits(query, name)]
+
+
+_READ = sorted(
+    (name for name in LEDGER_LAWS.values() if set(find_law(name).variables) <= {"parameters", "tokens", "flops", *SIZES}),
+    key=lambda name: name not in ("chinchilla", "power-floor", "tokens-floor"),
+)
+"""The laws that read nothing but sizes and amounts; those of a sweep's answer come first."""
+
+
+def _fits(query: TableQuery, name: str) -> bool:
+    """Whether there are enough rows for a law, which vary in all that it reads."""
+    law = find_law(name)
+    try:
+        read_observations(query, law).check(law)
+    except InputError:
+        return False
+    return True
+
+
+def _fitted(library: Library, shot: Snapshot, key: str, count: str) -> LawFit:
+    """The fit of an offer with a count of parameters or FLOPs; raises InputError for what is not offered."""
+    offer = next((one for one in offers_of(library, shot) if one.key == key), None)
+    if offer is None:
+        raise InputError.at("law", "is none that the runs of this sweep allow; choose another")
+    reads = find_law(offer.law).variables
+    roles = {role: count for role, counts in _COUNTS.items() if role in reads and count in counts}
+
+    def fit() -> LawFit:
+        query = TableQuery(open_ledger(shot.folder.path), roles, where=offer.where)
+        return fit_table(query, offer.law, Settings(bootstrap=RESAMPLES))
+
+    return library.kept(("law", shot.name, shot.version, key, *roles.items()), fit)
+
+
+_COUNTS = {"parameters": TOTALS, "flops": LEDGER_FLOPS}
+
+
+def offers(library: Library, asked: Mapping[str, str]) -> list[dict[str, str]]:
+    """The laws that a `sweep` allows, for a menu."""
+    return [{"key": one.key, "words": one.words} for one in offers_of(library, library.snapshot(asked.get("sweep", "")))]
+
+
+def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
+    """A `law` of a `sweep` as curves against each of its variables, with 95% bands, and its runs.
+
+    `count` is the column of N or C, if it is one. A curve belongs to a `level` of another variable; `columns` names the column
+    of each variable.
+    """
+    shot = library.snapshot(asked.get("sweep", ""))
+    fitted = _fitted(library, shot, asked.get("law", ""), asked.get("count", ""))
+    data = frame(fitted)
+    law, observations = fitted.fit.law, fitted.fit.observations
+    curves = data[data["kind"] == "curve"]
+    held = set(fitted.forecast.labels) if isinstance(fitted.forecast, Forecast) else set()
+    run_ids = fitted.query.table.frame["run_id"]
+    outcome = fitted.forecast
+    return {
+        "formula": law.formula,
+        "status": status_words(fitted.fit.status, fitted.fit.reasons),
+        "estimates": {
+            name: [fitted.fit.estimates[name], *fitted.fit.intervals.get(name, (None, None))] for name in law.parameters
+        },
+        "n": fitted.fit.n,
+        "columns": {name: observations.roles.get(name, name) for name in law.variables},
+        "curves": [
+            {
+                "variable": rows["variable"].iloc[0],
+                "by": rows["by"].iloc[0],
+                "level": None if np.isnan(rows["level"].iloc[0]) else compact(float(rows["level"].iloc[0])),
+                **{name: rows[name].tolist() for name in ("size", "law", "low", "high")},
+            }
+            for _, rows in curves.groupby(["variable", "level"], dropna=False, sort=False)
+        ],
+        "runs": sorted({str(run_ids.iloc[_row_of(label)]) for label in observations.labels}),
+        "held_out": sorted({str(run_ids.iloc[_row_of(label)]) for label in held}),
+        "forecast": f"mean error {outcome.mean_error}, {outcome.coverage}" if isinstance(outcome, Forecast) else outcome,
+    }
+
+
+def _row_of(label: str) -> int:
+    """The position of a row in its table by its label (study.laws.tables.RunTable.labels), of merged rows the first."""
+    return int(label.split()[1].rstrip(",")) - 1
+
+
+def prediction_of(
+    library: Library, shot: Snapshot, key: str, architecture: Architecture, tokens: float, sequence_length: int
+) -> dict[str, Any]:
+    """The loss that a law predicts for an encoder, with the 95% interval of the law and how far it extrapolates.
+
+    The interval holds the uncertainty of the law's constants, not the scatter of single runs.
+    """
+    fitted = _fitted(library, shot, key, "").fit
+    values = _values(architecture, tokens, sequence_length, fitted.observations.roles)
+    at = {name: np.array([values[name]]) for name in fitted.law.variables}
+    low, high = fitted.interval(fitted.predictions(at)) if len(fitted.resampled) else ([np.nan], [np.nan])
+    beyond = []
+    for name in fitted.law.variables:
+        least, most = float(fitted.observations.columns[name].min()), float(fitted.observations.columns[name].max())
+        times = max(values[name] / most, least / values[name])
+        if times > 1:
+            way = "above the largest" if values[name] > most else "below the smallest"
+            beyond.append(f"{name} is {times:.3g} times {way} that the law was fitted to")
+    vocabulary = fitted.observations.alike.get(VOCABULARY)
+    if vocabulary is not None and vocabulary != architecture.vocabulary:
+        beyond.append(f"losses over other vocabularies do not compare, and the law's runs have {vocabulary:,} word pieces")
+    return {
+        "loss_nats": float(fitted.predict(at)[0]),
+        "low": float(low[0]),
+        "high": float(high[0]),
+        "beyond": beyond,
+        "status": status_words(fitted.status, fitted.reasons),
+        "n": fitted.n,
+    }
+
+
+def _values(architecture: Architecture, tokens: float, length: int, roles: Any) -> dict[str, float]:
+    """What laws read of an encoder, by the columns that the law was fitted to."""
+    values: dict[str, float] = {size: float(getattr(architecture, size)) for size in SIZES}
+    values["tokens"] = tokens
+    values["parameters"] = float(parameters(architecture).totals()[roles.get("parameters", TOTALS[0])])
+    _, per_token = training_flops(architecture, length)
+    values["flops"] = per_token[roles.get("flops", LEDGER_FLOPS[0])] * tokens
+    return values

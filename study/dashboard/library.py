@@ -1,0 +1,246 @@
+"""The sweeps of a results folder as last read: whatever has not changed since is not read again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.base import garbage
+from study.base.errors import UNREADABLE, InputError
+from study.base.text import visible
+from study.config.run_config import RunConfig
+from study.config.sweep import Sweep
+from study.store.locks import is_held
+from study.store.metric_rows import newest_values
+from study.store.ownership import has_owner
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder, sweeps_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+Stamp = tuple[Any, ...]
+"""What changes whenever a file or folder does."""
+
+KEPT_VALUES = 64
+"""The most tables and fits that are kept."""
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """A run as its folder shows it: its record, or without one whether a process trains it in its `home`.
+
+    `state` is that of the record, else `RUNNING`, `WAITING` (a launch holds the sweep) or `STOPPED`; `newest` has the newest
+    value of each metric of a run without a record.
+    """
+
+    run_id: str
+    folder: RunFolder
+    home: RunFolder
+    config: RunConfig
+    record: RunRecord | None
+    state: str
+    newest: Mapping[str, Any]
+
+    @property
+    def tokens(self) -> int:
+        """The tokens so far."""
+        return int(self.newest.get("trainer/tokens", 0)) if self.record is None else self.record.tokens
+
+    @property
+    def loss_nats(self) -> float | None:
+        """The validation loss so far."""
+        return self.newest.get("val/loss") if self.record is None else self.record.loss_nats
+
+    @property
+    def changed(self) -> str | None:
+        """When the run ended or last logged a row, in ISO 8601."""
+        if self.record is not None:
+            return self.record.finished_at
+        stamp = _stamp(self.home.metrics_file)
+        return None if stamp is None else datetime.fromtimestamp(stamp[0] / 1e9, UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One sweep at one moment; `version` changes if a page of the sweep would.
+
+    `sweep` is None if its file cannot be read. `problems` say what cannot be read.
+    """
+
+    name: str
+    folder: SweepFolder
+    version: str
+    sweep: Sweep | None
+    runs: Mapping[str, SeenRun]
+    launched: bool
+    problems: tuple[str, ...]
+
+    @property
+    def live(self) -> bool:
+        """Whether a process works on the sweep."""
+        return self.launched or any(run.state == "RUNNING" for run in self.runs.values())
+
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The knobs that name its runs, beside shape, rate and seed."""
+        return () if self.sweep is None else self.sweep.distinguishing_knobs
+
+    def run(self, run_id: str) -> SeenRun:
+        """A run by its id; raises InputError for an unknown one."""
+        if run_id not in self.runs:
+            raise InputError.at(run_id or "run", f"is no run of {self.name}")
+        return self.runs[run_id]
+
+
+class Library:
+    """The sweeps below a folder; every method may be called from any thread."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = RLock()
+        self._folders: dict[Path, SweepFolder] = {}
+        self._runs: dict[Path, tuple[Stamp, RunConfig, RunRecord | None]] = {}
+        self._curves: dict[Path, tuple[Stamp, dict[str, NDArray[np.float64]]]] = {}
+        self._values: dict[tuple[Any, ...], Any] = {}
+
+    def folders(self) -> dict[str, SweepFolder]:
+        """The sweeps by name, without characters that hide others; raises InputError without any."""
+        with self._lock:  # a folder remembers its sweep file as last read
+            return {
+                visible(name): self._folders.setdefault(folder.path, folder) for name, folder in sweeps_in(self.root).items()
+            }
+
+    def snapshot(self, name: str) -> Snapshot:
+        """A sweep as it is now; raises InputError for an unknown one."""
+        folders = self.folders()
+        if name not in folders:
+            raise InputError.at(name or "sweep", f"is no sweep in {self.root}")
+        return self._snapshot(name, folders[name])
+
+    def snapshots(self) -> list[Snapshot]:
+        """All sweeps as they are now."""
+        return [self._snapshot(name, folder) for name, folder in self.folders().items()]
+
+    def where(self, run_id: str) -> list[tuple[str, SeenRun]]:
+        """The sweeps that have a run, with the run."""
+        return [(one.name, one.runs[run_id]) for one in self.snapshots() if run_id in one.runs]
+
+    def curves(self, run: SeenRun) -> dict[str, NDArray[np.float64]]:
+        """Every logged metric of a run, one value a logged row, NaN where a row lacks it.
+
+        Raises InputError for a damaged row.
+        """
+        trained = run.folder if run.folder.holds(run.folder.metrics_file) else run.home
+        packed = trained.packed
+        stamp = _stamp(trained.metrics_file) or (None if packed is None else str(packed.path))
+        with self._lock:
+            before = self._curves.get(trained.path)
+        if before is not None and before[0] == (stamp,):
+            return before[1]
+        rows = list(trained.metrics())
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: np.array([row.get(name, np.nan) for row in rows], dtype=float) for name in names}
+        with self._lock:
+            self._curves[trained.path] = (stamp,), columns
+        return columns
+
+    def kept(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """A value that was made before under the same key, which names the versions that it stands on."""
+        with self._lock:
+            if key in self._values:
+                value: T = self._values[key]
+                return value
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            for old in list(self._values)[:-KEPT_VALUES]:
+                del self._values[old]
+        return value
+
+    def table(self, names: Iterable[str]) -> tuple[pd.DataFrame, dict[str, str]]:
+        """The ended runs of some sweeps, and what cannot be read (study.report.exploring.runs_in)."""
+        from study.report.exploring import runs_in
+
+        shots = [self.snapshot(name) for name in names]
+        key = ("table", *((one.name, one.version) for one in shots))
+        return self.kept(key, lambda: runs_in({one.name: one.folder for one in shots}))
+
+    @garbage.paused()
+    def _snapshot(self, name: str, folder: SweepFolder) -> Snapshot:
+        with self._lock:
+            problems: list[str] = []
+            held = is_held(folder.launching)
+            stamps = self._stamps(folder, problems)
+            runs: dict[str, SeenRun] = {}
+            for path, stamp in stamps.items():
+                try:
+                    if (seen := self._seen(folder, path, stamp, held)) is not None:
+                        runs[visible(seen.run_id)] = seen
+                except UNREADABLE as error:
+                    problems.append(str(error))
+            try:
+                sweep: Sweep | None = folder.sweep()
+            except UNREADABLE as error:
+                sweep = None
+                problems.append(str(error))
+        files = (folder.sweep_file, folder.answer_file, folder.ledger_file, folder.scores_file, folder.cells_file)
+        moving = [(run.run_id, run.state, _stamp(run.home.metrics_file)) for run in runs.values() if run.record is None]
+        facts = (*map(_stamp, files), held, list(stamps.items()), moving, problems)
+        version = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+        return Snapshot(name, folder, version, sweep, runs, held, tuple(problems))
+
+    def _stamps(self, folder: SweepFolder, problems: list[str]) -> dict[Path, Stamp]:
+        """The runs of a sweep with what changes if one of them does: its folder, or the pack that holds it."""
+        try:
+            packed = folder.packed
+            ids = frozenset[str]() if packed is None else packed.run_ids
+            pack = None if packed is None else str(packed.path)
+            with os.scandir(folder.runs_folder) as entries:
+                found = {entry.name: entry.stat().st_mtime_ns for entry in entries if entry.name[0] != "."}
+        except FileNotFoundError:
+            found = {}
+        except UNREADABLE as error:
+            problems.append(str(error))
+            return {}
+        names = sorted({*found, *ids})
+        return {folder.runs_folder / name: (found.get(name), pack if name in ids else None) for name in names}
+
+    def _seen(self, folder: SweepFolder, path: Path, stamp: Stamp, held: bool) -> SeenRun | None:
+        run = RunFolder(path, folder.packed if stamp[1] is not None else None)
+        before = self._runs.get(path)
+        if before is None or before[0] != stamp:
+            if stamp[1] is None and not run.is_run:
+                return None
+            record = run.record()
+            if record is not None and record.run_id != run.run_id:
+                message = f"is of run {record.run_id}, but its folder has another name; rename it, or move it away"
+                raise InputError.at(str(run.record_file), message)
+            before = self._runs[path] = stamp, run.config() if record is None else record.config, record
+        _, config, record = before
+        if record is not None:
+            return SeenRun(run.run_id, run, run, config, record, record.state, {})
+        home = folder.home(run.run_id)
+        state = "RUNNING" if has_owner(home) else "WAITING" if held else "STOPPED"
+        return SeenRun(run.run_id, run, home, config, None, state, newest_values(home.newest_rows()))
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """The time, size and inode of a file, None if missing."""
+    try:
+        status = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,101 @@
+// One sweep: its answer and figures, its curves and runs, and its file.
+import { curvesView } from "/static/curves-view.js";
+import { el, field, passes, problems, section, set, table } from "/static/dom.js";
+import { address, ask, joined, parted, value } from "/static/state.js";
+
+const TABS = { answer: "Answer", runs: "Runs and curves", figures: "Figures", file: "Sweep file" };
+
+const COLUMNS = [
+  { key: "run", label: "run", always: true, class: "nowrap",
+    cell: row => el("a", { href: address({ page: "run", sweep: value("sweep"), run: row.run }) }, row.run.slice(0, 8)) },
+  { key: "state", label: "state", kind: "state", always: true },
+  { key: "shape", label: "shape", class: "nowrap" },
+  { key: "setting", label: "setting" },
+  { key: "learning_rate", label: "learning rate", kind: "number" },
+  { key: "seed", label: "seed", kind: "whole" },
+  { key: "tokens", label: "tokens", kind: "count" },
+  { key: "done", label: "done", kind: "share" },
+  { key: "loss_nats", label: "loss (nats)", kind: "loss" },
+  { key: "order_gain_nats", label: "order gain (nats)", kind: "loss" },
+  { key: "non_embedding", label: "non-embedding parameters", kind: "count" },
+  { key: "train_flops", label: "FLOPs", kind: "count" },
+  { key: "tokens_per_second", label: "tokens/s", kind: "count" },
+  { key: "note", label: "note", class: "words" },
+];
+// Columns that only a filter reads.
+const HIDDEN = [{ key: "depth", label: "depth" }, { key: "width", label: "width" }];
+
+const answers = new Map();  // the rendered answer of a version, whose folds stay as they were opened
+
+export async function sweepPage() {
+  const sweep = value("sweep");
+  const found = await ask("sweep", { sweep });
+  const tab = value("tab", found.live || !found.answer ? "runs" : "answer");
+  const tabs = el("nav", { class: "tabs", "aria-label": "Parts of the sweep" },
+    Object.entries(TABS).filter(([name]) => (name !== "answer" || found.answer) && (name !== "figures" || found.figures.length))
+      .map(([name, words]) => el("a", { href: address({ page: "sweep", sweep, tab: name }), "aria-current": name === tab ? "page" : null }, words)),
+    el("a", { href: address({ page: "scaling", sweeps: joined([sweep]) }) }, "Scaling plot"),
+    el("a", { href: address({ page: "knobs", sweep }) }, "Knobs"));
+  const counts = [[found.running, "running"], [found.done, "done"], [found.failed, "failed"], [found.pruned, "pruned"], [found.waiting, "left"]]
+    .filter(([count]) => count).map(([count, words]) => `${count} ${words}`).join(", ");
+  return { title: sweep, content: [
+    el("h1", {}, sweep),
+    tab === "answer" ? null : el("p", { class: "lead" }, found.question),
+    found.verdict && tab !== "answer" ? el("p", { class: "lead verdict" }, found.verdict) : null,
+    el("p", { class: "quiet" }, counts ? `Runs: ${counts}.` : "No run has begun yet.",
+      found.live ? " It is running; this page follows it." : ""),
+    problems(found.problems),
+    tabs,
+    ...({ answer: answerTab, runs: runsTab, figures: figuresTab, file: fileTab }[tab] ?? runsTab)(sweep, found),
+  ] };
+}
+
+function answerTab(sweep, found) {
+  const key = `${sweep} ${found.version}`;
+  if (!answers.has(key)) {
+    const node = el("div", { class: "answer" });
+    node.innerHTML = found.answer;  // rendered by the server without any HTML of the folder's
+    for (const one of node.querySelectorAll("table")) {
+      one.tabIndex = 0;
+    }
+    answers.clear();
+    answers.set(key, node);
+  }
+  return [answers.get(key)];
+}
+
+function runsTab(sweep, found) {
+  if (!found.runs.length) return [el("p", { class: "quiet" }, "No run has begun yet.")];
+  const filter = value("filter");
+  const rows = found.runs.filter(row => passes(row, filter, [...COLUMNS, ...HIDDEN]));
+  const ticked = new Set(parted(value("runs")));
+  const chosen = rows.filter(row => ticked.has(row.run));
+  const boxes = { key: "chosen", label: "draw", sorts: false, always: true, cell: Object.assign(row => el("input", {
+    id: `draw-${row.run}`, type: "checkbox", checked: ticked.has(row.run), "aria-label": `draw ${row.run}`,
+    onchange: event => {
+      event.target.checked ? ticked.add(row.run) : ticked.delete(row.run);
+      set({ runs: ticked.size ? joined(ticked) : null });
+    },
+  }), { box: true }) };
+  return [
+    section("curves", "Curves", ...curvesView(sweep, chosen.length ? chosen : rows,
+      chosen.length ? el("p", {}, `${chosen.length} chosen in the table. `,
+        el("button", { id: "draw-all", type: "button", onclick: () => set({ runs: null }) }, "Draw all")) : null)),
+    section("runs", "Runs",
+      el("div", { class: "controls" }, field("filter", "Filter, for the curves too", "words, or depth>2 state=failed")),
+      table("table", "Runs", [...COLUMNS.slice(0, 1), boxes, ...COLUMNS.slice(1)], rows.map(row => ({ ...row, chosen: "1" })),
+        found.live ? "state~down" : "loss_nats~up")),
+  ];
+}
+
+function figuresTab(sweep, found) {
+  return [el("div", { class: "gallery" }, found.figures.map(name => {
+    const words = name.replace(".svg", "").replaceAll("_", " ");
+    const source = `/figure/${encodeURIComponent(sweep)}/${name}`;
+    return el("figure", {}, el("a", { href: source, target: "_blank", rel: "noopener" },
+      el("span", { class: "paper", style: "display: block" }, el("img", { src: source, alt: words, loading: "lazy" }))),
+    el("figcaption", {}, words));
+  }))];
+}
+
+const fileTab = (sweep, found) => [el("pre", { tabindex: "0", "aria-label": "sweep.yaml" }, found.file)];

@@ -1,0 +1,163 @@
+"""The overview of all sweeps, and the page of one: its answer, figures and runs."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from study.base.durable_files import content_of, names_in
+from study.base.errors import UNREADABLE, InputError
+from study.base.text import printable
+from study.config.run_config import describe_run
+from study.dashboard.library import Library, SeenRun, Snapshot
+from study.report.markdown_html import html_of
+
+UNENDED = ("RUNNING", "WAITING", "STOPPED")
+"""The states of runs without a record."""
+
+_BOLD = re.compile(r"^\*\*(?P<sentence>.+)\*\*$", re.MULTILINE)
+"""A paragraph in bold, as which an answer gives its verdict (study.report.answer)."""
+
+
+def overview(library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
+    """One row a sweep, and what is wrong with the folder, which may be empty or missing."""
+    try:
+        shots = library.snapshots()
+    except InputError as error:
+        return {"root": str(library.root), "sweeps": [], "problems": [str(problem) for problem in error.problems]}
+    problems = [f"{shot.name}: {problem}" for shot in shots for problem in shot.problems]
+    return {"root": str(library.root), "sweeps": [_overview_row(library, shot) for shot in shots], "problems": problems}
+
+
+def _overview_row(library: Library, shot: Snapshot) -> dict[str, Any]:
+    return library.kept(("overview", shot.name, shot.version), lambda: _counted(shot))
+
+
+def _counted(shot: Snapshot) -> dict[str, Any]:
+    states = Counter(run.state for run in shot.runs.values())
+    ended = sum(count for state, count in states.items() if state not in UNENDED)
+    return {
+        "sweep": shot.name,
+        "question": "" if shot.sweep is None else printable(shot.sweep.question),
+        "verdict": verdict_in(_answer_text(shot)),
+        "done": states["COMPLETED"],
+        "failed": ended - states["COMPLETED"] - states["PRUNED"],
+        "pruned": states["PRUNED"],
+        "running": states["RUNNING"],
+        "waiting": states["WAITING"] + states["STOPPED"],
+        "tokens": sum(map(_own_tokens, shot.runs.values())),
+        "changed": max((run.changed for run in shot.runs.values() if run.changed), default=None),
+        "live": shot.live,
+    }
+
+
+def _own_tokens(run: SeenRun) -> int:
+    """The tokens that a run itself trained on, without those of its trunk."""
+    if run.record is None or run.record.spent_tokens is None:
+        return run.tokens
+    return run.record.spent_tokens
+
+
+def verdict_in(answer: str) -> str:
+    """The verdict of an answer as last written, in plain text; empty without one."""
+    found = _BOLD.search(answer)
+    return "" if found is None else printable(re.sub(r"\\(.)", r"\1", found["sentence"]))
+
+
+def answer_html(sweep: str, text: str) -> str:
+    """An answer, which may be a stranger's, as HTML with the figures of its sweep (study.report.markdown_html)."""
+
+    def drawn(source: str) -> str | None:
+        if (found := re.fullmatch(r"figures/(\w+)\.svg", source)) is None:
+            return None
+        address = html.escape(figure_address(sweep, f"{found[1]}.svg"))
+        return f'<img src="{address}" alt="{found[1].replace("_", " ")}" loading="lazy">'
+
+    return html_of(text, drawn)
+
+
+def figure_address(sweep: str, name: str) -> str:
+    """Where the server gives a figure."""
+    return f"/figure/{quote(sweep, safe='')}/{name}"
+
+
+def _answer_text(shot: Snapshot) -> str:
+    try:
+        return (content_of(shot.folder.answer_file) or b"").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def pulse(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
+    """What changes whenever the page of a `sweep` would; without one, that of all."""
+    if asked.get("sweep"):
+        return {"version": library.snapshot(asked["sweep"]).version}
+    try:
+        return {"version": " ".join(shot.version for shot in library.snapshots())}
+    except InputError as error:
+        return {"version": str(error)}
+
+
+def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
+    """A sweep's question, answer, figures and runs."""
+    shot = library.snapshot(asked.get("sweep", ""))
+    return library.kept(("sweep", shot.name, shot.version), lambda: _sweep_page(library, shot))
+
+
+def _sweep_page(library: Library, shot: Snapshot) -> dict[str, Any]:
+    text = _answer_text(shot)
+    return {
+        **_overview_row(library, shot),
+        "expect": "" if shot.sweep is None else printable(shot.sweep.expect or ""),
+        "answer": answer_html(shot.name, text),
+        "figures": [name for name in names_in(shot.folder.figures) if re.fullmatch(r"\w+\.svg", name)],
+        "runs": [run_row(shot, run) for run in shot.runs.values()],
+        "file": (content_of(shot.folder.sweep_file) or b"").decode(errors="replace"),
+        "version": shot.version,
+        "problems": list(shot.problems),
+    }
+
+
+def run_row(shot: Snapshot, run: SeenRun) -> dict[str, Any]:
+    """A run's row in the table of runs; `cell` names what only seeds tell apart."""
+    config, record = run.config, run.record
+    architecture, setting = config.architecture, config.variant(shot.distinguishing)
+    words = describe_run(architecture.shape_name, setting, config.recipe.learning_rate, config.seed)
+    return {
+        "run": run.run_id,
+        "state": run.state,
+        "shape": architecture.shape_name,
+        "depth": architecture.depth,
+        "width": architecture.width,
+        "setting": setting,
+        "learning_rate": config.recipe.learning_rate,
+        "seed": config.seed,
+        "tokens": run.tokens,
+        "done": run.tokens / config.tokens if config.tokens else None,
+        "loss_nats": run.loss_nats,
+        "order_gain_nats": run.newest.get("val/order_gain") if record is None else record.order_gain_nats,
+        "parameters": None if record is None else record.parameters,
+        "non_embedding": None if record is None else record.parameters_non_embedding,
+        "train_flops": run.newest.get("trainer/flops") if record is None else record.train_flops,
+        "tokens_per_second": run.newest.get("perf/tokens_per_second") if record is None else record.tokens_per_second,
+        "note": "" if record is None else record.exclusion or record.order_note or record.spike_note or "",
+        "words": words,
+        "cell": f"{words.rpartition(' seed=')[0]} at {config.tokens:,} tokens",
+    }
+
+
+def figure_of(shot: Snapshot, name: str) -> bytes:
+    """A figure of a sweep; raises InputError for an unknown one."""
+    if not re.fullmatch(r"\w+\.svg", name):
+        raise InputError.at(name, "is no name of a figure")
+    try:
+        content = content_of(shot.folder.figures / name)
+    except UNREADABLE:
+        content = None
+    if content is None:
+        raise InputError.at(name, f"is no figure of {shot.name}")
+    return content

@@ -1,0 +1,183 @@
+"""What an encoder of any shape would cost and reach: parameters, FLOPs, memory, latency, predicted loss, and its neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from study.base.errors import InputError
+from study.base.quantities import read_whole
+from study.counting.architecture import COUNTED_ALONE, Architecture, unbuildable, unlike_bert
+from study.counting.latency_prediction import fit_latency
+from study.counting.latency_table import read_table
+from study.counting.memory import Precision
+from study.counting.named_models import catalogue, named
+from study.counting.parameters import parameters
+from study.dashboard.law_lines import offers_of, prediction_of
+from study.dashboard.library import Library
+from study.shapes.accounts import USUAL_LENGTH, Conditions, account, training_flops
+
+BASE = "bert-base"
+"""The model whose values stand where an address gives none."""
+
+NEIGHBOURS = 5
+"""The named models that are called nearest."""
+
+MOST = 10_000_000
+"""The largest size."""
+
+MOST_TOKENS = 1e15
+"""The most training tokens."""
+
+
+def what_if_form(_library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of an architecture with their kinds, and the named models to begin from."""
+    models = {model.short_name: model.architecture.model_dump(mode="json") for model in catalogue()}
+    fields = [_field(name) for name in Architecture.model_fields]
+    return {"fields": fields, "models": models, "base": BASE, "sequence_length": USUAL_LENGTH}
+
+
+def _field(name: str) -> dict[str, Any]:
+    annotation = Architecture.model_fields[name].annotation
+    optional = type(None) in get_args(annotation)
+    words = [word for one in (annotation, *get_args(annotation)) if get_origin(one) is Literal for word in get_args(one)]
+    is_flag = annotation is bool or bool in get_args(annotation)
+    kind = "choice" if words else "flag" if is_flag else "count"
+    alone = list(COUNTED_ALONE.get(name, ()))
+    return {"name": name, "kind": kind, "optional": optional, "words": words, "counted_alone": alone}
+
+
+def what_if(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that is counted or predicted for the architecture of an address; `problems` where there is none.
+
+    Counts are those of `study params`.
+    """
+    try:
+        architecture = architecture_asked(asked)
+        conditions = _conditions(asked, architecture)
+    except InputError as error:
+        return {"problems": [_in_words(problem.place, problem.message) for problem in error.problems]}
+    counted = account(architecture, conditions)
+    return {
+        "architecture": architecture.model_dump(mode="json"),
+        "account": counted.to_dict(),
+        "totals": counted.count.totals(),
+        "parts": [{"part": one.part, "name": one.name, "count": one.count} for one in counted.count.components],
+        "unlike_bert": sorted(unlike_bert(architecture)),
+        "unbuildable": unbuildable(architecture),
+        "models": _counted_models(conditions.sequence_length),
+        "nearest": _nearest(architecture, conditions.sequence_length),
+        "latency": _latencies(library.root, architecture, conditions),
+        "prediction": _prediction(library, asked, architecture, conditions.sequence_length),
+        "problems": [],
+    }
+
+
+def architecture_asked(asked: Mapping[str, str]) -> Architecture:
+    """The architecture of an address: a named model with the fields that the address gives; raises InputError."""
+    values = named(asked.get("model") or BASE).model_dump()
+    for name in Architecture.model_fields:
+        if (given := asked.get(name)) is None:
+            continue
+        kind = _field(name)["kind"]
+        if kind == "count" and given not in ("", "none"):
+            values[name] = 0 if given == "0" else read_whole(name, given)
+            if values[name] > MOST:
+                raise InputError.at(name, f"is {values[name]:,}; the most is {MOST:,}")
+        elif kind == "flag":
+            values[name] = None if given in ("", "none") else given == "true"
+        else:
+            values[name] = None if given in ("", "none") and _field(name)["optional"] else given
+    return Architecture.parse(values)
+
+
+def _conditions(asked: Mapping[str, str], architecture: Architecture) -> Conditions:
+    length = read_whole("sequence length", asked.get("sequence_length") or str(min(USUAL_LENGTH, architecture.positions)))
+    if not 1 <= length <= architecture.positions:
+        message = f"is {length:,}; it is from 1 to the number of positions, {architecture.positions:,}"
+        raise InputError.at("sequence length", message)
+    batch = read_whole("batch", asked.get("batch") or "32")
+    if not 1 <= batch <= MOST:
+        raise InputError.at("batch", f"is {batch:,}; it is from 1 to {MOST:,}")
+    precision: Precision = "bf16" if asked.get("precision") == "bf16" else "fp32"
+    return Conditions(length, batch, precision)
+
+
+def _in_words(place: str, message: str) -> str:
+    return f"{place.replace('_', ' ')}: {message}"
+
+
+@lru_cache(maxsize=64)
+def _counted_models(length: int) -> tuple[dict[str, Any], ...]:
+    """The named models with their counts, at a sequence length or at their positions if these are fewer."""
+    return tuple(
+        {
+            "name": model.short_name,
+            "family": model.family,
+            "shape": model.architecture.shape_name,
+            "vocabulary": model.architecture.vocabulary,
+            **parameters(model.architecture).totals(),
+            "flops_per_token": _flops_per_token(model.architecture, length),
+        }
+        for model in catalogue()
+    )
+
+
+def _flops_per_token(architecture: Architecture, length: int) -> float:
+    return training_flops(architecture, min(length, architecture.positions))[1]["train_flops"]
+
+
+def _nearest(architecture: Architecture, length: int) -> list[str]:
+    """The named models nearest in the logarithms of parameters and FLOPs a token."""
+    own = math.log(parameters(architecture).parameters_encoder), math.log(_flops_per_token(architecture, length))
+
+    def distance(row: Mapping[str, Any]) -> float:
+        return math.dist(own, (math.log(row["parameters_encoder"]), math.log(row["flops_per_token"])))
+
+    return [row["name"] for row in sorted(_counted_models(length), key=distance)[:NEIGHBOURS]]
+
+
+def _latencies(root: Path, architecture: Architecture, conditions: Conditions) -> list[dict[str, Any]]:
+    """The latency by each table below the folder, or why one gives none."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted({*root.glob("latency/*/table.csv"), *root.glob("*/latency/*/table.csv")}):
+        machine = path.parent.name
+        try:
+            table = read_table(path)
+            for threads in sorted(table.loc[table["precision"] == conditions.precision, "threads"].unique().tolist()):
+                setting = (conditions.batch, conditions.sequence_length)
+                model = fit_latency(table, conditions.precision, threads, setting)
+                rows.append(
+                    {
+                        "machine": machine,
+                        "threads": int(threads),
+                        "seconds": model.seconds(architecture, *setting),
+                        "error": model.error,
+                        "beyond": model.beyond(architecture, *setting),
+                    }
+                )
+        except InputError:
+            rows.append({"machine": machine, "problem": "its table has too few shapes, or cannot be read"})
+    return rows
+
+
+def _prediction(library: Library, asked: Mapping[str, str], architecture: Architecture, length: int) -> dict[str, Any] | None:
+    """The loss by the law of the chosen sweep; None where no sweep is chosen or none of its laws."""
+    if not asked.get("sweep"):
+        return None
+    shot = library.snapshot(asked["sweep"])
+    offers = {offer.key: offer.words for offer in offers_of(library, shot)}
+    key = asked["law"] if asked.get("law") in offers else next(iter(offers), None)
+    laws = {"laws": offers, "law": key}
+    if key is None:
+        return laws | {"why_not": "The runs of this sweep allow no law: they are too few, or of too few sizes and budgets."}
+    try:
+        tokens = float(read_whole("tokens", asked.get("tokens") or "1M"))
+        if not 1 <= tokens <= MOST_TOKENS:
+            raise InputError.at("tokens", f"is {tokens:,.0f}; it is from 1 to {MOST_TOKENS:,.0f}")
+        return laws | prediction_of(library, shot, key, architecture, tokens, length)
+    except InputError as error:
+        return laws | {"why_not": "; ".join(_in_words(problem.place, problem.message) for problem in error.problems)}

@@ -1,0 +1,425 @@
+"""What the dashboard answers: everything is read, kept until it changes, and says what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.base.errors import InputError
+from study.counting.named_models import catalogue
+from study.dashboard.curve_rows import curves
+from study.dashboard.law_lines import law_lines, offers
+from study.dashboard.library import Library
+from study.dashboard.run_pages import run_page
+from study.dashboard.run_points import importances, points
+from study.dashboard.sweep_pages import answer_html, overview, pulse, sweep_page, verdict_in
+from study.dashboard.what_if import what_if, what_if_form
+from study.evidence.ledgers import open_ledger
+from study.laws.estimation import Settings
+from study.laws.law_fits import fit_table
+from study.laws.reading import TableQuery
+from study.report.answer import report
+from study.report.figures import FIGURES
+from study.shapes.accounts import Conditions, account, default_length
+from study.store.ownership import work_lock
+from study.store.packing import pack
+from study.store.sweep_folder import SweepFolder
+from tests.synthetic import SWEEP, add_run, depth_or_width, environment, run_config, sweep_folder
+from tests.synthetic_scores import TASKS, add_scores
+
+MALICE = """# An answer
+
+<iframe srcdoc="<script>fetch('http://evil.example')</script>"></iframe> <img src=x onerror=alert(1)>
+<script>alert(1)</script>
+
+[here](javascript:alert(1)) [there](data:text/html,x) ![pixel](http://evil.example/pixel.png) ![own](data:text/html,x)
+![up](figures/../../secret.svg) ![other](/figure/x/y.svg)
+
+| a | b |
+| --- | --- |
+| <svg onload=alert(1)> | fine {: onclick=alert(1)} |
+"""
+"""What a stranger may have written into an answer."""
+
+SHAPES = ((1, 48), (1, 64), (1, 92), (1, 128), (1, 184))
+
+
+RESAMPLES = 100
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    """A sweep of which laws can be told, with few resamples."""
+    results = tmp_path_factory.mktemp("results")
+    folder = depth_or_width(results / "sizes", budgets=(1e6, 2e6, 4e6), shapes=SHAPES, rates=(4e-3,), seeds=1)
+    folder.write_ledger()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("study.dashboard.law_lines.RESAMPLES", RESAMPLES)
+        yield Library(results)
+
+
+def sizes_of(answer: dict[str, Any]) -> dict[str, int]:
+    return {name: len(curve["x"]) for name, curve in answer["curves"].items()}
+
+
+def test_the_overview_counts_the_runs_of_every_sweep_by_what_became_of_them(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "one")
+    for state in ("COMPLETED", "FAILED", "DIVERGED"):
+        add_run(folder, run_config(1, 64, seed=len(folder.runs())), state=state)
+    folder.run("f" * 16).write_config(run_config(1, 128))
+    waiting = sweep_folder(tmp_path / "group" / "two")
+    with work_lock(waiting.run("a" * 16)):
+        waiting.run("a" * 16).write_config(run_config(1, 128))
+        found = overview(Library(tmp_path), {})
+    first, second = found["sweeps"]
+    assert found["problems"] == []
+    assert [first[name] for name in ("sweep", "done", "failed", "running", "waiting", "live")] == ["one", 1, 2, 0, 1, False]
+    assert first["question"] == SWEEP["question"]
+    assert first["tokens"] == sum(record.tokens for record in folder.records())
+    assert first["changed"] == "2026-01-01T00:01:00+00:00"
+    assert [second[name] for name in ("sweep", "running", "live")] == ["group/two", 1, True]
+
+
+def test_what_has_not_changed_is_not_read_again_and_what_has_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3, 4e-3), seeds=1)
+    library = Library(tmp_path)
+    versions = [pulse(library, {"sweep": "made"})["version"]]
+    with monkeypatch.context() as patch:
+        patch.setattr("study.store.run_folder.RunFolder.record", lambda _: pytest.fail("a record is read again"))
+        assert pulse(library, {"sweep": "made"})["version"] == versions[0]
+        assert pulse(library, {}) == pulse(library, {})
+    run = folder.runs()[0]
+    run.exclusion_file.write_text(json.dumps({"reason": "a bad disk"}))
+    versions.append(pulse(library, {"sweep": "made"})["version"])
+    assert library.snapshot("made").runs[run.run_id].record.excluded == "a bad disk"  # type: ignore[union-attr]
+    add_run(folder, run_config(1, 64, 8e-3))
+    versions.append(pulse(library, {"sweep": "made"})["version"])
+    folder.answer_file.write_text("# made\n\n**It is lower.**\n")
+    versions.append(pulse(library, {"sweep": "made"})["version"])
+    assert len(set(versions)) == 4
+    assert sweep_page(library, {"sweep": "made"})["verdict"] == "It is lower."
+
+
+def test_a_packed_sweep_is_shown_like_the_folders_it_was_packed_from(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64), (2, 64)), rates=(2e-3, 4e-3), seeds=1)
+    asked = {"sweep": "made"}
+
+    def shown() -> list[Any]:
+        library = Library(tmp_path)
+        run = sorted(library.snapshot("made").runs)[0]
+        return [
+            sweep_page(library, asked)["runs"],
+            curves(library, asked)["curves"],
+            run_page(library, asked | {"run": run})["config"],
+            points(library, {"sweeps": "made"})["columns"],
+        ]
+
+    before = shown()
+    pack(folder)
+    assert not list(folder.runs_folder.glob("*")), "all of it is in the pack"
+    assert shown() == before
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    damaged = depth_or_width(tmp_path / "damaged", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3, 4e-3), seeds=1)
+    first, second = damaged.runs()
+    first.metrics_file.write_text("[1, 2]\n")
+    broken = depth_or_width(tmp_path / "broken", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3, 4e-3), seeds=1)
+    broken.runs()[0].record_file.write_text("{")
+    shutil.copytree(broken.runs()[1].path, broken.run("e" * 16).path)
+    sweep_folder(tmp_path / "no_sweep").sweep_file.write_text("tune: 3")
+    library = Library(tmp_path)
+    found = overview(library, {})
+    assert [row["sweep"] for row in found["sweeps"]] == ["broken", "damaged", "no_sweep"]
+    assert [row["done"] for row in found["sweeps"]] == [1, 2, 0]
+    told = "\n".join(found["problems"])
+    assert "record.json" in told
+    assert "its folder has another name" in told
+    assert "no_sweep" in told
+    drawn = curves(library, {"sweep": "damaged"})
+    assert list(drawn["curves"]) == [second.run_id]
+    assert "metrics.jsonl:1: is not a row of metrics" in drawn["problems"][0]
+    assert "broken" in points(library, {"sweeps": "broken,damaged"})["problems"][0]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_an_empty_or_missing_folder_is_said_to_be_so(tmp_path: Path, made: bool) -> None:
+    root = tmp_path if made else tmp_path / "gone"
+    found = overview(Library(root), {})
+    assert found["sweeps"] == []
+    assert ("holds no sweep" if made else "is not a folder") in found["problems"][0]
+    with pytest.raises(InputError, match=r"is not a folder|holds no sweep"):
+        Library(root).snapshot("x")
+
+
+def test_every_logged_metric_has_a_curve_over_tokens_steps_or_flops(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=2)
+    run = folder.runs()[0]
+    rows = [
+        {"trainer/step": n, "trainer/tokens": 10 * n, "trainer/flops": 2.0 * n, "odd/new": float(n % 7)} for n in range(1, 2001)
+    ]
+    run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[-1] | {"odd/new": 99.0}]))
+    library = Library(tmp_path)
+    usual = curves(library, {"sweep": "made"})
+    assert usual["metric"] == "val/loss", "of a sweep that has ended"
+    assert set(usual["metrics"]) == {"train/loss", "val/loss", "odd/new"}
+    assert list(usual["curves"]) == [folder.runs()[1].run_id]
+    for axis, times in {"trainer/tokens": 10, "trainer/step": 1, "trainer/flops": 2}.items():
+        curve = curves(library, {"sweep": "made", "metric": "odd/new", "x": axis, "runs": run.run_id})["curves"][run.run_id]
+        assert len(curve["x"]) == 400
+        assert (curve["x"][0], curve["x"][-1], curve["y"][0], curve["y"][-1]) == (times, 2000 * times, 1.0, 99.0), (
+            "the last row counts"
+        )
+
+
+def test_a_live_sweep_begins_with_its_training_loss_and_its_version_follows_each_row(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
+    run, library = folder.run("a" * 16), Library(tmp_path)
+    run.write_config(run_config(2, 64))
+    run.metrics_file.write_text('{"trainer/step": 1, "trainer/tokens": 1024, "train/loss": 7.5}\n')
+    stopped = library.snapshot("made")
+    assert (stopped.live, stopped.runs[run.run_id].state) == (False, "STOPPED")
+    with work_lock(run):
+        before = library.snapshot("made")
+        assert (before.live, before.runs[run.run_id].state) == (True, "RUNNING")
+        assert curves(library, {"sweep": "made"})["metric"] == "train/loss"
+        with run.metrics_file.open("a") as metrics:
+            metrics.write('{"trainer/step": 2, "trainer/tokens": 2048, "train/loss": 7.25}\n')
+        after = library.snapshot("made")
+        assert after.version != before.version
+        assert after.runs[run.run_id].tokens == 2048
+        assert curves(library, {"sweep": "made", "runs": run.run_id})["curves"][run.run_id]["y"] == [7.5, 7.25]
+
+
+def test_a_run_stands_beside_another_with_its_lineage_scores_and_the_end_of_its_log(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "made")
+    trunk = add_run(folder, run_config(1, 64, tokens=2e6))
+    branch = add_run(folder, run_config(1, 64, tokens=1e6, dropout=0.1), trunk=trunk)
+    other = sweep_folder(tmp_path / "other")
+    student = add_run(other, run_config(1, 92, teacher=str(folder.run(trunk).path)))
+    add_run(other, run_config(1, 64, tokens=2e6))
+    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
+    folder.run(trunk).log_file.write_text("first\n" + "x" * 30_000 + "\nlast\n")
+    library = Library(tmp_path)
+    page = run_page(library, {"sweep": "made", "run": branch, "other": trunk})
+    differing = {row["key"]: (row["value"], row["other"]) for row in page["config"] if row["differs"]}
+    assert differing == {"recipe.budget.tokens": (1e6, 2e6), "recipe.dropout": (0.1, 0.0)}
+    steps = run_config(1, 64, tokens=1e6, dropout=0.1).steps // 2
+    assert [(one["relation"], one["run"]) for one in page["lineage"]] == [(f"branched after step {steps:,} from", trunk)]
+    above = run_page(library, {"sweep": "made", "run": trunk})
+    assert [(one["relation"], one["sweep"]) for one in above["lineage"]] == [
+        ("is the trunk of", "made"),
+        ("is also a run of", "other"),
+    ]
+    assert {row["task"] for row in above["scores"]} == {"sst2"}
+    assert above["log"] == "last\n"
+    below = run_page(library, {"sweep": "other", "run": student})
+    assert [(one["relation"], one["run"], one["sweep"]) for one in below["lineage"]] == [("is taught by", trunk, "made")]
+    assert below["log"] == ""
+    with pytest.raises(InputError, match="is no run of made"):
+        run_page(library, {"sweep": "made", "run": "b" * 16})
+
+
+def test_laws_are_offered_only_where_they_can_be_fitted_and_are_those_of_study_fit(sizes: Library) -> None:
+    menu = {one["key"]: one["words"] for one in offers(sizes, {"sweep": "sizes"})}
+    assert next(iter(menu)) == "chinchilla"
+    asked = {"sweep": "sizes", "law": "chinchilla", "count": "parameters_non_embedding"}
+    shown = law_lines(sizes, asked)
+    query = TableQuery(open_ledger(sizes.root / "sizes"), {"parameters": "parameters_non_embedding"})
+    fitted = fit_table(query, "chinchilla", Settings(bootstrap=RESAMPLES))
+    assert {name: values[0] for name, values in shown["estimates"].items()} == fitted.fit.estimates
+    assert shown["columns"] == {"parameters": "parameters_non_embedding", "tokens": "tokens"}
+    assert {curve["variable"] for curve in shown["curves"]} == {"parameters", "tokens"}
+    for curve in shown["curves"]:
+        assert all(low <= law <= high for low, law, high in zip(curve["low"], curve["law"], curve["high"], strict=True))
+    assert len(shown["runs"]) == fitted.fit.n
+    assert set(shown["held_out"]) < set(shown["runs"])
+    records = [run.record for run in sizes.snapshot("sizes").runs.values()]
+    flops = {record.run_id: record.train_flops for record in records if record is not None}
+    held = {run: flops.pop(run) for run in shown["held_out"]}
+    assert min(held.values()) > max(flops.values()), "the runs of most FLOPs are forecast"
+    assert "--" not in json.dumps([menu, shown])
+    with pytest.raises(InputError, match="choose another"):
+        law_lines(sizes, {"sweep": "sizes", "law": "shape"})
+
+
+def test_runs_of_one_size_and_budget_are_offered_no_law(tmp_path: Path) -> None:
+    depth_or_width(tmp_path / "one", budgets=(1e6,), shapes=((1, 64),), seeds=2)
+    library = Library(tmp_path)
+    assert offers(library, {"sweep": "one"}) == [], "without a ledger"
+    SweepFolder(tmp_path / "one").write_ledger()
+    assert offers(library, {"sweep": "one"}) == []
+    told = what_if(library, {"sweep": "one"})["prediction"]
+    assert told["why_not"].startswith("The runs of this sweep allow no law")
+
+
+def test_importances_find_the_knob_that_decides(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "made")
+    for seed in range(3):
+        for rate in (1e-3, 2e-3, 4e-3, 8e-3, 3.2e-2):
+            for dropout in (0.0, 0.1):
+                add_run(folder, run_config(1, 64, rate, seed, dropout=dropout))
+    library = Library(tmp_path)
+    for evaluator in ("ped-anova", "fanova"):
+        found = importances(library, {"sweep": "made", "target": "loss_nats", "evaluator": evaluator})
+        assert set(found["importances"]) == {"recipe.learning_rate", "recipe.dropout"}
+        assert found["importances"]["recipe.learning_rate"] > 0.8
+        assert sum(found["importances"].values()) == pytest.approx(1)
+    few = sweep_folder(tmp_path / "few")
+    add_run(few, run_config(1, 64))
+    assert "need 10 completed runs" in importances(library, {"sweep": "few", "target": "loss_nats"})["why_not"]
+    assert importances(library, {"sweep": "few", "target": "x"})["importances"] == {}
+
+
+@pytest.mark.parametrize("model", [model.short_name for model in catalogue()])
+def test_what_if_counts_exactly_what_study_params_counts(model: str, tmp_path: Path) -> None:
+    architecture = next(one.architecture for one in catalogue() if one.short_name == model)
+    wanted = account(architecture, Conditions(default_length(None, [architecture]), 32, "fp32"))
+    fields = {name: "none" if value is None else str(value).lower() for name, value in architecture.model_dump().items()}
+    for asked in ({"model": model}, fields):  # by its name, and by every control
+        found = what_if(Library(tmp_path), asked)
+        assert found["problems"] == []
+        assert found["account"] | {"name": ""} == wanted.to_dict() | {"name": ""}
+        assert sum(part["count"] for part in found["parts"]) == wanted.count.parameters
+        assert any(
+            own["name"] in found["nearest"]
+            for own in found["models"]
+            if own["parameters_encoder"] == wanted.count.parameters_encoder
+        )
+
+
+def test_the_form_has_a_control_for_every_field_of_the_architecture() -> None:
+    form = what_if_form(Library(Path()), {})
+    kinds = {field["name"]: field["kind"] for field in form["fields"]}
+    assert set(kinds) == set(form["models"]["bert-base"])
+    assert {kinds[name] for name in ("norm", "tied_decoder", "embedding_norm", "depth", "embedding_width")} == {
+        "choice",
+        "flag",
+        "count",
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"heads": "7"}, "heads: 7 heads do not divide width 768; 6 would"),
+        ({"sequence_length": "600"}, "sequence length: is 600; it is from 1 to the number of positions, 512"),
+        ({"depth": "x"}, "depth"),
+        ({"depth": "99999999"}, "the most is 10,000,000"),
+        ({"norm": "sideways"}, "norm"),
+        ({"model": "bert-bse"}, "bert-base"),
+        ({"batch": "0"}, "batch"),
+    ],
+)
+def test_what_cannot_be_built_is_said_in_words_without_an_option_of_the_shell(
+    asked: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    problems = "\n".join(what_if(Library(tmp_path), asked)["problems"])
+    assert told in problems
+    assert "--" not in problems
+
+
+def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(sizes: Library) -> None:
+    shape = {
+        "depth": "1",
+        "width": "92",
+        "heads": "2",
+        "ffn": "368",
+        "vocabulary": "2048",
+        "positions": "64",
+        "sequence_length": "64",
+    }
+    asked = shape | {"sweep": "sizes", "law": "chinchilla", "tokens": "2M"}
+    within = what_if(sizes, asked)["prediction"]
+    fitted = fit_table(TableQuery(open_ledger(sizes.root / "sizes")), "chinchilla", Settings(bootstrap=RESAMPLES)).fit
+    count = what_if(sizes, asked)["totals"]["parameters"]
+    assert within["loss_nats"] == fitted.predict({"parameters": np.array([count]), "tokens": np.array([2e6])})[0]
+    assert within["low"] < within["loss_nats"] < within["high"]
+    assert within["beyond"] == []
+    far = what_if(sizes, asked | {"tokens": "40M", "vocabulary": "4096"})["prediction"]
+    assert any(words.startswith("tokens is 10 times above the largest") for words in far["beyond"])
+    assert any("losses over other vocabularies do not compare" in words for words in far["beyond"])
+    assert far["high"] - far["low"] > within["high"] - within["low"]
+    assert what_if(sizes, asked | {"tokens": "0"})["prediction"]["why_not"].startswith("tokens: ")
+
+
+def test_latency_comes_from_the_tables_below_the_folder() -> None:
+    reference = Path(__file__).resolve().parents[2] / "results" / "reference"
+    for root in (reference, reference.parent):
+        (row,) = what_if(Library(root), {"batch": "1"})["latency"]
+        assert (row["machine"], row["threads"]) == ("amd-epyc-avx512", 2)
+        assert 0 < row["seconds"] < 5
+    assert what_if(Library(reference), {"depth": "40"})["latency"][0]["beyond"] == ["depth"]
+
+
+class _Elements(HTMLParser):
+    """The elements of a page with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_an_answer_of_a_stranger_runs_nothing_and_loads_nothing() -> None:
+    elements = _Elements(answer_html('x" onload="hit()', MALICE)).found
+    assert {tag for tag, _ in elements} == {"h1", "p", "table", "thead", "tbody", "tr", "th", "td"}
+    assert {name for _, attributes in elements for name in attributes} == {"style"}
+    figure = "![own](data:image/svg+xml;base64,PHN2Zy8+) [page](https://example.org) ![drawn](figures/law_fit.svg)"
+    kept = _Elements(answer_html('x" onload="hit()', figure)).found
+    assert ("a", {"href": "https://example.org"}) in kept
+    assert ("img", {"src": "data:image/svg+xml;base64,PHN2Zy8+", "alt": "own"}) in kept
+    assert ("img", {"src": "/figure/x%22%20onload%3D%22hit%28%29/law_fit.svg", "alt": "law fit", "loading": "lazy"}) in kept
+    fold = '<details markdown="1">\n<summary>All <b>pairs</b></summary>\n\ntext\n\n</details>'
+    assert _Elements(answer_html("x", fold)).found == [("details", {}), ("summary", {}), ("p", {})]
+    assert {tag for tag, _ in _Elements(answer_html("x", fold.replace(">", ' onclick="x">', 1))).found} == {"p"}
+
+
+def test_the_verdict_of_a_row_is_that_of_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("study.report.answer.FIGURES", {"learning_rate": FIGURES["learning_rate"]})
+    answer = report(depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 128), (2, 92)), rates=(2e-3, 4e-3, 8e-3)))
+    library = Library(tmp_path)
+    page = sweep_page(library, {"sweep": "made"})
+    assert overview(library, {})["sweeps"][0]["verdict"] == page["verdict"] == answer.headline
+    assert page["figures"] == ["learning_rate.svg"]
+    assert 'src="/figure/made/learning_rate.svg"' in page["answer"]
+    assert verdict_in("# x\n\nno verdict\n") == ""
+
+
+def test_reading_writes_nothing(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6, 2e6), shapes=SHAPES[:4], rates=(4e-3,), seeds=1)
+    folder.write_ledger()
+    os.utime(folder.path / "sweep.yaml", (0, 0))
+    library = Library(tmp_path)
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
+    run = next(iter(library.snapshot("made").runs))
+    for asked in (
+        overview(library, {}),
+        sweep_page(library, {"sweep": "made"}),
+        run_page(library, {"sweep": "made", "run": run}),
+    ):
+        assert asked
+    points(library, {"sweeps": "made"})
+    curves(library, {"sweep": "made"})
+    offers(library, {"sweep": "made"})
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == files
+
+
+def test_the_environment_of_a_run_is_shown(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "made")
+    run = folder.run(add_run(folder, run_config(1, 64)))
+    record = run.record()
+    assert record is not None
+    run.record_file.write_text(record.model_copy(update={"environment": environment(device="TPU")}).model_dump_json())
+    assert run_page(Library(tmp_path), {"sweep": "made", "run": run.run_id})["environment"]["device"] == "TPU"

@@ -1,0 +1,343 @@
+"""The dashboard in a real browser, in which no other host can be reached: one server and one session for all tests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from study.counting.named_models import named
+from study.counting.parameters import parameters
+from study.store.ownership import work_lock
+from study.store.run_folder import RunFolder
+from tests.browsing import WORDS, browser, served
+from tests.dashboard.test_dashboard_answers import MALICE
+from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
+)
+
+COMMAND = ("-c", "from study.cli import main; main()", "dashboard")
+
+EVIL = "<img src=x onerror=hit()>"
+"""A name that would load an image and run a script if it were markup."""
+
+READY = """
+return document.readyState === "complete" && !document.querySelector("[aria-busy]") && !!document.querySelector("main h1");
+"""
+
+NAMELESS = """
+const named = "input, select, button, a, summary, [tabindex='0'], svg[role=img], figure img";
+return [...document.querySelectorAll(named)].filter(node => {
+    const label = node.labels?.[0]?.textContent ?? "";
+    return !(label + node.textContent + (node.getAttribute("aria-label") ?? "") + (node.alt ?? "")).trim();
+}).map(node => node.outerHTML.slice(0, 200));
+"""
+"""Controls, links and figures that a reader of the screen could not name."""
+
+CONTRASTS = """
+const brightness = text => {
+    const linear = c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    const [r, g, b] = text.match(/[0-9.]+/g).slice(0, 3).map(one => linear(one / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = node => {
+    const colour = getComputedStyle(node).backgroundColor;
+    return /rgba\\(0, 0, 0, 0\\)|transparent/.test(colour) && node.parentElement ? behind(node.parentElement) : colour;
+};
+return [...document.querySelectorAll("main *, header *")].filter(node => node.checkVisibility() && !node.closest("svg") &&
+    [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim())).map(node => {
+    const [a, b] = [getComputedStyle(node).color, behind(node)].map(brightness);
+    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.outerHTML.slice(0, 120)];
+}).filter(([ratio]) => ratio < 4.5);
+"""
+"""Texts whose contrast with what is behind them is below WCAG's 4.5."""
+
+
+@dataclass
+class Shown:
+    """The dashboard of some made-up results in a browser."""
+
+    page: Any
+    address: str
+    log: Path
+    live: RunFolder
+
+    def open(self, **parameters: str) -> None:
+        """Go to a page and wait until it is drawn."""
+        self.page.get(f"{self.address}?{urlencode(parameters)}")
+        self.wait()
+
+    def wait(self, condition: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the page is drawn and something is so."""
+        until(lambda: bool(self.page.execute_script(READY)) and condition())
+
+    @property
+    def words(self) -> str:
+        """All text of the page."""
+        return str(self.page.execute_script(WORDS))
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """The parameters of the address."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.page.current_url).query).items()}
+
+    def find(self, selector: str) -> Any:
+        """The first element that a selector matches."""
+        return self.page.find_element("css selector", selector)
+
+    def count(self, selector: str) -> int:
+        """How many elements a selector matches."""
+        return len(self.page.find_elements("css selector", selector))
+
+    def column(self, place: int) -> list[str]:
+        """The words of a column of the first table."""
+        script = "return [...document.querySelector('table').tBodies[0].rows].map(row => row.cells[arguments[0]].innerText)"
+        return list(self.page.execute_script(script, place))
+
+    def pick(self, name: str, words: str) -> None:
+        """Choose in a menu by the words of an option."""
+        from selenium.webdriver.support.select import Select
+
+        Select(self.find(f"#{name}")).select_by_visible_text(words)
+        self.wait()
+
+    def choose(self, name: str, value: str) -> None:
+        """Choose in a menu by the value of an option, or move a slider."""
+        event = "input" if name == "smooth" else "change"
+        script = "const [id, value, event] = arguments; const one = document.getElementById(id); one.value = value;"
+        self.page.execute_script(f"{script} one.dispatchEvent(new Event(event))", name, value, event)
+
+    def sized(self, width: int, height: int, phone: bool = False) -> None:
+        """Give the window a size."""
+        sizes = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
+        self.page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    results = tmp_path_factory.mktemp("results")
+    shapes = ((1, 64), (1, 92), (1, 128), (2, 64), (2, 92))
+    folder = depth_or_width(results / "made_up", budgets=(1e6, 2e6), shapes=shapes, rates=(2e-3, 4e-3, 8e-3), seeds=2)
+    folder.write_ledger()
+    folder.answer_file.write_text("# made_up\n\n**Width lowers loss more at equal parameters.**\n")
+    folder.figures.mkdir()
+    (folder.figures / "loss_by_depth.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="90" height="60"/>')
+    evil = sweep_folder(results / EVIL, SWEEP | {"question": f"Is {EVIL} \u202eshown?"})
+    evil_run = evil.run(add_run(evil, run_config(1, 64), excluded=EVIL))
+    evil.answer_file.write_text(f"**{EVIL}**\n\n{MALICE}")
+    evil_run.log_file.write_text(f"{EVIL}\x1b[31m\n")
+    evil_run.metrics_file.write_text(json.dumps({"trainer/tokens": 1, EVIL: 2.0}) + "\n")
+    going = sweep_folder(results / "going")
+    live = going.run("a" * 16)
+    live.write_config(run_config(2, 64))
+    live.metrics_file.write_text(row(1))
+    log = tmp_path_factory.mktemp("log") / "log"
+    blocked = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    with work_lock(live), served(results, log, *COMMAND, results, "--no-open") as address, browser(blocked) as page:
+        page.get(address.split("?")[0])
+        assert "token" in page.execute_script(WORDS), "nothing is shown without the token"
+        assert page.execute_script("return document.querySelector('main')") is None
+        page.get(address)
+        yield Shown(page, address.split("?")[0], log, live)
+
+
+def row(step: int) -> str:
+    """A row of the live run."""
+    return json.dumps({"trainer/step": step, "trainer/tokens": 1024 * step, "train/loss": 8 - step}) + "\n"
+
+
+def test_the_table_of_sweeps_sorts_and_filters_and_the_address_holds_how(shown: Shown) -> None:
+    shown.open()
+    assert set(shown.column(0)) == {"made_up", "going", EVIL}
+    assert "Width lowers loss more at equal parameters." in shown.words
+    shown.find("#sweeps-by-done").click()
+    shown.wait()
+    assert shown.column(0)[-1] == "made_up"
+    assert shown.find("th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    shown.find("#filter").send_keys("done>5")
+    shown.wait(lambda: shown.column(0) == ["made_up"])
+    assert shown.page.execute_script("return document.activeElement.id") == "filter", "the focus stays while one types"
+    assert shown.asked == {"sweeps-sort": "done~up", "filter": "done>5"}
+    shown.page.refresh()
+    shown.wait()
+    assert shown.column(0) == ["made_up"]
+    shown.find("tbody a").click()
+    shown.wait(lambda: shown.asked.get("sweep") == "made_up")
+    shown.page.back()
+    shown.wait(lambda: shown.column(0) == ["made_up"])
+
+
+def test_a_live_sweep_shows_its_training_loss_and_follows_it(shown: Shown) -> None:
+    shown.open(page="sweep", sweep="going")
+    assert shown.find("#metric").get_attribute("value") == "train/loss"
+    assert "1,024" not in shown.words
+    with shown.live.metrics_file.open("a") as metrics:
+        metrics.writelines(map(row, range(2, 6)))
+    shown.wait(lambda: "5.12k" in shown.words)
+    assert shown.count("main svg [data-mark=line] path") == 1
+    assert "Updated at" in shown.words
+
+
+def test_curves_are_of_every_metric_with_bands_over_seeds_smoothing_and_what_the_table_leaves(shown: Shown) -> None:
+    shown.open(page="sweep", sweep="made_up", tab="runs")
+    paths = "svg[role=img] [data-mark=line] path"
+    cells, bands = shown.count(paths), shown.count("svg [data-mark=area] path")
+    assert (cells, bands) == (30, 10), "three rates of ten cells; two seeds at the best rate"
+    shown.pick("group", "each run")
+    assert shown.count(paths) == 40
+    shown.pick("metric", "training loss (nats per masked token; with a teacher, what is learnt)")
+    assert shown.asked["metric"] == "train/loss"
+    before = shown.find(paths).get_attribute("d")
+    shown.choose("smooth", "0.9")
+    shown.wait(lambda: shown.find(paths).get_attribute("d") != before)
+    assert shown.asked["smooth"] == "0.9"
+    shown.find("#filter").send_keys("depth=2 seed=1")
+    shown.wait(lambda: shown.count(paths) == 8)
+    assert shown.count("#main table tbody tr") == 4, "each with what was measured behind it, being few"
+    shown.find("tbody input[type=checkbox]").click()
+    shown.wait(lambda: shown.count(paths) == 2)
+    shown.open(page="sweep", sweep="made_up", tab="figures")
+    shown.wait(lambda: shown.page.execute_script("return document.querySelector('.gallery img').naturalWidth") == 90)
+
+
+def test_a_run_stands_beside_another(shown: Shown) -> None:
+    shown.open(page="sweep", sweep="made_up", tab="runs")
+    shown.find("tbody a").click()
+    shown.wait(lambda: shown.asked["page"] == "run")
+    keys = shown.column(0)
+    assert {"architecture.depth", "recipe.learning_rate", "data.corpus"} <= set(keys)
+    shown.page.execute_script(
+        "const menu = document.getElementById('other'); menu.selectedIndex = 1; menu.dispatchEvent(new Event('change'))"
+    )
+    shown.wait(lambda: len(shown.column(0)) < len(keys))
+    assert "data.corpus" not in shown.column(0), "only what differs"
+    assert shown.count("svg[role=img] [data-mark=line] path") == 2
+
+
+def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
+    shown.open(page="scaling", sweeps="made_up")
+    points = "svg[role=img] [data-mark=dot] circle"
+    assert shown.count(points) == 20, "those that laws use: two seeds at the best rate of ten cells"
+    shown.find("#used").click()
+    shown.wait(lambda: shown.count(points) == 40)
+    shown.page.execute_script(
+        "const menu = document.getElementById('law'); menu.value = 'flops'; menu.dispatchEvent(new Event('change'))"
+    )
+    shown.wait(lambda: "C·F^−gamma" in shown.words)
+    assert "choose one of them across to see its curve" in shown.words
+    shown.pick("x", "training FLOPs (train_flops_6n: 6·parameters·tokens)")
+    shown.wait(lambda: shown.count("svg [data-mark=line] path") == 1)
+    assert shown.asked["x"] == "train_flops_6n"
+    assert "--" not in shown.words
+    assert shown.count("svg [data-mark=cell] rect") == 5, "depth and width"
+    shown.open(page="knobs", sweep="made_up")
+    assert shown.count("svg [data-mark=bar] rect") >= 3, "importances"
+    assert shown.count("svg [data-mark=line] path") == 40, "parallel axes"
+
+
+def test_what_if_counts_exactly_whatever_moves_the_controls(shown: Shown) -> None:
+    from selenium.webdriver import Keys
+
+    shown.open(page="what-if")
+    base = named("bert-base")
+
+    def counts(**sizes: Any) -> list[str]:
+        counted = parameters(base.model_copy(update=sizes)).totals()
+        return [f"{count:,}" for count in counted.values()]
+
+    def told() -> list[str]:
+        return [fact.text for fact in shown.page.find_elements("css selector", ".fact b")][:3]
+
+    assert told() == counts()
+    shown.find("#depth-slider").send_keys(Keys.ARROW_RIGHT)
+    shown.wait(lambda: told() == counts(depth=13))
+    assert shown.find("#depth").get_attribute("value") == shown.asked["depth"] == "13"
+    number = shown.find("#width")
+    number.clear()
+    number.send_keys("96")
+    shown.wait(lambda: told() == counts(depth=13, width=96, heads=12, ffn=384))
+    assert shown.find("#ffn").get_attribute("value") == "384", "the FFN follows the width"
+    shown.choose("activation", "swiglu")
+    shown.wait(lambda: told() == counts(depth=13, width=96, heads=12, ffn=384, activation="swiglu"))
+    shown.find("#sequence_length").send_keys("0")
+    shown.wait(lambda: "sequence length: is 1,280; it is from 1 to the number of positions, 512" in shown.words)
+    shown.open(
+        page="what-if",
+        sweep="made_up",
+        depth="1",
+        width="92",
+        heads="2",
+        ffn="368",
+        positions="64",
+        vocabulary="2048",
+        tokens="2M",
+    )
+    shown.wait(lambda: "95% interval of the law" in shown.words)
+    assert "--" not in shown.words
+
+
+PAGES: tuple[dict[str, str], ...] = (
+    {},
+    {"page": "sweep", "sweep": EVIL, "tab": "answer"},
+    {"page": "sweep", "sweep": EVIL, "tab": "runs"},
+    {"page": "sweep", "sweep": EVIL, "tab": "file"},
+    {"page": "scaling", "sweeps": EVIL},
+    {"page": "knobs", "sweep": EVIL},
+    {"page": "what-if", "sweep": EVIL},
+    {"page": EVIL, "sweep": EVIL, "filter": EVIL},
+    {"page": "sweep", "sweep": f"no {EVIL}"},
+)
+
+
+def test_names_texts_and_answers_of_a_stranger_stay_text_on_every_page(shown: Shown) -> None:
+    (run,) = (path.name for path in (shown.live.path.parents[2] / EVIL / "runs").iterdir())
+    for asked in (*PAGES, {"page": "run", "sweep": EVIL, "run": run}):
+        shown.open(**asked)
+        assert EVIL in shown.words, asked
+        assert shown.count("img, iframe, main script, main [onerror], main [onload]") == 0, asked
+        assert not {"\u202e", "\x1b"} & set(shown.words), asked
+    loaded = shown.page.execute_script("return performance.getEntriesByType('resource').map(one => one.name)")
+    assert loaded
+    assert [name for name in loaded if not name.startswith(shown.address)] == []
+    messages = [entry["message"] for entry in shown.page.get_log("browser")]
+    refused = "status of 4"  # what the server refuses in words
+    assert [one for one in messages if refused not in one] == [], "nothing fails, and no policy has anything to block"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_can_be_read_on_a_phone_and_named_by_a_screen_reader(shown: Shown, theme: str, tmp_path: Path) -> None:
+    shown.sized(390, 844, phone=True)
+    try:
+        for asked in (
+            {},
+            {"page": "sweep", "sweep": "made_up", "tab": "runs"},
+            {"page": "scaling", "sweeps": "made_up"},
+            {"page": "knobs", "sweep": "made_up"},
+            {"page": "what-if"},
+        ):
+            shown.open(**asked, theme=theme)
+            width = shown.page.execute_script("return document.documentElement.scrollWidth")
+            assert width <= 390, f"{asked} is {width} wide"
+            assert shown.page.execute_script(NAMELESS) == [], asked
+            assert shown.page.execute_script(CONTRASTS) == [], asked
+            assert shown.count("h1") == 1
+            assert shown.page.save_screenshot(str(tmp_path / f"{theme}-{asked.get('page', 'sweeps')}.png"))
+        ground = shown.page.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}[theme]
+    finally:
+        shown.sized(1400, 1200)
+
+
+def test_the_terminal_holds_the_address_and_nothing_else(shown: Shown) -> None:
+    shown.open()
+    assert shown.log.read_text().count("\n") == 1
+    assert "Traceback" not in shown.log.read_text()
