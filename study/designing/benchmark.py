@@ -191,15 +191,16 @@ def write(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
 
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table beside the published one."""
-    header = ["task", "method", *(f"R² at {budget:.0%}" for budget in BUDGETS), "runs", "published"]
+    header = ["task", "method", *(f"R² at {budget:.0%}" for budget in BUDGETS), "runs", "repeats", "published"]
     lines = []
     for row in rows:
         found = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True)]
         found = found if len(found) == len(BUDGETS) else ["", "", *found]
         counts = " / ".join(f"{count:.0f}" for count in row["rows"])
-        lines.append([row["task"], row["method"], *found, counts, " / ".join(f"{one:.2f}" for one in row["published"])])
+        published = " / ".join(f"{one:.2f}" for one in row["published"])
+        lines.append([row["task"], row["method"], *found, counts, str(len(row["each"])), published])
     text = (
-        "R² in the target region after a share of the pool's cost, clipped to −1 and 1: the mean and standard deviation of ten "
+        "R² in the target region after a share of the pool's cost, clipped to −1 and 1: the mean and standard deviation of the "
         "repeats. `error` is our method, the expected error over basins of a law that may bend; beside it stands the method of "
         "Li et al. 2026 (arXiv 2604.22753). All methods are fitted alike. Only farseer has the law of the published numbers: "
         "elsewhere they are means over ten laws."
