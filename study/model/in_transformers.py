@@ -53,8 +53,8 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
     """The config.json for `class_for(architecture)`."""
     a, family = architecture, class_for(architecture)
     values: dict[str, Any] = {"architectures": [family.name_for(a)], "model_type": family.model_type}
-    plain: dict[str, Any] = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 1}
-    plain |= {"attention_window": 128, "local_rotary_theta": a.rotary_theta}
+    plain: dict[str, Any] = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 0 if a.relative else 1}
+    plain |= {"convolution_kernel": 0, "attention_window": 128, "local_rotary_theta": a.rotary_theta}
     values |= {theirs: getattr(a, ours) or plain.get(ours, False) for theirs, ours in family.fields.items()}
     values |= {family.activation: family.activations[a.activation][0], "initializer_range": 0.02}
     values |= family.usual | dict.fromkeys(family.dropouts, dropout)
@@ -88,7 +88,7 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
     if a.segments and not family.has_segments:
         tokens, segments = ours[_TOKENS], ours.pop(_SEGMENTS)
         ours = {"head.decoder.weight": tokens} | ours | {_TOKENS: tokens + segments[0]}
-    if family.has_segments and not a.segments:
+    if family.has_segments and not a.segments and not a.relative:  # only DeBERTa may have no table of segments
         ours[_SEGMENTS] = torch.zeros(1, ours[_TOKENS].shape[1])
     debertas = family.model_type.startswith("deberta")  # the legacy head adds the bias in the decoder, tied or not
     if debertas or (not a.tied_decoder and family.model_type != "esm"):  # ESM's decoder has no bias
