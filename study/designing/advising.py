@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from study.base.errors import InputError, Problem, nearest
-from study.base.quantities import count_text, flops_text, listed, plural, read_count
+from study.base.quantities import count_text, listed, plural, read_count
 from study.base.statistics import CONFIDENCE
 from study.base.text import aligned, joined
 from study.designing.choosing import METHODS, Method, expected_error, plan
@@ -79,12 +79,12 @@ class Advice:
         """The next runs as a table, with what to expect."""
         header = ["run", *self.law.variables, self.unit, "expected ±"]
         rows = [
-            [str(number), *(count_text(run[name]) for name in self.law.variables), flops_text(cost), self._width(width)]
+            [str(number), *(count_text(run[name]) for name in self.law.variables), f"{cost:.3g}", self._width(width)]
             for number, (run, cost, width) in enumerate(zip(self.runs, self.costs, self.widths[1:], strict=True), 1)
         ]
         more = [f"… and {plural(len(rows) - SHOWN, 'run')} more; --json lists all"] if len(rows) > SHOWN else []
         basins = f"; {plural(self.basins, 'basin')} of the law fit the rows" if self.basins > 1 else ""
-        spent = flops_text(sum(self.costs))
+        spent = f"{sum(self.costs):.3g} {self.unit}"
         return "\n".join(
             [
                 *(f"{self._point(row)}: {self.law.predicts} {value:.5g}" for row, value in enumerate(self.forecast)),
@@ -129,7 +129,7 @@ def advise(
     columns = read_points(candidates, law.variables)
     costs, unit = _costs(law, candidates, columns, cost)
     if (least := float(costs.min())) > budget:
-        raise InputError.at("--budget", f"{flops_text(budget)} is less than the cheapest candidate costs, {flops_text(least)}")
+        raise InputError.at("--budget", f"{budget:g} is less than the cheapest candidate costs, {least:.3g}")
     many = len(finished)
     pool = Pool(
         law,
