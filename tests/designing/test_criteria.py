@@ -42,7 +42,7 @@ def test_d_optimal_runs_of_a_line_lie_at_its_ends() -> None:
 
 
 def test_v_optimal_gains_are_the_fall_of_the_variance_at_the_targets() -> None:
-    precision = np.linalg.inv(covariance_after([3, 4, 11], CANDIDATES, VAGUE))
+    precision: Floats = np.asarray(np.linalg.inv(covariance_after([3, 4, 11], CANDIDATES, VAGUE)), dtype=np.float64)
     basin = line(CANDIDATES, TARGETS, precision)
     slopes = np.column_stack([np.ones(2), TARGETS])
 
