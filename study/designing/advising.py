@@ -12,12 +12,12 @@ import pandas as pd
 from scipy.special import ndtri
 
 from study.base.errors import InputError, Problem, nearest
-from study.base.quantities import count_text, flops_text, listed, plural, read_count
+from study.base.quantities import count_text, listed, plural, read_count
 from study.base.statistics import CONFIDENCE
 from study.base.text import aligned, joined
-from study.designing.choosing import METHODS, Method, Plan, expected_error, plan
+from study.designing.choosing import METHODS, Method, expected_error, plan
 from study.designing.criteria import Basin
-from study.designing.posterior import Learner, Pool, Rows
+from study.designing.posterior import MOST_TARGETS, Learner, Pool, Rows
 from study.laws.expressions import evaluate
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space
@@ -79,12 +79,12 @@ class Advice:
         """The next runs as a table, with what to expect."""
         header = ["run", *self.law.variables, self.unit, "expected ±"]
         rows = [
-            [str(number), *(count_text(run[name]) for name in self.law.variables), flops_text(cost), self._width(width)]
+            [str(number), *(count_text(run[name]) for name in self.law.variables), f"{cost:.3g}", self._width(width)]
             for number, (run, cost, width) in enumerate(zip(self.runs, self.costs, self.widths[1:], strict=True), 1)
         ]
         more = [f"… and {plural(len(rows) - SHOWN, 'run')} more; --json lists all"] if len(rows) > SHOWN else []
         basins = f"; {plural(self.basins, 'basin')} of the law fit the rows" if self.basins > 1 else ""
-        spent = flops_text(sum(self.costs))
+        spent = f"{sum(self.costs):.3g} {self.unit}"
         return "\n".join(
             [
                 *(f"{self._point(row)}: {self.law.predicts} {value:.5g}" for row, value in enumerate(self.forecast)),
@@ -129,7 +129,7 @@ def advise(
     columns = read_points(candidates, law.variables)
     costs, unit = _costs(law, candidates, columns, cost)
     if (least := float(costs.min())) > budget:
-        raise InputError.at("--budget", f"{flops_text(budget)} is less than the cheapest candidate costs, {flops_text(least)}")
+        raise InputError.at("--budget", f"{budget:g} is less than the cheapest candidate costs, {least:.3g}")
     many = len(finished)
     pool = Pool(
         law,
@@ -157,7 +157,7 @@ def advise(
         random=_at_random(basins, pool, budget, seed),
         basins=len(basins),
         unit="FLOPs" if unit == "FLOPs" else "cost",
-        notes=_notes(finished, pool, rows, best, chosen, unit),
+        notes=_notes(finished, pool, rows, len(basins), chosen, unit),
     )
 
 
@@ -175,6 +175,8 @@ def _targets(law: Law, texts: list[str]) -> dict[str, Floats]:
                 point[name] = read_count("--target", value)
         problems += [Problem("--target", f"{name} is missing in {text!r}") for name in law.variables if name not in point]
         points.append(point)
+    if len(texts) > MOST_TARGETS:
+        problems.append(Problem("--target", f"{len(texts)} points are more than the {MOST_TARGETS} that a choice weighs"))
     if problems:
         raise InputError(problems)
     return {name: np.array([point[name] for point in points]) for name in law.variables}
@@ -220,17 +222,17 @@ def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int, repeat
     return float(np.mean([_spent(basins, pool.costs, random.permutation(len(pool)), budget) for _ in range(repeats)]))
 
 
-def _notes(finished: Observations, pool: Pool, rows: Rows, best: Plan, method: Method, unit: str) -> tuple[str, ...]:
+def _notes(finished: Observations, pool: Pool, rows: Rows, basins: int, method: Method, unit: str) -> tuple[str, ...]:
     notes = [*(note.removeprefix("warning: ") for note in finished.notes())]
     farthest = max(
         (max(float((pool.targets[name] / pool.candidates[name][rows].max()).max()) for name in pool.law.variables)), 1.0
     )
     if farthest > 1:
         notes.append(f"the target lies up to {farthest:.3g} times beyond the finished rows")
+    if basins == 1:
+        notes.append("one basin of the law fits the finished rows; another --seed tries other starts")
     if method.bend:
         notes.append(f"the law is taken to bend by {method.bend:.1%} at one standard deviation of the sizes")
-    if not best.rows:
-        notes.append("no candidate is affordable")
     if unit != "FLOPs":
         notes.append(f"cost counted as {unit}")
     return tuple(notes)

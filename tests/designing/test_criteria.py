@@ -42,14 +42,14 @@ def test_d_optimal_runs_of_a_line_lie_at_its_ends() -> None:
 
 
 def test_v_optimal_gains_are_the_fall_of_the_variance_at_the_targets() -> None:
-    precision: Floats = np.linalg.inv(covariance_after([3, 4, 11], CANDIDATES, VAGUE)).astype(np.float64)
+    precision: Floats = np.asarray(np.linalg.inv(covariance_after([3, 4, 11], CANDIDATES, VAGUE)), dtype=np.float64)
     basin = line(CANDIDATES, TARGETS, precision)
     slopes = np.column_stack([np.ones(2), TARGETS])
 
     def variance(covariance: Floats) -> float:
         return float(np.trace(slopes @ covariance @ slopes.T)) / 2
 
-    before = variance(np.linalg.inv(precision).astype(np.float64))
+    before = variance(np.linalg.inv(precision))
     later = [variance(covariance_after([row], CANDIDATES, precision)) for row in range(21)]
     assert basin.variance == pytest.approx(before)
     np.testing.assert_allclose(v_gains(basin), before - np.array(later), rtol=1e-9)

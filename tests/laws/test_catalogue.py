@@ -8,6 +8,7 @@ import pytest
 from study.base.errors import InputError
 from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings, fit
+from study.laws.formulas import FormulaLaw
 from study.laws.law import Law
 from study.replicating.repeated_data import COEFFICIENTS
 from tests.points import TRUTHS, columns_of, observed
@@ -43,8 +44,20 @@ def test_parameters_of_the_literature_give_the_same_values(law: Law) -> None:
 
 
 @EVERY_LAW
+def test_a_part_of_a_surface_has_the_values_and_gradients_of_its_rows(law: Law) -> None:
+    columns = columns_of(law, 7)
+    surface, rows = law.at(columns), np.array([5, 0, 3])
+    theta = surface.starts(law.predict(TRUTHS[law.name], columns), 4)[:2]
+    value, gradients = surface.gradients(theta)
+    part = surface.part(rows)
+    np.testing.assert_allclose(part.value(theta), value[:, rows], rtol=1e-12)
+    np.testing.assert_allclose(part.gradients(theta)[1], gradients[:, rows], rtol=1e-12)
+    np.testing.assert_allclose(gradients, surface.derivatives(theta).jacobian, rtol=1e-12)
+
+
+@EVERY_LAW
 def test_law_is_recovered_to_the_noise(law: Law) -> None:
-    settings = Settings(huber_delta=1e-3, bootstrap=300)
+    settings = Settings(huber_delta=1e-3, bootstrap=100 if isinstance(law, FormulaLaw) else 300)
     fitted = fit(law, observed(law), settings)
     assert fitted.status == "converged", fitted.reasons
     errors = np.sqrt(np.diag(fitted.covariance))
