@@ -9,6 +9,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -135,7 +136,7 @@ def _local(moment: str) -> datetime:
 
 def _add(storage: optuna.storages.BaseStorage, sweep: str, name: str, trials: list[FrozenTrial], objectives: int) -> int:
     """Add the trials that a study lacks, and return how many; raises InputError where the study is not a mirror."""
-    directions = ["minimize"] * objectives
+    directions = [StudyDirection.MINIMIZE] * objectives
     study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
     if study.user_attrs.get(MARK, None if study.get_trials(deepcopy=False) else sweep) != sweep:
         raise InputError.at("--storage", f"has a study {name!r} that does not mirror this sweep; give another database")
