@@ -72,7 +72,7 @@ output_folder = OutputFolder()
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
-class Formats(click.ParamType):
+class Formats(click.ParamType[list[str]]):
     """Formats of figures, as a list such as `svg,pdf`."""
 
     name = "LIST"

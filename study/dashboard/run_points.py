@@ -83,7 +83,7 @@ def _importances(knobs: pd.DataFrame, values: pd.Series[float], evaluator: Evalu
     from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    spaces = {name: _space(knobs[name]) for name in knobs}
+    spaces = {str(name): _space(knobs[name]) for name in knobs}
     study = optuna.create_study()
     rows = knobs.astype(object).to_dict("records")
     study.add_trials(

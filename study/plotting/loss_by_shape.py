@@ -124,7 +124,7 @@ def draw(data: pd.DataFrame) -> Figure:
             panel.margins(y=0.25)
             _draw_contours(panel, lines)
         figure.colorbar(shade, ax=axes, label=in_lines(str(cells["label"].iloc[0]), letters_in(2.0 * -(-len(names) // 2))))
-        best = cells.loc[cells["loss"].idxmin()]
+        best = cells.nsmallest(1, "loss").iloc[0]
         at = f", {best['panel']}" if len(names) > 1 else ""
         finding = f"Lowest loss: {best['loss']:.3f} at depth {best['depth']:g}, width {best['width']:g}{at}"
         title_above(figure, finding, "grey lines: equal non-embedding parameters")

@@ -188,7 +188,7 @@ def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str
 
 def _title(data: pd.DataFrame, size: str, cut: str) -> tuple[str, str]:
     """The lowest mean loss, and what is counted."""
-    best = data.loc[data["mean_nats"].idxmin()]
+    best = data.nsmallest(1, "mean_nats").iloc[0]
     where = ", ".join(filter(None, (str(best["line"]), str(best["panel"]) if data["panel"].nunique() > 1 else "")))
     finding = f"Lowest mean loss: {best['mean_nats']:.3f} nats at {size} {best['place']:g} ({where})"
     unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -107,7 +107,7 @@ def _lowest(validated: pd.DataFrame, several_panels: bool) -> str:
         return "Loss curves"
     ends = validated.sort_values("tokens").groupby(["panel", "line", "run_id"]).tail(1)
     means = ends.groupby(["panel", "line"])["loss_nats"].mean()
-    panel, line = means.idxmin()
+    panel, line = cast("tuple[str, str]", means.idxmin())
     where = ", ".join(filter(None, (line, panel if several_panels else "")))
     return f"The validation loss ends lowest, at {means.min():.3f} nats, for {where}"
 

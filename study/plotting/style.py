@@ -364,7 +364,7 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
 
 def _lowest(data: pd.DataFrame) -> str:
     """The cell of the lowest mean loss, in words."""
-    best = data.loc[data["loss_nats"].idxmin()]
+    best = data.nsmallest(1, "loss_nats").iloc[0]
     at = f" at {compact(best['tokens'])} tokens" if data["tokens"].nunique() > 1 else ""
     return f"Lowest loss: {best['loss_nats']:.3f} nats, by {best['line']}{at}"
 

@@ -119,7 +119,7 @@ def execute(notebooks: Iterable[Path]) -> None:
     """
     for notebook in notebooks:
         target = notebook.with_suffix(".ipynb")
-        export = ["export", "ipynb", notebook, "--output", target, "--include-outputs", "--force"]
+        export = ["export", "ipynb", str(notebook), "--output", str(target), "--include-outputs", "--force"]
         subprocess.run([sys.executable, "-m", "marimo", *export], check=True)
         content = json.loads(target.read_text())
         for output in (output for cell in content["cells"] for output in cell.get("outputs", ())):

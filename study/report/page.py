@@ -125,7 +125,8 @@ def _on_dark(colour: str) -> str:
 
 
 def _between(first: str, second: str, share: float) -> str:
-    return to_hex([one + share * (two - one) for one, two in zip(to_rgb(first), to_rgb(second), strict=True)])
+    red, green, blue = (one + share * (two - one) for one, two in zip(to_rgb(first), to_rgb(second), strict=True))
+    return to_hex((red, green, blue))
 
 
 def _luminance(colour: str) -> float:

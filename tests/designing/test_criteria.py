@@ -49,7 +49,7 @@ def test_v_optimal_gains_are_the_fall_of_the_variance_at_the_targets() -> None:
     def variance(covariance: Floats) -> float:
         return float(np.trace(slopes @ covariance @ slopes.T)) / 2
 
-    before = variance(np.linalg.inv(precision))
+    before = variance(np.linalg.inv(precision).astype(np.float64))
     later = [variance(covariance_after([row], CANDIDATES, precision)) for row in range(21)]
     assert basin.variance == pytest.approx(before)
     np.testing.assert_allclose(v_gains(basin), before - np.array(later), rtol=1e-9)
