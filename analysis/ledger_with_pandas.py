@@ -20,9 +20,9 @@ def _():
     import pandas as pd
 
     from study.api import fit
-    from study.report.notebooks import ledger_in, opened
+    from study.report.notebooks import ledger_in, opened, prose
 
-    return Path, fit, ledger_in, mo, opened, pd
+    return Path, fit, ledger_in, mo, opened, pd, prose
 
 
 @app.cell
@@ -41,7 +41,7 @@ def _(Path, ledger_in, opened, pd):
     file = opened(Path("results"), "size_and_tokens", ledger_in)
     ledger = pd.read_csv(file)
     print(f"{file.parent.name}: {len(ledger)} runs, {ledger.shape[1]} columns")
-    return file, ledger
+    return (ledger,)
 
 
 @app.cell
@@ -65,14 +65,16 @@ def _(ledger):
         parameters=("parameters", "first"),
         train_flops=("train_flops", "first"),
     )
-    best = means.loc[means.groupby(_cell)["loss_nats"].idxmin()]
-    best.sort_values("loss_nats").head(8).round(3)
+    best = means.loc[means.groupby(_cell)["loss_nats"].idxmin()].sort_values("loss_nats")
+    best.head(8).round(3)
     return (best,)
 
 
 @app.cell
 def _(mo):
-    mo.md("## Plot")
+    mo.md("""
+    ## Plot
+    """)
     return
 
 
@@ -94,22 +96,23 @@ def _(mo):
     mo.md("""
     ## Fit
 
-    `fit` takes a table, a file or a results folder, as `study fit` does. In a folder it knows which runs to use, and which belong
-    together.
+    `fit` takes a table, a file or a results folder, as `study fit` does, and any columns as parameters, tokens and loss. Here it
+    fits the rows of one position encoding, if there are several.
     """)
     return
 
 
 @app.cell
-def _(file, fit, mo):
-    from study.base.errors import InputError
-    from study.report.notebooks import prose, refusal
+def _(best, fit):
+    _settings = best.filter(["architecture.position_encoding"])
+    _one = best[_settings.eq(_settings.iloc[0]).all(axis=1)]
+    law = fit(_one, "chinchilla", parameters="parameters", tokens="target_tokens", loss="loss_nats", bootstrap=200)
+    return (law,)
 
-    try:
-        _found = prose(fit(file.parent, "power-floor", parameters="parameters", bootstrap=200).to_text())
-    except InputError as _error:
-        _found = refusal(_error)
-    _found
+
+@app.cell
+def _(law, prose):
+    prose(law.to_text())
     return
 
 

@@ -84,16 +84,16 @@ def _(evidence, score_against_loss):
 
 
 @app.cell
-def _(SCORES, evidence, mo, scores_frame):
+def _(SCORES, mo):
     mo.md(f"## Scores beside baselines\n\n{SCORES}")
-    told = scores_frame(evidence)
-    return (told,)
+    return
 
 
 @app.cell
-def _(told):
+def _(evidence, scores_frame):
+    told = scores_frame(evidence)
     told[["task", "encoder", "score", "± 95%", "untrained", "majority class", "bag of words"]].round(3)
-    return
+    return (told,)
 
 
 @app.cell

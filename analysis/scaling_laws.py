@@ -111,13 +111,13 @@ def _(
     refusal,
     setting,
 ):
-    table = open_ledger(evidence.folder.path)
+    table, _refused = open_ledger(evidence.folder.path), None
     try:
         with mo.status.spinner("Fitting, with 1,000 resamples"):
             found = fit_ledger(table, law.value, parameters.value, flops.value, setting.value)
-    except InputError as error:
-        found = None
-        mo.output.replace(refusal(error))
+    except InputError as _error:
+        found, _refused = None, refusal(_error)
+    _refused
     return found, table
 
 
@@ -155,12 +155,13 @@ def _(forecast_against_truth, found, mo):
 
 
 @app.cell
-def _(InputError, TableQuery, flops, frontiers, mo, parameters, refusal, setting, table):
+def _(InputError, TableQuery, flops, frontiers, parameters, refusal, setting, table):
+    _refused = None
     try:
         optimal = frontiers(TableQuery(table, {"parameters": parameters.value, "flops": flops.value}, where=setting.value))
     except InputError as _error:
-        optimal = None
-        mo.output.replace(refusal(_error))
+        optimal, _refused = None, refusal(_error)
+    _refused
     return (optimal,)
 
 

@@ -53,7 +53,7 @@ def shipped_sweeps(_context: click.Context) -> list[str]:
 
 def notebooks() -> dict[str, Path]:
     """The shipped notebooks by name."""
-    return {name: file for name, file in shipped("analysis", ".py").items() if "dashboard" not in name}
+    return shipped("analysis", ".py")
 
 
 def sweep_folders(context: click.Context) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -25,12 +25,22 @@ _BOLD = re.compile(r"^\*\*(?P<sentence>.+)\*\*$", re.MULTILINE)
 
 def overview(library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
     """One row a sweep, and what is wrong with the folder, which may be empty or missing."""
+    shots, problems = _all_of(library)
+    problems += [f"{shot.name}: {problem}" for shot in shots for problem in shot.problems]
+    rows = [_overview_row(library, shot) for shot in shots]
+    return {"root": str(library.root), "sweeps": rows, "problems": problems, "version": _version(shots)}
+
+
+def _all_of(library: Library) -> tuple[list[Snapshot], list[str]]:
+    """The sweeps of the folder, or why there is none."""
     try:
-        shots = library.snapshots()
+        return library.snapshots(), []
     except InputError as error:
-        return {"root": str(library.root), "sweeps": [], "problems": [str(problem) for problem in error.problems]}
-    problems = [f"{shot.name}: {problem}" for shot in shots for problem in shot.problems]
-    return {"root": str(library.root), "sweeps": [_overview_row(library, shot) for shot in shots], "problems": problems}
+        return [], [str(problem) for problem in error.problems]
+
+
+def _version(shots: Iterable[Snapshot]) -> str:
+    return " ".join(shot.version for shot in shots)
 
 
 def _overview_row(library: Library, shot: Snapshot) -> dict[str, Any]:
@@ -94,12 +104,8 @@ def _answer_text(shot: Snapshot) -> str:
 
 def pulse(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """What changes whenever the page of a `sweep` would; without one, that of all."""
-    if asked.get("sweep"):
-        return {"version": library.snapshot(asked["sweep"]).version}
-    try:
-        return {"version": " ".join(shot.version for shot in library.snapshots())}
-    except InputError as error:
-        return {"version": str(error)}
+    shots = [library.snapshot(asked["sweep"])] if asked.get("sweep") else _all_of(library)[0]
+    return {"version": _version(shots)}
 
 
 def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -106,10 +106,10 @@ def _lowest(validated: pd.DataFrame, several_panels: bool) -> str:
     if validated.empty:
         return "Loss curves"
     ends = validated.sort_values("tokens").groupby(["panel", "line", "run_id"]).tail(1)
-    means = ends.groupby(["panel", "line"])["loss_nats"].mean()
-    panel, line = cast("tuple[str, str]", means.idxmin())
-    where = ", ".join(filter(None, (line, panel if several_panels else "")))
-    return f"The validation loss ends lowest, at {means.min():.3f} nats, for {where}"
+    means = ends.groupby(["panel", "line"], as_index=False)["loss_nats"].mean()
+    best = means.nsmallest(1, "loss_nats").iloc[0]
+    where = ", ".join(filter(None, (str(best["line"]), str(best["panel"]) if several_panels else "")))
+    return f"The validation loss ends lowest, at {best['loss_nats']:.3f} nats, for {where}"
 
 
 def _counts(data: pd.DataFrame) -> str:

@@ -30,7 +30,20 @@ from study.plotting import (
 )
 from study.plotting.lines import line_styles, lines, of_cell
 from study.plotting.loss_by_size import LossBySize
-from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, log_locator, panels, save_in, theme, title_above, title_of
+from study.plotting.style import (
+    COUNTS,
+    LOSS,
+    SIDE_BY_SIDE,
+    STYLES,
+    StyleName,
+    drawn_as,
+    log_locator,
+    panels,
+    save_in,
+    theme,
+    title_above,
+    title_of,
+)
 from study.report.answer import report
 from study.report.figures import FIGURES
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
@@ -590,6 +603,45 @@ OF_OTHER_LEDGERS = {
     *("loss_by_heads", "loss_by_ffn"),
 }
 """The figures of downstream scores, and those that need other sizes or budgets than a question of depth or width has."""
+
+
+@pytest.mark.parametrize("style", ["page", "paper"])
+@pytest.mark.parametrize("figure", [BY_DEPTH, paired_differences, loss_curves], ids=["depth", "pairs", "curves"])
+def test_figures_are_as_wide_as_their_style_and_keep_their_words_inside(
+    evidence: Evidence, figure: LossBySize | ModuleType, style: StyleName
+) -> None:
+    with drawn_as(style):
+        drawn = figure.draw(figure.frame(evidence))
+        FigureCanvasAgg(drawn).draw()  # type: ignore[no-untyped-call]
+    assert drawn.get_figwidth() == STYLES[style].width
+    (legend,) = drawn.legends
+    labels = [axes.xaxis.label for axes in drawn.axes] + [label for axes in drawn.axes for label in axes.get_yticklabels()]
+    for words in (*drawn.texts, *(one for one in drawn.artists if isinstance(one, Annotation)), legend, *labels):
+        box = words.get_window_extent()
+        assert box.x0 >= -1, words
+        assert box.x1 <= drawn.bbox.width + 1, words
+
+
+def test_titles_state_what_is_found(evidence: Evidence) -> None:
+    first, *_ = title_of(paired_differences.draw(data := paired_differences.frame(evidence))).splitlines()
+    pairs = data[data["family"] != paired_differences.AVERAGES]
+    assert first.startswith(f"{(pairs['status'] == 'decided').sum()} of 12 pairs differ significantly: ")
+    assert f"shallower better in {((pairs['status'] == 'decided') & (pairs['estimate_nats'] > 0)).sum()}" in first
+    best = min(evidence.cells, key=lambda cell: cell.loss_nats or np.inf)
+    assert title_of(loss_against_flops.draw(loss_against_flops.frame(evidence))).startswith(
+        f"Lowest loss: {best.loss_nats:.3f}"
+    )
+
+
+def test_seeds_are_a_band_around_their_mean(evidence: Evidence) -> None:
+    data = loss_curves.frame(evidence)
+    runs = data[(data["kind"] == "val") & (data["line"] == data["line"].iloc[0]) & (data["panel"] == data["panel"].iloc[0])]
+    means = loss_curves.over_seeds(runs).set_index("tokens")
+    assert (means["seeds"] == runs["run_id"].nunique()).all()
+    for tokens, losses in runs.groupby("tokens")["loss_nats"]:
+        row = means.loc[tokens]
+        assert (row["lowest_nats"], row["highest_nats"]) == (losses.min(), losses.max())
+        assert row["loss_nats"] == pytest.approx(losses.mean())
 
 
 def test_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:

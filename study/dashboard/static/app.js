@@ -1,6 +1,6 @@
 // Which page the address names, drawn again whenever the address or the folder changes.
 import { el, problems, redrawBy } from "/static/dom.js";
-import { address, ask, change, forget, value } from "/static/state.js";
+import { address, change, forget, joined, parted, value } from "/static/state.js";
 import { overview } from "/static/overview.js";
 import { sweepPage } from "/static/sweep.js";
 import { runPage } from "/static/run.js";
@@ -31,6 +31,7 @@ async function draw() {
     found = { title: "Scaling study", content: [el("h1", {}, "This page cannot be shown"), problems(error.message.split("\n"))] };
   }
   if (own !== drawn) return;
+  version = found.version ?? "";
   const focused = document.activeElement, id = main.contains(focused) ? focused.id : "";
   const cursor = id && "selectionStart" in focused && focused.type !== "range" && focused.type !== "checkbox" && focused.type !== "number"
     ? [focused.selectionStart, focused.selectionEnd] : null;
@@ -52,9 +53,9 @@ async function draw() {
 
 // Pages about one sweep keep it.
 function carried(page) {
-  const sweep = value("sweep") || value("sweeps");
-  if (page === "scaling") return { sweeps: sweep };
-  return page === "knobs" || page === "what-if" ? { sweep: sweep.split(",")[0] } : {};
+  const sweeps = value("sweep") ? [value("sweep")] : parted(value("sweeps"));
+  if (page === "scaling") return { sweeps: joined(sweeps) };
+  return page === "knobs" || page === "what-if" ? { sweep: sweeps[0] } : {};
 }
 
 // A link inside the dashboard changes the address without a new document.
@@ -63,10 +64,10 @@ document.addEventListener("click", event => {
   if (!link || event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
   event.preventDefault();
   history.pushState(null, "", link.getAttribute("href"));
-  version = "";
+  forget();
   draw().then(() => { scrollTo(0, 0); main.focus({ preventScroll: true }); });
 });
-addEventListener("popstate", draw);
+addEventListener("popstate", () => { forget(); draw(); });
 let resized = 0;
 addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(draw, 200); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
@@ -86,9 +87,7 @@ async function follow() {
     if (!document.hidden && ["sweeps", "sweep", "run"].includes(page)) {
       const response = await fetch(`/api/pulse?${new URLSearchParams({ sweep: page === "sweeps" ? "" : value("sweep") })}`);
       const now = response.ok ? (await response.json()).version : version;
-      const before = version;
-      version = now;
-      if (before && now !== before) {
+      if (version && now !== version) {
         forget();
         await draw();
         document.getElementById("told").textContent = `Updated at ${new Date().toLocaleTimeString("en-GB")}.`;

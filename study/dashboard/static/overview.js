@@ -22,7 +22,7 @@ const COLUMNS = [
 export async function overview() {
   const found = await ask("overview");
   const columns = COLUMNS.filter(one => one.always || found.sweeps.some(row => row[one.key]));
-  return { title: "Sweeps", content: [
+  return { title: "Sweeps", version: found.version, content: [
     el("h1", {}, "Sweeps"),
     el("p", { class: "quiet" }, found.root),
     found.sweeps.length ? null : el("p", { class: "lead" }, "There is no sweep here yet. ", el("code", {}, "study launch"),

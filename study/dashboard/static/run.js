@@ -10,7 +10,7 @@ export async function runPage() {
   const beside = whole.runs.find(one => one.run === other);
   const only = other && ticked("different", true);
   const config = found.config.filter(one => !only || one.differs).map(one => ({ ...one, value: words(one.value), other: words(one.other) }));
-  return { title: `${run.slice(0, 8)} of ${sweep}`, content: [
+  return { title: `${run.slice(0, 8)} of ${sweep}`, version: found.version, content: [
     el("p", { class: "quiet" }, el("a", { href: address({ page: "sweep", sweep, tab: "runs" }) }, `← ${sweep}`)),
     el("h1", {}, row.words),
     el("p", { class: "quiet" }, `Run ${row.run}`),

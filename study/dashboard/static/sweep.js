@@ -38,7 +38,7 @@ export async function sweepPage() {
     el("a", { href: address({ page: "knobs", sweep }) }, "Knobs"));
   const counts = [[found.running, "running"], [found.done, "done"], [found.failed, "failed"], [found.pruned, "pruned"], [found.waiting, "left"]]
     .filter(([count]) => count).map(([count, words]) => `${count} ${words}`).join(", ");
-  return { title: sweep, content: [
+  return { title: sweep, version: found.version, content: [
     el("h1", {}, sweep),
     tab === "answer" ? null : el("p", { class: "lead" }, found.question),
     found.verdict && tab !== "answer" ? el("p", { class: "lead verdict" }, found.verdict) : null,
