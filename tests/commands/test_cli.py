@@ -157,7 +157,6 @@ def test_where_to_write_has_one_name_in_every_command() -> None:
         (["features", "--results", "results"], "01", {"0123456789abcdef"}),
         (["bench", "--only"], "la", {"laws"}),
     ],
-    ids=str,
 )
 def test_tab_completes_commands_and_names(
     words: list[str], begun: str, found: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
