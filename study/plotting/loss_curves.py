@@ -106,7 +106,7 @@ def _lowest(validated: pd.DataFrame, several_panels: bool) -> str:
     if validated.empty:
         return "Loss curves"
     ends = validated.sort_values("tokens").groupby(["panel", "line", "run_id"]).tail(1)
-    means = ends.groupby(["panel", "line"], as_index=False)["loss_nats"].mean()
+    means = ends.groupby(["panel", "line"])["loss_nats"].mean().reset_index()
     best = means.nsmallest(1, "loss_nats").iloc[0]
     where = ", ".join(filter(None, (str(best["line"]), str(best["panel"]) if several_panels else "")))
     return f"The validation loss ends lowest, at {best['loss_nats']:.3f} nats, for {where}"
