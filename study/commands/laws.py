@@ -210,9 +210,10 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 )
 @as_json
 def predict(fit: Path, points: Path | None, as_json: bool, **options: str | None) -> None:
-    """Predict at given sizes by the law of a FIT, the file that study fit --json prints.
+    """Predict at given sizes by a law that was fitted.
 
-    Says the interval, how far the point lies beyond the fitted rows, and how held-out rows fared at such a distance.
+    FIT is the file that study fit --json prints. Says the interval, how far the point lies beyond the fitted rows, and how
+    held-out rows fared at such a distance.
     """
     import numpy as np
 
@@ -266,10 +267,10 @@ def design(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Choose the next runs for a forecast from a TABLE of finished ones.
+    """Choose the next runs for a forecast.
 
-    The CANDIDATES that lower the expected error at the target most, for a budget, in order, with the interval to expect before
-    and after each, and what the cheapest or random runs would give for the same budget.
+    TABLE holds finished runs. Prints the CANDIDATES that lower the expected error at the target most, for a budget, in order,
+    with the interval to expect before and after each, and what the cheapest or random runs would give for the same budget.
     """
     from study.base.quantities import read_count
     from study.designing.advising import advise
@@ -384,7 +385,7 @@ def multiverse(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Answer one question in every defensible convention, or in the recipes of several sweeps.
+    """Answer one question in every convention, or in several sweeps.
 
     Reports the share of conventions that agree, and what changes the answer. For a sweep's folder the question is depth or
     width at equal size, within each setting; for a table, how to split compute between parameters and tokens. In each universe
