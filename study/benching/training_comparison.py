@@ -127,10 +127,11 @@ def peers_of(case: Case) -> tuple[str, ...]:
 
 
 def contenders_of(case: Case, profiled: bool) -> tuple[str, ...]:
-    """Return a case's contenders; variants on a CPU and at Base on a GPU, the profile if requested and there are peers."""
-    peers = peers_of(case)
-    varied = case.device == "cpu" or (case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS)
-    return ("ours", *(OTHER_STEPS if varied else ()), *peers, "matmul", *([PROFILED] if profiled and peers else []))
+    """Return a case's contenders: variants on a CPU, the preset at Base on a GPU, the profile if requested, beside peers."""
+    peers, others = peers_of(case), OTHER_STEPS if case.device == "cpu" else ()
+    if case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS:
+        others = ("modern",)
+    return ("ours", *others, *peers, "matmul", *([PROFILED] if profiled and peers else []))
 
 
 def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None:

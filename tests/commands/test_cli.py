@@ -75,7 +75,7 @@ def test_a_notebook_is_listed_copied_and_opened_on_a_folder(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = study("notebook")[1]
-    assert "scaling_laws\n    How the loss of a sweep falls with parameters and FLOPs" in told
+    assert "scaling_laws\n    How the loss of a sweep falls with parameters and tokens" in told
     assert "dashboard" not in told
     assert study("notebook", "scaling_law")[2] == "error: NAME: 'scaling_law' is not known; did you mean 'scaling_laws'?\n"
     copy = tmp_path / "mine.py"
