@@ -31,7 +31,7 @@ study: install ## run a sweep, depth_or_width or SWEEP, and write its answer
 test: .venv/.installed-dev ## run the fast tests
 	$(PYTEST) -m "not slow and not faults"
 
-slow: .venv/.installed-dev ## run the tests that take longer than a minute
+slow: .venv/.installed-dev ## run the tests that take long
 	$(PYTEST) -m "slow and not faults"
 
 fuzz: .venv/.installed-dev ## read made-up files, numbers and overrides for a long time

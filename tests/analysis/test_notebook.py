@@ -72,7 +72,7 @@ def test_the_notebook_of_pandas_reads_the_table_of_the_folder_it_is_given(sizes:
     assert re.fullmatch(r"sizes: 15 runs, \d+ columns\n", run(PANDAS, "--folder", sizes.path))
 
 
-@pytest.mark.parametrize("notebook", [NOTEBOOK, LAWS, SCORES, PANDAS], ids=lambda notebook: notebook.stem)
+@pytest.mark.parametrize("notebook", [LAWS, PANDAS], ids=lambda notebook: notebook.stem)
 def test_notebook_of_a_folder_that_is_missing_says_so_in_one_line(tmp_path: Path, notebook: Path) -> None:
     done = subprocess.run([sys.executable, notebook, "--", "--folder", tmp_path / "gone"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
@@ -105,6 +105,7 @@ def exported(notebook: Path, results: Path, page: Path) -> str:
     return page.read_text()
 
 
+@pytest.mark.slow
 def test_a_browser_shows_the_question_of_the_sweep_or_why_its_folder_cannot_be_read(
     folder: SweepFolder, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_browser_shows_a_law_and_what_rests_on_it(sizes: SweepFolder, tmp_path
     assert "MarimoExceptionRaisedError" not in shown
 
 
+@pytest.mark.slow
 def test_a_browser_shows_why_a_law_cannot_be_fitted(folder: SweepFolder, tmp_path: Path) -> None:
     shown = exported(LAWS, folder.path, tmp_path / "made_up.html")
     assert "tokens: is " in shown
@@ -134,6 +136,7 @@ def test_a_browser_shows_why_a_law_cannot_be_fitted(folder: SweepFolder, tmp_pat
     assert "MarimoExceptionRaisedError" not in shown
 
 
+@pytest.mark.slow
 def test_a_browser_shows_scores_beside_baselines_and_published_ones(folder: SweepFolder, tmp_path: Path) -> None:
     shown = exported(SCORES, folder.path, tmp_path / "scores.html")
     for part in ("majority class", "Rank correlations", "rank correlation", "error at the measured loss", "BERT-Tiny"):

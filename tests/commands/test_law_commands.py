@@ -130,7 +130,7 @@ def test_few_runs_tell_a_frontier_weakly_and_one_gives_no_interval(study: Any, t
         json.loads(study("frontier", path, "--cluster", column, "--json")[1])["approaches"] for column in ("run", "team")
     )
     assert few["hull"]["status"] == "weakly_identified"
-    assert few["hull"]["reasons"][0].endswith("of 200 resamples have no frontier")
+    assert few["hull"]["reasons"][0].endswith("of 400 resamples have no frontier")
     assert one["hull"]["exponent"] == few["hull"]["exponent"]
     assert {one[name]["interval"] for name in ("envelope", "hull", "parabola", "parametric")} == {None}
 
