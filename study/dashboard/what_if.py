@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from study.base.errors import InputError
 from study.base.quantities import read_whole
+from study.base.schema import number_in
 from study.counting.architecture import COUNTED_ALONE, Architecture, unbuildable, unlike_bert
 from study.counting.latency_prediction import fit_latency
 from study.counting.latency_table import read_table
@@ -32,11 +33,14 @@ MOST = 10_000_000
 MOST_TOKENS = 1e15
 """The most training tokens."""
 
+FIELDS = tuple(name for name, field in Architecture.model_fields.items() if not field.exclude)
+"""The fields of an architecture that a user chooses."""
+
 
 def what_if_form(_library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
     """The fields of an architecture with their kinds, and the named models to begin from."""
     models = {model.short_name: model.architecture.model_dump(mode="json") for model in catalogue()}
-    fields = [_field(name) for name in Architecture.model_fields]
+    fields = [_field(name) for name in FIELDS]
     return {"fields": fields, "models": models, "base": BASE, "sequence_length": USUAL_LENGTH}
 
 
@@ -45,7 +49,8 @@ def _field(name: str) -> dict[str, Any]:
     optional = type(None) in get_args(annotation)
     words = [word for one in (annotation, *get_args(annotation)) if get_origin(one) is Literal for word in get_args(one)]
     is_flag = annotation is bool or bool in get_args(annotation)
-    kind = "choice" if words else "flag" if is_flag else "count"
+    is_real = float in (annotation, *get_args(annotation)) or any(float in get_args(one) for one in get_args(annotation))
+    kind = "choice" if words else "flag" if is_flag else "real" if is_real else "count"
     alone = list(COUNTED_ALONE.get(name, ()))
     return {"name": name, "kind": kind, "optional": optional, "words": words, "counted_alone": alone}
 
@@ -79,7 +84,7 @@ def what_if(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 def architecture_asked(asked: Mapping[str, str]) -> Architecture:
     """The architecture of an address: a named model with the fields that the address gives; raises InputError."""
     values = named(asked.get("model") or BASE).model_dump()
-    for name in Architecture.model_fields:
+    for name in FIELDS:
         if (given := asked.get(name)) is None:
             continue
         kind = _field(name)["kind"]
@@ -87,6 +92,8 @@ def architecture_asked(asked: Mapping[str, str]) -> Architecture:
             values[name] = 0 if given == "0" else read_whole(name, given)
             if values[name] > MOST:
                 raise InputError.at(name, f"is {values[name]:,}; the most is {MOST:,}")
+        elif kind == "real" and given not in ("", "none"):
+            values[name] = number_in(given)
         elif kind == "flag":
             values[name] = None if given in ("", "none") else given == "true"
         else:
