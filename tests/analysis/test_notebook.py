@@ -171,6 +171,7 @@ def _check(executed: Path, word: str) -> None:
     assert word in json.dumps(outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,18 @@ import pandas as pd
 import pytest
 
 from study.laws import multiverse
+from study.laws.approaches import resample_frontier
 from study.laws.catalogue import LAWS
 from tests.laws.test_frontiers import EXPONENT, iso_flop_runs
 from tests.laws.test_two_steps import TRUE_SCORE
 from tests.points import TRUTHS
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of the usual resamples for frontiers and universes, since many commands are run."""
+    monkeypatch.setattr(resample_frontier, "__defaults__", (100,))
+    monkeypatch.setattr(multiverse, "UNIVERSE_SETTINGS", replace(multiverse.UNIVERSE_SETTINGS, bootstrap=100))
 
 
 @pytest.fixture
@@ -130,7 +139,7 @@ def test_few_runs_tell_a_frontier_weakly_and_one_gives_no_interval(study: Any, t
         json.loads(study("frontier", path, "--cluster", column, "--json")[1])["approaches"] for column in ("run", "team")
     )
     assert few["hull"]["status"] == "weakly_identified"
-    assert few["hull"]["reasons"][0].endswith("of 400 resamples have no frontier")
+    assert few["hull"]["reasons"][0].endswith("of 100 resamples have no frontier")
     assert one["hull"]["exponent"] == few["hull"]["exponent"]
     assert {one[name]["interval"] for name in ("envelope", "hull", "parabola", "parametric")} == {None}
 
