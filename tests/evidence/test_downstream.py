@@ -689,7 +689,7 @@ def test_what_a_forecast_holds_out_has_a_ring_whatever_its_face(evidence: Eviden
     (panel,) = score_against_flops.draw(one).axes
     held = one[one["forecast"].astype(bool)]
     assert len(held)
-    (rings,) = [line for line in panel.get_lines() if line.get_markersize() > 10]
+    (rings,) = [line for line in panel.get_lines() if line.get_markersize() >= 10]
     assert set(np.asarray(rings.get_ydata()).tolist()) == set(held["score"])
 
 
