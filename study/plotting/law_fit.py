@@ -71,6 +71,16 @@ def frame(fitted: LawFit) -> pd.DataFrame:
     return both.assign(predicts=axis_of(law.predicts, roles), space=fitted.fit.settings.space, title=_title(fitted))
 
 
+_SAID = {
+    "on_bound": "ends on a bound",
+    "lack_of_fit": "shows lack of fit",
+    "missed_forecast": "misses its forecast",
+    "reads_no_order": "rests on runs that read no order",
+    "failed": "failed",
+}
+"""Statuses as predicates of a fit, where they are no adjectives."""
+
+
 def _title(fitted: LawFit) -> str:
     law = f"{fitted.name}: {fitted.fit.law.formula}, n = {fitted.fit.n}"
     intervals = fitted.fit.intervals if fitted.fit.usable else {}
@@ -80,7 +90,8 @@ def _title(fitted: LawFit) -> str:
         if name in fitted.fit.law.exponents
     ]
     told = f", {', '.join(exponents)}" if exponents else ""
-    return f"The law's fit is {status_words(fitted.fit.status)}{told}\n{law}"
+    said = _SAID.get(fitted.fit.status, f"is {status_words(fitted.fit.status)}")
+    return f"The law's fit {said}{told}\n{law}"
 
 
 def _other(fit: Fit, name: str) -> str:

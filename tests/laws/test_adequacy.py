@@ -126,7 +126,9 @@ def test_lack_of_fit_is_part_of_the_status_in_text_json_and_figure() -> None:
     assert any("residuals bend over the sizes" in reason for reason in one.fit.reasons)
     assert one.to_dict()["status"] == one.fit.status
     assert f"status: {one.fit.status.replace('_', ' ')}" in one.to_text()
-    assert f"({one.fit.status.replace('_', ' ')}, n = 60)" in figure_frame(one)["title"].iloc[0]
+    title = figure_frame(one)["title"].iloc[0]
+    assert title.startswith(f"The law's fit shows {one.fit.status.replace('_', ' ')}, ")
+    assert title.endswith(", n = 60")
 
 
 def test_the_test_of_bends_is_fair() -> None:
