@@ -29,7 +29,7 @@ def test_each_architecture_is_drawn_once() -> None:
     names = [model.short_name for model in shown]
     assert "bert-base" in names
     assert "bert-l2-h768" not in names
-    assert "ettin-150m" not in names, "it is ModernBERT-base again"
+    assert {"modernbert-base", "ettin-150m"} <= {*names}, "their local layers differ in rotary angles"
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "bert-base", "bert-large"])
@@ -55,6 +55,6 @@ def test_the_command_draws_both(tmp_path: Path) -> None:
     svg = {"elasticities.svg", "where_parameters_are.svg"}
     png, pdf = ({name.replace("svg", kind) for name in svg} for kind in ("png", "pdf"))
     for options, expected in (([], svg), (["--formats", "png,pdf"], svg | png | pdf), ([], svg)):
-        done = CliRunner().invoke(commands, ["figures", str(tmp_path / "figures"), *options])
+        done = CliRunner().invoke(commands, ["figures", "--into", str(tmp_path / "figures"), *options])
         assert done.exit_code == 0
         assert {path.name for path in (tmp_path / "figures").iterdir()} == expected, "no PNG outlives its SVG"
