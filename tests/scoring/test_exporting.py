@@ -77,7 +77,7 @@ def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, n
 def test_a_head_for_pairs_is_exported_where_the_class_has_one(study: Any, place: Path, name: str, objective: str) -> None:
     values = {"recipe": {"budget": {"steps": 2}, "objective": objective}, "architecture": CLASSES[f"{name}ForMaskedLM"]}
     run, into = trained(place / "results" / "pairs", config(place / "text.txt", **values)), place / f"{name}Pairs"
-    status, out, err = study("export", run.path, into)
+    status, out, err = study("export", run.path, "--into", into)
     assert (status, err) == (0, "")
     record = run.record()
     assert record is not None
