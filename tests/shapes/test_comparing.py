@@ -161,7 +161,7 @@ def test_memory_and_latency_rank_where_they_are_known() -> None:
     assert ranked[1].effects["latency_seconds"].elasticity == 0
     assert ranked[0].effects["memory_bytes"].before == memory_of(BASE.architecture, 32, 128, "fp32")["training"].total
     with pytest.raises(InputError, match="memory_bytes is not known for these models"):
-        ranking(BASE, ["attention_window=128"], MEASURES, by="memory_bytes")
+        ranking(BASE, ["bottleneck_width=384"], MEASURES, by="memory_bytes")
     with pytest.raises(InputError, match="latency_seconds is not known for these models"):
         ranking(BASE, ["activation=geglu"], measures(Conditions(128, 32, "fp32"), timed), by="latency_seconds")
 
@@ -292,11 +292,7 @@ def test_counting_is_quick_because_nothing_heavy_is_imported(command: list[str])
     ("changes", "field"),
     [
         ({"bottleneck_width": 8}, "bottleneck_width 8"),
-        ({"biases": "no_key"}, "biases no_key"),
-        ({"position_encoding": "disentangled", "relative_positions": 8}, "position_encoding disentangled"),
         ({"norm_kind": "affine"}, "norm_kind affine"),
-        ({"mlm_transform": "none"}, "mlm_transform none"),
-        ({"attention_window": 8}, "attention_window 8"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_anything_is_spent(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
@@ -308,11 +304,9 @@ def test_what_cannot_be_built_is_refused_before_anything_is_spent(tmp_path: Path
         MaskedLanguageModel(architecture)
 
 
-def test_every_model_of_bert_s_kind_can_be_built() -> None:
-    buildable = {model.family for model in catalogue() if unbuildable(model.architecture) is None}
-    of_berts_kind = {"BERT", "BERT miniature", "RoBERTa", "XLM-R", "DistilBERT", "TinyBERT", "MiniLM", "24hBERT"}
-    assert buildable >= of_berts_kind | {"ALBERT", "ELECTRA"}
-    assert not buildable & {"MobileBERT", "DeBERTa v1", "ModernBERT", "Ettin", "NeoBERT"}
+def test_every_named_model_but_mobilebert_can_be_built() -> None:
+    left_out = [model.short_name for model in catalogue() if unbuildable(model.architecture) is not None]
+    assert [name for name in left_out if not name.startswith("esm2")] == ["mobilebert"]
 
 
 def test_defaults_of_new_fields_rename_no_run(tmp_path: Path) -> None:
@@ -328,7 +322,7 @@ def test_defaults_of_new_fields_rename_no_run(tmp_path: Path) -> None:
     [
         ("bert-base", {"layer_groups": 13}, "13 groups of layers exceed depth 12"),
         ("bert-base", {"norm_kind": "rms"}, "norm_bias: True does not go with norm_kind rms"),
-        ("bert-base", {"position_encoding": "disentangled"}, "0 relative positions are too few"),
+        ("bert-base", {"position_encoding": "disentangled"}, "0 relative positions do not go with"),
         ("bert-base", {"relative_positions": 512}, "512 relative positions do not go with position_encoding learned"),
         ("bert-base", {"bottleneck_width": 100}, "100 is not divisible by heads 12; 96 would be"),
         ("bert-base", {"embedding_norm": False}, "False does not go with norm post"),
