@@ -191,7 +191,7 @@ def report(
     answer = Answer(evidence, tuple(drawn))
     write_atomically(folder.answer_file, answer.to_markdown().encode())
     if page is not None:
-        write_page(answer, drawn, page)
+        write_page(evidence, answer.to_markdown(), drawn, page)
     return answer
 
 

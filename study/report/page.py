@@ -25,7 +25,7 @@ from study.report.markdown_html import html_of
 from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from study.report.answer import Answer
+    from study.evidence.evidence import Evidence
 
 MOST_BYTES = 4_500_000
 """Figures that would make a page larger are left out, and named."""
@@ -53,13 +53,13 @@ _ENVIRONMENT = {
 }
 
 
-def write_page(answer: Answer, figures: Mapping[str, Figure], file: Path) -> None:
+def write_page(evidence: Evidence, answer: str, figures: Mapping[str, Figure], file: Path) -> None:
     """Write the page: the answer with its figures inline, then how to reproduce it.
 
-    `figures` holds the drawn figures, whose SVG files lie in the folder. Everything from it is escaped, and the content policy
-    allows this page's own script alone, and no request.
+    `answer` is its Markdown. `figures` holds the drawn figures, whose SVG files lie in the folder. Everything from it is
+    escaped, and the content policy allows this page's own script alone, and no request.
     """
-    folder = answer.evidence.folder
+    folder = evidence.folder
     room = MOST_BYTES - len(_body(answer, lambda _: "").encode())
     drawn: dict[str, str] = {}
     for name, figure in figures.items():
@@ -67,12 +67,12 @@ def write_page(answer: Answer, figures: Mapping[str, Figure], file: Path) -> Non
         element = f'<span class="figure">{inline_svg(figure, source, name)}</span>'
         room -= len(element.encode())
         drawn[f"figures/{name}.svg"] = element if room > 0 else f"Left out to keep this page small: figures/{name}.svg"
-    page = _framed(answer.evidence.sweep.question, f"<main>{_body(answer, drawn.get)}{_reproduction(answer)}</main>")
+    page = _framed(evidence.sweep.question, f"<main>{_body(answer, drawn.get)}{_reproduction(evidence)}</main>")
     write_atomically(file, page.encode())
 
 
-def _body(answer: Answer, drawn: Callable[[str], str | None]) -> str:
-    body = html_of(answer.to_markdown(), drawn, opened=("All figures",))
+def _body(answer: str, drawn: Callable[[str], str | None]) -> str:
+    body = html_of(answer, drawn, opened=("All figures",))
     return re.sub("<table>.*?</table>", _scrolling, body, flags=re.DOTALL)
 
 
@@ -135,15 +135,15 @@ def _luminance(colour: str) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def _reproduction(answer: Answer) -> str:
-    folder = answer.evidence.folder
+def _reproduction(evidence: Evidence) -> str:
+    folder = evidence.folder
     name = file_name(folder.name) or "sweep"
     commands = (
         f"study launch {shlex.quote(f'{name}.yaml')}    # the sweep file below; trains what is missing",
         f"study report {shlex.quote(f'results/{name}')} --html    # this page, from the records",
     )
     versions = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
-    facts = {**_machines(answer.evidence.ledger), "this page": f"Python {platform.python_version()}, {versions}"}
+    facts = {**_machines(evidence.ledger), "this page": f"Python {platform.python_version()}, {versions}"}
     listed = "".join(f"<dt>{_text(what)}</dt><dd>{_text(words)}</dd>" for what, words in facts.items())
     code = "\n".join(map(html.escape, commands))
     return (
