@@ -128,7 +128,8 @@ def peers_of(case: Case) -> tuple[str, ...]:
 
 def contenders_of(case: Case, profiled: bool) -> tuple[str, ...]:
     """Return a case's contenders: variants on a CPU, the preset at Base on a GPU, the profile if requested, beside peers."""
-    peers, others = peers_of(case), OTHER_STEPS if case.device == "cpu" else ()
+    peers = peers_of(case)
+    others: tuple[str, ...] = OTHER_STEPS if case.device == "cpu" else ()
     if case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS:
         others = ("modern",)
     return ("ours", *others, *peers, "matmul", *([PROFILED] if profiled and peers else []))
