@@ -385,7 +385,7 @@ def multiverse(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Answer one question in every convention, or in several sweeps.
+    """Answer one question by every convention or sweep.
 
     Reports the share of conventions that agree, and what changes the answer. For a sweep's folder the question is depth or
     width at equal size, within each setting; for a table, how to split compute between parameters and tokens. In each universe
