@@ -34,6 +34,9 @@ _NAMES = 0.48
 _ROOMY, _TIGHT = 0.24, 0.15
 """Inches per line of names: with few rows, and the least with many."""
 
+_SHORTEST = 2.1
+"""Inches that title, axis and legend need with the fewest rows."""
+
 _FEW = 24
 _PAGE = 7.0
 """Inches of the rows of a page."""
@@ -92,7 +95,7 @@ def draw(data: pd.DataFrame) -> Figure:
         names = [in_lines(label, letters) for label, _ in rows]
         deep = [1 + name.count("\n") for name in names]
         places = (pd.Series(deep).cumsum() - pd.Series(deep) / 2).tolist()
-        figure = wide_figure(1.1 + (_ROOMY if few else max(_TIGHT, _PAGE / sum(deep))) * sum(deep))
+        figure = wide_figure(max(_SHORTEST, 1.1 + (_ROOMY if few else max(_TIGHT, _PAGE / sum(deep))) * sum(deep)))
         axes = figure.subplots()
         axes.axvline(0, color="black", linewidth=1)
         for place, (_, row) in zip(places, rows, strict=True):
