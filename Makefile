@@ -9,7 +9,7 @@ PYTHON ?= python3
 PIP_ARGS ?=
 SWEEP ?= sweeps/depth_or_width.yaml
 RESULTS ?= results
-WORKERS ?= 2
+WORKERS ?= 3
 CHINCHILLA ?=
 
 PIP_INSTALL = .venv/bin/python -m pip install $(PIP_ARGS)
