@@ -17,7 +17,7 @@ from study.dashboard.library import Library, Snapshot
 from study.evidence.ledgers import LEDGER_FLOPS, open_ledger, usable
 from study.evidence.sweep_laws import LEDGER_LAWS, by_variant
 from study.laws.catalogue import find_law
-from study.laws.estimation import Settings
+from study.laws.estimation import DEFAULT_SETTINGS
 from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import VOCABULARY
@@ -25,9 +25,6 @@ from study.laws.reading import TableQuery, differing_columns, read_observations
 from study.plotting.law_fit import frame
 from study.shapes.accounts import training_flops
 from study.store.sweep_folder import SweepFolder
-
-RESAMPLES = 400
-"""The resamples of an interval, as in a sweep's answer."""
 
 MOST_VARIANTS = 12
 """The most variants whose laws are offered."""
@@ -98,7 +95,7 @@ def _fitted(library: Library, shot: Snapshot, key: str, count: str) -> LawFit:
 
     def fit() -> LawFit:
         query = TableQuery(open_ledger(shot.folder.path), roles, where=offer.where)
-        return fit_table(query, offer.law, Settings(bootstrap=RESAMPLES))
+        return fit_table(query, offer.law, DEFAULT_SETTINGS)
 
     return library.kept(("law", shot.name, shot.version, key, *roles.items()), fit)
 

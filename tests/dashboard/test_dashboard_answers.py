@@ -62,7 +62,7 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
     folder = depth_or_width(results / "sizes", budgets=(1e6, 2e6, 4e6), shapes=SHAPES, rates=(4e-3,), seeds=1)
     folder.write_ledger()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("study.dashboard.law_lines.RESAMPLES", RESAMPLES)
+        patch.setattr("study.dashboard.law_lines.DEFAULT_SETTINGS", Settings(bootstrap=RESAMPLES))
         yield Library(results)
 
 
