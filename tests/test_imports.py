@@ -172,8 +172,8 @@ def test_a_command_waits_for_no_package_that_others_need(arguments: list[str], s
     assert told in done.stdout
 
 
-MOST_MODULES_OF_A_FIT = 29
-"""So many modules of `study` are loaded to fit a law to a stranger's table, with formulas of their own and completion."""
+MOST_MODULES_OF_A_FIT = 25
+"""So many modules of `study` are loaded to fit a law to a stranger's table."""
 
 
 def test_a_fit_to_a_strangers_table_is_a_call_of_a_library_that_knows_no_sweep(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -10,19 +10,13 @@ from click.shell_completion import CompletionItem
 
 from study.base.shipped import shipped
 
-Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
-
-def completing(*sources: Callable[[click.Context], Iterable[str]], paths: bool = False) -> Completion:
-    """The completion by the names of sources, of a list with commas at its end; where none fits, by paths if asked."""
-
-    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        before, comma, begun = incomplete.rpartition(",")
-        names = [name for source in sources for name in source(context) if name.startswith(begun)]
-        ours = [CompletionItem(f"{before}{comma}{name}") for name in names]
-        return [CompletionItem(incomplete, type="file"), *ours] if paths else ours  # bash forgets what comes before a path
-
-    return complete
+def complete(context: click.Context, incomplete: str, sources: Iterable[str], paths: bool) -> list[CompletionItem]:
+    """The names of sources, functions of this module, that begin like the end of a list with commas; or paths if asked."""
+    before, comma, begun = incomplete.rpartition(",")
+    names = [name for source in sources for name in globals()[source](context) if name.startswith(begun)]
+    ours = [CompletionItem(f"{before}{comma}{name}") for name in names]
+    return [CompletionItem(incomplete, type="file"), *ours] if paths else ours  # bash forgets what comes before a path
 
 
 def models(_context: click.Context) -> list[str]:
@@ -51,9 +45,9 @@ def shipped_sweeps(_context: click.Context) -> list[str]:
     return [*shipped("sweeps")]
 
 
-def notebooks() -> dict[str, Path]:
-    """The shipped notebooks by name."""
-    return shipped("analysis", ".py")
+def notebooks(_context: click.Context) -> list[str]:
+    """The names of the shipped notebooks."""
+    return [*shipped("analysis", ".py")]
 
 
 def sweep_folders(context: click.Context) -> list[str]:

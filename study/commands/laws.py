@@ -13,9 +13,7 @@ import click
 from study.base.errors import InputError, option_name
 from study.base.quantities import RESAMPLES
 from study.base.text import echo
-from study.commands import completion
-from study.commands.completion import completing
-from study.commands.options import CountRange, FiniteRange, as_json, figure_options, output_folder
+from study.commands.options import CountRange, FiniteRange, as_json, completing, figure_options, output_folder
 
 if TYPE_CHECKING:
     from study.laws.tables import RunTable
@@ -161,7 +159,7 @@ def laws(as_json: bool) -> None:
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option(
     "--law",
-    shell_complete=completing(completion.laws),
+    shell_complete=completing("laws"),
     help="A name of study laws, a formula such as 'E + A*N**-alpha', or a file with one.",
 )
 @role_options(*_ROLES)
@@ -329,7 +327,7 @@ def frontier(table: Path, at: str | None, as_json: bool, **options: Any) -> None
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", shell_complete=completing(completion.laws), help="As in study fit.  [default: chinchilla]")
+@click.option("--law", shell_complete=completing("laws"), help="As in study fit.  [default: chinchilla]")
 @click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
 @click.option("--into", type=output_folder, default=Path("figures"), show_default=True)
 @figure_options

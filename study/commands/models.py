@@ -11,11 +11,11 @@ import click
 from study.base.errors import InputError
 from study.base.machine import rest_at_barriers
 from study.base.text import echo
-from study.commands.completion import completing, models, runs
 from study.commands.options import (
     CountRange,
     FiniteRange,
     as_json,
+    completing,
     figure_options,
     output_folder,
     results_option,
@@ -44,7 +44,7 @@ length_option = click.option(
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=completing(models, runs, paths=True))
+@click.argument("name", required=False, shell_complete=completing("models", "runs", paths=True))
 @click.option("--depth", type=size, help="Layers L.")
 @click.option("--width", type=size, help="Hidden size H.")
 @click.option("--heads", type=size, help="Attention heads A.  [default: width/64]")
@@ -91,7 +91,7 @@ def params(
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=completing(models, runs, paths=True))
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=completing("models", "runs", paths=True))
 @click.option("--change", "changes", multiple=True, metavar="FIELD=VALUE", help="A change of the one NAME to rank; repeatable.")
 @click.option(
     "--by",
@@ -229,7 +229,7 @@ def shapes(as_json: bool, **options: Any) -> None:
 
 
 @click.command()
-@click.option("--models", default="", shell_complete=completing(models), help="Named models, such as bert-tiny,bert-mini.")
+@click.option("--models", default="", shell_complete=completing("models"), help="Named models, such as bert-tiny,bert-mini.")
 @click.option("--shapes", default="", help="Shapes as DEPTHxWIDTH, such as 2x128,4x256.")
 @click.option("--batch", default="1,32", show_default=True, help="Sequences per call.")
 @click.option("--sequence-length", default="128,512", show_default=True, help="Tokens per sequence.")

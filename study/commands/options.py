@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,22 @@ import click
 
 from study.base.errors import InputError, shown
 from study.base.quantities import listed, read_whole
-from study.commands.completion import completing, sweep_folders
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from study.store.sweep_folder import SweepFolder
+
+
+def completing(*sources: str, paths: bool = False) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Tab completion by the named functions of `study.commands.completion`, which nothing else loads."""
+
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from study.commands import completion
+
+        return completion.complete(context, incomplete, sources, paths)
+
+    return complete
 
 
 class FiniteRange(click.FloatRange):
@@ -142,7 +155,7 @@ MOST_NAMED = 5
 """At most so many sweeps are named where a folder of several was given for one."""
 
 folder_argument = click.argument(
-    "folder", type=click.Path(path_type=Path), shell_complete=completing(sweep_folders, paths=True)
+    "folder", type=click.Path(path_type=Path), shell_complete=completing("sweep_folders", paths=True)
 )
 
 

@@ -13,9 +13,7 @@ import click
 
 from study.base.errors import InputError
 from study.base.text import echo
-from study.commands import completion
-from study.commands.completion import completing
-from study.commands.options import as_json, folder_argument, folder_with_runs, results_option, sweep_folder
+from study.commands.options import as_json, completing, folder_argument, folder_with_runs, results_option, sweep_folder
 
 if TYPE_CHECKING:
     from study.store.sweep_folder import SweepFolder
@@ -98,7 +96,7 @@ def stop(folder: Path, as_json: bool) -> None:
 
 @click.command()
 @folder_argument
-@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completing(completion.runs))
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completing("runs"))
 @as_json
 def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     """Try failed runs and scores again.
@@ -128,7 +126,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run", shell_complete=completing(completion.runs, paths=True))
+@click.argument("run", shell_complete=completing("runs", paths=True))
 @click.option("--reason", help="The reason, which the ledger and the answer quote.")
 @click.option("--undo", is_flag=True, help="Include the run again.")
 @results_option

@@ -15,12 +15,11 @@ from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem, map_all, option_name
 from study.base.machine import rest_at_barriers
 from study.base.text import echo
-from study.commands import completion
-from study.commands.completion import completing
 from study.commands.options import (
     PLACES,
     CountRange,
     as_json,
+    completing,
     device_option,
     output_folder,
     place_options,
@@ -57,12 +56,12 @@ def tasks(as_json: bool) -> None:
     "folder",
     metavar="RUN_OR_SWEEP",
     type=click.Path(path_type=Path),
-    shell_complete=completing(completion.sweep_folders, paths=True),
+    shell_complete=completing("sweep_folders", paths=True),
 )
 @click.option(
     "--tasks",
     required=True,
-    shell_complete=completing(completion.tasks),
+    shell_complete=completing("tasks"),
     help="Names of tasks or their .yaml files, such as cola,sst2.",
 )
 @click.option("--data", help="Folder of the tasks' files.  [default: the hub, or what a task's YAML says]")
@@ -114,9 +113,7 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
 
 
 @click.command()
-@click.argument(
-    "folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing(completion.runs, paths=True)
-)
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing("runs", paths=True))
 @click.argument("texts", type=click.Path(path_type=Path))
 @click.option("--layer", type=CountRange(), help="0 is the embeddings, 1 the first layer.  [default: the last]")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
@@ -152,9 +149,7 @@ def features(
 
 
 @click.command()
-@click.argument(
-    "folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing(completion.runs, paths=True)
-)
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing("runs", paths=True))
 @click.option("--into", type=click.Path(path_type=Path), required=True, help="A new folder.")
 @click.option("--push", metavar="REPOSITORY", help="Upload it to the Hugging Face hub, as OWNER/NAME; a new one is private.")
 @results_option

@@ -17,11 +17,10 @@ import click
 from study.base.errors import InputError, check_all, nearest
 from study.base.shipped import shipped
 from study.base.text import echo, pasted
-from study.commands import completion
-from study.commands.completion import completing
 from study.commands.options import (
     CountRange,
     as_json,
+    completing,
     figure_options,
     folder_argument,
     place_options,
@@ -44,7 +43,7 @@ TEMPLATE = Path(__file__).with_name("new_sweep.yaml")
 @click.option(
     "--like",
     metavar="SWEEP",
-    shell_complete=completing(completion.shipped_sweeps),
+    shell_complete=completing("shipped_sweeps"),
     help="Copy this shipped sweep in place of the template; study sweeps lists them.",
 )
 def new(name: str, like: str | None) -> None:
@@ -88,7 +87,7 @@ def _named(place: str, name: str, known: dict[str, Path]) -> Path:
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=completing(lambda _: completion.notebooks()))
+@click.argument("name", required=False, shell_complete=completing("notebooks"))
 @click.option("--folder", type=click.Path(path_type=Path), help="The sweep to read.  [default: the notebook's own]")
 @click.option("--into", type=click.Path(path_type=Path, dir_okay=False), help="Write a copy to edit, and open nothing.")
 def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
@@ -97,7 +96,7 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
     Without NAME, the notebooks are listed. Each is a Python file for marimo, an extra: pip install 'scaling-study[notebooks]'.
     A copy is for marimo edit.
     """
-    known = completion.notebooks()
+    known = shipped("analysis", ".py")
     if name is None:
         echo("\n".join(f"{each}\n    {_summary(file)}" for each, file in known.items()))
         return
@@ -121,7 +120,7 @@ def _summary(notebook: Path) -> str:
 
 
 sweep_argument = click.argument(
-    "sweep", type=click.Path(path_type=Path), shell_complete=completing(completion.shipped_sweeps, paths=True)
+    "sweep", type=click.Path(path_type=Path), shell_complete=completing("shipped_sweeps", paths=True)
 )
 
 

@@ -27,11 +27,11 @@ from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger,
 from study.evidence.paired import Contrast, contrast, slope_weights
 from study.evidence.seed_scatter import seed_scatter
 from study.laws.estimation import Fit, fit
+from study.laws.law import SumOfTerms, Term
 from study.laws.minimising import Space
 from study.laws.multiverse import LOSSES, UNIVERSE_SETTINGS, BinaryQuestion, Multiverse, Universe
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_columns
-from study.laws.sums import SumOfTerms, Term
 from study.laws.tables import RunTable
 from study.store.sweep_folder import SweepFolder
 

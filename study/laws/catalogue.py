@@ -7,9 +7,8 @@ from pathlib import Path
 from study.base.errors import InputError, nearest
 from study.laws.data_constraint import DataConstrained, RepeatedTokens
 from study.laws.formulas import FormulaLaw, is_formula, read_formula
-from study.laws.law import Law
+from study.laws.law import Law, SumOfTerms, Term
 from study.laws.score_laws import ScoreOfLoss, ScoreOfSizes
-from study.laws.sums import SumOfTerms, Term
 
 _LOSS = "Loss in nats (or any unit: its logarithm is fitted)"
 _N = "N: parameters, all as Hoffmann et al. count or without embeddings as Kaplan et al. do, as in the caller's column"

@@ -372,10 +372,6 @@ def _evaluate(node: ast.expr, columns: Columns, named: Mapping[str, Any], scales
             left, right = (_evaluate(part, columns, named, scales) for part in (node.left, node.right))
             if id(node) in scales:
                 left = left / scales[id(node)]
-            if isinstance(node.op, ast.Pow) and not isinstance(left, Jet) and isinstance(right, Jet):
-                return right.__rpow__(left)
-            if isinstance(right, Jet) and not isinstance(left, Jet):
-                left = Jet(np.asarray(left, dtype=float))
             return ARITHMETIC[type(node.op)](left, right)
         case ast.Call(func=ast.Name(id=name), args=[part], keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](_evaluate(part, columns, named, scales))

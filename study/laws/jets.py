@@ -31,6 +31,9 @@ class Jet:
     slopes: Mapping[int, Floats] = field(default_factory=dict)
     bends: Mapping[tuple[int, int], Floats] | None = field(default_factory=dict)
 
+    __array_ufunc__ = None
+    """Leaves `array * jet` and the like to the jet."""
+
     def of(self, value: Floats, slope: Floats, bend: Floats) -> Jet:
         """The jet of a function of this value, from its value, derivative and second derivative here."""
         slopes = {index: slope * first for index, first in self.slopes.items()}

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError, Problem, nearest, option_name
 from study.base.quantities import EQUAL_SPAN, plural
-from study.laws.clusters import RowGroups, group_rows, number_groups, searched_columns
 from study.laws.columns import (
     SHOWN,
     SYMBOLS,
@@ -33,7 +32,16 @@ from study.laws.columns import (
 )
 from study.laws.expressions import evaluate
 from study.laws.law import Floats, Law
-from study.laws.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
+from study.laws.observations import (
+    BY_CHOICE,
+    VOCABULARY,
+    Observations,
+    RowGroups,
+    budget_of,
+    group_rows,
+    number_groups,
+    searched_columns,
+)
 from study.laws.tables import NOTES, UNCLEAR, RunTable, number_runs
 
 NAMED = 30
