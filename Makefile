@@ -3,7 +3,7 @@
 #   PIP_ARGS='...'       more arguments for pip, such as an index of your own
 #   SWEEP=sweeps/x.yaml  the sweep that `make study` launches
 #   RESULTS=results/x    the folder that `make dashboard` shows
-#   WORKERS=4            processes that run the tests
+#   WORKERS=4            processes that run the tests, or write the reference
 #   CHINCHILLA=x.csv     Epoch's points of Chinchilla's figure, for `make replicate`
 PYTHON ?= python3
 PIP_ARGS ?=
@@ -60,7 +60,7 @@ bench: .venv/.installed-dev ## measure training speed and all else that should b
 	.venv/bin/study bench
 
 reference: .venv/.installed ## write the committed answers and figures anew from their records
-	for sweep in results/reference/*/sweep.yaml; do .venv/bin/study report $$(dirname $$sweep) > /dev/null || exit 1; done
+	dirname results/reference/*/sweep.yaml | OMP_NUM_THREADS=1 xargs -P $(WORKERS) -n 1 .venv/bin/study report > /dev/null
 	.venv/bin/python -c 'import sys, pathlib, study.plotting.parameters_against_latency as figure; \
 	  [figure.write(pathlib.Path(table)) for table in sys.argv[1:]]' results/reference/latency/*/table.csv
 
