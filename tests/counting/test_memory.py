@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,7 +197,41 @@ ENCODED = {
 }
 
 
-@pytest.mark.parametrize("name", TRAINED)
+FAST = {
+    "bert-tiny, gradient of the token table",
+    "loss",
+    "bf16",
+    "dropout, backward pass of the last layer",
+    "few tokens, deep",
+    "pre-norm",
+    "rotary",
+    "learned bias, loss",
+    "ALiBi",
+    "all that finds order",
+    "factorised embeddings",
+    "one layer, GeGLU",
+    "ModernBERT",
+    "windows",
+    "NeoBERT",
+    "DeBERTa",
+    "DeBERTa v2 with a convolution",
+    "Muon, matrices of one shape",
+    "Muon, GeGLU, shared layers",
+    "pairs",
+    "padded documents",
+    "one layer",
+    "validation",
+    "validation, its forward pass",
+}
+"""One run for each part of the formula; the others, of further precisions and sizes, take longer."""
+
+
+def some_slow(names: Iterable[str]) -> list[Any]:
+    """The names as parameters of a test, those that are not fast marked slow."""
+    return [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", some_slow(TRAINED))
 def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
     run = TRAINED[name]
     predicted = run_memory(run, "bf16" if run.recipe.precision == "bf16" else "fp32", "cpu")
@@ -206,7 +241,7 @@ def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
 
 
 @pytest.mark.parametrize("bf16", [True, False])
-@pytest.mark.parametrize("name", [name for name in TRAINED if name.startswith("Muon")])
+@pytest.mark.parametrize("name", some_slow(name for name in TRAINED if name.startswith("Muon")))
 def test_matrices_take_the_memory_of_the_precision_that_the_processor_orthogonalises_them_in(
     name: str, bf16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -333,6 +333,7 @@ def test_what_is_forecast_by_few_rows_has_students_interval(space: Space) -> Non
     assert ends == pytest.approx([-half, half], rel=0.03)
 
 
+@pytest.mark.slow
 def test_forecasts_of_few_sizes_cover_as_often_as_they_say() -> None:
     """Seven sizes of a power, the largest forecast: by residuals and resamples alone 85 of 100 intervals held it."""
     law, draw, covered = LAWS["power"], np.random.default_rng(3), 0
@@ -383,6 +384,7 @@ def test_replicates_are_pooled_by_their_degrees_of_freedom() -> None:
     assert replicate_noise(replace(points, response=points.response - points.response.min())) is None, "0 has no logarithm"
 
 
+@pytest.mark.slow
 def test_profiles_cover_where_delta_is_small_against_the_noise_of_few_rows() -> None:
     """The rows that a fit passes through say nothing of the noise: with them those of nine rows covered 0.3."""
     truth, draw, covered = TRUTHS["chinchilla"], np.random.default_rng(0), []
@@ -445,6 +447,7 @@ def test_what_the_rows_of_a_cluster_miss_a_law_by_together_is_in_the_intervals()
     assert covered["shape"] >= 17
 
 
+@pytest.mark.slow
 def test_intervals_of_few_clusters_cover() -> None:
     """Six shapes of six runs that scatter 0.4% about the law, and their runs as much about their shape."""
     covered, draw, shape = 0, np.random.default_rng(0), np.repeat(np.arange(6), 6)

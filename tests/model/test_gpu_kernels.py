@@ -245,41 +245,35 @@ def built(kinds: dict[str, tuple[list[str], dict[str, Any], int]]) -> dict[str, 
     return found
 
 
-@interpreted
-def test_every_kernel_gives_what_torch_does() -> None:
-    found = apart(differences_of_kernels)
+def all_differences() -> dict[str, Any]:
+    """What all the comparisons with torch find, by what they compare."""
+    plain = [(*size, at_some, False, "none") for size in ((1, 20, 1), (2, 130, 1), (1, 20, 3)) for at_some in (False, True)]
+    modern = [(1, 20, 2, False, True, "learned"), (1, 20, 1, True, True, "learned"), (1, 20, 1, True, False, "alibi")]
+    return {
+        "kernels": differences_of_kernels(),
+        "norms": worst(differences_of_norms, [(96,), (128,), (768,), (2500,)]),
+        "attention": worst(differences_of_attention, [(3, 128, 2, 64), (5, 96, 3, 32), (2, 20, 1, 16), (9, 7, 2, 16)]),
+        "blocks": worst(differences_of_blocks, plain + modern),
+        "losses": worst(differences_of_loss, [(50,), (5003,)]),
+    }
+
+
+@pytest.fixture(scope="module")
+def differences() -> dict[str, Any]:
+    """The differences, found in one process that interprets kernels."""
+    with patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
+        return apart(all_differences)
+
+
+def test_every_kernel_gives_what_torch_does(differences: dict[str, Any]) -> None:
+    found = differences["kernels"]
     assert len(found) == 8
     assert {name: error for name, error in found.items() if error > 2e-6} == {}
 
 
-@interpreted
-def test_the_norm_of_a_sum_has_torchs_gradients() -> None:
-    found = apart(worst, differences_of_norms, [(96,), (128,), (768,), (2500,)])
-    assert max(found.values()) < 2e-6, found
-
-
-@interpreted
-def test_the_gradient_of_attention_is_torchs() -> None:
-    found = apart(worst, differences_of_attention, [(3, 128, 2, 64), (5, 96, 3, 32), (2, 20, 1, 16), (9, 7, 2, 16)])
-    assert max(found.values()) < 5e-6, found
-
-
-@interpreted
-def test_blocks_that_are_written_out_give_what_the_blocks_do() -> None:
-    sizes = [(1, 20, 1), (2, 130, 1), (1, 20, 3)]
-    found = apart(
-        worst,
-        differences_of_blocks,
-        [(*size, at_some, False, "none") for size in sizes for at_some in (False, True)]
-        + [(1, 20, 2, False, True, "learned"), (1, 20, 1, True, True, "learned"), (1, 20, 1, True, False, "alibi")],
-    )
-    assert max(found.values()) < 2e-5, found
-
-
-@interpreted
-def test_the_loss_that_is_written_out_is_the_mean_cross_entropy() -> None:
-    found = apart(worst, differences_of_loss, [(50,), (5003,)])
-    assert max(found.values()) < 2e-6, found
+@pytest.mark.parametrize(("what", "most"), [("norms", 2e-6), ("attention", 5e-6), ("blocks", 2e-5), ("losses", 2e-6)])
+def test_what_is_written_out_gives_torchs_numbers_and_gradients(what: str, most: float, differences: dict[str, Any]) -> None:
+    assert max(differences[what].values()) < most, differences[what]
 
 
 @interpreted
