@@ -314,9 +314,9 @@ def run_ids_in(texts: Iterable[object]) -> frozenset[str]:
 
 
 def shorten_run_ids(text: str, known: Collection[str]) -> str:
-    """Words for run ids: the only one in `known` is `trained`, dropped before layers; several are numbered in their order."""
+    """Words for run ids: the only one in `known` is `trained`, dropped before its layers; several are numbered in their order."""
     if len(known) == 1:
-        text = text.replace(f"{next(iter(known))}:", "")
+        text = text.replace(f"start={next(iter(known))}:", "start=")
     words = {run: f"run{number}" if len(known) > 1 else "trained" for number, run in enumerate(sorted(known), 1)}
     return _RUN_ID.sub(lambda match: words.get(match[0], match[0][:6]), text)
 

@@ -79,9 +79,9 @@ class Answer:
         """Sentences by kind, as in FINDINGS, and the open questions."""
         return {
             "parameters": parameter_findings(self.evidence),
-            "loss": loss_findings(self.evidence),
+            "loss": [short_ids(self.evidence, sentence) for sentence in loss_findings(self.evidence)],
             "laws": law_findings(self.evidence),
-            "downstream": score_findings(self.evidence),
+            "downstream": [short_ids(self.evidence, sentence) for sentence in score_findings(self.evidence)],
             "undecided": undecided(self.evidence),
         }
 
