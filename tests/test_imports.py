@@ -33,6 +33,7 @@ TRAINING = (
     "api",
     "commands",
     "cli",
+    "__main__",
 )
 ANALYSIS = (
     *TRUNK,
@@ -47,6 +48,7 @@ ANALYSIS = (
     "api",
     "commands",
     "cli",
+    "__main__",
 )
 """The rooms of `study`, each with only earlier ones of its line to import from."""
 

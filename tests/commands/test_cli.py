@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import subprocess
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -171,6 +172,15 @@ def test_tab_completes_commands_and_names(
 
 def test_version_is_that_of_the_distribution(study: Any) -> None:
     assert study("--version") == (0, f"study, version {version('scaling-study')}\n", "")
+
+
+def test_the_package_is_the_command(study: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "study"]
+    done = subprocess.run([*command, "params", "bert-base", "--json"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == study("params", "bert-base", "--json")[:2]
+    told = subprocess.run([*command, "lanch"], capture_output=True, text=True, cwd=tmp_path)
+    assert told.returncode == 2
+    assert "did you mean 'launch'?" in told.stderr
 
 
 def test_params_as_json_has_totals_components_and_conventions(study: Any) -> None:
