@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from study.base.errors import UNREADABLE, InputError
 from study.base.quantities import compact
@@ -14,14 +15,17 @@ from study.base.text import status_words
 from study.counting.architecture import SIZES, Architecture
 from study.counting.parameters import TOTALS, parameters
 from study.dashboard.library import Library, Snapshot
+from study.evidence.downstream import score_law
 from study.evidence.ledgers import LEDGER_FLOPS, open_ledger, usable
+from study.evidence.score_points import score_points
 from study.evidence.sweep_laws import LEDGER_LAWS, by_variant
 from study.laws.catalogue import find_law
-from study.laws.estimation import DEFAULT_SETTINGS
+from study.laws.estimation import DEFAULT_SETTINGS, Fit
 from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import VOCABULARY
 from study.laws.reading import TableQuery, differing_columns, read_observations
+from study.laws.two_steps import TwoSteps
 from study.plotting.law_fit import frame
 from study.shapes.accounts import training_flops
 from study.store.sweep_folder import SweepFolder
@@ -150,12 +154,26 @@ def _row_of(label: str) -> int:
     return int(label.split()[1].rstrip(",")) - 1
 
 
+def tasks_of(library: Library, shot: Snapshot) -> dict[str, pd.DataFrame]:
+    """The scored encoders of each task of a sweep (study.evidence.score_points); empty without scores or a ledger."""
+
+    def read() -> dict[str, pd.DataFrame]:
+        try:
+            points = score_points(shot.folder, shot.folder.read_ledger())
+        except UNREADABLE:
+            return {}
+        return {} if points.empty else {str(task): rows.reset_index(drop=True) for task, rows in points.groupby("task")}
+
+    return library.kept(("tasks", shot.name, shot.version), read)
+
+
 def prediction_of(
-    library: Library, shot: Snapshot, key: str, architecture: Architecture, tokens: float, sequence_length: int
+    library: Library, shot: Snapshot, key: str, task: str, architecture: Architecture, tokens: float, sequence_length: int
 ) -> dict[str, Any]:
     """The loss that a law predicts for an encoder, with the 95% interval of the law and how far it extrapolates.
 
-    The interval holds the uncertainty of the law's constants, not the scatter of single runs.
+    The interval holds the uncertainty of the law's constants, not the scatter of single runs. With a `task` that the sweep was
+    scored on, `score` is that of the predicted loss.
     """
     fitted = _fitted(library, shot, key, "").fit
     values = _values(architecture, tokens, sequence_length, fitted.observations.roles)
@@ -171,13 +189,39 @@ def prediction_of(
     vocabulary = fitted.observations.alike.get(VOCABULARY)
     if vocabulary is not None and vocabulary != architecture.vocabulary:
         beyond.append(f"losses over other vocabularies do not compare, and the law's runs have {vocabulary:,} word pieces")
+    tasks = tasks_of(library, shot)
     return {
+        "score": _score(library, shot, fitted, task, tasks[task], at) if task in tasks else None,
         "loss_nats": float(fitted.predict(at)[0]),
         "low": float(low[0]),
         "high": float(high[0]),
         "beyond": beyond,
         "status": status_words(fitted.status, fitted.reasons),
         "n": fitted.n,
+    }
+
+
+def _score(
+    library: Library, shot: Snapshot, of_loss: Fit, task: str, points: pd.DataFrame, at: dict[str, Any]
+) -> dict[str, Any]:
+    """The score of a task at the predicted loss, with a 95% interval over the constants of both laws."""
+    of_score = library.kept(("score", shot.name, shot.version, task), lambda: score_law(points))
+    facts = {"task": task, "metric": str(points["metric"].iloc[0])}
+    if isinstance(of_score, str):
+        return facts | {"why_not": of_score}
+    steps = TwoSteps(of_loss, of_score)
+    both = len(of_loss.resampled) and len(of_score.resampled)
+    low, high = of_score.interval(steps.predictions(at)) if both else ([np.nan], [np.nan])
+    loss, losses = float(of_loss.predict(at)[0]), of_score.observations.columns["loss"]
+    outside = max(float(losses.min()) - loss, loss - float(losses.max()))
+    way = "below the lowest" if loss < losses.min() else "above the highest"
+    return facts | {
+        "value": float(steps.predict(at)[0]),
+        "low": float(low[0]),
+        "high": float(high[0]),
+        "beyond": f"the loss is {outside:.3g} nats {way} of the scored encoders" if outside > 0 else None,
+        "status": status_words(of_score.status, of_score.reasons),
+        "n": of_score.n,
     }
 
 

@@ -69,7 +69,7 @@ class SeenRun:
         """When the run ended or last logged a row, in ISO 8601."""
         if self.record is not None:
             return self.record.finished_at
-        stamp = _stamp(self.home.metrics_file)
+        stamp = stamp_of(self.home.metrics_file)
         return None if stamp is None else datetime.fromtimestamp(stamp[0] / 1e9, UTC).isoformat(timespec="seconds")
 
 
@@ -145,7 +145,7 @@ class Library:
         """
         trained = run.folder if run.folder.holds(run.folder.metrics_file) else run.home
         packed = trained.packed
-        stamp = _stamp(trained.metrics_file) or (None if packed is None else str(packed.path))
+        stamp = stamp_of(trained.metrics_file) or (None if packed is None else str(packed.path))
         with self._lock:
             before = self._curves.get(trained.path)
         if before is not None and before[0] == (stamp,):
@@ -197,8 +197,8 @@ class Library:
                 sweep = None
                 problems.append(str(error))
         files = (folder.sweep_file, folder.answer_file, folder.ledger_file, folder.scores_file, folder.cells_file)
-        moving = [(run.run_id, run.state, _stamp(run.home.metrics_file)) for run in runs.values() if run.record is None]
-        facts = (*map(_stamp, files), held, list(stamps.items()), moving, problems)
+        moving = [(run.run_id, run.state, stamp_of(run.home.metrics_file)) for run in runs.values() if run.record is None]
+        facts = (*map(stamp_of, files), held, list(stamps.items()), moving, problems)
         version = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
         return Snapshot(name, folder, version, sweep, runs, held, tuple(problems))
 
@@ -237,7 +237,7 @@ class Library:
         return SeenRun(run.run_id, run, home, config, None, state, newest_values(home.newest_rows()))
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def stamp_of(file: Path) -> tuple[int, int, int] | None:
     """The time, size and inode of a file, None if missing."""
     try:
         status = file.stat()

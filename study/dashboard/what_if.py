@@ -1,4 +1,4 @@
-"""What an encoder of any shape would cost and reach: parameters, FLOPs, memory, latency, predicted loss, and its neighbours."""
+"""What an encoder of any shape would cost and reach: counts, memory, latency, predicted loss and score, and its neighbours."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from study.base.errors import InputError
 from study.base.quantities import read_whole
 from study.base.schema import number_in
 from study.counting.architecture import COUNTED_ALONE, Architecture, unbuildable, unlike_bert
-from study.counting.latency_prediction import fit_latency
+from study.counting.latency_prediction import LatencyModel, fit_latency
 from study.counting.latency_table import read_table
 from study.counting.memory import Precision
 from study.counting.named_models import catalogue, named
 from study.counting.parameters import parameters
-from study.dashboard.law_lines import offers_of, prediction_of
-from study.dashboard.library import Library
+from study.dashboard.law_lines import offers_of, prediction_of, tasks_of
+from study.dashboard.library import Library, stamp_of
 from study.shapes.accounts import USUAL_LENGTH, Conditions, account, training_flops
 
 BASE = "bert-base"
@@ -75,7 +75,7 @@ def what_if(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
         "unbuildable": unbuildable(architecture),
         "models": _counted_models(conditions.sequence_length),
         "nearest": _nearest(architecture, conditions.sequence_length),
-        "latency": _latencies(library.root, architecture, conditions),
+        "latency": _latencies(library, architecture, conditions),
         "prediction": _prediction(library, asked, architecture, conditions.sequence_length),
         "problems": [],
     }
@@ -147,44 +147,55 @@ def _nearest(architecture: Architecture, length: int) -> list[str]:
     return [row["name"] for row in sorted(_counted_models(length), key=distance)[:NEIGHBOURS]]
 
 
-def _latencies(root: Path, architecture: Architecture, conditions: Conditions) -> list[dict[str, Any]]:
+def _latencies(library: Library, architecture: Architecture, conditions: Conditions) -> list[dict[str, Any]]:
     """The latency by each table below the folder, or why one gives none."""
+    root, setting = library.root, (conditions.batch, conditions.sequence_length)
     rows: list[dict[str, Any]] = []
     for path in sorted({*root.glob("latency/*/table.csv"), *root.glob("*/latency/*/table.csv")}):
         machine = path.parent.name
         try:
-            table = read_table(path)
-            for threads in sorted(table.loc[table["precision"] == conditions.precision, "threads"].unique().tolist()):
-                setting = (conditions.batch, conditions.sequence_length)
-                model = fit_latency(table, conditions.precision, threads, setting)
-                rows.append(
-                    {
-                        "machine": machine,
-                        "threads": int(threads),
-                        "seconds": model.seconds(architecture, *setting),
-                        "error": model.error,
-                        "beyond": model.beyond(architecture, *setting),
-                    }
-                )
+            rows += [
+                {
+                    "machine": machine,
+                    "threads": model.threads,
+                    "seconds": model.seconds(architecture, *setting),
+                    "error": model.error,
+                    "beyond": model.beyond(architecture, *setting),
+                }
+                for model in _latency_models(library, path, conditions.precision, setting)
+            ]
         except InputError:
             rows.append({"machine": machine, "problem": "its table has too few shapes, or cannot be read"})
     return rows
 
 
+def _latency_models(library: Library, path: Path, precision: Precision, setting: tuple[int, int]) -> list[LatencyModel]:
+    """The latency model of each number of threads that a table has; raises InputError for an unsuitable table."""
+
+    def fitted() -> list[LatencyModel]:
+        table = read_table(path)
+        threads = sorted(table.loc[table["precision"] == precision, "threads"].unique().tolist())
+        return [fit_latency(table, precision, count, setting) for count in threads]
+
+    return library.kept(("latency", path, stamp_of(path), precision, setting), fitted)
+
+
 def _prediction(library: Library, asked: Mapping[str, str], architecture: Architecture, length: int) -> dict[str, Any] | None:
-    """The loss by the law of the chosen sweep; None where no sweep is chosen or none of its laws."""
+    """The loss, and the score of a task, by the laws of the chosen sweep; None where no sweep is chosen."""
     if not asked.get("sweep"):
         return None
     shot = library.snapshot(asked["sweep"])
     offers = {offer.key: offer.words for offer in offers_of(library, shot)}
     key = asked["law"] if asked.get("law") in offers else next(iter(offers), None)
-    laws = {"laws": offers, "law": key}
+    tasks = [*tasks_of(library, shot)]
+    task = asked["task"] if asked.get("task") in tasks else next(iter(tasks), "")
+    laws = {"laws": offers, "law": key, "tasks": tasks, "task": task}
     if key is None:
         return laws | {"why_not": "The runs of this sweep allow no law: they are too few, or of too few sizes and budgets."}
     try:
         tokens = float(read_whole("tokens", asked.get("tokens") or "1M"))
         if not 1 <= tokens <= MOST_TOKENS:
             raise InputError.at("tokens", f"is {tokens:,.0f}; it is from 1 to {MOST_TOKENS:,.0f}")
-        return laws | prediction_of(library, shot, key, architecture, tokens, length)
+        return laws | prediction_of(library, shot, key, task, architecture, tokens, length)
     except InputError as error:
         return laws | {"why_not": "; ".join(_in_words(problem.place, problem.message) for problem in error.problems)}

@@ -211,26 +211,39 @@ def _adjust_by_holm(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores, ...]:
 
 
 def _task(points: pd.DataFrame) -> TaskScores:
-    first = points.iloc[0]
-    chance = None if pd.isna(first["majority"]) else float(first["majority"])
-    law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
-    observations = observed(points)
-    over_loss = replace(observations, columns={"loss": observations.columns["loss"]})
-    law_fit: Fit | str
-    try:
-        law_fit = fit(law, over_loss, _SETTINGS)
-    except InputError as error_found:
-        law_fit = str(error_found.problems[0])
+    first, law, over_loss = points.iloc[0], _law_of_score(points), _over_loss(points)
     return TaskScores(
         task=first["task"],
         metric=first["metric"],
-        chance=chance,
+        chance=_chance(points),
         points=points,
         trend=_trend(points),
-        law=law_fit,
+        law=score_law(points),
         forecast=forecast(law, over_loss, _SETTINGS, SHAPES_HELD_OUT),
-        forecast_from_sizes=_forecast_from_sizes(points, observations, law),
+        forecast_from_sizes=_forecast_from_sizes(points, observed(points), law),
     )
+
+
+def score_law(points: pd.DataFrame) -> Fit | str:
+    """The law from loss to score of one task's encoders (study.evidence.score_points), or why there is none."""
+    try:
+        return fit(_law_of_score(points), _over_loss(points), _SETTINGS)
+    except InputError as error:
+        return str(error.problems[0])
+
+
+def _law_of_score(points: pd.DataFrame) -> Law:
+    return LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(_chance(points) or 0.0)
+
+
+def _chance(points: pd.DataFrame) -> float | None:
+    majority = points["majority"].iloc[0]
+    return None if pd.isna(majority) else float(majority)
+
+
+def _over_loss(points: pd.DataFrame) -> Observations:
+    observations = observed(points)
+    return replace(observations, columns={"loss": observations.columns["loss"]})
 
 
 def _trend(points: pd.DataFrame) -> Trend | None:

@@ -50,7 +50,7 @@ class TwoSteps:
         losses = self.loss.law.values(self.loss.resampled[first], columns)
         pairs = zip(self.score.resampled[second], losses, strict=True)
         result = [self.score.law.values(parameters[None], {"loss": row})[0] for parameters, row in pairs]
-        return np.array(result).reshape(len(result), len(columns["parameters"]))
+        return np.array(result).reshape(len(result), *np.shape(next(iter(columns.values()))))
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,17 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from study.base.errors import InputError
+from study.counting.latency_table import read_table
 from study.counting.named_models import catalogue
 from study.dashboard.curve_rows import curves
 from study.dashboard.law_lines import law_lines, offers
@@ -349,6 +352,53 @@ def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(si
     assert any("losses over other vocabularies do not compare" in words for words in far["beyond"])
     assert far["high"] - far["low"] > within["high"] - within["low"]
     assert what_if(sizes, asked | {"tokens": "0"})["prediction"]["why_not"].startswith("tokens: ")
+
+
+def test_a_predicted_score_is_that_of_the_predicted_loss(tmp_path: Path) -> None:
+    shapes = ((1, 64), (1, 92), (1, 128), (2, 64), (2, 92), (2, 128), (3, 92), (3, 128))
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6, 2e6), shapes=shapes, rates=(4e-3,), seeds=2)
+    folder.write_ledger()
+    library = Library(tmp_path)
+    asked = {"sweep": "made", "depth": "2", "width": "92", "heads": "2", "ffn": "368", "vocabulary": "2048"}
+    asked |= {"positions": "64", "sequence_length": "64", "tokens": "2M"}
+    unscored = what_if(library, asked)["prediction"]
+    assert (unscored["tasks"], unscored["score"]) == ([], None)
+    losses = [record.loss_nats for record in folder.records() if record.loss_nats is not None]
+    task = replace(TASKS["sst2"], slope=2.0, middle=float(np.median(losses)))
+    add_scores(folder, {"sst2": task, "cola": TASKS["cola"]}, seeds=2)
+    predicted = what_if(library, asked | {"task": "sst2"})["prediction"]
+    assert (predicted["tasks"], predicted["task"]) == (["cola", "sst2"], "sst2")
+    score = predicted["score"]
+    assert (score["metric"], score["beyond"]) == ("accuracy", None)
+    assert score["value"] == pytest.approx(task.score(predicted["loss_nats"]), abs=0.02), "the law that the scores follow"
+    assert score["low"] < score["value"] < score["high"]
+    assert score["n"] == 16
+    far = what_if(library, asked | {"task": "sst2", "depth": "8", "width": "512", "heads": "8", "ffn": "2048"})["prediction"]
+    assert far["score"]["beyond"].endswith("nats below the lowest of the scored encoders")
+    assert far["score"]["value"] > score["value"]
+    assert what_if(library, asked)["prediction"]["task"] == "cola", "the first, where none is chosen"
+
+
+def test_a_slider_that_moves_fits_no_table_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(__file__).resolve().parents[2] / "results" / "reference" / "latency"
+    shutil.copytree(source, tmp_path / "latency")
+    read: list[Path] = []
+
+    def counted(path: Path) -> pd.DataFrame:
+        read.append(path)
+        return read_table(path)
+
+    monkeypatch.setattr("study.dashboard.what_if.read_table", counted)
+    library = Library(tmp_path)
+    shapes = [{"batch": "1", "depth": str(depth)} for depth in (2, 4, 6)]
+    seconds = [what_if(library, asked)["latency"][0]["seconds"] for asked in shapes]
+    assert seconds == sorted(seconds)
+    assert len(read) == 1
+    what_if(library, {"batch": "8"})
+    assert len(read) == 2, "other batches need other rows"
+    table = read[0]
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:1]))
+    assert "problem" in what_if(library, shapes[0])["latency"][0], "a table that has changed is read again"
 
 
 def test_latency_comes_from_the_tables_below_the_folder() -> None:

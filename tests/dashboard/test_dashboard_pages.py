@@ -19,6 +19,7 @@ from study.store.run_folder import RunFolder
 from tests.browsing import WORDS, browser, served
 from tests.dashboard.test_dashboard_answers import MALICE
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
+from tests.synthetic_scores import TASKS, add_scores
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(
@@ -128,6 +129,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     shapes = ((1, 64), (1, 92), (1, 128), (2, 64), (2, 92))
     folder = depth_or_width(results / "made_up", budgets=(1e6, 2e6), shapes=shapes, rates=(2e-3, 4e-3, 8e-3), seeds=2)
     folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"], "cola": TASKS["cola"]}, seeds=1)
     folder.answer_file.write_text("# made_up\n\n**Width lowers loss more at equal parameters.**\n")
     folder.figures.mkdir()
     (folder.figures / "loss_by_depth.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="90" height="60"/>')
@@ -282,8 +284,19 @@ def test_what_if_counts_exactly_whatever_moves_the_controls(shown: Shown) -> Non
         tokens="2M",
     )
     shown.wait(lambda: "95% interval of the law" in shown.words)
+    assert "Score on" in shown.words
+    shown.wait(lambda: "matthews on cola (95% interval of both laws" in shown.words)
+    before = shown.find(SCORE).text
+    shown.find("#depth-slider").send_keys(Keys.ARROW_RIGHT)
+    shown.wait(lambda: shown.find(SCORE).text != before)
+    shown.pick("task", "sst2")
+    shown.wait(lambda: "accuracy on sst2 (95% interval of both laws" in shown.words)
+    assert shown.asked["task"] == "sst2"
     assert "--" not in shown.words
 
+
+SCORE = "[aria-labelledby=predicted-title] .fact:nth-child(2) b"
+"""The predicted score."""
 
 PAGES: tuple[dict[str, str], ...] = (
     {},

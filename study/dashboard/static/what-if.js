@@ -1,4 +1,4 @@
-// What an encoder of any shape would cost and reach, by exact counts, tables of latency and the laws of a sweep.
+// What an encoder of any shape would cost and reach, by exact counts, tables of latency, and the laws of a sweep for loss and score.
 import { bars, models } from "/static/charts.js";
 import { bytes, el, exact, menu, plain, problems, region, section, short, table } from "/static/dom.js";
 import { ask, change, value } from "/static/state.js";
@@ -80,8 +80,8 @@ export async function whatIfPage() {
         el("fieldset", {}, el("legend", {}, "Family"), el("div", { class: "halves" },
           rest.filter(one => !["vocabulary", "positions"].includes(one.name) && !SELDOM.includes(one.name)).map(control)),
         el("details", {}, el("summary", {}, "More"), el("div", { class: "halves" }, rest.filter(one => SELDOM.includes(one.name)).map(control)))),
-        el("fieldset", {}, el("legend", {}, "Predicted loss"),
-          menu("sweep", "By a law of", [["", "no sweep"], ...whole.sweeps.filter(one => one.done).map(one => [one.sweep, one.sweep])], "", { law: null }),
+        el("fieldset", {}, el("legend", {}, "Predicted loss and score"),
+          menu("sweep", "By the laws of", [["", "no sweep"], ...whole.sweeps.filter(one => one.done).map(one => [one.sweep, one.sweep])], "", { law: null, task: null }),
           value("sweep") ? given("tokens", "training tokens", "1M") : null)),
       shown),
   ] };
@@ -96,7 +96,7 @@ function nearestDivisor(width, heads) {
 const fact = (content, words) => el("div", { class: "fact" }, el("b", {}, content), el("span", {}, words));
 
 async function counted(node, form) {
-  const names = ["model", "sequence_length", "batch", "precision", "sweep", "law", "tokens", ...form.fields.map(one => one.name)];
+  const names = ["model", "sequence_length", "batch", "precision", "sweep", "law", "task", "tokens", ...form.fields.map(one => one.name)];
   const found = await ask("what-if", Object.fromEntries(names.map(name => [name, value(name, null)])));
   if (found.problems.length) return problems(found.problems);
   const { account, totals } = found;
@@ -148,12 +148,21 @@ function memoryRows({ training, inference }) {
 
 function predicted(found) {
   const laws = Object.entries(found.laws);
-  return section("predicted", "Predicted loss",
-    laws.length ? el("div", { class: "controls" }, menu("law", "Law", laws, found.law)) : null,
+  const tasks = found.tasks.map(one => [one, one]);
+  return section("predicted", tasks.length ? "Predicted loss and score" : "Predicted loss",
+    laws.length ? el("div", { class: "controls" }, menu("law", "Law of the loss", laws, found.law),
+      tasks.length ? menu("task", "Score on", tasks, found.task) : null) : null,
     found.why_not ? el("p", {}, found.why_not) : [
-      el("p", { class: "lead" }, el("b", {}, `${found.loss_nats.toFixed(3)} nats`),
-        found.low === null ? ", without an interval" : ` (95% interval of the law ${found.low.toFixed(3)} to ${found.high.toFixed(3)})`, `, from ${found.n} runs.`),
+      el("div", { class: "facts" }, fact(`${found.loss_nats.toFixed(3)} nats`, `loss${interval(found, "the law")}, from ${found.n} runs`), score(found.score)),
       found.beyond.length ? el("ul", {}, found.beyond.map(one => el("li", {}, one))) : el("p", {}, "It lies within what the law was fitted to."),
-      el("p", { class: "quiet" }, `Status of the law: ${found.status}.`),
+      found.score?.beyond ? el("p", {}, `For the score, ${found.score.beyond}.`) : null,
+      found.score?.why_not ? el("p", {}, `No score is predicted on ${found.score.task}: ${found.score.why_not}.`) : null,
+      el("p", { class: "quiet" }, `Status of the law of the loss: ${found.status}${found.score?.status ? `; of the score: ${found.score.status}` : ""}.`),
     ]);
 }
+
+const interval = (found, whose) => found.low === null ? ", without an interval"
+  : ` (95% interval of ${whose} ${found.low.toFixed(3)} to ${found.high.toFixed(3)})`;
+
+const score = found => !found || found.why_not ? null
+  : fact(found.value.toFixed(3), `${found.metric} on ${found.task}${interval(found, "both laws")}, from ${found.n} scored encoders`);
