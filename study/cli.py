@@ -22,7 +22,7 @@ HOMES = {
     "laws": ("laws", "fit", "predict", "design", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "models": ("params", "compare", "figures", "shapes", "latency"),
     "scores": ("tasks", "score", "features", "export", "import-encoder"),
-    "trackers": ("sync", "import-wandb", "optuna"),
+    "trackers": ("sync", "open", "import-wandb", "optuna"),
     "bench": ("bench",),
 }
 """All commands, by the module of study.commands that defines them."""

@@ -68,6 +68,7 @@ ALLOWED = {
 
 ALONE = {
     "study.tracking.mirror_wandb": {"wandb"},
+    "study.tracking.workspaces": {"wandb"},
     "study.tracking.wandb_import": {"wandb"},
     "study.executing.slurm": {"submitit"},
     "study.executing.ray": {"ray"},

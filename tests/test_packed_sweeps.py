@@ -21,7 +21,7 @@ from study.store.packing import pack, unpack
 from study.store.run_folder import RunFolder
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder
-from study.tracking.mirror import mirror_sweep
+from study.tracking.mirror import SyncReport, mirror_sweep
 from study.tracking.mirror_state import left_behind
 from study.training.trained_runs import check_trained_runs
 from tests.fake_runs import FakeRun, empty_sweep
@@ -183,7 +183,7 @@ def test_a_packed_sweep_is_mirrored_as_its_runs_were(tmp_path: Path, monkeypatch
         each.end()
     pack(folder)
     assert left_behind(folder) == [one.folder.run_id for one in sorted((run, later), key=lambda one: one.folder.run_id)]
-    assert mirror_sweep(folder).to_dict() == {"mode": "offline", "mirrored": 2, "already": 0, "failed": {}}
+    assert mirror_sweep(folder) == SyncReport("offline", mirrored=2)
     assert Held(folder, run).rows == [run.row(step) for step in range(1, 41)]
     assert_all_there(folder, later)
     assert left_behind(folder) == []

@@ -10,6 +10,7 @@ from typing import Any
 
 from wandb.proto import wandb_internal_pb2
 
+from study.config.run_config import fingerprint_of
 from study.store.sweep_folder import SweepFolder
 from study.tracking.mirror_state import left_behind
 from tests.fake_runs import FakeRun
@@ -37,18 +38,31 @@ def items(message: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in message}
 
 
-class Held:
+class Written:
+    """What the one offline W&B folder under an id, by default of the answer, holds."""
+
+    def __init__(self, folder: SweepFolder, wandb_id: str | None = None) -> None:
+        wandb_id = wandb_id or fingerprint_of({"answer of": folder.name})
+        found = list(folder.wandb.glob(f"*run-*-{wandb_id}*"))
+        assert len(found) == 1, found
+        assert found[0].name.startswith("offline-run-")
+        self.files = found[0] / "files"
+        self.records = list(records_in(found[0] / f"run-{wandb_id}.wandb"))
+        self.runs = [record.run for record in self.records if record.HasField("run")]
+        sent = (record.request.log_artifact.artifact for record in self.records if record.HasField("request"))
+        logged = [record.artifact for record in self.records if record.HasField("artifact")]
+        self.artifacts = {one.name: {entry.path for entry in one.manifest.contents} for one in (*logged, *sent) if one.name}
+
+
+class Held(Written):
     """What the one offline W&B folder of a run holds."""
 
     def __init__(self, folder: SweepFolder, run: FakeRun) -> None:
-        found = list(folder.wandb.glob(f"*run-*-{run.folder.run_id}*"))
-        assert len(found) == 1, found
-        assert found[0].name.startswith("offline-run-")
-        records = list(records_in(found[0] / f"run-{run.folder.run_id}.wandb"))
+        super().__init__(folder, run.folder.run_id)
+        records = self.records
         history = [items(record.history.item) for record in records if record.HasField("history")]
         assert [row["_step"] for row in history] == list(range(len(history)))
         self.rows = [{key: value for key, value in row.items() if not key.startswith("_")} for row in history]
-        self.runs = [record.run for record in records if record.HasField("run")]
         self.config: dict[str, Any] = {}
         for record in records:
             self.config |= items(record.run.config.update) | items(record.config.update)

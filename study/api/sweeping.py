@@ -12,7 +12,7 @@ from rich.console import Console
 
 from study.config.sweep import CellSweep, SearchSweep
 from study.config.sweep_files import parse_sweep, read_sweep
-from study.report.answer import Answer, report
+from study.report.answer import IMAGES, Answer, report
 from study.running.launch import folder_of, launched
 from study.running.score_launch import score_sweep
 
@@ -46,4 +46,4 @@ def launch(sweep: Sweep, results: Path | str = "results", *, wandb: bool = False
     with launched(spec, dict(sweep.values), Path(results), on, console, wandb):
         if spec.downstream is not None:
             score_sweep(folder, spec.downstream, on, console)
-        return report(folder)
+        return report(folder, formats=IMAGES if wandb else ())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
+import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -118,6 +120,12 @@ def figure_options(command: Any) -> Any:
     ):
         command = option(command)
     return command
+
+
+def open_page(address: str) -> None:
+    """Open a page in a browser with windows; one that would take the terminal is left alone."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(address)
 
 
 results_option = click.option(

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from study.commands.options import (
     completing,
     figure_options,
     folder_argument,
+    open_page,
     place_options,
     results_option,
     sweep_folder,
@@ -172,7 +172,11 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
 @results_option
 @resource_options
 @click.option(
-    "--wandb/--no-wandb", "track", default=True, show_default=True, help="Mirror the runs to W&B, offline unless logged in."
+    "--wandb/--no-wandb",
+    "track",
+    default=True,
+    show_default=True,
+    help="Mirror runs, scores and the answer to W&B, offline unless logged in.",
 )
 @click.option(
     "--hung-after",
@@ -192,10 +196,11 @@ def launch(
     """
     from rich.console import Console
 
-    from study.base.quantities import plural, read_seconds
+    from study.base.quantities import read_seconds
     from study.base.terminal import say, show, tolerate_lost_output
     from study.base.text import printable
     from study.config.sweep_files import read_sweep
+    from study.report.answer import IMAGES
     from study.report.answer import report as report_on
     from study.running.launch import folder_of, launched
     from study.store.ownership import HUNG_AFTER
@@ -206,11 +211,8 @@ def launch(
     requested, folder = spec.resources.overridden(**resources), folder_of(spec, results)
     with (
         tolerate_lost_output(),
-        launched(spec, values, results, requested, console, track, lambda: _check_tasks(spec)) as unmirrored,
+        launched(spec, values, results, requested, console, track, lambda: _check_tasks(spec)),
     ):
-        if unmirrored:
-            are = "is" if unmirrored == 1 else "are"
-            say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {pasted(folder.path)}")
         if spec.downstream is not None:
             from study.running.score_launch import score_sweep
             from study.scoring.score_table import score_table
@@ -221,7 +223,7 @@ def launch(
             scored = score_sweep(folder, spec.downstream, requested, console)
             unscored = f"Not scored on {tasks}: the answer uses no run."
             show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
-        answer = report_on(folder)
+        answer = report_on(folder, formats=IMAGES if track else ())
     _tell(folder, answer, as_json)
 
 
@@ -308,13 +310,7 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
         from study.dashboard.serving import serve
     except ModuleNotFoundError as error:
         raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[dashboard]'") from None
-    serve(folder, port, *([_open] if opens else []))
-
-
-def _open(address: str) -> None:
-    """Open a page in a browser with windows; one that would take the terminal is left alone."""
-    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        webbrowser.open(address)
+    serve(folder, port, *([open_page] if opens else []))
 
 
 def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:

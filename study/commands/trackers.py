@@ -5,44 +5,96 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from study.base.durable_files import is_there
+from study.base.errors import InputError
 from study.base.quantities import plural
-from study.base.text import echo
-from study.commands.options import as_json, folder_argument, output_folder, sweep_folder
+from study.base.text import echo, pasted
+from study.commands.options import as_json, completing, folder_argument, open_page, output_folder, sweep_folder
 
 
 @click.command()
 @folder_argument
+@click.option("--weights", is_flag=True, help="Also send the weights of completed runs, as artifacts.")
+@click.option("--workspace", is_flag=True, help="Also save a W&B workspace and report of the sweep, or renew them; an extra.")
 @as_json
-def sync(folder: Path, as_json: bool) -> None:
+def sync(folder: Path, weights: bool, workspace: bool, as_json: bool) -> None:
     """Mirror the runs in FOLDER to W&B, each as one clean run.
 
-    Runs that W&B already has are left alone.
+    Downstream scores are in each run's summary; the answer is a run of its own, with its figures. What W&B already has is left
+    alone.
     """
     from rich.console import Console
     from rich.progress import Progress
 
     from study.tracking.mirror import mirror_sweep
 
+    if workspace and find_spec("wandb_workspaces") is None:
+        raise InputError.at("--workspace", "needs wandb-workspaces: pip install 'scaling-study[workspaces]'")
+    sweep = sweep_folder(folder)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("runs", total=None)
-        outcome = mirror_sweep(
-            sweep_folder(folder), progress=lambda done, total: progress.update(task, completed=done, total=total)
-        )
+
+        def update(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        outcome = mirror_sweep(sweep, progress=update, weights=weights)
     if as_json:
         echo(json.dumps(outcome.to_dict(), indent=1))
     else:
         counts = (
             f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already:,} already there, {len(outcome.failed)} failed"
         )
-        echo(f"{counts} (W&B is {outcome.mode})")
-        for run_id, reason in outcome.failed.items():
-            echo(f"{run_id}: {reason}", err=True)
-    if outcome.failed:
+        echo(f"{counts}{_ANSWER[outcome.answer]} (W&B is {outcome.mode})")
+        for name, reason in (outcome.failed | outcome.problems).items():
+            echo(f"{name}: {reason}", err=True)
+    if workspace:
+        from study.tracking.workspaces import save_views
+
+        views = save_views(sweep)
+        echo(f"workspace: {views.workspace}\nreport: {views.report}", err=as_json)
+    if outcome.failed or outcome.problems:
         sys.exit(1)
+
+
+_ANSWER = {
+    "mirrored": "; the answer mirrored now",
+    "already": "; the answer already there",
+    "failed": "; the answer failed",
+    "none": "",
+}
+
+
+@click.command("open")
+@click.argument(
+    "folder", type=click.Path(path_type=Path), default=Path("results"), shell_complete=completing("sweep_folders", paths=True)
+)
+def open(folder: Path) -> None:  # noqa: A001
+    """Open a sweep where it is to be seen: on W&B, or in the dashboard.
+
+    FOLDER is a sweep's folder, its name below `results`, or a folder of sweeps. What `study launch` or `study sync` brought to
+    W&B's server is opened in a browser, and its address is printed; of any other sweep, the command is printed that shows it.
+    """
+    from study.store.sweep_folder import sweeps_in
+    from study.tracking.mirror_state import page_of, read_views
+
+    path = folder if is_there(folder) or not is_there(named := Path("results") / folder) else named
+    sweeps = sweeps_in(path) if is_there(path) else {path.name: sweep_folder(path)}
+    pages = {name: page for name, sweep in sweeps.items() if (page := page_of(sweep)) is not None}
+    for name, page in pages.items():
+        views = read_views(sweeps[name])
+        shown = [page] if views is None else [views.workspace, views.report]
+        echo("\n".join(shown if len(sweeps) == 1 else [f"{name}: {one}" for one in shown]))
+        if len(pages) == 1:
+            open_page(shown[0])
+    if not pages:
+        brings = f"study sync {pasted(path)}" if len(sweeps) == 1 else "study sync of one of them"
+        echo(f"{path} is not on W&B's server; after wandb login, {brings} brings it there")
+        echo(f"here: study dashboard {pasted(path)}")
 
 
 @click.command("optuna")

@@ -20,11 +20,8 @@ from study.evidence.cells import budgets_in_words, in_words, variant_columns
 from study.evidence.gains import START
 from study.evidence.ledgers import runs_of, usable
 from study.store.named_files import read_parquet
-from study.store.score_records import BaselineRecord, baseline
+from study.store.score_records import BaselineRecord, baseline, series
 from study.store.sweep_folder import SweepFolder
-
-FROZEN = " (frozen)"
-"""Suffix of a task whose head alone was trained, on frozen features."""
 
 _OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens"]
 """Facts of a cell, the same for all its runs."""
@@ -38,11 +35,12 @@ _SPLITS = ["train_examples", "dev_examples", "test_examples"]
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """The usable runs of each cell, at its best knobs, on each task, by task and falling loss; empty without scores.
 
-    Columns: `task` (see `series`), `metric`, `cell`; `runs`, one per pre-training seed, and their `run_scores`; `knobs`,
-    unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`; cell facts, where `name` is
-    the shape, with variant and budget if these differ; `origins`, the root runs (InitFrom, trunk, or themselves); `loss_nats`,
-    their mean; `score`, the mean over runs of means over `seeds`, its `noise`, standard `error` and `half` of the 95% interval;
-    `random` and `random_half`, the same for untrained weights; baselines `majority` and `bag_of_words`, NaN if unknown.
+    Columns: `task` (see study.store.score_records.series), `metric`, `cell`; `runs`, one per pre-training seed, and their
+    `run_scores`; `knobs`, unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`; cell
+    facts, where `name` is the shape, with variant and budget if these differ; `origins`, the root runs (InitFrom, trunk, or
+    themselves); `loss_nats`, their mean; `score`, the mean over runs of means over `seeds`, its `noise`, standard `error` and
+    `half` of the 95% interval; `random` and `random_half`, the same for untrained weights; baselines `majority` and
+    `bag_of_words`, NaN if unknown.
 
     Noise (study.base.statistics) is over examples and between runs if any cell has two, else between seeds if any run has two;
     its deviation is pooled over a task's cells, untrained weights separately. Encoders share the examples, so it is
@@ -76,18 +74,6 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         rows += [_row(of_cell, means[str(cell)], random, baselines) for cell, of_cell in trained.groupby("cell")]
     points = pd.DataFrame(rows)
     return points if points.empty else points.sort_values(["task", "loss_nats"], ascending=[True, False], ignore_index=True)
-
-
-def series(scores: pd.DataFrame) -> pd.Series[str]:
-    """The series of each row of a table of scores (study.store.score_records.scores); only one series is comparable.
-
-    Named by task, frozen features, and knobs or examples if they differ under one name.
-    """
-    names = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
-    for column, words in (("knobs", scores["knobs"]), ("task_fingerprint", scores["task_fingerprint"].str[:6])):
-        several = scores.groupby(names)[column].transform("nunique") > 1
-        names = names.mask(several & (words != ""), names + " (" + words + ")")
-    return names
 
 
 _Mean = tuple[float, ScoreNoise]

@@ -36,6 +36,9 @@ FINDINGS = {
 }
 """The kinds of `Answer.findings` in order: a title, and the evidence behind it."""
 
+IMAGES: tuple[Format, ...] = ("png",)
+"""The formats of figures, beside SVG, for what shows only images, such as W&B."""
+
 CONVENTIONS = (
     "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",
     "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "

@@ -12,14 +12,10 @@ from study.counting.architecture import SHAPE
 from study.evidence.cells import in_words
 from study.evidence.learning_rates import searches
 from study.evidence.ledgers import unusable, validation_columns
-from study.evidence.score_points import series
 from study.plotting.style import COUNTS, LOSS, ORDER_GAIN
 from study.store.records import fill_left_out, ledger
-from study.store.score_records import scores_in
+from study.store.score_records import DOWNSTREAM, scores_in, series
 from study.store.sweep_folder import SweepFolder
-
-SCORE = "downstream/"
-"""The prefix of a downstream score's column."""
 
 LOSSES = {
     "loss_nats": LOSS,
@@ -56,7 +52,7 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
     A row is the current ledger's, with `sweep`, the name in `folders`; `setting`, the variant in words; `left_out`, why laws do
     not use the run (study.evidence.ledgers.unusable), missing if they do; `validation`, the validation set and masks in words,
     empty if all runs share them, since losses compare only under one name; and `downstream/<series>/<metric>`, the mean score
-    of trained weights over seeds of fine-tuning (study.evidence.score_points.series).
+    of trained weights over seeds of fine-tuning (study.store.score_records.series).
     """
     tables, scores, problems = [], [], {}
     for name, folder in folders.items():
@@ -93,14 +89,14 @@ def _scores_of(name: str, folder: SweepFolder) -> pd.DataFrame:
 
 
 def _with_scores(runs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    scores = scores.assign(column=SCORE + series(scores) + "/" + scores["metric"])
+    scores = scores.assign(column=DOWNSTREAM + series(scores) + "/" + scores["metric"])
     by_run = scores.pivot_table(index=["sweep", "run_id"], columns="column", values="test", aggfunc="mean")
     return runs.join(by_run, on=["sweep", "run_id"])
 
 
 def quantities(runs: pd.DataFrame) -> dict[str, str]:
     """The numeric columns with values in these runs, and their axis names."""
-    scores = {name: f"{name.removeprefix(SCORE)} (downstream score)" for name in _columns(runs, SCORE)}
+    scores = {name: f"{name.removeprefix(DOWNSTREAM)} (downstream score)" for name in _columns(runs, DOWNSTREAM)}
     return {name: words for name, words in (QUANTITIES | scores).items() if name in runs and runs[name].notna().any()}
 
 

@@ -16,6 +16,7 @@ from study.base.errors import InputError, check_all
 from study.base.quantities import count_text, plural
 from study.base.schema import flatten
 from study.base.terminal import say
+from study.base.text import pasted
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, SearchSweep, Sweep
@@ -37,7 +38,9 @@ from study.running.status_tables import cost_lines
 from study.store.locks import held
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoints_in
+from study.tracking.code_state import note_code
 from study.tracking.mirror_process import MirrorProcess
+from study.tracking.mirror_state import left_in_words
 
 MIRROR_SECONDS = 20.0
 """How long a finished launch waits for the W&B mirror; `study sync` does the rest."""
@@ -216,10 +219,11 @@ def launched(
     console: Console,
     track: bool,
     *checks: Callable[[], object],
-) -> Iterator[int]:
-    """Execute all runs that a sweep still needs, with progress, and mirror them to W&B where `track` is set.
+) -> Iterator[None]:
+    """Execute all runs that a sweep still needs, with progress, before the block.
 
-    Yields how many runs the mirror still lacks. The sweep's lock is held from before the text is prepared until the block ends.
+    Where `track` is set, they are mirrored to W&B, and so is what the block makes: scores and answer. The sweep's lock is held
+    from before the text is prepared until the block ends.
 
     Raises InputError for bad input, also of `checks`, before anything is trained, and KeyboardInterrupt when stopped, after the
     runs have saved.
@@ -238,11 +242,15 @@ def launched(
         for note in _notes_on_text(planned, data):
             say(console, note)
         runs = RunProposer(planned, values, folder, data.fingerprint, estimate.runs)
+        note_code(folder)
         mirror = MirrorProcess(folder)
         if track:
             mirror.start()
         try:
             execute_all(folder, runs, resources, slots, console)
+            yield
         finally:
-            unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
-        yield unmirrored
+            left = mirror.stop(MIRROR_SECONDS) if track else []
+        if left:
+            are = "is" if len(left) == 1 else "are"
+            say(console, f"{left_in_words(left)} {are} not in W&B yet: study sync {pasted(folder.path)}")

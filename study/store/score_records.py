@@ -27,7 +27,7 @@ from study.base.schema import Index, Strict, Text
 from study.config.run_config import describe_knobs
 from study.config.score_config import TUNED, ScoreConfig
 from study.config.tuned_values import Tried, best_values
-from study.store.named_files import Inside, file_once, parsed, write_table
+from study.store.named_files import Inside, file_once, parsed, read_parquet, write_table
 from study.store.records import Environment, Magnitude, State
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -37,6 +37,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SCORE_AGAIN = "move it away to score again"
+
+DOWNSTREAM = "downstream/"
+"""The prefix of a downstream score's name, as in downstream/cola/matthews."""
+
+FROZEN = " (frozen)"
+"""Suffix of a task whose head alone was trained, on frozen features."""
+
+_TEST = "test/"
+"""The prefix of the columns with every metric on the split `reported_on`."""
 
 
 class Probe(Strict):
@@ -206,6 +215,41 @@ def write_scores(folder: SweepFolder) -> pd.DataFrame:
     return table
 
 
+def series(scores: pd.DataFrame) -> pd.Series[str]:
+    """The series of each row of a table of scores (see `scores`); only one series is comparable.
+
+    Named by task, frozen features, and knobs or examples if they differ under one name.
+    """
+    import numpy as np
+
+    names = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
+    for column, words in (("knobs", scores["knobs"]), ("task_fingerprint", scores["task_fingerprint"].str[:6])):
+        several = scores.groupby(names)[column].transform("nunique") > 1
+        names = names.mask(several & (words != ""), names + " (" + words + ")")
+    return names
+
+
+def scores_by_run(folder: SweepFolder) -> dict[str, dict[str, float]]:
+    """Every metric of each run's trained weights, the mean over seeds, named `downstream/<series>/<metric>`.
+
+    Read from `scores.parquet` as last written; empty without one. Raises InputError if it is damaged.
+    """
+    if not is_there(folder.scores_file):
+        return {}
+    table = read_parquet(folder.scores_file, "`study report` writes it from the records")
+    table = table[table["protocol"] != "random_init"] if len(table) else table
+    if table.empty:
+        return {}
+    metrics = [name for name in map(str, table) if name.startswith(_TEST)]
+    means = table.assign(series=series(table)).groupby(["run_id", "series"], as_index=False)[metrics].mean()
+    found: dict[str, dict[str, float]] = {}
+    for row in means.to_dict("records"):
+        known = {name: float(row[name]) for name in metrics if not math.isnan(row[name])}
+        names = {f"{DOWNSTREAM}{row['series']}/{name.removeprefix(_TEST)}": value for name, value in known.items()}
+        found.setdefault(str(row["run_id"]), {}).update(names)
+    return found
+
+
 def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     """One row for each completed score at its chosen knobs.
 
@@ -258,7 +302,7 @@ def _row(record: ScoreRecord) -> dict[str, Any]:
     config = record.config.model_dump(mode="json", exclude={"knobs"})
     knobs = {name: getattr(record.config.knobs, name) for name in TUNED}
     metrics = {f"dev/{name}": value for name, value in record.dev_scores.items()}
-    metrics |= {f"test/{name}": value for name, value in record.test_scores.items()}
+    metrics |= {f"{_TEST}{name}": value for name, value in record.test_scores.items()}
     given = record.config.knobs.model_dump(mode="json", exclude_defaults=True, exclude=set(TUNED))
     rest = {"knobs": describe_knobs(given), "precision": None if record.environment is None else record.environment.precision}
     return names | config | knobs | rest | metrics

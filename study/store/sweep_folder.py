@@ -78,6 +78,8 @@ class SweepFolder(Folder):
     """The answer to the sweep's question."""
     wandb = Inside("wandb")
     """The folder of the W&B mirror."""
+    code_file = Inside("code.json")
+    """The code of each launch, where it was started in a repository."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

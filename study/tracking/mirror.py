@@ -1,15 +1,16 @@
-"""The W&B mirror: copies what a sweep's runs write, each into its own W&B run.
+"""The W&B mirror: copies what a sweep's runs write, each into its own W&B run, and its answer into one more.
 
 results/<sweep>/
     .mirror.lock                    held by the sweep's only mirror
     wandb/
         mirrored/<run id>.json      what W&B holds of a run, written when its W&B run is closed
+        mirrored/answer.json        what it holds of the answer
         mirror.log                  output of the live mirror and wandb
         [offline-]run-<time>-<id>/  W&B's own
 
 Run folders are the truth and W&B is a cache: a W&B run without a matching file under `mirrored/` is rebuilt from the first row.
 Offline, old files are deleted first; online, the run is resumed without the steps that the server has. A step is a line number
-of `metrics.jsonl`, so a replay repeats nothing.
+of `metrics.jsonl`, so a replay repeats nothing. A run whose scores have changed since is mirrored anew.
 """
 
 from __future__ import annotations
@@ -20,16 +21,28 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from filelock import FileLock, Timeout
 
+from study.base.durable_files import is_there
 from study.base.errors import InputError
 from study.store.ownership import seconds_since_write
 from study.store.run_folder import RunFolder
+from study.store.score_records import scores_by_run
 from study.store.sweep_folder import SweepFolder
-from study.tracking.mirror_state import Mirrored, Tracked, has_written, read_state
-from study.tracking.mirror_wandb import Mode, Unreachable, WandbRun, end_session, tracking_mode
+from study.tracking.mirror_state import (
+    ANSWER,
+    NO_SCORES,
+    Mirrored,
+    Scores,
+    Tracked,
+    answer_is_held,
+    answer_sha256,
+    has_written,
+    read_state,
+)
+from study.tracking.mirror_wandb import Mode, Unreachable, WandbAnswer, WandbRun, end_session, tracking_mode
 
 POLL_SECONDS = 2.0
 """The pause between passes; a pass takes about 30 µs for each run without new rows."""
@@ -43,15 +56,25 @@ LOCK_SECONDS = 60.0
 
 logger = logging.getLogger(__name__)
 
+OpenedT = TypeVar("OpenedT", WandbRun, WandbAnswer)
+
+
+AnswerIs = Literal["mirrored", "already", "failed", "none"]
+
 
 @dataclass(frozen=True)
 class SyncReport:
-    """The numbers of runs now and already mirrored, and the errors of others by run id."""
+    """The numbers of runs now and already mirrored, the errors of others by run id, and what became of the answer.
+
+    `problems` are those of the answer and of the table of scores.
+    """
 
     mode: Mode
     mirrored: int = 0
     already: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    answer: AnswerIs = "none"
+    problems: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values."""
@@ -59,12 +82,16 @@ class SyncReport:
 
 
 def mirror_sweep(
-    folder: SweepFolder, stop: threading.Event | None = None, progress: Callable[[int, int], None] | None = None
+    folder: SweepFolder,
+    stop: threading.Event | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    weights: bool = False,
 ) -> SyncReport:
-    """Mirror a sweep's runs once, or until `stop` is set and everything written by then is mirrored.
+    """Mirror a sweep's runs once, or until `stop` is set and everything written by then is mirrored, and then its answer.
 
-    In the last or only pass, `progress` receives the numbers of finished and of all runs. Ends this process's wandb session,
-    including the caller's runs. Raises InputError if another mirror follows the sweep, for a follower after LOCK_SECONDS.
+    In the last or only pass, `progress` receives the numbers of finished and of all runs. `weights` adds those of completed
+    runs as artifacts. Ends this process's wandb session, including the caller's runs. Raises InputError if another mirror
+    follows the sweep, for a follower after LOCK_SECONDS.
     """
     logging.getLogger("wandb").propagate = False  # its records belong in each run's debug.log
     lock = FileLock(folder.path / ".mirror.lock", timeout=0 if stop is None else LOCK_SECONDS)
@@ -73,11 +100,12 @@ def mirror_sweep(
         if mode == "disabled":
             return SyncReport(mode)
         with lock:
-            mirror = _Mirror(folder, mode)
+            mirror = _Mirror(folder, mode, weights)
             while stop is not None and not stop.is_set():
                 mirror.pass_over(closing=False)
                 stop.wait(POLL_SECONDS)
-            return mirror.pass_over(closing=True, progress=progress)
+            mirror.pass_over(closing=True, progress=progress)
+            return mirror.close_with_answer()
     except Timeout:
         raise InputError.at(str(folder.path), "is being mirrored by another process; wait until its launch ends") from None
     finally:
@@ -92,19 +120,25 @@ def retry_seconds(errors: int) -> float:
 class _Mirror:
     """Mirrors a sweep's runs; only growing runs stay open between passes."""
 
-    def __init__(self, folder: SweepFolder, mode: Tracked) -> None:
+    def __init__(self, folder: SweepFolder, mode: Tracked, weights: bool) -> None:
         self._folder = folder
         self._mode = mode
+        self._weights = weights
+        self._with_weights: set[str] = set()
+        """The runs whose weights W&B held before they were mirrored anew."""
+        self._scores: tuple[tuple[int, int] | None, dict[str, dict[str, float]]] = None, {}
         self._open: dict[str, WandbRun] = {}
         self._held: dict[str, Mirrored] = {}
         self._mirrored: set[str] = set()
         self._failed: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._retry_at: dict[str, float] = {}
         self._errors: Counter[str] = Counter()
         self._server_retry_at, self._server_errors = 0.0, 0
 
-    def pass_over(self, closing: bool, progress: Callable[[int, int], None] | None = None) -> SyncReport:
+    def pass_over(self, closing: bool, progress: Callable[[int, int], None] | None = None) -> None:
         """Log new rows of every run; the last pass, `closing`, ends every W&B run. Errors stay within a run."""
+        self._read_scores()
         runs = self._folder.runs()
         for number, run in enumerate(runs, start=1):
             if closing or time.monotonic() >= self._retry_at.get(run.run_id, 0.0):
@@ -114,7 +148,37 @@ class _Mirror:
                     self._fail(run.run_id, error)
             if progress is not None:
                 progress(number, len(runs))
-        return SyncReport(self._mode, len(self._mirrored), len(self._held.keys() - self._mirrored), dict(self._failed))
+
+    def close_with_answer(self) -> SyncReport:
+        """Mirror the answer, and say what was mirrored."""
+        answer: AnswerIs = "none"
+        try:
+            if answer_sha256(self._folder) is not None:
+                answer = "already"
+                if not answer_is_held(self._folder, self._mode):
+                    self._reach(lambda: WandbAnswer(self._folder, self._mode)).log()
+                    answer = "mirrored"
+        except Exception as error:  # as in `pass_over`
+            logger.warning("the answer is not mirrored", exc_info=error)
+            answer, self._problems[ANSWER] = "failed", f"{type(error).__name__}: {error}"
+        already = len(self._held.keys() - self._mirrored)
+        return SyncReport(self._mode, len(self._mirrored), already, dict(self._failed), answer, dict(self._problems))
+
+    def _read_scores(self) -> None:
+        """Read the table of scores if it has changed; a damaged one changes nothing."""
+        file = self._folder.scores_file
+        status = file.stat() if is_there(file) else None
+        stamp = None if status is None else (status.st_mtime_ns, status.st_size)
+        if stamp == self._scores[0]:
+            return
+        try:
+            self._scores = stamp, scores_by_run(self._folder)
+            self._problems.pop(file.name, None)
+        except InputError as error:
+            self._problems[file.name] = str(error)
+
+    def _scores_of(self, run: RunFolder) -> Scores:
+        return self._scores[1].get(run.run_id, NO_SCORES)
 
     def _advance(self, run: RunFolder, closing: bool) -> None:
         """Update one W&B run, and end it if no more rows are expected."""
@@ -125,11 +189,12 @@ class _Mirror:
         if run_id not in self._open:
             if not has_written(run) or self._is_held(run):
                 return
-            self._open[run_id] = self._opened(run)
+            self._open[run_id] = self._reach(lambda: WandbRun(self._folder, run, self._mode, beside=len(self._open)))
         opened = self._open[run_id]
         opened.log_new_rows()
         if ended or closing or (seconds_since_write(run.metrics_file) or 0.0) > IDLE_SECONDS:
-            self._held[run_id] = opened.close(run.record() if ended else None)
+            weights = self._weights or run_id in self._with_weights
+            self._held[run_id] = opened.close(run.record() if ended else None, self._scores_of(run), weights)
             del self._open[run_id]
             self._mirrored.add(run_id)
         self._failed.pop(run_id, None)
@@ -137,18 +202,21 @@ class _Mirror:
 
     def _is_held(self, run: RunFolder) -> bool:
         """Whether W&B holds all that a run wrote; state files are read once."""
-        state = self._held.pop(run.run_id, None) or read_state(self._folder, run)
-        if state is None or not state.covers(run, self._mode):
+        state = self._held.pop(run.run_id, None) or read_state(self._folder, run.run_id, Mirrored)
+        if state is None:
+            return False
+        if not state.covers(run, self._mode, self._scores_of(run), self._weights):
+            self._with_weights |= {run.run_id} if state.weights else set()
             return False
         self._held[run.run_id] = state
         return True
 
-    def _opened(self, run: RunFolder) -> WandbRun:
-        """The run's W&B run; after a server failure, others wait too."""
+    def _reach(self, open_run: Callable[[], OpenedT]) -> OpenedT:
+        """A W&B run; after a server failure, others wait too."""
         if time.monotonic() < self._server_retry_at:
             raise Unreachable("the W&B server did not answer recently")
         try:
-            opened = WandbRun(self._folder, run, self._mode, beside=len(self._open))
+            opened = open_run()
         except Unreachable:
             self._server_errors += 1
             self._server_retry_at = time.monotonic() + retry_seconds(self._server_errors)

@@ -47,10 +47,10 @@ class MirrorProcess:
         except OSError as error:
             logger.warning("the W&B mirror could not start; `study sync` mirrors the runs later: %s", error)
 
-    def stop(self, timeout_seconds: float) -> int:
-        """Stop the mirror, kill it after `timeout_seconds`, and return the number of runs left."""
+    def stop(self, timeout_seconds: float) -> list[str]:
+        """Stop the mirror, kill it after `timeout_seconds`, and return what it left behind (study.tracking.mirror_state)."""
         if _switched_off():
-            return 0
+            return []
         if self._process is not None:
             try:
                 self._process.communicate(b"\n", timeout_seconds)
@@ -58,7 +58,7 @@ class MirrorProcess:
                 self._process.kill()
                 self._process.wait()
             self._process = None
-        return len(left_behind(self._folder))
+        return left_behind(self._folder)
 
     def _log(self) -> IO[bytes]:
         """The process's log, or the null device if unwritable."""

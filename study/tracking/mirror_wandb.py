@@ -1,4 +1,4 @@
-"""The mirror's use of wandb: settings, session and one W&B run a run."""
+"""The mirror's use of wandb: settings, session, one W&B run a run, and one for the answer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,29 @@ import wandb
 from pydantic import ValidationError
 from wandb.sdk.lib import wbauth
 
-from study.base.durable_files import write_once
+from study.base.durable_files import files_below, is_there, write_once
 from study.base.errors import InputError, Problem
 from study.base.schema import flatten, join_path
-from study.config.run_config import RunConfig
+from study.config.run_config import RunConfig, fingerprint_of
 from study.counting.parameters import parameters
 from study.store.records import NO_COLUMNS, RunRecord, dotted
 from study.store.run_folder import RunFolder
+from study.store.score_records import DOWNSTREAM
 from study.store.sweep_folder import SweepFolder
-from study.tracking.mirror_state import Mirrored, Tracked, state_file
+from study.tracking.code_state import CodeState, code_of
+from study.tracking.mirror_state import (
+    ANSWER,
+    MOST_CHARACTERS,
+    Mirrored,
+    MirroredAnswer,
+    Scores,
+    StateT,
+    Tracked,
+    answer_sha256,
+    images,
+    state_file,
+    wandb_group,
+)
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -34,8 +48,8 @@ REQUESTS_PER_MINUTE = 100
 BATCH_SECONDS = 15.0
 """The shortest time for which wandb collects rows before sending."""
 
-MOST_CHARACTERS = 128
-"""The longest name of a run or group in W&B."""
+MOST_OF_NOTES = 20_000
+"""The most characters of an answer that are shown as notes."""
 
 EXCLUDED_TAG = "excluded"
 """The W&B tag of a run that fits leave out."""
@@ -81,7 +95,7 @@ def end_session() -> None:
 
 
 def _settings() -> wandb.Settings:
-    """Settings of all W&B runs: metrics only (no console, code, git, host or system metrics), with bounded waits."""
+    """Settings of all W&B runs, with bounded waits: no console, host or system metrics, and no code but that of the launch."""
     return wandb.Settings(
         silent=True,
         console="off",
@@ -100,8 +114,62 @@ def _settings() -> wandb.Settings:
     )
 
 
-class WandbRun:
-    """The W&B run of one of our runs, built from the first row; raises Unreachable if the server is.
+class _Opened:
+    """A W&B run that replaces what an earlier mirror left under its id; raises Unreachable if the server is."""
+
+    def __init__(
+        self, folder: SweepFolder, noted_as: str, run_id: str, mode: Tracked, code: CodeState | None, beside: int, **facts: Any
+    ) -> None:
+        self._mode = mode
+        self._state_file = state_file(folder, noted_as)
+        self._state_file.parent.mkdir(parents=True, exist_ok=True)
+        self._state_file.unlink(missing_ok=True)
+        for remains in folder.wandb.glob(f"*run-*-{run_id}*"):
+            shutil.rmtree(remains)
+        try:
+            self._run = wandb.init(
+                reinit="create_new",
+                id=run_id,
+                project=wandb.setup(settings=_settings()).settings.project or DEFAULT_PROJECT,
+                group=wandb_group(folder),
+                dir=str(folder.path),
+                mode=mode,
+                resume="allow" if mode == "online" else None,
+                settings=wandb.Settings(
+                    x_file_stream_transmit_interval=batch_seconds(beside + 1),
+                    git_commit=None if code is None else code.commit,
+                    git_remote_url=None if code is None else code.remote,
+                ),
+                **facts,
+            )
+        except wandb.errors.CommError as error:
+            raise Unreachable(str(error)) from error
+        self._folder = Path(self._run.dir).parent
+
+    def abandon(self) -> None:
+        """End the W&B run without a note, so that it is rebuilt."""
+        self._run.finish(exit_code=1)
+
+    def _note(self, kind: type[StateT], exit_code: int, **held: Any) -> StateT:
+        """End the W&B run and note what it holds."""
+        project_url = self._run.project_url if self._mode == "online" else None
+        self._run.finish(exit_code=exit_code)
+        if not self._folder.is_dir():
+            raise FileNotFoundError(f"{self._folder} was deleted while it was written")
+        state = kind(mode=self._mode, wandb_folder=self._folder.name, project_url=project_url, **held)
+        write_once(self._state_file, state.model_dump_json().encode() + b"\n")  # touches no file of another run
+        return state
+
+    def _log_files(self, name: str, kind: str, files: list[Path], base: Path, facts: dict[str, Any]) -> None:
+        """Log files as an artifact, named by their paths below `base`; they are not copied."""
+        artifact = wandb.Artifact(re.sub(r"[^\w.-]+", "-", name)[:MOST_CHARACTERS], kind, metadata=facts)
+        for file in files:
+            artifact.add_file(str(file), file.relative_to(base).as_posix(), skip_cache=True, policy="immutable")
+        self._run.log_artifact(artifact)
+
+
+class WandbRun(_Opened):
+    """The W&B run of one of our runs, built from the first row.
 
     Rows go out in batches, less often with more runs `beside` it; wandb itself retries what the server rejects as too much
     (429).
@@ -110,32 +178,21 @@ class WandbRun:
     def __init__(self, folder: SweepFolder, source: RunFolder, mode: Tracked, beside: int = 0) -> None:
         if not re.fullmatch(r"[0-9a-f]{16}", source.run_id):
             raise InputError.at(str(source.path), "does not have a run id (16 hex digits) as its name")
-        config = source.config()
-        self.rows = source.rows()
-        self._mode = mode
-        self._state_file = state_file(folder, source)
-        self._state_file.parent.mkdir(parents=True, exist_ok=True)
-        self._state_file.unlink(missing_ok=True)
-        for remains in folder.wandb.glob(f"*run-*-{source.run_id}*"):
-            shutil.rmtree(remains)
-        try:
-            self._run = wandb.init(
-                reinit="create_new",
-                id=source.run_id,
-                project=wandb.setup(settings=_settings()).settings.project or DEFAULT_PROJECT,
-                group=folder.name[:MOST_CHARACTERS],
-                job_type="pretrain",
-                name=shortened(config.words(folder.distinguishing_knobs())),
-                tags=[config.architecture.shape_name, *(tag[:64] for tag in folder.tags())],
-                config=tracked_config(config),
-                dir=str(folder.path),
-                mode=mode,
-                resume="allow" if mode == "online" else None,
-                settings=wandb.Settings(x_file_stream_transmit_interval=batch_seconds(beside + 1)),
-            )
-        except wandb.errors.CommError as error:
-            raise Unreachable(str(error)) from error
-        self._folder = Path(self._run.dir).parent
+        config, record = source.config(), source.record()
+        self._source, self.rows = source, source.rows()
+        code = code_of(folder, None if record is None else record.started_at)
+        super().__init__(
+            folder,
+            source.run_id,
+            source.run_id,
+            mode,
+            code,
+            beside,
+            job_type="pretrain",
+            name=shortened(config.words(folder.distinguishing_knobs())),
+            tags=[config.architecture.shape_name, *(tag[:64] for tag in folder.tags())],
+            config=tracked_config(config) | ({} if code is None else {"code.changed": code.diff != ""}),
+        )
         self._run.define_metric("trainer/tokens")
         self._run.define_metric("*", step_metric="trainer/tokens")
 
@@ -146,38 +203,94 @@ class WandbRun:
             if step >= self._run.starting_step:
                 self._run.log(row, step=step, commit=True)
 
-    def close(self, record: RunRecord | None) -> Mirrored:
-        """End the W&B run by its record, or as preempted without one, and note what W&B holds."""
+    def close(self, record: RunRecord | None, scores: Scores, weights: bool = False) -> Mirrored:
+        """End the W&B run by its record and scores, or as preempted without a record, and note what W&B holds.
+
+        `weights` asks for those of a completed run as an artifact.
+        """
+        weights = weights and record is not None and is_there(self._source.weights_file)
         if record is None:
             self._run.mark_preempting()
         else:
-            self._file(record)
-        self._run.finish(exit_code=0 if record is not None and record.state == "COMPLETED" else 1)
-        if not self._folder.is_dir():
-            raise FileNotFoundError(f"{self._folder} was deleted while it was written")
-        state = Mirrored(
+            self._file(record, scores)
+            if weights:
+                self._log_weights(record)
+        return self._note(
+            Mirrored,
+            exit_code=0 if record is not None and record.state == "COMPLETED" else 1,
             metrics_bytes=self.rows.bytes_seen,
             finished=record is not None,
             excluded=None if record is None else record.excluded,
-            mode=self._mode,
-            wandb_folder=self._folder.name,
+            scores={} if record is None else dict(scores),
+            weights=weights,
         )
-        write_once(self._state_file, state.model_dump_json().encode() + b"\n")  # touches no file of another run
-        return state
 
-    def abandon(self) -> None:
-        """End the W&B run without a note, so that it is rebuilt."""
-        self._run.finish(exit_code=1)
-
-    def _file(self, record: RunRecord) -> None:
-        """Show a record, and clear an earlier one of a retried run."""
-        before = {name: None for name in ("reason", "exclusion", "excluded") if self._run.summary.get(name) is not None}
-        self._run.summary.update(before | tracked_summary(record))
+    def _file(self, record: RunRecord, scores: Scores) -> None:
+        """Show a record and scores, and clear what an earlier record of the run had beside them."""
+        shown = [*self._run.summary.keys()]
+        earlier = [name for name in shown if name in ("reason", "exclusion", "excluded") or name.startswith(DOWNSTREAM)]
+        self._run.summary.update(dict.fromkeys(earlier) | tracked_summary(record) | dict(scores))
         if record.environment is not None:
             environment = flatten(record.environment.model_dump(exclude_none=True), "environment")
             self._run.config.update(environment, allow_val_change=True)
         tags = tuple(tag for tag in self._run.tags or () if tag != EXCLUDED_TAG)
         self._run.tags = tags if record.exclusion is None else (*tags, EXCLUDED_TAG)
+
+    def _log_weights(self, record: RunRecord) -> None:
+        source = self._source
+        files = [file for file in (source.weights_file, source.config_file, source.record_file) if is_there(file)]
+        facts = {"shape": record.config.architecture.shape_name, "loss_nats": record.loss_nats, "tokens": record.tokens}
+        facts |= {"weights_sha256": record.weights_sha256}
+        self._log_files(f"weights-{source.run_id}", "model", files, source.path, facts)
+
+
+class WandbAnswer(_Opened):
+    """The W&B run of a sweep's answer: its text as notes, its figures as images, and all of its files as an artifact."""
+
+    def __init__(self, folder: SweepFolder, mode: Tracked) -> None:
+        self._sweep = folder
+        self._code = code_of(folder, None)
+        super().__init__(
+            folder,
+            ANSWER,
+            fingerprint_of({"answer of": folder.name}),
+            mode,
+            self._code,
+            0,
+            job_type="answer",
+            name=shortened(f"answer of {folder.name}"),
+            notes=in_view(folder.answer_file.read_text(encoding="utf-8", errors="replace")),
+            config={"question": folder.sweep().question, "expect": folder.sweep().expect},
+        )
+
+    def log(self) -> None:
+        """Log what `study report` wrote, end the W&B run, and note what W&B holds."""
+        try:
+            sha256 = answer_sha256(self._sweep)
+            self._log_all()
+            self._note(MirroredAnswer, exit_code=0, sha256=sha256)
+        except Exception:
+            self.abandon()
+            raise
+
+    def _log_all(self) -> None:
+        sweep = self._sweep
+        if shown := {f"figures/{image.stem}": wandb.Image(str(image), caption=image.stem) for image in images(sweep)}:
+            self._run.log(shown)
+        if self._code is not None and self._code.diff:
+            patch = Path(self._run.dir) / "diff.patch"
+            patch.write_text(self._code.diff, encoding="utf-8")
+            self._run.save(patch, base_path=self._run.dir, policy="now", glob=False)
+        files = [sweep.answer_file, sweep.sweep_file, sweep.ledger_file, sweep.scores_file]
+        files += [file.with_suffix(".csv") for file in (sweep.ledger_file, sweep.scores_file)]
+        files += [file for folder in (sweep.figures, sweep.fits) if is_there(folder) for file in files_below(folder)]
+        self._log_files(f"answer-{sweep.name}", "answer", [file for file in files if is_there(file)], sweep.path, {})
+
+
+def in_view(answer: str) -> str:
+    """The part of an answer above its folds, without figures and their captions, as W&B shows notes."""
+    above = answer.partition("\n<details")[0]
+    return re.sub(r"!\[[^\]]*\]\([^)]*\)\n+(?:\*[^*\n]+\*\n+)?", "", above)[:MOST_OF_NOTES].strip()
 
 
 def shortened(name: str) -> str:

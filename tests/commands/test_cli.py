@@ -152,6 +152,7 @@ def test_where_to_write_has_one_name_in_every_command() -> None:
         (["new", "--like"], "demo", {"demo"}),
         (["notebook"], "scal", {"scaling_laws"}),
         (["report"], "results/m", {"results/mine"}),
+        (["open"], "results/m", {"results/mine"}),
         (["exclude"], "", {"0123456789abcdef"}),
         (["retry", "results/mine"], "0", {"0123456789abcdef"}),
         (["retry", "results/other"], "", set()),

@@ -11,10 +11,9 @@ import pytest
 from study.base.errors import InputError
 from study.config.score_config import Knobs
 from study.evidence.downstream import downstream
-from study.evidence.score_points import series
 from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
 from study.store.records import validation_of
-from study.store.score_records import write_scores
+from study.store.score_records import series, write_scores
 from study.store.sweep_folder import SweepFolder, sweeps_in
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_score, add_scores

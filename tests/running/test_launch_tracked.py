@@ -90,7 +90,7 @@ def test_the_mirror_is_killed(corpus: Path, tmp_path: Path, normal_seconds: floa
     assert time.monotonic() - begin < at_most(normal_seconds)
     assert launcher.returncode == 0, errors
     assert "Traceback" not in output + errors
-    assert f"{RUNS} runs are not in W&B yet: study sync results/toy" in output
+    assert f"{RUNS} runs and the answer are not in W&B yet: study sync results/toy" in output
     assert_complete(made)
     assert_synced_once(made)
 
@@ -103,7 +103,7 @@ def test_the_folder_of_w_and_b_is_a_file(corpus: Path, tmp_path: Path, normal_se
     begin = time.monotonic()
     printed = made.study(*LAUNCH).stdout
     assert time.monotonic() - begin < at_most(normal_seconds)
-    assert f"{RUNS} runs are not in W&B yet" in printed
+    assert f"{RUNS} runs and the answer are not in W&B yet" in printed
     assert_complete(made)
     failed = made.study("sync", "results/toy", status=1)
     assert f"0 runs mirrored now, 0 already there, {RUNS} failed" in failed.stdout
@@ -121,7 +121,7 @@ def test_the_server_hangs(corpus: Path, tmp_path: Path, normal_seconds: float) -
     assert time.monotonic() - begin < at_most(normal_seconds) + MIRROR_SECONDS
     assert listener.connections
     listener.close()
-    assert f"{RUNS} runs are not in W&B yet" in printed
+    assert f"{RUNS} runs and the answer are not in W&B yet" in printed
     assert_complete(made)
     offline = Place(tmp_path)
     assert_synced_once(offline)

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
+from PIL import Image
 
 from study.base.errors import InputError
 from study.running.steering import exclude, include
 from study.store.run_folder import RunFolder
+from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder
-from study.tracking.mirror import mirror_sweep, retry_seconds
-from study.tracking.mirror_state import left_behind
+from study.tracking.code_state import note_code
+from study.tracking.mirror import SyncReport, mirror_sweep, retry_seconds
+from study.tracking.mirror_state import ANSWER, left_behind
 from study.tracking.mirror_wandb import batch_seconds, shortened, tracked_config
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
 from tests.sweeps import sweep_values
 from tests.synthetic import environment
-from tests.wandb_files import Held, assert_all_there
+from tests.synthetic_scores import TASKS, add_scores
+from tests.wandb_files import Held, Written, assert_all_there, items
 from tests.wandb_files import records_in as records_in  # tests/running/test_launch.py takes it from here
 
 
@@ -65,7 +72,7 @@ def test_an_offline_run_holds_exactly_what_the_run_wrote(folder: SweepFolder) ->
         environment=environment().model_dump(),
     )
     report = mirror_sweep(folder)
-    assert report.to_dict() == {"mode": "offline", "mirrored": 1, "already": 0, "failed": {}}
+    assert report == SyncReport("offline", mirrored=1)
     held = Held(folder, run)
     assert held.rows == [run.row(step) for step in range(1, 701)]
     assert (held.runs[0].run_id, held.runs[0].project) == (run.folder.run_id, "scaling-study")
@@ -138,6 +145,170 @@ def test_what_a_person_excludes_and_includes_again_is_mirrored_so(folder: SweepF
     assert "exclusion" not in held.summary
 
 
+def test_scores_are_in_the_summary_of_each_run_and_follow_the_table(folder: SweepFolder) -> None:
+    runs = [FakeRun(folder, seed) for seed in range(2)]
+    for run in runs:
+        run.write(5)
+        run.end(loss_nats=5.0 - run.config.seed)
+    assert mirror_sweep(folder).mirrored == 2
+    add_scores(folder, {"cola": TASKS["cola"], "sst2": TASKS["sst2"]}, seeds=2)
+    assert len(left_behind(folder)) == 2
+    assert mirror_sweep(folder).mirrored == 2
+    table = pd.read_parquet(folder.scores_file)
+    for run in runs:
+        own = table[(table["run_id"] == run.folder.run_id) & (table["protocol"] == "fine_tune")]
+        shown = {name: value for name, value in Held(folder, run).summary.items() if name.startswith("downstream/")}
+        means = own.groupby("task")["test"].mean()
+        assert shown == pytest.approx({"downstream/cola/matthews": means["cola"], "downstream/sst2/accuracy": means["sst2"]})
+        assert_all_there(folder, run)
+    assert mirror_sweep(folder).already == 2
+    shutil.rmtree(runs[0].folder.scores)
+    write_scores(folder)
+    assert mirror_sweep(folder).mirrored == 1
+    assert not [name for name in Held(folder, runs[0]).summary if name.startswith("downstream/")]
+    folder.scores_file.write_bytes(b"PAR1")
+    report = mirror_sweep(folder)
+    assert "cannot be read as parquet" in report.problems["scores.parquet"]
+
+
+def answered(folder: SweepFolder) -> None:
+    """Let a sweep have an answer, with a figure as an image."""
+    folder.sweep_file.write_text(yaml.safe_dump(sweep_values(Path("text.txt"), question="Does depth help?")))
+    text = "**Depth helps.**\n\n![How it falls](figures/law_fit.svg)\n\n*How it falls*\n\n**Runs:** 2.\n\n<details>\nmore\n"
+    folder.answer_file.write_text(text)
+    folder.figures.mkdir()
+    Image.new("RGB", (8, 4)).save(folder.figures / "law_fit.png")
+    (folder.figures / "law_fit.svg").write_text("<svg/>")
+
+
+def test_the_answer_is_a_run_with_text_images_and_files(folder: SweepFolder) -> None:
+    run = FakeRun(folder)
+    run.write(3)
+    run.end()
+    answered(folder)
+    folder.write_ledger()
+    assert left_behind(folder) == [run.folder.run_id, ANSWER]
+    assert mirror_sweep(folder) == SyncReport("offline", mirrored=1, answer="mirrored")
+    held = Written(folder)
+    (shown,) = [items(record.history.item) for record in held.records if record.HasField("history")]
+    assert shown["figures/law_fit/_type"] == "image-file"
+    assert (held.files / shown["figures/law_fit/path"]).is_file()
+    described = held.runs[0]
+    assert (described.job_type, described.run_group, described.display_name) == ("answer", "depth", "answer of depth")
+    assert described.notes == "**Depth helps.**\n\n**Runs:** 2."
+    assert items(described.config.update)["question"] == "Does depth help?"
+    files = {"answer.md", "sweep.yaml", "ledger.parquet", "ledger.csv", "figures/law_fit.png", "figures/law_fit.svg"}
+    assert held.artifacts == {"answer-depth": files}
+    assert left_behind(folder) == []
+    assert mirror_sweep(folder) == SyncReport("offline", already=1, answer="already")
+    folder.answer_file.write_text("**Depth does not help.**\n")
+    assert left_behind(folder) == [ANSWER]
+    assert mirror_sweep(folder).answer == "mirrored"
+    assert Written(folder).runs[0].notes == "**Depth does not help.**"
+
+
+def test_an_answer_that_cannot_be_mirrored_fails_no_run(folder: SweepFolder) -> None:
+    run = FakeRun(folder)
+    run.write(3)
+    run.end()
+    answered(folder)
+    (folder.figures / "law_fit.png").write_text("no image")
+    report = mirror_sweep(folder)
+    assert (report.mirrored, report.answer, [*report.problems]) == (1, "failed", [ANSWER])
+    assert Held(folder, run).rows == list(run.folder.metrics())
+    Image.new("RGB", (8, 4)).save(folder.figures / "law_fit.png")
+    assert mirror_sweep(folder) == SyncReport("offline", already=1, answer="mirrored")
+
+
+def test_weights_come_along_where_they_are_asked_for_and_stay(folder: SweepFolder) -> None:
+    run, failed = FakeRun(folder), FakeRun(folder, seed=1)
+    for each in (run, failed):
+        each.write(3)
+    run.folder.weights_file.write_bytes(b"weights")
+    run.end()
+    failed.end(state="DIVERGED", loss_nats=None, reason="loss became NaN")
+    assert mirror_sweep(folder).mirrored == 2
+    assert Held(folder, run).artifacts == {}
+    assert mirror_sweep(folder, weights=True).mirrored == 1
+    name = f"weights-{run.folder.run_id}"
+    assert Held(folder, run).artifacts == {name: {"weights.safetensors", "config.yaml", "record.json"}}
+    assert mirror_sweep(folder, weights=True).already == 2
+    exclude(run.folder.run_id, folder.path.parent, "broken GPU")
+    assert mirror_sweep(folder).mirrored == 1
+    assert name in Held(folder, run).artifacts
+
+
+def git(place: Path, *words: str) -> str:
+    """What git says in a repository."""
+    own = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *own, *words], cwd=place, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_code_is_that_of_the_launch_that_trained_the_run(
+    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    note_code(folder)
+    assert not folder.code_file.exists(), "outside a repository"
+    (repository := tmp_path / "code").mkdir()
+    git(repository, "init", "--quiet")
+    git(repository, "remote", "add", "origin", f"https://me:{SECRET}@example.org/code.git")
+    (repository / "model.py").write_text("depth = 1\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "--message", "one")
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("WANDB_DISABLE_GIT", "true")
+    note_code(folder)
+    assert not folder.code_file.exists()
+    monkeypatch.delenv("WANDB_DISABLE_GIT")
+    monkeypatch.setattr("study.tracking.code_state.timestamp", lambda: "2026-01-01T00:00:00+00:00")
+    note_code(folder)
+    first = git(repository, "rev-parse", "HEAD")
+    (repository / "model.py").write_text("depth = 2\n")
+    monkeypatch.setattr("study.tracking.code_state.timestamp", lambda: "2026-02-01T00:00:00+00:00")
+    note_code(folder)
+    note_code(folder)
+    assert len(json.loads(folder.code_file.read_text())) == 2, "the same code is noted once"
+    early, late = FakeRun(folder, 0), FakeRun(folder, 1)
+    for run, started_at in ((early, "2026-01-01T00:00:07+00:00"), (late, "2026-02-01T00:00:07+00:00")):
+        run.write(2)
+        run.end(started_at=started_at)
+    answered(folder)
+    mirror_sweep(folder)
+    for run, changed in ((early, False), (late, True)):
+        held = Held(folder, run)
+        assert (held.runs[0].git.commit, held.runs[0].git.remote_url) == (first, "https://example.org/code.git")
+        assert held.config["code.changed"] is changed
+    assert "-depth = 1\n+depth = 2\n" in (Written(folder).files / "diff.patch").read_text()
+    folder.code_file.write_text("no JSON")
+    note_code(folder)
+    assert [entry["commit"] for entry in json.loads(folder.code_file.read_text())] == [first]
+
+
+def test_a_sweep_is_opened_where_it_is_to_be_seen(
+    folder: SweepFolder, server: Server, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.chdir(folder.path.parent.parent)
+    run = FakeRun(folder)
+    folder.sweep_file.write_text(yaml.safe_dump(sweep_values(Path("text.txt"))))
+    run.write(3)
+    run.end()
+    status, out, _ = study("open", "depth")
+    assert status == 0
+    assert "after wandb login, study sync results/depth brings it there" in out
+    assert "here: study dashboard results/depth\n" in out
+    assert mirror_sweep(folder).mode == "online"
+    page = f"{server.url}/me/scaling-study/groups/depth/workspace"
+    assert study("open", "depth") == study("open", folder.path) == (0, f"{page}\n", "")
+    assert study("open") == (0, f"{page}\n", "")
+    assert opened == [page] * 3
+    status, _, error = study("open", "dept")
+    assert (status, error) == (2, "error: dept: is not a sweep folder: it has no sweep.yaml; give one under results/\n")
+
+
 def test_a_line_torn_by_a_kill_is_not_mirrored_over_and_over(folder: SweepFolder) -> None:
     run = FakeRun(folder)
     run.write(3)
@@ -155,7 +326,7 @@ def test_a_line_torn_by_a_kill_is_not_mirrored_over_and_over(folder: SweepFolder
 def test_online_a_run_that_goes_on_is_resumed_without_repeating_a_step(folder: SweepFolder, server: Server) -> None:
     run = FakeRun(folder)
     run.write(5)
-    assert mirror_sweep(folder).to_dict() == {"mode": "online", "mirrored": 1, "already": 0, "failed": {}}
+    assert mirror_sweep(folder) == SyncReport("online", mirrored=1)
     assert server.rows(run) == list(run.folder.metrics())
     run.write(3)
     run.end()

@@ -14,7 +14,7 @@ import pytest
 
 from study.base.errors import InputError
 from study.store.sweep_folder import SweepFolder
-from study.tracking.mirror import mirror_sweep
+from study.tracking.mirror import SyncReport, mirror_sweep
 from study.tracking.mirror_process import MirrorProcess
 from study.tracking.mirror_state import left_behind
 from tests.fake_runs import FakeRun, Steady, empty_sweep
@@ -50,7 +50,7 @@ def test_a_torn_line_waits_for_its_end_and_a_rewritten_file_is_mirrored_anew(fol
     run.steps = 20
     run.write(5)
     run.end()
-    assert mirror.stop(20) == 0
+    assert mirror.stop(20) == []
     assert [row["trainer/step"] for row in Held(folder, run).rows] == [1, 2, 21, 22, 23, 24, 25]
     assert_all_there(folder, run)
 
@@ -69,7 +69,7 @@ def test_a_mirror_that_is_killed_leaves_the_writer_alone_and_sync_repairs(folder
     for writer in writers:
         writer.end()
     assert max(writer.slowest for writer in writers) < 1
-    assert mirror.stop(5) == 2
+    assert len(mirror.stop(5)) == 2
     assert mirror_sweep(folder).mirrored == 2
     for writer in writers:
         assert_all_there(folder, writer.run)
@@ -81,7 +81,7 @@ def test_a_live_mirror_has_everything_when_it_is_stopped(folder: SweepFolder) ->
     writer = Steady(FakeRun(folder))
     until(lambda: any(folder.wandb.glob("offline-run-*/*.wandb")))
     writer.end()
-    assert mirror.stop(20) == 0
+    assert mirror.stop(20) == []
     assert not mirror.alive
     assert_all_there(folder, writer.run)
     assert mirror_sweep(folder).already == 1
@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_written_only_delays_the_mirror(folder: SweepFol
     time.sleep(4)
     assert mirror.alive
     writer.end()
-    assert mirror.stop(10) == 1
+    assert len(mirror.stop(10)) == 1
     report = mirror_sweep(folder)
     assert (report.mirrored, len(report.failed)) == (0, 1)
     folder.wandb.unlink()
@@ -115,10 +115,10 @@ def test_a_server_that_hangs_costs_nothing_and_offline_has_everything(
     writer.end()
     assert writer.slowest < 1
     begin = time.monotonic()
-    assert mirror.stop(2) == 1
+    assert len(mirror.stop(2)) == 1
     assert time.monotonic() - begin < 10
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert mirror_sweep(folder).to_dict() == {"mode": "offline", "mirrored": 1, "already": 0, "failed": {}}
+    assert mirror_sweep(folder) == SyncReport("offline", mirrored=1)
     assert_all_there(folder, writer.run)
     assert not [path for path in folder.path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 
@@ -131,8 +131,8 @@ def test_switched_off_it_writes_nothing(folder: SweepFolder, monkeypatch: pytest
     mirror = MirrorProcess(folder)
     mirror.start()
     assert not mirror.alive
-    assert mirror.stop(1) == 0
-    assert mirror_sweep(folder).to_dict() == {"mode": "disabled", "mirrored": 0, "already": 0, "failed": {}}
+    assert mirror.stop(1) == []
+    assert mirror_sweep(folder) == SyncReport("disabled", mirrored=0)
     assert sorted(path.name for path in folder.path.iterdir()) == ["runs"]
 
 
