@@ -49,6 +49,7 @@ SHOWN = 5
 _SMALLEST = {"parameters": 5e4, "tokens": 5e5, "flops": 1e12, "unique_tokens": 5e5}
 _LARGEST = 1e100
 _SHARES = ("score", "error")
+_UNIT_OF = {"loss": "nats", "parameters": "parameters", "tokens": "tokens", "unique_tokens": "tokens", "flops": "flops"}
 _PERCENT = 100.0
 _LARGEST_LOSS = 13.0
 _SIZES = ("parameters", "tokens", "flops")
@@ -163,6 +164,19 @@ def perplexities(column: Values) -> list[Problem]:
     return [
         Problem(_label(column), f"is a perplexity by its name: give --loss 'log({_quoted(column.name)})'; if not, --any-units")
     ]
+
+
+def odd_units(column: Values, unit: str | None) -> list[Problem]:
+    """Reject cells with a unit that their role is not read in; `unit` is None where they carry none."""
+    usual = _UNIT_OF.get(column.role)
+    if unit is None or usual is None or unit == usual:
+        return []
+    remedy = "name another column, or give --any-units"
+    if column.role == "loss" and unit == "perplexity":
+        remedy = f"give --loss 'log({_quoted(column.name)})'"
+    elif column.role == "loss" and unit.startswith("bits"):
+        remedy = f"for nats give --loss '0.693147*{_quoted(column.name)}', for bits --any-units"
+    return [Problem(_label(column), f"is in {unit} by its cells, not in {usual}; {remedy}")]
 
 
 def swapped_names(column: Mapping[str, str]) -> list[Problem]:

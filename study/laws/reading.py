@@ -25,6 +25,7 @@ from study.laws.columns import (
     odd_counts,
     odd_losses,
     odd_shares,
+    odd_units,
     perplexities,
     rising_response,
     swapped_names,
@@ -42,7 +43,7 @@ from study.laws.observations import (
     number_groups,
     searched_columns,
 )
-from study.laws.tables import NOTES, UNCLEAR, RunTable, number_runs
+from study.laws.tables import NOTES, UNCLEAR, UNITS, RunTable, number_runs
 
 NAMED = 30
 """The number of columns listed in a message."""
@@ -379,7 +380,13 @@ class _Reading:
         read = [Values(role, self.sources[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
         if not self.query.any_units:
-            checks = [perplexities, lambda each: odd_shares(each, self.table), *checks]
+            units = self.table.attrs.get(UNITS, {})
+            checks = [
+                perplexities,
+                lambda each: odd_units(each, units.get(each.name)),
+                lambda each: odd_shares(each, self.table),
+                *checks,
+            ]
         if not self.query.any_units and self.selection is None:
             checks += [odd_counts, lambda each: odd_losses(each, self.table[present])]
         problems = [next((some for check in checks if (some := check(each))), []) for each in read if len(rows)]

@@ -34,6 +34,9 @@ NOTES = "notes"
 UNCLEAR = "unclear"
 """The key of a table's `attrs` that gives, by column, why text was not read as numbers."""
 
+UNITS = "units"
+"""The key of a table's `attrs` that gives, by column, the unit that its cells carried."""
+
 _DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 _REMEDIES = {
     ".zst": "decompress it first (zstd -d)",
@@ -168,9 +171,9 @@ def tidy_table(table: pd.DataFrame, path: Path, semicolons: bool = False) -> pd.
     _refuse_duplicates(list(table.columns), path)
     if table.empty:
         raise InputError.at(str(path), "has no rows")
-    table, notes, unclear = read_text_numbers(_as_floats(table), semicolons)
-    table.attrs |= {NOTES: notes, UNCLEAR: unclear}
-    return table
+    read = read_text_numbers(_as_floats(table), semicolons)
+    read.table.attrs |= {NOTES: read.notes, UNCLEAR: read.unclear, UNITS: read.units}
+    return read.table
 
 
 def _as_floats(table: pd.DataFrame) -> pd.DataFrame:

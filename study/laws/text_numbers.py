@@ -1,9 +1,10 @@
-"""Numbers as text: grouped thousands, decimal commas, suffixes such as 125M, percentages."""
+"""Numbers as text: grouped thousands, decimal commas, suffixes such as 125M, percentages, units such as 3.65 nats."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,19 @@ Commas = Literal["decimal", "grouping", "unclear"]
 
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "%": 0.01}
 _SHAPE = re.compile(r"^([+-]?[\d.,' \u00a0\u202f_]*\d\.?(?:e[+-]?\d+)?)\s*([kmbgt%]?)$", re.IGNORECASE)
+_UNITS = {
+    r"nats?(?:\s*(?:/|per)\s*token)?": "nats",
+    r"bits?(?:\s*(?:/|per)\s*token)?": "bits",
+    r"bpb|bits?\s*(?:/|per)\s*byte": "bits per byte",
+    r"bpc|bits?\s*(?:/|per)\s*char(?:acter)?": "bits per character",
+    r"ppl|perplexity": "perplexity",
+    r"params?|parameters?": "parameters",
+    r"tokens?": "tokens",
+    r"flops?": "flops",
+}
+"""The unit of each pattern that may end a cell."""
+
+_UNIT = re.compile(rf"[(\[]?({'|'.join(_UNITS)})[)\]]?$", re.IGNORECASE)
 _GROUPED = re.compile(r"^[+-]?[1-9]\d{0,2}(?P<mark>[,' \u00a0\u202f_])\d{3}(?:(?P=mark)\d{3})*(?:\.\d+)?$")
 _GROUPED_BY_POINTS = re.compile(r"^[+-]?[1-9]\d{0,2}(?:(?:\.\d{3}){2,}(?:,\d+)?|\.\d{3},\d+)$")
 _DECIMAL_COMMA = re.compile(r"^[+-]?\d+,\d+(?:e[+-]?\d+)?$", re.IGNORECASE)
@@ -22,18 +36,32 @@ _SURELY_GROUPED = re.compile(r"^[+-]?[1-9]\d{0,2}(?:(?:,\d{3}){2,}(?:\.\d+)?|,\d
 _ONE_GROUP_BY_POINT = re.compile(r"^[+-]?[1-9]\d{0,2}\.\d{3}$")
 
 
-def read_text_numbers(table: pd.DataFrame, semicolons: bool = False) -> tuple[pd.DataFrame, list[str], dict[str, str]]:
-    """Convert text columns whose values are all numbers.
+@dataclass(frozen=True)
+class TextNumbers:
+    """A table whose text columns of numbers are converted.
 
-    Returns the table, a note per converted column, and, by column, why a numeric-looking one was not converted. `semicolons`
-    says that semicolons separate the file's fields, as with decimal commas.
+    `notes` has a line per converted column, `unclear` by column why a numeric-looking one was not converted, `units` the unit
+    that the cells of a column carried.
+    """
+
+    table: pd.DataFrame
+    notes: list[str]
+    unclear: dict[str, str]
+    units: dict[str, str]
+
+
+def read_text_numbers(table: pd.DataFrame, semicolons: bool = False) -> TextNumbers:
+    """Convert text columns whose values are all numbers, with a unit or without.
+
+    `semicolons` says that semicolons separate the file's fields, as with decimal commas.
     """
     texts = {str(name): column for name in table.columns if (column := _numbers_in(table[name])) is not None}
     commas = _commas_by_column(texts, semicolons, _has_decimal_points(table, texts.values()))
     by_points = "decimal" in commas.values()
-    changed, notes, unclear = {}, list[str](), dict[str, str]()
+    changed, notes, unclear, units = {}, list[str](), dict[str, str](), dict[str, str]()
     for name, column in texts.items():
-        if reason := _why_unclear(column, commas.get(name), by_points):
+        carried = _units_in(table[name])
+        if reason := _why_unclear(column, commas.get(name), by_points) or _why_mixed(carried):
             unclear[name] = reason
             continue
         grouping_points = by_points and any(map(_GROUPED_BY_POINTS.match, column))
@@ -43,8 +71,10 @@ def read_text_numbers(table: pd.DataFrame, semicolons: bool = False) -> tuple[pd
         numbers = pd.Series(np.nan, index=table.index, dtype=float)
         numbers[column.index] = np.array(values, dtype=float)
         changed[name] = numbers
+        units[name], *_ = carried
         notes.append(f"{name}: text such as {table[name][column.index[0]]!r} is read as {float(numbers[column.index[0]]):.6g}")
-    return table.assign(**changed) if changed else table, notes, unclear
+    units = {name: unit for name, unit in units.items() if unit}
+    return TextNumbers(table.assign(**changed) if changed else table, notes, unclear, units)
 
 
 def as_number(text: str, decimal_commas: bool, grouping_points: bool = False) -> float | None:
@@ -78,14 +108,38 @@ def is_one_group(texts: Iterable[object]) -> bool:
 
 
 def _numbers_in(column: pd.Series) -> pd.Series | None:
-    """The stripped, non-missing texts of a column; None unless all look like numbers."""
+    """The non-missing texts of a column, stripped of blanks and units; None unless all look like numbers."""
     if column.dtype != object and not pd.api.types.is_string_dtype(column):
         return None
     known = column.dropna()
     if known.empty or not all(isinstance(text, str) for text in known):
         return None
-    stripped = known.str.strip()
-    return stripped if all(map(_SHAPE.match, stripped)) else None
+    numbers = []
+    for text in known:
+        number, _ = _parts(text)
+        if not _SHAPE.match(number):
+            return None
+        numbers.append(number)
+    return pd.Series(numbers, index=known.index)
+
+
+def _parts(cell: str) -> tuple[str, str]:
+    """The number of a cell and its unit, empty without one."""
+    text = cell.strip()
+    found = None if _SHAPE.match(text) else _UNIT.search(text)
+    if found is None:
+        return text, ""
+    unit = next(unit for pattern, unit in _UNITS.items() if re.fullmatch(pattern, found[1], re.IGNORECASE))
+    return text[: found.start()].strip(), unit
+
+
+def _units_in(cells: Iterable[object]) -> dict[str, str]:
+    """The units of the text cells of a column, empty where there is none, each with its first row."""
+    units: dict[str, str] = {}
+    for row, cell in enumerate(cells, 1):
+        if isinstance(cell, str):
+            units.setdefault(_parts(cell)[1], f"row {row}: {cell!r}")
+    return units
 
 
 def _has_decimal_points(table: pd.DataFrame, texts: Iterable[Iterable[str]]) -> bool:
@@ -129,3 +183,7 @@ def _why_unclear(texts: pd.Series[str], commas: Commas | None, grouping_points: 
         example = texts.iloc[0]
         return f"{example!r} may mean {float(example):g} or {example.replace('.', '')}, as other columns have decimal commas"
     return ""
+
+
+def _why_mixed(units: dict[str, str]) -> str:
+    return "" if len(units) < 2 else f"holds cells in different units ({', '.join(units.values())}); convert them to one"

@@ -94,6 +94,61 @@ def test_numbers_that_may_be_read_in_two_ways_are_refused(tmp_path: Path) -> Non
         check(path)
 
 
+def with_units(losses: list[str], header: str = "loss", sizes: str = "{}") -> pd.DataFrame:
+    return pd.DataFrame({"N": [sizes.format(size) for size in SIZES], header: losses})
+
+
+@pytest.mark.parametrize("form", ["{} nats", "{}nats", "{} Nats/token", "{} (nats)", " {} nat per token "])
+def test_losses_whose_cells_say_nats_are_read(tmp_path: Path, form: str) -> None:
+    with_units([form.format(loss) for loss in LOSSES], sizes="{} params").to_csv(tmp_path / "t.csv", index=False)
+    check(tmp_path / "t.csv")
+    decimal = with_units([form.format(f"{loss:g}".replace(".", ",")) for loss in LOSSES])
+    decimal.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
+    check(tmp_path / "t.tsv")
+
+
+@pytest.mark.parametrize(
+    ("cells", "said", "remedy"),
+    [
+        ([f"{loss / np.log(2)} bits" for loss in LOSSES], "bits", "0.693147*loss"),
+        ([f"{loss / np.log(2)} bits per token" for loss in LOSSES], "bits", "0.693147*loss"),
+        ([f"{np.exp(loss)} ppl" for loss in LOSSES], "perplexity", "log(loss)"),
+    ],
+    ids=["bits", "bits per token", "ppl"],
+)
+def test_losses_whose_cells_say_another_unit_are_refused_with_what_reads_them(
+    tmp_path: Path, cells: list[str], said: str, remedy: str
+) -> None:
+    with_units(cells).to_csv(tmp_path / "t.csv", index=False)
+    table = RunTable.read(tmp_path / "t.csv")
+    with pytest.raises(InputError) as refused:
+        read_observations(TableQuery(table), LAWS["power"])
+    (problem,) = map(str, refused.value.problems)
+    assert problem.startswith(f"loss: is in {said} by its cells, not in nats; ")
+    assert f"give --loss '{remedy}'" in problem
+    points = read_observations(TableQuery(table, {"loss": remedy}), LAWS["power"])
+    np.testing.assert_allclose(points.response, LOSSES, rtol=1e-6)
+    as_it_is = read_observations(TableQuery(table, any_units=True), LAWS["power"])
+    np.testing.assert_allclose(as_it_is.response, [float(cell.split()[0]) for cell in cells])
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["3.9 nats", "5.2 bits", "2.9 nats"], "loss: holds cells in different units (row 1: '3.9 nats', row 2: '5.2 bits')"),
+        (["3.9", "3.2 nats", "2.9"], "loss: holds cells in different units (row 1: '3.9', row 2: '3.2 nats')"),
+        (["1.1 bpb", "1.0 bpb", "0.9 bpb"], "loss: is in bits per byte by its cells, not in nats; "),
+        (["3.9 tokens"] * 2 + ["3.1 tokens"], "loss: is in tokens by its cells, not in nats; name another column"),
+        (["3.9 hartleys", "3.2 hartleys", "2.9 hartleys"], "loss: holds 5 non-numeric values (row 1: '3.9 hartleys'"),
+    ],
+)
+def test_units_that_differ_or_do_not_fit_are_refused(tmp_path: Path, cells: list[str], message: str) -> None:
+    with_units(cells + cells[:2]).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError) as refused:
+        check(tmp_path / "t.csv")
+    assert str(refused.value.problems[0]).startswith(message)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
