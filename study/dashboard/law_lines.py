@@ -113,7 +113,7 @@ def offers(library: Library, asked: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
-    """A `law` of a `sweep` as curves against each of its variables, with 95% bands, and its runs.
+    """A `law` of a `sweep` as curves against each of its variables, with 95% bands, also beyond its budgets, and its runs.
 
     `count` is the column of N or C, if it is one. A curve belongs to a `level` of another variable; `columns` names the column
     of each variable.
@@ -139,7 +139,7 @@ def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
                 "variable": rows["variable"].iloc[0],
                 "by": rows["by"].iloc[0],
                 "level": None if np.isnan(rows["level"].iloc[0]) else compact(float(rows["level"].iloc[0])),
-                **{name: rows[name].tolist() for name in ("size", "law", "low", "high")},
+                **{name: rows[name].tolist() for name in ("size", "law", "low", "high", "beyond")},
             }
             for _, rows in curves.groupby(["variable", "level"], dropna=False, sort=False)
         ],
@@ -172,13 +172,14 @@ def prediction_of(
 ) -> dict[str, Any]:
     """The loss that a law predicts for an encoder, with the 95% interval of the law and how far it extrapolates.
 
-    The interval holds the uncertainty of the law's constants, not the scatter of single runs. With a `task` that the sweep was
-    scored on, `score` is that of the predicted loss.
+    The interval holds the uncertainty of the law's constants, not the scatter of single runs; beyond the runs it is widened
+    where the forecast of the largest missed. With a `task` that the sweep was scored on, `score` is that of the predicted loss.
     """
-    fitted = _fitted(library, shot, key, "").fit
+    law = _fitted(library, shot, key, "")
+    fitted = law.fit
     values = _values(architecture, tokens, sequence_length, fitted.observations.roles)
     at = {name: np.array([values[name]]) for name in fitted.law.variables}
-    low, high = fitted.interval(fitted.predictions(at)) if len(fitted.resampled) else ([np.nan], [np.nan])
+    low, high = law.interval_at(at)
     beyond = []
     for name in fitted.law.variables:
         least, most = float(fitted.observations.columns[name].min()), float(fitted.observations.columns[name].max())

@@ -248,11 +248,17 @@ def prediction_interval(fitted: Fit, unseen: Observations, widening: float = 1.0
     most = max(_FEWEST_RESAMPLES, _CELLS // len(unseen))
     predicted, centres = fitted.predict(unseen.columns), fitted.predictions(unseen.columns, most=most)
     noise = Noise(fitted.residuals, len(fitted.law.parameters), fitted.observations.n_clusters)
-    low, high = interval_of(predicted, centres, noise, fitted.settings.space, fitted.settings.seed)
-    if fitted.settings.space == "linear":
-        return predicted + (low - predicted) * widening, predicted + (high - predicted) * widening
-    with np.errstate(over="ignore"):
-        low, high = (predicted * (end / predicted) ** widening for end in (low, high))
+    ends = interval_of(predicted, centres, noise, fitted.settings.space, fitted.settings.seed)
+    return widen(predicted, ends, fitted.settings.space, widening)
+
+
+def widen(predicted: Floats, ends: tuple[Floats, Floats], space: Space, widening: float | Floats) -> tuple[Floats, Floats]:
+    """An interval `widening` times as wide about the prediction, in logarithms if `space` is; NaN if not finite."""
+    if space == "linear":
+        low, high = (predicted + (end - predicted) * widening for end in ends)
+    else:
+        with np.errstate(over="ignore"):
+            low, high = (predicted * (end / predicted) ** widening for end in ends)
     finite = np.isfinite(high)
     return np.where(finite, low, np.nan), np.where(finite, high, np.nan)
 

@@ -22,7 +22,9 @@ from study.laws.forecasting import (
     forecast_groups,
     forecast_to_dict,
     forecast_to_text,
+    widen,
 )
+from study.laws.law import Columns, Floats
 from study.laws.reading import TableQuery, read_observations
 from study.laws.residual_tests import (
     LackOfFit,
@@ -75,6 +77,23 @@ class LawFit:
         """
         read = "parameters" in self.fit.law.variables and {*EMBEDDINGS} <= {*self.query.table.counts.get("parameters", ())}
         return {count: _counted(self, "parameters", count) for count in EMBEDDINGS} if read else {}
+
+    @property
+    def widening(self) -> float:
+        """The factor of intervals beyond the budgets fitted: the miss of the forecast, times that of the one before it."""
+        return self.forecast.missed_by * self.forecast.widening if isinstance(self.forecast, Forecast) else 1.0
+
+    def interval_at(self, columns: Columns) -> tuple[Floats, Floats]:
+        """The law's 95% interval at points, without the scatter of runs; NaN without resamples or a usable fit.
+
+        Beyond the budgets fitted it is `widening` times as wide.
+        """
+        fitted = self.fit
+        predicted = fitted.predict(columns)
+        if not (fitted.usable and len(fitted.resampled)):
+            return np.full_like(predicted, np.nan), np.full_like(predicted, np.nan)
+        factor = np.where(fitted.observations.beyond(columns), self.widening, 1.0)
+        return widen(predicted, fitted.interval(fitted.predictions(columns)), fitted.settings.space, factor)
 
     def judged(self) -> LawFit:
         """The same, with lack of fit and a missed forecast in the status."""

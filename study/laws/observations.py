@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import f
 
 from study.base.errors import InputError, Problem
-from study.base.quantities import plural
+from study.base.quantities import EQUAL_SPAN, plural
 from study.laws.columns import find_columns
 from study.laws.law import Floats, Law
 
@@ -190,6 +190,10 @@ class Observations:
             )
         if problems:
             raise InputError(problems)
+
+    def beyond(self, columns: Mapping[str, Floats]) -> NDArray[np.bool_]:
+        """Whether each point of `columns` is larger, by budget_of, than every row."""
+        return np.asarray(budget_of(columns) > budget_of(self.columns).max() * EQUAL_SPAN)
 
     def confounding(self, law: Law) -> list[str]:
         """Why a law cannot separate tokens from parameters that they follow; empty if it can."""

@@ -17,7 +17,7 @@ from study.base.text import aligned, joined
 from study.laws.catalogue import find_law
 from study.laws.columns import find_columns
 from study.laws.estimation import fit
-from study.laws.forecasting import Noise, forecast_rows, interval_of, split_largest
+from study.laws.forecasting import Noise, forecast_rows, interval_of, split_largest, widen
 from study.laws.law import Floats, Law
 from study.laws.law_files import doubts_of, estimates_of, read_json_fit, unusable_fit
 from study.laws.law_fits import LawFit
@@ -226,10 +226,8 @@ def _interval(
         nothing = np.full(len(value), np.nan)
         return nothing, nothing
     noise = Noise(np.array(kept.scatter), 0, kept.freedom + 1)
-    low, high = interval_of(value, law.values(np.array(kept.draws), columns), noise, space, seed=0)
-    if space == "linear":
-        return value + (low - value) * widening, value + (high - value) * widening
-    return value * (low / value) ** widening, value * (high / value) ** widening
+    ends = interval_of(value, law.values(np.array(kept.draws), columns), noise, space, seed=0)
+    return widen(value, ends, space, widening)
 
 
 def _widening(distances: Sequence[Distance], reach: float) -> float:

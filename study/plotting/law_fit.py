@@ -28,6 +28,10 @@ BUDGET = "budget"
 CURVES = 5
 """The most curves per panel, one for each level of the other variable or for levels spread over its range."""
 
+REACH = 4.0
+"""How far beyond its largest value a curve extends over parameters, tokens or FLOPs."""
+
+_SIZES = ("parameters", "tokens", "flops")
 _POINTS = 60
 _RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 7, "mfc": "none", "mec": "black", "mew": 0.9}
 _PLAIN = "0.35"
@@ -38,8 +42,8 @@ def frame(fitted: LawFit) -> pd.DataFrame:
 
     A measured row holds the size, the measured value, and the law's value with its 95% interval, which for new runs includes
     scatter. `forecast` marks the forecast's rows; the law shown is fitted to all. `residual` is in the fit's space. A curve is
-    the law against one variable at a `level` of the variable `by`, with its own 95% interval. Every row repeats `title` and the
-    axes' names.
+    the law against one variable at a `level` of the variable `by`, with its own 95% interval; where it is `beyond` the budgets
+    fitted, the interval is `widening` times as wide. Every row repeats `title` and the axes' names.
     """
     forecast = fitted.forecast.labels if isinstance(fitted.forecast, Forecast) else ()
     law, roles = fitted.fit.law, fitted.fit.observations.roles
@@ -59,6 +63,7 @@ def frame(fitted: LawFit) -> pd.DataFrame:
                 "high": predictions.high,
                 "residual": fitted.fit.residual(predictions.predicted, points.response),
                 "forecast": np.isin(points.labels, forecast),
+                "beyond": False,
                 "row": points.labels,
                 "by": (by := _other(fitted.fit, name)),
                 "level": points.columns[by] if by else np.nan,
@@ -66,9 +71,10 @@ def frame(fitted: LawFit) -> pd.DataFrame:
         )
         for name, values in axes.items()
     ]
-    curves = [curve for name in law.variables for curve in _curves(fitted.fit, name)]
+    curves = [curve for name in law.variables for curve in _curves(fitted, name)]
     both = pd.concat([*measured, *curves], ignore_index=True)
-    return both.assign(predicts=axis_of(law.predicts, roles), space=fitted.fit.settings.space, title=_title(fitted))
+    alike = {"predicts": axis_of(law.predicts, roles), "space": fitted.fit.settings.space, "title": _title(fitted)}
+    return both.assign(widening=fitted.widening, **alike)
 
 
 _SAID = {
@@ -101,20 +107,21 @@ def _other(fit: Fit, name: str) -> str:
     return max(ratios, key=ratios.__getitem__, default="") if name != BUDGET else ""
 
 
-def _curves(fit: Fit, name: str) -> list[pd.DataFrame]:
-    """The law over a variable's measured range at each level of another; further ones at their geometric means."""
+def _curves(fitted: LawFit, name: str) -> list[pd.DataFrame]:
+    """The law over a variable's measured range at each level of another, and beyond it; others at their geometric means."""
+    fit = fitted.fit
     columns, by = fit.observations.columns, _other(fit, name)
     if columns[name].min() <= 0:
         return []
     middle = {other: np.exp(np.log(columns[other]).mean()) for other in fit.law.variables if other not in (name, by)}
-    grid = np.geomspace(columns[name].min(), columns[name].max(), _POINTS)
+    reach = REACH if fit.usable and name in _SIZES else 1.0
+    grid = np.geomspace(columns[name].min(), reach * columns[name].max(), _POINTS)
     curves = []
     for level in _levels(columns[by]) if by else [np.nan]:
         at = {other: np.full(_POINTS, value) for other, value in middle.items()} | {name: grid}
         at |= {by: np.full(_POINTS, level)} if by else {}
-        known = fit.usable and len(fit.resampled) > 0
-        low, high = fit.interval(fit.predictions(at)) if known else (np.nan, np.nan)
-        law = {"size": grid, "law": fit.predict(at), "low": low, "high": high}
+        low, high = fitted.interval_at(at)
+        law = {"size": grid, "law": fit.predict(at), "low": low, "high": high, "beyond": fit.observations.beyond(at)}
         curves.append(pd.DataFrame({"variable": name, "kind": "curve", "by": by, "level": level, "forecast": False} | law))
     return curves
 
@@ -145,7 +152,7 @@ def draw(data: pd.DataFrame) -> Figure:
     """
     measured = data[data["kind"] == "measured"]
     names = list(dict.fromkeys(measured["variable"]))
-    bottom, top = limits_of(measured)
+    bottom, top = limits_of(pd.concat([measured, data.loc[data["beyond"].astype(bool), ["law"]]]))
     with theme():
         figure, axes = _grid(len(names))
         for (above, below), name in zip(axes, names, strict=True):
@@ -209,7 +216,9 @@ def _draw_curves(panel: Axes, curves: pd.DataFrame, colours: Callable[[float], s
     for _, curve in curves.groupby("level", dropna=False):
         level = float(curve["level"].iloc[0])
         colour, label = colours(level), None if np.isnan(level) else compact(level)
-        panel.plot(curve["size"], curve["law"], color=colour, linewidth=1.4, label=label)
+        panel.plot(curve["size"], curve["law"], color=colour, linewidth=1.4, linestyle=":")
+        within = curve["law"].where(~curve["beyond"].astype(bool))
+        panel.plot(curve["size"], within, color=colour, linewidth=1.4, label=label)
         if curve["low"].notna().any():
             panel.fill_between(curve["size"], curve["low"], curve["high"], color=colour, alpha=0.13, linewidth=0)
     if curves["level"].notna().any():
@@ -222,6 +231,11 @@ def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]
         Line2D([], [], linestyle="none", marker="o", markersize=4, color=_PLAIN, label="measured"),
         Line2D([], [], color=_PLAIN, label="law" + (", with its 95% interval" if banded else "")),
     ]
+    if data["beyond"].astype(bool).any():
+        times = float(data["widening"].iloc[0])
+        label = "beyond the budgets fitted"
+        wide = f", its interval {times:.2g} times as wide, as held-out runs missed" if banded and times > 1 else ""
+        key.append(Line2D([], [], color=_PLAIN, linestyle=":", label=label + wide))
     if measured["forecast"].astype(bool).any():
         key.append(Line2D([], [], label="held out: forecast from smaller runs", **_RING))
     if measured["low"].notna().any():

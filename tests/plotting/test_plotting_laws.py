@@ -13,13 +13,14 @@ import pandas as pd
 import pytest
 from matplotlib.text import Annotation
 
-from study.base.quantities import budget_words, compact, compact_flops, tick
+from study.base.quantities import EQUAL_SPAN, budget_words, compact, compact_flops, tick
 from study.config.recipe import Budget
 from study.evidence.evidence import gather
 from study.evidence.ledgers import open_ledger
 from study.evidence.sweep_laws import fit_ledger
 from study.laws.approaches import Frontiers, frontiers
 from study.laws.estimation import Settings
+from study.laws.forecasting import Forecast
 from study.laws.frontiers import Best, Frontier
 from study.laws.law_files import read_options
 from study.laws.law_fits import LawFit, fit_table
@@ -71,8 +72,48 @@ def test_curves_are_the_law_at_levels_of_the_other_variable_within_its_interval(
         assert ((curve["low"] <= curve["law"]) & (curve["law"] <= curve["high"])).all()
     assert curves.groupby("variable")["level"].nunique().to_dict() == {"parameters": law_fit.CURVES, "tokens": law_fit.CURVES}
     panel = law_fit.draw(data).axes[0]
-    assert len([line for line in panel.get_lines() if len(np.asarray(line.get_xdata())) > 9]) == law_fit.CURVES
+    lines = [line for line in panel.get_lines() if len(np.asarray(line.get_xdata())) > 9]
+    assert [line.get_linestyle() for line in lines] == [":", "-"] * law_fit.CURVES
     assert "alpha " in data["title"].iloc[0].splitlines()[1], "the exponents stand in the title"
+
+
+def test_curves_reach_beyond_the_runs_and_their_band_widens_there_by_what_held_out_runs_missed(found: LawFit) -> None:
+    """Where all is as forecast the band is the law's own interval; after a miss it is wider beyond the budgets alone."""
+    assert isinstance(found.forecast, Forecast)
+    found = replace(found, forecast=replace(found.forecast, measured=found.forecast.predicted, widening=1.0))
+    assert isinstance(found.forecast, Forecast)
+    missed = replace(found.forecast, measured=1.1 * found.forecast.measured)
+    assert missed.missed_by > 2
+    calm, wary = (law_fit.frame(replace(found, forecast=forecast)) for forecast in (found.forecast, missed))
+    assert (calm["widening"] == 1).all()
+    assert (wary["widening"] == missed.missed_by).all()
+    curves, wider = calm[calm["kind"] == "curve"], wary[wary["kind"] == "curve"]
+    largest = found.fit.observations.budget.max()
+    budget = 6 * curves["size"] * curves["level"]
+    assert (curves["beyond"] == (budget > largest * EQUAL_SPAN)).all()
+    for name, values in found.fit.observations.columns.items():
+        assert curves.loc[curves["variable"] == name, "size"].max() == pytest.approx(law_fit.REACH * values.max())
+    for end in ("low", "high"):
+        own, wide = (np.log(one[end] / one["law"]) for one in (curves, wider))
+        np.testing.assert_allclose(wide, own * np.where(curves["beyond"], missed.missed_by, 1.0), atol=1e-12)
+    for data, said in ((calm, "beyond the budgets fitted"), (wary, f"its interval {missed.missed_by:.2g} times as wide")):
+        drawn = law_fit.draw(data)
+        assert any(said in text.get_text() for text in drawn.legends[0].get_texts())
+        (band, *_) = drawn.axes[0].collections
+        edge = np.asarray(band.get_paths()[0].vertices)[:, 1]
+        first = data[(data["kind"] == "curve") & (data["variable"] == "parameters")]
+        assert edge.max() == pytest.approx(first.loc[first["level"] == first["level"].min(), "high"].max())
+
+
+def test_a_curve_without_an_interval_has_no_band_and_an_unusable_law_ends_with_its_runs(table: Path, found: LawFit) -> None:
+    bare = law_fit.frame(fit_table(TableQuery(RunTable.read(table), ROLES), "chinchilla", Settings(bootstrap=0)))
+    assert bare["low"].isna().all()
+    on_bound = law_fit.frame(replace(found, fit=replace(found.fit, status="on_bound")))
+    curves = on_bound[on_bound["kind"] == "curve"]
+    assert curves["low"].isna().all()
+    assert curves.groupby("variable")["size"].max().to_dict() == pytest.approx(
+        {name: values.max() for name, values in found.fit.observations.columns.items()}
+    )
 
 
 def test_a_law_of_one_variable_has_one_curve(table: Path) -> None:
@@ -99,8 +140,8 @@ def test_wide_intervals_are_cut_and_do_not_scale_the_axis(found: LawFit) -> None
     for rows, cut in ((data, False), (wide, True)):
         figure = law_fit.draw(rows)
         bottom, top = figure.axes[0].get_ylim()
-        values = rows.loc[rows["kind"] == "measured", ["measured", "law"]].to_numpy(dtype=float)
-        least, most = values.min(), values.max()
+        values = rows.loc[(rows["kind"] == "measured") | rows["beyond"].astype(bool), ["measured", "law"]].to_numpy(dtype=float)
+        least, most = np.nanmin(values), np.nanmax(values)
         assert least - 1.1 * (most - least) < bottom < least
         assert most < top < most + 1.1 * (most - least)
         assert any("cut at the axis" in text.get_text() for text in figure.legends[0].get_texts()) is cut

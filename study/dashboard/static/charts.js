@@ -160,7 +160,7 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
   const shown = rows.filter(row => (!logX || row.x > 0) && (!logY || row.y > 0));
   if (!shown.length) return el("p", { class: "quiet" }, "Nothing to draw: no run has both quantities, or none is above zero for a logarithmic axis.");
   const curves = law.flatMap(curve => curve.size.map((size, place) => ({ x: size, y: curve.law[place], low: curve.low[place],
-    high: curve.high[place], level: `${curve.by ? `${curve.by} ` : ""}${curve.level ?? ""}` })));
+    high: curve.high[place], beyond: curve.beyond[place], level: `${curve.by ? `${curve.by} ` : ""}${curve.level ?? ""}` })));
   const box = zoomed(zoom);
   const ends = d3.rollups(curves, group => d3.greatest(group, p => p.x), p => p.level).map(([, p]) => p);
   const tall = Math.min(520, 0.62 * width(node) + 80);
@@ -175,7 +175,8 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
   }, [
     Plot.areaY(curves.filter(p => p.low !== null), { x: "x", y1: "low", y2: "high", z: "level", fill: "currentColor",
       fillOpacity: 0.05, clip: true }),
-    Plot.line(curves, { x: "x", y: "y", z: "level", stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, clip: true }),
+    Plot.line(curves, { x: "x", y: "y", z: "level", stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, strokeDasharray: "1 3", clip: true }),
+    Plot.line(curves.filter(p => !p.beyond), { x: "x", y: "y", z: "level", stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, clip: true }),
     Plot.text(ends.filter(p => p.level && (!box || (p.x <= box[1] && p.y >= box[2] && p.y <= box[3]))),
       { x: "x", y: "y", text: "level", textAnchor: "start", dx: 6, fontSize: 11 }),
     Plot.ruleX(shown.filter(row => row.low !== undefined && row.low < row.high), { x: "x", y1: "low", y2: "high", stroke: "colour", clip: true }),

@@ -40,7 +40,7 @@ export async function scalingPage() {
     const caption = [`${rows.length} runs of ${new Set(rows.map(row => row.sweep)).size === 1 ? rows[0]?.sweep : `${sweeps.length} sweeps`}`,
       means ? "one point a cell, with a bar from the least to the greatest seed" : "",
       hollow ? `${hollow} hollow: excluded, or not at the best knobs of a cell` : "",
-      along.length ? "curves with 95% bands of the law" : "", within.size && rows.some(row => row.faint) ? "faint: not of the law's runs" : "", along.length && held.size ? "rings: held out, forecast from the smaller runs" : ""]
+      along.length ? "curves with 95% bands of the law, dotted beyond the budgets fitted" : "", within.size && rows.some(row => row.faint) ? "faint: not of the law's runs" : "", along.length && held.size ? "rings: held out, forecast from the smaller runs" : ""]
       .filter(Boolean).join("; ");
     return [
       scatter(node, drawn, along, { x: found.axes[x], y: found.axes[y], logX, logY, colour: knob(colour), caption: `${caption}. Drag to zoom; click a point for its run.`, zoom: "zoom",
