@@ -1,24 +1,29 @@
 # Settings, on the command line or in the environment:
 #   PYTHON=python3.12    the interpreter that .venv is made with
 #   PIP_ARGS='...'       more arguments for pip, such as an index of your own
+#   AUDIT_ARGS='...'     more arguments for pip-audit, such as --ignore-vuln ID for what does not concern us
+#   TORCH=2.13.0         the version of torch that `make pins` pins, in place of the present one
 #   SWEEP=sweeps/x.yaml  the sweep that `make study` launches
 #   RESULTS=results/x    the folder that `make dashboard` shows
 #   WORKERS=4            processes that run the tests, or write the reference
 #   CHINCHILLA=x.csv     Epoch's points of Chinchilla's figure, for `make replicate`
 PYTHON ?= python3
 PIP_ARGS ?=
+AUDIT_ARGS ?=
 SWEEP ?= sweeps/depth_or_width.yaml
 RESULTS ?= results
 WORKERS ?= 3
 CHINCHILLA ?=
 
+# The files of requirements/ list all that is installed, with hashes; wheels alone, so that no build fetches anything else.
+LOCKED = --no-deps --require-hashes --only-binary :all:
 PIP_INSTALL = .venv/bin/python -m pip install $(PIP_ARGS)
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-study needs Python 3.11 or newer, not %d.%d; \
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow fuzz faults lint dashboard notebooks docs dist replicate bench reference reference-check audit constraints
+.PHONY: help install study test slow fuzz faults lint dashboard notebooks docs dist replicate bench reference reference-check audit pins
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
@@ -72,29 +77,40 @@ lint: .venv/.installed-dev ## check style, format and types
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 
-audit: .venv/audit/bin/pip-audit ## look the pinned versions up among known vulnerabilities; needs the network
-	$< --requirement constraints.txt --no-deps --disable-pip || { \
-	  echo "Some pins are known to be vulnerable, or https://api.osv.dev and https://pypi.org cannot be reached: see above." >&2; exit 1; }
+audit: .venv/tools/.installed ## look the pinned versions up among known vulnerabilities; needs the network
+	.venv/tools/bin/pip-audit --vulnerability-service osv --no-deps --disable-pip $(AUDIT_ARGS) \
+	  $(patsubst %,--requirement %,$(wildcard requirements/*.txt)) || { \
+	  echo "Some pins are known to be vulnerable, or https://api.osv.dev cannot be reached: see above." >&2; exit 1; }
 
-constraints: .venv/.python ## pin the newest versions that pyproject.toml allows
-	$(PIP_INSTALL) --upgrade --upgrade-strategy eager -e '.[dev]'
-	.venv/bin/python -m pip list --format=freeze --exclude pip --exclude-editable > .venv/installed.txt
-	{ grep '^#' constraints.txt; sed 's/+[^+]*$$//' .venv/installed.txt | LC_ALL=C sort -f; } > .venv/constraints.txt
-	mv .venv/constraints.txt constraints.txt
+pins: .venv/tools/.installed ## pin the newest versions that pyproject.toml allows, with hashes, in requirements/
+	.venv/tools/bin/python .ci/pin.py
 
-.venv/audit/bin/pip-audit: | .venv/.python
-	$(PYTHON) -m venv .venv/audit
-	.venv/audit/bin/python -m pip install $(PIP_ARGS) pip-audit==2.10.1
+.venv/tools/.installed: requirements/tools.txt | .venv/.python
+	$(PYTHON) -m venv .venv/tools
+	.venv/tools/bin/python -m pip install $(PIP_ARGS) $(LOCKED) -r $<
+	@touch $@
 
 .venv/.python:
 	@$(PYTHON) -c '$(CHECK_VERSION)'
 	$(PYTHON) -m venv .venv
 	@touch $@
 
-.venv/.installed: pyproject.toml constraints.txt | .venv/.python
-	$(PIP_INSTALL) -c constraints.txt -e .
+# torch is fetched alone: where hashes choose among builds, pip passes over files without an index, such as those of --find-links.
+# A build that is there already, from whatever index, is kept.
+.venv/.torch: requirements/torch.txt | .venv/.python
+	torch=$$(sed -n 's/^\(torch==[^ ]*\) .*/\1/p' $<); .venv/bin/python -m pip freeze | grep "^$$torch\(+.*\)\?$$" || { \
+	  .venv/bin/python -m pip download $(PIP_ARGS) --no-deps --only-binary :all: --dest .venv/torch $$torch && \
+	  $(PIP_INSTALL) $(LOCKED) --no-index --find-links .venv/torch -r $< && rm -r .venv/torch; }
 	@touch $@
 
-.venv/.installed-dev: .venv/.installed
-	$(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+# PyPI's torch for Linux needs CUDA libraries, which pip check names; a build for a CPU, or one that brings its own, does not.
+.venv/.installed: pyproject.toml requirements/core.txt requirements/cuda.txt .venv/.torch
+	$(PIP_INSTALL) $(LOCKED) -r requirements/core.txt
+	if .venv/bin/python -m pip check | grep '^torch '; then $(PIP_INSTALL) $(LOCKED) -r requirements/cuda.txt; fi
+	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed requirements/extras.txt requirements/dev.txt
+	$(PIP_INSTALL) $(LOCKED) -r requirements/extras.txt -r requirements/dev.txt
+	.venv/bin/python -m pip check
 	@touch $@

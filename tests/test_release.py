@@ -39,8 +39,20 @@ def test_the_workflow_runs_what_ci_runs_on_the_oldest_and_the_newest_python(proj
     assert [step["run"] for step in job["steps"] if "run" in step][-1] == ".ci/run"
 
 
+def test_the_pins_are_audited_at_every_change_and_every_week_and_a_skipped_audit_says_so() -> None:
+    text = (ROOT / ".github" / "workflows" / "ci.yaml").read_text()
+    assert [line.split(":")[0] for line in re.findall(r"^  (\w+:)", text.partition("permissions")[0], re.MULTILINE)] == [
+        "push",
+        "pull_request",
+        "schedule",
+    ]
+    run = (ROOT / ".ci" / "run").read_text()
+    audit = run[run.index("if curl") :]
+    assert audit.index("make audit") < audit.index("else") < audit.index("make audit is skipped: ")
+
+
 def test_the_container_takes_what_is_there() -> None:
     lines = (ROOT / "Containerfile").read_text().splitlines()
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
-    assert {"study", "sweeps", "analysis", "constraints.txt"} <= {*copied}
+    assert {"study", "sweeps", "analysis", "requirements"} <= {*copied}
     assert [name for name in copied if not (ROOT / name).exists()] == []
