@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from study.cli import commands
 from study.config.recipe import Recipe, TrainingMasking
 from study.config.run_config import DataConfig, Masking
-from study.config.sweep import CellSweep, SearchSweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.counting.architecture import Architecture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +53,7 @@ def commands_page() -> str:
 def sweep_file_page() -> str:
     """The keys of a sweep file and of a run, with their types, defaults and meanings, from the models that check them."""
     lines = ["# Sweep file", "", "The keys of a sweep file. How they work together: [Sweep files](../sweep-files.md).", ""]
-    lines += [part for name, model in models_of(CellSweep, SearchSweep) for part in section(name, model)]
+    lines += [part for name, model in models_of(CellSweep, SearchSweep, GoalSweep) for part in section(name, model)]
     lines += ["## Keys of a run", "", "`base` sets them for all runs, `vary` and `tune` for some.", ""]
     runs = {
         "architecture.": Architecture,
@@ -68,7 +68,8 @@ def sweep_file_page() -> str:
 
 def models_of(*kinds: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
     """The models that a sweep file is made of, each kind of file first, those of a run left out."""
-    seen: dict[type[BaseModel], str] = dict(zip(kinds, ("A file of cells", "A file with a search"), strict=True))
+    titles = ("A file of cells", "A file with a search", "A file with a goal")
+    seen: dict[type[BaseModel], str] = dict(zip(kinds, titles, strict=True))
     queue = [*kinds]
     while queue:
         model = queue.pop(0)

@@ -255,8 +255,11 @@ def test_a_sweep_file_with_one_thing_wrong(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (WITHOUT_SHAPES, "needs either shapes or search"),
-        (GOOD + "search: {trials: 2, space: {recipe.dropout: {low: 0, high: 0.5}}}\n", "needs either shapes or search"),
+        (WITHOUT_SHAPES, "needs exactly one of shapes"),
+        (
+            GOOD + "search: {trials: 2, space: {recipe.dropout: {low: 0, high: 0.5}}}\n",
+            "needs exactly one of shapes",
+        ),
         (WITHOUT_SHAPES + "search: {trials: 2, space: {recipe.dropout: {low: 0, high: 0.5}}}\n", "base.architecture.depth"),
         (
             WITHOUT_SHAPES + "search: {trials: 2, space: {dropout: {low: 0, high: 0.5}}}\n",

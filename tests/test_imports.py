@@ -17,7 +17,7 @@ from tests.points import TRUTHS, columns_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
-TRUNK = ("base", "counting", "config", "store")
+TRUNK = ("base", "counting", "config", "store", "laws", "designing")
 TRAINING = (
     *TRUNK,
     "data",
@@ -37,9 +37,7 @@ TRAINING = (
 )
 ANALYSIS = (
     *TRUNK,
-    "laws",
     "evidence",
-    "designing",
     "shapes",
     "replicating",
     "plotting",

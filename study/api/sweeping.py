@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from study.config.sweep import CellSweep, SearchSweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.config.sweep_files import parse_sweep, read_sweep
 from study.report.answer import IMAGES, Answer, report
 from study.running.launch import folder_of, launched
@@ -21,7 +21,7 @@ from study.running.score_launch import score_sweep
 class Sweep:
     """A sweep: its checked form, and the plain values that its sweep.yaml keeps."""
 
-    spec: CellSweep | SearchSweep
+    spec: CellSweep | SearchSweep | GoalSweep
     values: Mapping[str, Any]
 
     @classmethod

@@ -14,14 +14,17 @@ from study.base.text import echo
 from study.benching.bench_tables import TITLES, as_line, as_text
 from study.commands.options import CountRange, FiniteRange, as_json, device_option, output_folder, threads_option
 
+ALONE = ("design", "stopping")
+"""The sections that measure no speed; each runs by itself."""
+
 
 @click.command()
 @click.option(
     "--only",
     multiple=True,
-    type=click.Choice([*TITLES, "design"]),
+    type=click.Choice([*TITLES, *ALONE]),
     metavar="SECTION",
-    help=f"Measure only this, of {', '.join([*TITLES, 'design'])}; repeatable.",
+    help=f"Measure only this, of {', '.join([*TITLES, *ALONE])}; repeatable.",
 )
 @click.option("--pools", type=click.Path(path_type=Path), help="Folder of scalebench's tables, for --only design.")
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
@@ -50,9 +53,13 @@ def bench(
 
     The usual peer and the machine's own limits stand beside it. Every row is printed and written to <hardware>.json as
     it is finished; tables and figures lie beside it. With --json the rows are printed, by section if there are several.
-    --only design measures no speed but how well chosen runs forecast, and writes design.md.
+    --only design measures no speed but how well chosen runs forecast, and writes design.md; --only stopping simulates how
+    often sweeps that look after every seed err, and writes stopping.md.
     """
-    if "design" in only or pools is not None:
+    if only == ("stopping",):
+        _stopping(into, as_json)
+        return
+    if {*ALONE} & {*only} or pools is not None:
         _designs(only, pools, into, as_json)
         return
     rest_at_barriers()
@@ -77,7 +84,9 @@ def _designs(only: tuple[str, ...], pools: Path | None, output: Path, as_json: b
     from study.base.errors import InputError
 
     if only != ("design",):
-        raise InputError.at("--only design", "measures no speed and runs by itself; leave out the other sections")
+        raise InputError.at(
+            f"--only {only[0] if only else 'design'}", "measures no speed and runs by itself; leave out the other sections"
+        )
     if pools is None:
         raise InputError.at("--pools", "is needed with --only design: the folder of scalebench's tables")
     from study.designing.benchmark import as_line, measure, write
@@ -91,6 +100,15 @@ def _designs(only: tuple[str, ...], pools: Path | None, output: Path, as_json: b
 
     measure(pools, report)
     echo(json.dumps(rows, indent=1) if as_json else (output / "design.md").read_text(encoding="utf-8"))
+
+
+def _stopping(output: Path, as_json: bool) -> None:
+    """Simulate sweeps that stop when they are decided, and write what they did."""
+    from study.designing.racing import measure, write
+
+    rows = measure()
+    text = write(rows, output).read_text(encoding="utf-8")
+    echo(json.dumps(rows, indent=1) if as_json else text)
 
 
 def _laws(report: Callable[[Mapping[str, Any]], None]) -> None:

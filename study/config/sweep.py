@@ -1,4 +1,4 @@
-"""A sweep file: one question, and the cells or the search that answers it.
+"""A sweep file: one question, and the cells, the search or the goal that answers it.
 
 study.planning.plan checks whether the parts of its runs fit together.
 """
@@ -17,6 +17,7 @@ from pydantic import Field, field_validator, model_validator
 
 from study.base.errors import InputError, Problem, nearest, shown
 from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, deep_merge, whole
+from study.config.goal_spec import DecisionGoal, RunPool, SpendLimit, SweepGoal
 from study.config.named_runs import NO_RUN, cell_as_text, cell_in
 from study.config.presets import PRESETS, PresetName
 from study.config.recipe import Budget
@@ -161,10 +162,15 @@ _ANY_SHAPE = {"list": [{"depth": 1, "width": 1}]}
 
 _NOTHING_TO_TUNE = "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
 _SEARCH_ALONE = "a search has one budget and one seed, and its space lists the knobs; leave out vary and tune"
+MOST_OF_POOL = 2000
+"""The most runs that a goal chooses from, seeds counted."""
+
+_GOAL_ALONE = "a goal takes its runs from pool, and as many seeds as it needs; leave out budgets, vary, tune and cells"
+_OF_A_GOAL = "pool, spend and prior belong to a goal, which is missing"
 
 
 class SweepBase(Strict):
-    """The common part of all sweeps: question, data, shared values, budgets and compute.
+    """The common part of all sweeps: question, data, shared values and compute.
 
     `preset` names the defaults of architecture and recipe, and `base` overrides them (study.config.presets). Under
     `base.architecture`, `model` names an encoder of the literature, such as albert-base or bert-base-uncased: it replaces the
@@ -180,7 +186,6 @@ class SweepBase(Strict):
     masking: Masking = Masking()
     preset: PresetName = "bert"
     base: dict[str, Any] = Field(default_factory=dict)
-    budgets: Budgets
     seeds: Seeds = 1
     first_seed: Annotated[Index, Field(le=2**31)] = 0
     tags: Distinct[Text] = ()
@@ -208,8 +213,8 @@ class SweepBase(Strict):
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
-        """The keys of either kind of sweep file, as candidates for a typing error."""
-        return {name: field.annotation for kind in (CellSweep, SearchSweep) for name, field in kind.model_fields.items()}
+        """The keys of every kind of sweep file, as candidates for a typing error."""
+        return {name: field.annotation for kind in _KINDS.values() for name, field in kind.model_fields.items()}
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -272,6 +277,7 @@ class CellSweep(SweepBase):
     """A sweep of cells: every shape at every budget in every variant, with tuned knobs and repeated seeds."""
 
     shapes: Shapes
+    budgets: Budgets
     cells: dict[str, NamedCell] = Field(default_factory=dict)
     vary: dict[str, Varied] = Field(default_factory=dict)
     tune: dict[str, TuneRange] = Field(default_factory=dict)
@@ -393,6 +399,7 @@ class SearchSweep(SweepBase):
     """A sweep that Optuna searches: one budget, one seed, and a space."""
 
     search: Search
+    budgets: Budgets
 
     @model_validator(mode="after")
     def _one_budget_and_seed(self) -> Self:
@@ -414,8 +421,62 @@ class SearchSweep(SweepBase):
         return budget
 
 
-Sweep: TypeAlias = CellSweep | SearchSweep
-"""Either kind of sweep."""
+class GoalSweep(SweepBase):
+    """A sweep with a goal: runs are chosen from a pool, one batch after another, until the goal is met or the compute is spent.
+
+    `seeds` is the most seeds of one shape and budget. `prior` is the JSON of a fit of the law by study fit, from which the
+    first runs are chosen; without one, published exponents with wide priors.
+    """
+
+    goal: SweepGoal
+    pool: RunPool = RunPool()
+    spend: SpendLimit
+    prior: Text | None = None
+
+    @model_validator(mode="after")
+    def _pool_serves_the_goal(self) -> Self:
+        axes = {"depth": self.pool.depth, "width": self.pool.width, "tokens": self.pool.tokens}
+        if isinstance(self.goal, DecisionGoal):
+            if given := [name for name, ends in axes.items() if ends is not None]:
+                raise ValueError(f"decides among depths at one size and budget; leave out pool.{', pool.'.join(given)}")
+            if self.prior is not None:
+                raise ValueError("decides without a law, and so without a prior; leave it out")
+        elif missing := [name for name, ends in axes.items() if ends is None]:
+            raise ValueError(f"has no runs to choose from: the pool needs {', '.join(missing)}")
+        if (count := self._shapes_and_budgets * self.seeds) > MOST_OF_POOL:
+            raise ValueError(
+                f"has {count:,} runs to choose from, more than {MOST_OF_POOL:,}; give a smaller pool or fewer seeds"
+            )
+        return self
+
+    @property
+    def _shapes_and_budgets(self) -> int:
+        if isinstance(self.goal, DecisionGoal):
+            return len(self.goal.among)
+        return math.prod(map(len, (self.pool.depths(), self.pool.widths(), self.pool.budgets())))
+
+    @property
+    def of_shapes(self) -> tuple[str, ...]:
+        """The sizes that the pool gives each run."""
+        return SIZES
+
+    @property
+    def seed_values(self) -> tuple[int, ...]:
+        """The seeds that a shape and budget may have."""
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+
+Sweep: TypeAlias = CellSweep | SearchSweep | GoalSweep
+"""A sweep of any kind."""
+
+_KINDS: Mapping[str, type[CellSweep] | type[SearchSweep] | type[GoalSweep]] = {
+    "goal": GoalSweep,
+    "search": SearchSweep,
+    "shapes": CellSweep,
+}
+"""The kinds of sweep by the key that names each."""
+
+_ALONE = {GoalSweep: _GOAL_ALONE, SearchSweep: _SEARCH_ALONE, CellSweep: _OF_A_GOAL}
 
 
 def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
@@ -423,17 +484,18 @@ def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "
 
     Raises InputError with every problem, each under its dotted path.
     """
-    given = {key: value for key, value in values.items() if value is not None or key not in ("shapes", "search")}
-    if "shapes" not in given and "search" not in given and (sizes := _sizes_of_model(given.get("base"))):
+    given = {key: value for key, value in values.items() if value is not None or key not in _KINDS}
+    if not _KINDS.keys() & given.keys() and (sizes := _sizes_of_model(given.get("base"))):
         given["shapes"] = {"list": [sizes]}
-    kind: type[CellSweep] | type[SearchSweep] = SearchSweep if "search" in given else CellSweep
+    named = [key for key in _KINDS if key in given]
+    kind = _KINDS[named[0] if named else "shapes"]
     aside = given.keys() & kind.known_keys().keys() - kind.model_fields.keys()
     problems = []
-    if ("shapes" in given) is ("search" in given):
-        problems = [Problem("", "needs either shapes or search")]
+    if len(named) != 1:
+        problems = [Problem("", "needs exactly one of shapes, search and goal")]
         given.setdefault("shapes", _ANY_SHAPE)
     elif any(given[key] for key in aside):
-        problems = [Problem("", _SEARCH_ALONE)]
+        problems = [Problem("", _ALONE[kind])]
     try:
         sweep = kind.parse({key: value for key, value in given.items() if key not in aside}, unknown=unknown)
     except InputError as error:

@@ -48,7 +48,7 @@ def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
     if isinstance(vary, Mapping):
         yield from _problems_of_varied(vary, tune, base)
     if isinstance(base, Mapping):
-        yield from _problems_of_base(base, has_shapes=values.get("shapes") is not None)
+        yield from _problems_of_base(base, has_shapes=values.get("shapes") is not None or values.get("goal") is not None)
         yield from _problems_of_budgets(values, base)
 
 
@@ -124,7 +124,7 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
     place = "base.architecture"
     for size in [size for size in LARGEST if size in given]:
         if has_shapes:
-            yield Problem(f"{place}.{size}", "is set by shapes; leave it out here")
+            yield Problem(f"{place}.{size}", "is set by the shapes of the sweep; leave it out here")
         elif isinstance(value := number_in(given[size]), int | float) and (why := why_beyond(size, value)):
             yield Problem(f"{place}.{size}", f"{value:g} is {why}")
     if "pair_head" in given:

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
 
 from study.base.errors import InputError, Problem, nearest
 from study.base.quantities import count_text, listed, plural, read_count
-from study.base.statistics import CONFIDENCE
 from study.base.text import aligned, joined
-from study.designing.choosing import METHODS, Method, expected_error, plan
+from study.designing.choosing import METHODS, Method, expected_error, half_width_of, plan
 from study.designing.criteria import Basin
 from study.designing.posterior import MOST_TARGETS, Learner, Pool, Rows
 from study.laws.expressions import evaluate
@@ -28,7 +26,6 @@ from study.laws.tables import RunTable
 SHOWN = 20
 """The most runs listed."""
 
-_HALF = float(ndtri((1 + CONFIDENCE) / 2))
 _FIRST_COST = {"parameters", "tokens"}
 
 
@@ -152,7 +149,7 @@ def advise(
         forecast=np.asarray(forecast)[np.argsort(learner.aims)],
         runs=tuple({name: float(pool.candidates[name][row]) for name in law.variables} for row in best.rows),
         costs=tuple(float(pool.costs[row]) for row in best.rows),
-        widths=(_half_width(fixed), *(_half_width(error) for error in best.errors[1:])),
+        widths=(half_width_of(fixed), *(half_width_of(error) for error in best.errors[1:])),
         cheapest=_spent(basins, pool.costs, np.argsort(pool.costs, kind="stable"), budget),
         random=_at_random(basins, pool, budget, seed),
         basins=len(basins),
@@ -204,17 +201,13 @@ def _costs(law: Law, candidates: Path, columns: Mapping[str, Floats], cost: str 
     raise InputError.at("--cost", f"is needed: {law.name} reads {joined(law.variables)}, which do not give a cost")
 
 
-def _half_width(error: float) -> float:
-    return _HALF * float(np.sqrt(error))
-
-
 def _spent(basins: list[Basin], costs: Floats, order: Rows, budget: float) -> float:
     """The half-width after a budget is spent on candidates in order, skipping what it cannot afford."""
     for row in order.tolist():
         if costs[row] <= budget:
             budget -= float(costs[row])
             basins = [basin.after(row) for basin in basins]
-    return _half_width(expected_error(basins))
+    return half_width_of(expected_error(basins))
 
 
 def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int, repeats: int = 5) -> float:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
+from study.base.statistics import CONFIDENCE
 from study.designing.criteria import Basin, Criterion, between, between_gains, d_gains, v_gains, within_gains
 from study.designing.posterior import BEND, Learner, Pool, Rows
 from study.laws.law import Floats
@@ -16,6 +18,8 @@ GROWTH = 2.0
 
 PILOT = 0.1
 """The share of the first budget for the runs before any fit."""
+
+_HALF = float(ndtri((1 + CONFIDENCE) / 2))
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ def expected_error(basins: list[Basin]) -> float:
     weights = np.array([basin.weight for basin in basins])
     within = float(weights @ [basin.variance for basin in basins])
     return within + float(between(weights, np.array([basin.at_targets for basin in basins])))
+
+
+def half_width_of(error: float) -> float:
+    """Half the 95% interval, by an expected squared error."""
+    return _HALF * float(np.sqrt(error))
 
 
 def plan(basins: list[Basin], costs: Floats, open_: Rows, budget: float, method: Method) -> Plan:
@@ -133,3 +142,53 @@ def choose(pool: Pool, budgets: list[float], run: Callable[[Rows], Floats], meth
             rows, spent = np.concatenate([rows, now]), spent + float(pool.costs[now].sum())
         chosen.append(rows.copy())
     return chosen
+
+
+def batch(basins: list[Basin], costs: Floats, open_: Rows, budget: float, count: int, method: Method) -> list[int]:
+    """The next runs for `count` slots within a budget, fewer where nothing is affordable.
+
+    The first is the best over all basins. Each further one is the best if one basin, in turn and the likeliest first, is the
+    truth, so that a batch does not bet on one basin.
+    """
+    rows: list[int] = []
+    while len(rows) < count:
+        left = np.setdiff1d(open_[costs[open_] <= budget], rows)
+        if not len(left):
+            break
+        believed = [basins[(len(rows) - 1) % len(basins)]] if rows else basins
+        rows.append(plan(believed, costs, left, budget, method).rows[0])
+        budget -= float(costs[rows[-1]])
+        basins = [basin.after(rows[-1]) for basin in basins]
+    return rows
+
+
+def stage_of(spent: float, budget: float, cheapest: float) -> float:
+    """How much to plan for at once: as much as is spent, at least PILOT of the budget or a run, at most what is left."""
+    return min(budget - spent, max((GROWTH - 1) * spent, PILOT * budget - spent, cheapest))
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The runs that a design would choose if all went as its basins expect, and the expected error before and after each."""
+
+    rows: tuple[int, ...]
+    spent: tuple[float, ...]
+    errors: tuple[float, ...]
+
+    def error_at(self, budget: float) -> float:
+        """The expected error once so much is spent."""
+        return self.errors[int(np.searchsorted(self.spent, budget * (1 + 1e-9), side="right")) - 1]
+
+
+def preview(basins: list[Basin], costs: Floats, open_: Rows, budget: float, spent: float, method: Method) -> Preview:
+    """The whole design, stage by stage, from what is spent to the budget."""
+    rows, path, errors = list[int](), [spent], [expected_error(basins)]
+    while len(left := np.setdiff1d(open_[costs[open_] <= budget - path[-1]], rows)):
+        stage = stage_of(path[-1], budget, float(costs[left].min()))
+        planned = plan(basins, costs, left, stage, method)
+        rows += planned.rows
+        path += (path[-1] + np.cumsum(costs[list(planned.rows)])).tolist()
+        errors += planned.errors[1:]
+        for row in planned.rows:
+            basins = [basin.after(row) for basin in basins]
+    return Preview(tuple(rows), tuple(path), tuple(errors))

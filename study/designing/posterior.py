@@ -42,15 +42,26 @@ _PRIOR_NOISE = 0.02
 _SAME = 0.1
 
 
+PUBLISHED_EXPONENT = 0.34, 0.15
+"""The mean and deviation of an exponent's prior: the exponents that Hoffmann et al. 2022 and Besiroglu et al. 2024 publish."""
+
+PUBLISHED_TERM = 1.5, 1.5
+"""The mean and deviation of the prior of a law's term in the middle of the pool, in nats."""
+
+
 @dataclass(frozen=True)
 class Pool:
-    """Candidates with their costs, the target points, and the law whose forecast there is wanted."""
+    """Candidates with their costs, the target points, and the law whose forecast there is wanted.
+
+    With `exponent`, this parameter of the law is wanted in place of its values at the targets.
+    """
 
     law: Law
     candidates: Columns
     costs: Floats
     targets: Columns
     space: Space = "log"
+    exponent: str | None = None
 
     def __len__(self) -> int:
         return len(self.costs)
@@ -67,10 +78,13 @@ class Optima:
 
 
 class Learner:
-    """Fits the law to finished candidates, again and again as they grow in number."""
+    """Fits the law to finished candidates, again and again as they grow in number.
 
-    def __init__(self, pool: Pool, seed: int = 0, bend: float = BEND) -> None:
-        self.pool, self.bend = pool, bend
+    A `prior` is that of every fit, and says all before there are rows; without one, the starts of the first fit give it.
+    """
+
+    def __init__(self, pool: Pool, seed: int = 0, bend: float = BEND, prior: Prior | None = None) -> None:
+        self.pool, self.bend, self.prior = pool, bend, prior
         self.random = np.random.default_rng(seed)
         self.columns = {name: np.concatenate([pool.candidates[name], pool.targets[name]]) for name in pool.law.variables}
         self.surface = pool.law.at(self.columns)
@@ -89,9 +103,10 @@ class Learner:
         surface, noise = self.surface.part(rows), self._noise(response[rows], None)
         if not len(self.starts):
             self.starts = surface.starts(response[rows], STARTS)
-        prior = Prior(self.starts.mean(axis=0), 2 * np.maximum(self.starts.std(axis=0), 1e-3))
+        prior = self.prior or Prior(self.starts.mean(axis=0), 2 * np.maximum(self.starts.std(axis=0), 1e-3))
         chosen = self.random.choice(len(self.starts), min(fresh, len(self.starts)), replace=False)
-        starts = np.concatenate([self.optima, self.starts[chosen]])
+        known = self.optima if self.prior is None else np.concatenate([self.optima, prior.mean[None]])
+        starts = np.concatenate([known, self.starts[chosen]])
         for _ in range(2):  # the second with the noise that the first finds
             theta, value = least_squares(surface, response[rows], self.pool.space, noise, prior, starts)
             order = np.argsort(value, kind="stable")
@@ -104,7 +119,8 @@ class Learner:
     def _noise(self, response: Floats, fitted: Floats | None) -> float:
         """The variance of a run about the law, between a guess and what the residuals say."""
         log = self.pool.space == "log"
-        guess = (_PRIOR_NOISE * float(np.std(np.log(response) if log else response))) ** 2
+        expected = response if self.prior is None else self.surface.value(self.prior.mean[None])[0]
+        guess = (_PRIOR_NOISE * float(np.std(np.log(expected) if log else expected))) ** 2
         if fitted is None:
             return guess
         residuals = np.log(fitted / response) if log else fitted - response
@@ -116,10 +132,13 @@ class Learner:
         return np.asarray(self.surface.value(self.fit(rows, response, 2 * FRESH).theta[:1])[0][len(self.pool) :])
 
     def basins(self, rows: Rows, response: Floats) -> list[Basin]:
-        """The basins, the best first."""
+        """The basins, the best first; without rows the prior is one."""
+        if not len(rows) and self.prior is not None:
+            mean = self.prior.mean[None]
+            return [self._basin(Optima(mean, np.zeros(1), self._noise(response[rows], None), self.prior), 0, 1.0, rows)]
         found = self.fit(rows, response)
         likelihood = np.exp(-(found.value - found.value[0]) / 2)
-        values = self._in_space(found.theta)[0][:, self.aims]
+        values = self._wanted(found.theta, *self._in_space(found.theta))[0]
         kept: list[int] = []
         for index in np.flatnonzero(likelihood > LEAST_WEIGHT).tolist():
             apart = (np.abs(values[kept] - values[index]).max(axis=1, initial=0.0) > _SAME * np.sqrt(found.noise)).all()
@@ -134,8 +153,18 @@ class Learner:
         slopes = np.column_stack([slopes, self.terms])
         spread = np.concatenate([found.prior.spread, np.full(self.terms.shape[1], max(self.bend * size, 1e-12))])
         precision = np.diag(spread**-2.0) + slopes[rows].T @ slopes[rows] / found.noise
-        many, aims = len(self.pool), self.aims
-        return basin_of(float(weight), precision, (value[:many], slopes[:many]), (value[aims], slopes[aims]), found.noise)
+        many = len(self.pool)
+        wanted, of_wanted = (part[0] for part in self._wanted(found.theta[[index]], value[None], slopes[None]))
+        return basin_of(float(weight), precision, (value[:many], slopes[:many]), (wanted, of_wanted), found.noise)
+
+    def _wanted(self, theta: Floats, value: Floats, slopes: Floats) -> tuple[Floats, Floats]:
+        """Values and gradients of what is wanted, B × T and B × T × p: the law at the targets, or an exponent."""
+        if self.pool.exponent is None:
+            return value[:, self.aims], slopes[:, self.aims]
+        place = self.pool.law.parameters.index(self.pool.exponent)
+        alone = np.zeros((len(theta), 1, slopes.shape[2]))
+        alone[:, :, place] = 1.0
+        return theta[:, [place]], alone
 
     def _in_space(self, theta: Floats) -> tuple[Floats, Floats]:
         """Values (B × n) and gradients (B × n × p), of logarithms if the fit is in them."""
@@ -148,3 +177,25 @@ def _bends(columns: Mapping[str, Floats]) -> Floats:
     logs = [np.log(values) for values in columns.values()]
     unit = [(each - each.mean()) / (each.std() or 1.0) for each in logs]
     return np.column_stack([one * other for one, other in combinations_with_replacement(unit, 2)])
+
+
+def published_prior(pool: Pool) -> Prior:
+    """Published exponents with wide priors, for a law whose parameters are terms in nats and exponents.
+
+    In a surface's coordinates a coefficient is the term's size in the middle of the pool.
+    """
+    is_exponent = np.isin(pool.law.parameters, pool.law.exponents)
+    mean, spread = (np.where(is_exponent, *both) for both in zip(PUBLISHED_EXPONENT, PUBLISHED_TERM, strict=True))
+    return Prior(mean, spread)
+
+
+def fitted_prior(learner: Learner, estimates: Mapping[str, float]) -> Prior:
+    """The estimates of another table's fit, half as wide as the published prior: its text and recipe may differ.
+
+    A coefficient at the middle of this pool is the estimate over what a coefficient of one is as published.
+    """
+    law, wide = learner.pool.law, published_prior(learner.pool)
+    is_exponent = np.isin(law.parameters, law.exponents)
+    given = np.array([estimates[name] for name in law.parameters])
+    scale = learner.surface.natural(np.where(is_exponent, given, 1.0)[None])[0]
+    return Prior(np.where(is_exponent, given, given / scale), wide.spread / 2)

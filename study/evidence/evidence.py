@@ -14,7 +14,7 @@ from study.base.errors import UNREADABLE
 from study.base.grouping import grouped
 from study.base.quantities import budget_words, rounded_all
 from study.base.text import file_name
-from study.config.sweep import CellSweep, SearchSweep, Sweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.evidence.averages import Average, averages_of
 from study.evidence.cells import CellResult, by_budget, cells_of, listed_values
 from study.evidence.comparisons import METHOD, Comparisons, compare, why_left_out
@@ -29,6 +29,7 @@ from study.evidence.spending import Spending, spendings_of
 from study.evidence.sweep_laws import SweepLaws, by_variant, sweep_laws
 from study.laws.catalogue import LAWS
 from study.laws.reading import differing_columns
+from study.store.goal_path import GoalPath
 from study.store.records import cell_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -101,6 +102,11 @@ class Evidence:
     def laws(self) -> SweepLaws:
         """The fitted laws, computed at the first call."""
         return sweep_laws(self.folder.path, self._in_order, self._settings, searched=isinstance(self.sweep, SearchSweep))
+
+    @cached_property
+    def goal(self) -> GoalPath | None:
+        """The path to the sweep's goal, None without one."""
+        return self.folder.goal_path() if isinstance(self.sweep, GoalSweep) else None
 
     @property
     def conditions(self) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from study.config.run_config import RunConfig
-from study.config.sweep import CellSweep, SearchSweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.counting.memory import Precision
 from study.counting.parameters import parameters
 from study.executing.slots import Slot
@@ -60,9 +61,9 @@ class CostEstimate:
     """The cost of a sweep, cell by cell, without the extensions of tuning; `at_most` where it may need less.
 
     `sharing` says what common trunks save, if the budgets agree on their best rate. Rows are those of the plan's cells; a
-    search has one, that of the largest run it may try. `unread` warns of text that the tokeniser does not know, `passed_over`
-    of files that are not read; `validation_overlap_share` is None until the text is prepared. `earlier_question` is another
-    question that the folder has answered so far.
+    search has one, that of the largest run it may try, a goal those that it is expected to choose. `unread` warns of text that
+    the tokeniser does not know, `passed_over` of files that are not read; `validation_overlap_share` is None until the text is
+    prepared. `earlier_question` is another question that the folder has answered so far.
     """
 
     plan: Plan
@@ -87,7 +88,15 @@ class CostEstimate:
             | {"without_effect": self.plan.idle_base}
             | totals
             | sharing
+            | ({"goal": self.goal_lines} if self.goal_lines else {})
         )
+
+    @cached_property
+    def goal_lines(self) -> list[str]:
+        """How the runs of a goal are chosen, and what to expect of them; empty without a goal."""
+        if not isinstance(self.plan.spec, GoalSweep):
+            return []
+        return self.plan.design.lines(self.plan.design.ended(self.plan.current_records))
 
     @property
     def runs(self) -> int:
@@ -154,6 +163,20 @@ def estimate_cost(
             return _estimate_search(plan, search, len(slots), times)
         case CellSweep() as spec:
             return _estimate_cells(plan, spec, len(slots), times, [one for one in others if one.data_fingerprint == plan.text])
+        case GoalSweep():
+            return _estimate_goal(plan, len(slots), times)
+
+
+def _estimate_goal(plan: Plan, slots: int, times: StepTimes) -> CostEstimate:
+    """The cost of the runs that ended and of those that are expected to be chosen, by shape and budget in this order."""
+    ended = plan.design.ended(record for record in plan.current_records if _stands(record))
+    expected = Counter(point for point, _ in plan.design.expected(ended))
+    runs = Counter(point for point, _ in ended) + expected
+    rows = (
+        _row(plan, plan.design.points[point], plan.design.points[point].steps, (count, expected[point]), times)
+        for point, count in runs.items()
+    )
+    return CostEstimate(plan, tuple(rows), slots, times.basis, at_most=True)
 
 
 def _estimate_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes) -> CostEstimate:

@@ -17,7 +17,7 @@ from study.base.errors import InputError
 from study.base.grouping import grouped
 from study.base.quantities import count_text
 from study.base.text import at_budget, shape_and_variant
-from study.config.sweep import CellSweep, SearchSweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.planning.plan import point_of
 from study.planning.search import distribution_of
 from study.store.records import RunRecord
@@ -51,7 +51,7 @@ def mirror(folder: SweepFolder, storage: str) -> Mirrored:
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     spec, records = folder.sweep(), sorted(folder.records(), key=lambda record: (record.finished_at, record.run_id))
-    if isinstance(spec, CellSweep) and not spec.tune:
+    if isinstance(spec, GoalSweep) or (isinstance(spec, CellSweep) and not spec.tune):
         raise InputError.at(str(folder.path), "has neither search nor tune, so Optuna searched nothing")
     if "://" not in storage:
         raise InputError.at("--storage", f"{storage!r} is not the URL of a database; write sqlite:///study.db")

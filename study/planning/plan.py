@@ -11,25 +11,29 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
-from study.base.schema import deep_merge, flatten, number_in, set_path
+from study.base.schema import deep_merge, flatten, number_in
 from study.config.effects import MAY_COINCIDE, without_effect
+from study.config.goal_spec import DecisionGoal
 from study.config.named_runs import NO_RUN, cell_in, kept_layers
-from study.config.recipe import Budget
 from study.config.run_config import RunConfig, describe_knobs
 from study.config.search_spec import Dimension
 from study.config.shape_spec import LARGEST
-from study.config.sweep import MODEL, CellSweep, SearchSweep, Sweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
 from study.planning.cell import Cell, Values
 from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant
 from study.planning.neighbours import link_neighbours, with_sources
+from study.planning.run_of import run_config
 from study.store.records import RunRecord
-from study.store.run_folder import init_from_depth
+from study.store.run_folder import RunFolder, init_from_depth
+
+if TYPE_CHECKING:
+    from study.planning.goal_design import GoalDesign
 
 _OF_ARCHITECTURE = "architecture."
 
@@ -53,7 +57,7 @@ class Plan:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """Its cells (see `cells`), none for a search."""
+        """Its cells (see `cells`), none for a search or a goal."""
         if not isinstance(self.spec, CellSweep):
             return []
         return cells(self.spec, self.current_records, NamedRuns(self.spec, self.text or "", self.runs))
@@ -67,12 +71,26 @@ class Plan:
 
     @cached_property
     def first_runs(self) -> list[RunConfig]:
-        """The runs to start with, without records: every cell's first runs, or the largest of a search."""
+        """The runs to start with, without records: every cell's first runs, the largest of a search, or a goal's pool."""
         match self.spec:
             case CellSweep():
                 return [run for cell in self.cells for run in cell.trials()]
             case SearchSweep() as search:
                 return [search_example(search)]
+            case GoalSweep():
+                return [*self.design.points]
+
+    @cached_property
+    def design(self) -> GoalDesign:
+        """The runs of a goal, and how they are chosen."""
+        assert isinstance(self.spec, GoalSweep)
+        if isinstance(self.spec.goal, DecisionGoal):
+            from study.planning.depth_decision import DepthDecision
+
+            return DepthDecision(self.spec, lambda record: RunFolder(self.runs / record.run_id))
+        from study.planning.law_goal import LawGoal
+
+        return LawGoal(self.spec)
 
     def check(self) -> None:
         """Raise InputError for whatever is wrong with any of its runs."""
@@ -81,14 +99,18 @@ class Plan:
                 _ = self.cells
             case SearchSweep() as search:
                 check_all(lambda: check_space(search), lambda: check_heads(search))
+            case GoalSweep():
+                self.design.check()
 
     def holds(self, config: RunConfig) -> bool:
-        """Whether a run belongs to one of its cells, on whatever text, or to the space of a search."""
+        """Whether a run belongs to one of its cells, on whatever text, to the space of a search, or to a goal's pool."""
         match self.spec:
             case CellSweep() as spec:
                 return config.identity(_aside(spec)) in self._identities
             case SearchSweep() as search:
                 return point_of(search, config) is not None
+            case GoalSweep():
+                return self.design.place(config) is not None
 
     @cached_property
     def current_records(self) -> list[RunRecord]:
@@ -295,29 +317,6 @@ def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
     return changed
 
 
-def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, knobs: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a sweep's run; vocabulary and positions default to those of the data.
-
-    `knobs` override the base. Raises InputError with paths of the sweep file.
-    """
-    template: dict[str, Any] = {
-        "architecture": {"vocabulary": spec.data.tokenizer.vocabulary, "positions": spec.data.sequence_length}
-        | dict(architecture),
-        "recipe": {"budget": budget.model_dump(exclude_none=True)},
-        "data": spec.data.model_dump(exclude_none=True),
-        "masking": spec.masking.model_dump(),
-        "seed": spec.first_seed,
-    }
-    values = deep_merge(template, spec.shared)
-    for path, value in knobs.items():
-        set_path(values, path, value)
-    try:
-        return RunConfig.parse(values)
-    except InputError as error:
-        name = "-".join(str(value) for value in architecture.values())
-        raise InputError(Problem(_place(spec, problem.place, name), problem.message) for problem in error.problems) from None
-
-
 def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
     """The run at a point of the search space; heads and ffn follow the width by the rules unless given."""
     given = {f"architecture.{key}": value for key, value in spec.shared.get("architecture", {}).items()} | dict(values)
@@ -394,22 +393,6 @@ def check_heads(spec: SearchSweep) -> None:
     widths = [number_in(spec.shared.get("architecture", {}).get("width"))] if searched is None else searched.values
     if problem := undivided([spec.search.head_width], [width for width in widths if isinstance(width, int)]):
         raise InputError.at("search", problem)
-
-
-def _place(spec: Sweep, path: str, shape: str = "") -> str:
-    if (place := spec.place_of(path)) is not None:
-        return place
-    if path in flatten(spec.base):
-        return f"base.{path}"
-    if path in flatten(spec.shared):
-        if path.startswith(_OF_ARCHITECTURE) and (model := spec.base.get("architecture", {}).get(MODEL)) is not None:
-            return f"base.architecture.{MODEL} ({model}) {path.removeprefix(_OF_ARCHITECTURE)}"
-        return f"preset ({spec.preset}) {path}"
-    if path.startswith("recipe.budget"):
-        return "budgets"
-    if path.startswith(_OF_ARCHITECTURE) and isinstance(spec, CellSweep):
-        return f"shapes ({shape}) {path.removeprefix(_OF_ARCHITECTURE)}" if shape else "shapes"
-    return f"base.{path}" if path.startswith(("recipe", "architecture")) else path
 
 
 def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:

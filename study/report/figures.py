@@ -22,6 +22,7 @@ from study.plotting import (
     loss_curves,
     paired_differences,
     parameters_loss_score,
+    path_to_goal,
     score_against_flops,
     score_against_loss,
     score_against_parameters,
@@ -44,6 +45,7 @@ class LawFigure:
 
 
 FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
+    "path_to_goal": (path_to_goal, "The path to the goal: half the interval against FLOPs spent, and the runs chosen"),
     "loss_by_depth": (LossBySize("depth"), "Final validation loss against depth, one line a size"),
     "loss_by_heads": (LossBySize("heads"), "Final validation loss against the number of heads, one line a shape"),
     "loss_by_ffn": (LossBySize("ffn"), "Final validation loss against the FFN ratio, one line a size"),

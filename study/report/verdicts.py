@@ -370,7 +370,20 @@ def _lowest(evidence: Evidence) -> Verdict:
     return Verdict(sentence, certainty, _larger_sweep(evidence), ("loss_curves", "learning_rate", "loss_against_parameters"))
 
 
+def _on_goal(evidence: Evidence) -> Verdict:
+    """Where the sweep's goal stands, by the path that its launch left."""
+    path = evidence.goal
+    assert path is not None
+    certainty = {
+        "met": f"Half the 95% interval of {path.of} is at most {path.wanted:g}, as the goal asks.",
+        "open": "The launch has not ended.",
+    }.get(path.state, "The goal is not met.")
+    change = "another pool or text; a law beyond its runs is an assumption" if path.state == "met" else "more to spend"
+    return Verdict(printable(f"{path.sentence}."), certainty, change, ("path_to_goal", "law_fit", "paired_differences"))
+
+
 _TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]], ...] = (
+    (lambda evidence: evidence.goal is not None, _on_goal),
     (lambda evidence: asks_about(evidence, "score", "task") and evidence.downstream is not None, _on_scores),
     (lambda evidence: bool(evidence.spendings), _on_spendings),
     (lambda evidence: asks_about(evidence, "token") and bool(evidence.token_gains), _on_tokens),

@@ -19,7 +19,7 @@ from study.base.terminal import say
 from study.base.text import pasted
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
-from study.config.sweep import CellSweep, SearchSweep, Sweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.config.sweep_knobs import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.corpora import skipped_files_note
@@ -133,6 +133,8 @@ def _check_words(planned: Plan) -> None:
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
     if isinstance(planned.spec, SearchSweep):
         return planned.first_runs if len(planned.current_records) < planned.spec.search.trials else []
+    if isinstance(planned.spec, GoalSweep):
+        return planned.first_runs
     others = (record for record in folder.others_records() if record.read_text(planned.text))
     records = {record.config.key: record for record in (*others, *planned.current_records)}
     return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]

@@ -13,7 +13,7 @@ from study.base import garbage
 from study.base.durable_files import is_there, retry_write, write_atomically
 from study.base.quantities import plus_minus
 from study.config.run_config import RunConfig
-from study.config.sweep import CellSweep, SearchSweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.executing.job import Job
 from study.planning.plan import Plan, parents_of
 from study.planning.proposing import CellProposer
@@ -21,11 +21,13 @@ from study.planning.trunks import Trunks
 from study.running.coordinator import Proposer
 from study.running.retries import Failure, steps_of
 from study.running.sharing import SharedRuns
+from study.store.goal_path import GoalPath
 from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
 from study.store.run_folder import RunFolder, flops_before, teacher_architecture
 from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
+    from study.planning.goal_design import GoalProposer
     from study.planning.search import OptunaSearch, Pruning
     from study.training.execution import Execution
     from study.training.stopping import StopSignal
@@ -76,13 +78,20 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         self.trunks = Trunks(plan.cells, self._home)
         self._parents = plan.parents
         self.pruning: Pruning | None = None
-        self.configs: CellProposer | OptunaSearch
+        self._goal: GoalProposer | None = None
+        self._written: GoalPath | None = None
+        self.configs: CellProposer | OptunaSearch | GoalProposer
         match plan.spec:
             case CellSweep():
                 self.configs = CellProposer(plan.cells, self.trunks, plan.parents)
             case SearchSweep() as spec:
                 self._name_cells([*started, *(one.config for one in self._records.values())])
                 self.configs = self._search(spec, started)
+            case GoalSweep():
+                from study.planning.goal_design import GoalProposer
+
+                self._name_cells([*started, *(one.config for one in self._records.values())])
+                self.configs = self._goal = GoalProposer(plan.design, self._records.values(), started)
 
     def wanted(self, busy: Collection[RunJob], free: int) -> Sequence[Sequence[RunJob]]:
         """The next runs, each in a process of its own."""
@@ -90,8 +99,9 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         for config in configs:
             if (reason := self._why_in_vain(config)) is not None:
                 self.give_up(self._job(config), Failure("FAILED", reason))
-        if isinstance(self.spec, SearchSweep) and configs:
+        if not isinstance(self.spec, CellSweep) and configs:
             self._name_cells(configs)
+        self._write_path()
         self.waiting, self.exhausted = self.configs.waiting, self.configs.exhausted
         return [[self._job(config)] for config in configs]
 
@@ -168,8 +178,8 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             config = run.config() if record is None else record.config
             if config.fingerprint(self.data_fingerprint) != run.run_id or not belongs(config):
                 continue
-            if record is not None and record.state == "PRUNED" and isinstance(self.spec, CellSweep):
-                run.put_record_aside({"reason": "a cell has use for whole runs only"})
+            if record is not None and record.state == "PRUNED" and not isinstance(self.spec, SearchSweep):
+                run.put_record_aside({"reason": "a comparison or a fit has use for whole runs only"})
                 record = None
             if record is None:
                 started.append(config)
@@ -184,6 +194,13 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             self._cells |= names
             text = json.dumps(sorted(self._cells), indent=1).encode()
             retry_write(lambda: write_atomically(self.folder.cells_file, text))
+
+    def _write_path(self) -> None:
+        """Write the path to a goal where it has moved."""
+        if self._goal is not None and (path := self._goal.path) != self._written:
+            text = path.model_dump_json(indent=1, exclude_none=True)
+            retry_write(lambda: write_atomically(self.folder.goal_file, text.encode() + b"\n"))
+            self._written = path
 
     def _search(self, spec: SearchSweep, started: list[RunConfig]) -> OptunaSearch:
         from study.planning.search import OptunaSearch, Pruning, checked

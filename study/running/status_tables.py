@@ -40,6 +40,7 @@ def cost_summary(cost: CostEstimate) -> str:
             *cost_lines(cost),
             *_sharing_line(cost),
             units,
+            *cost.goal_lines,
             *_undecided_lines(cost),
             *_heads_line(cost),
             *_extension_line(cost),

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.base import garbage
-from study.base.durable_files import is_there, json_of, names_in
+from study.base.durable_files import content_of, is_there, json_of, names_in
 from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.base.text import pasted
 from study.config.sweep import Sweep
 from study.config.sweep_files import SWEEP_FILE, read_launched
-from study.store.named_files import Folder, Inside, read_parquet, write_table
+from study.store.goal_path import GoalPath
+from study.store.named_files import Folder, Inside, parsed, read_parquet, write_table
 from study.store.packed import PACKED, Packed, pack_of
 from study.store.records import REQUIRED_COLUMNS, RunRecord, ledger
 from study.store.run_folder import RunFolder
@@ -74,6 +75,8 @@ class SweepFolder(Folder):
     """The folder of the fits."""
     figures = Inside("figures")
     """The folder of the figures."""
+    goal_file = Inside("goal.json")
+    """The path of a sweep with a goal, which a launch writes anew from the records."""
     answer_file = Inside("answer.md")
     """The answer to the sweep's question."""
     wandb = Inside("wandb")
@@ -228,6 +231,10 @@ class SweepFolder(Folder):
     def launched(self) -> Sweep | None:
         """The sweep as last launched, None without a sweep.yaml, as for imported encoders."""
         return self.sweep() if is_there(self.sweep_file) else None
+
+    def goal_path(self) -> GoalPath | None:
+        """The path to the sweep's goal, None without one; raises InputError for a damaged file."""
+        return parsed(content_of(self.goal_file), str(self.goal_file), GoalPath, "launch the sweep again")
 
     def tuned(self) -> tuple[str, ...]:
         """The knobs that the sweep tunes."""

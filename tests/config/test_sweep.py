@@ -30,8 +30,8 @@ def problems(**changes: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("changes", "place", "message"),
     [
-        ({"shapes": None}, "", "needs either shapes or search"),
-        ({"search": {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}}, "", "needs either shapes or search"),
+        ({"shapes": None}, "", "needs exactly one of shapes"),
+        ({"search": {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}}, "", "needs exactly one of shapes"),
         ({"shapes": {"iso_parameters": [1e5], "depth": [1]}}, "shapes", "exactly one of iso_parameters, grid, list, not"),
         ({"shapes": {"depth": [1]}}, "shapes", "needs depth exactly when iso_parameters are given"),
         ({"shapes": {"grid": {"depth": []}}}, "shapes.grid.depth", "is empty"),

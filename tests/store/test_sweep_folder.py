@@ -80,7 +80,7 @@ def test_a_sweep_of_another_version_is_read_without_the_keys_that_are_gone(tmp_p
         ({"seeds": "several"}, "sweep.yaml: seeds: 'several' is not a whole number"),
         ({"tune": 3}, "sweep.yaml: tune: 3 is not a mapping of keys to values"),
         ({"question": None}, "sweep.yaml: question: is missing and has no default"),
-        ({"shapes": None}, "sweep.yaml: needs either shapes or search"),
+        ({"shapes": None}, "sweep.yaml: needs exactly one of shapes, search and goal"),
     ],
 )
 def test_a_sweep_file_that_somebody_damaged_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

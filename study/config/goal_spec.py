@@ -1,0 +1,161 @@
+"""The goal of a sweep file: what is to be known, the pool of runs that may tell it, and what they may cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self, TypeAlias
+
+import numpy as np
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+
+from study.base.schema import OneOrSeveral, Positive, Several, Strict, whole
+from study.config.shape_spec import Depth, FfnRatio, Width
+from study.counting.solving import HEAD_WIDTH
+
+Tokens = Annotated[Positive, Field(le=1e18)]
+Parameters = Annotated[Positive, Field(le=1e12)]
+
+
+def _share(value: object) -> object:
+    """A share, also from a percentage such as 2%."""
+    return f"{value[:-1]}e-2" if isinstance(value, str) and value.endswith("%") else value
+
+
+HalfWidth = Annotated[Positive, Field(le=0.5), BeforeValidator(_share)]
+"""Half of an interval: 0.02, or 2%."""
+
+
+class SizedPoint(Strict):
+    """A size and a budget, where a goal is to be met."""
+
+    parameters_non_embedding: Parameters
+    tokens: Tokens
+
+
+class ForecastGoal(Strict):
+    """Forecast the loss of one size and budget until half its 95% interval is `within` a share of the loss, such as 2%.
+
+    The law is chinchilla, E + A·N^−alpha + B·D^−beta, in non-embedding parameters and tokens.
+    """
+
+    forecast: SizedPoint
+    within: HalfWidth
+
+
+class ExponentGoal(Strict):
+    """Estimate an exponent of that law until half its 95% interval is `within` so much, such as 0.05."""
+
+    exponent: Literal["alpha", "beta"]
+    within: HalfWidth
+
+
+class DecisionGoal(Strict):
+    """Decide which of some depths has the lowest loss at equal non-embedding parameters, one seed of each after another.
+
+    It ends once one depth is below all others, or all that are left lie within `difference` nats of each other. Looking after
+    every seed errs in at most 5% of sweeps whose depths are equal (study.designing.racing).
+    """
+
+    decide: Literal["depth"]
+    among: Several[Depth]
+    at: SizedPoint
+    difference: Positive
+
+    @field_validator("among")
+    @classmethod
+    def _two_or_more(cls, among: tuple[int, ...]) -> tuple[int, ...]:
+        if len(among) < 2:
+            raise ValueError("is one depth; give two or more to decide among")
+        return among
+
+
+_KINDS = {"forecast": ForecastGoal, "exponent": ExponentGoal, "decide": DecisionGoal}
+
+
+def _one_goal(values: object) -> object:
+    """The values, which name exactly one goal."""
+    if not isinstance(values, Mapping):
+        return values
+    named = [kind for kind in _KINDS if kind in values]
+    if "optimum" in values:
+        raise ValueError("optimum is no goal yet; decide compares depths at one size, forecast and exponent fit a law")
+    if len(named) != 1:
+        raise ValueError(f"needs exactly one of {', '.join(_KINDS)}, not {', '.join(named) or 'none'}")
+    return values
+
+
+def _kind_of_goal(values: object) -> str:
+    kinds = _KINDS.items()
+    given = (kind for kind, model in kinds if isinstance(values, model) or (isinstance(values, Mapping) and kind in values))
+    return f"[{next(given, 'forecast')}]"
+
+
+SweepGoal: TypeAlias = Annotated[
+    Annotated[
+        Annotated[ForecastGoal, Tag("[forecast]")]
+        | Annotated[ExponentGoal, Tag("[exponent]")]
+        | Annotated[DecisionGoal, Tag("[decide]")],
+        Discriminator(_kind_of_goal),
+    ],
+    BeforeValidator(_one_goal),
+]
+"""One goal of a sweep."""
+
+
+class RunPool(Strict):
+    """The runs that may be chosen: every depth and width at every budget in tokens.
+
+    Each is one value, or the two ends of a range, which is filled in steps of about a doubling; widths are multiples of
+    `width_multiple`. Heads and FFN follow the width by `head_width` and `ffn_ratio` (study.counting.solving.ShapeRules). A
+    decision gives depths, size and budget itself, and takes only these rules from the pool.
+    """
+
+    depth: OneOrSeveral[Depth] | None = None
+    width: OneOrSeveral[Width] | None = None
+    tokens: OneOrSeveral[Tokens] | None = None
+    head_width: Width = HEAD_WIDTH
+    ffn_ratio: FfnRatio = 4.0
+    width_multiple: Width = 8
+
+    @field_validator("depth", "width", "tokens")
+    @classmethod
+    def _is_a_range(cls, ends: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if ends is not None and len(ends) > 2:
+            raise ValueError(f"has {len(ends)} values; give one, or the two ends of a range")
+        if ends is not None and ends[0] > ends[-1]:
+            raise ValueError("has its larger end first; turn it round")
+        return ends
+
+    @model_validator(mode="after")
+    def _widths_are_multiples(self) -> Self:
+        if odd := [width for width in self.width or () if width % self.width_multiple]:
+            raise ValueError(f"has width {odd[0]}, no multiple of {self.width_multiple}; give one, or width_multiple")
+        return self
+
+    def depths(self) -> list[int]:
+        """The depths of the pool."""
+        return [round(value) for value in _doublings(self.depth or ())]
+
+    def widths(self) -> list[int]:
+        """The widths of the pool, each the nearest multiple."""
+        step = self.width_multiple
+        return [*dict.fromkeys(step * max(1, round(value / step)) for value in _doublings(self.width or ()))]
+
+    def budgets(self) -> list[float]:
+        """The budgets of the pool in tokens, rounded to four digits."""
+        return [whole(float(f"{value:.4g}")) for value in _doublings(self.tokens or ())]
+
+
+def _doublings(ends: tuple[float, ...]) -> list[float]:
+    """One value, or a range in equal ratios of about two."""
+    if len(ends) < 2:
+        return [*ends]
+    steps = max(1, round(math.log2(ends[1] / ends[0])))
+    return np.geomspace(*ends, steps + 1).tolist()
+
+
+class SpendLimit(Strict):
+    """What a goal may cost at most: `train_flops` of all runs."""
+
+    flops: Annotated[Positive, Field(le=1e30)]

@@ -1,0 +1,167 @@
+"""Which of several variants is best, by seeds run one after another, with an error that looking does not raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from study.base.durable_files import write_atomically
+from study.base.statistics import CONFIDENCE
+from study.base.text import table
+from study.designing.stopping import always_valid_interval
+from study.laws.law import Floats
+
+Interval = tuple[float, float]
+Shared = Callable[[int, int, int], float]
+"""The standard error that all seeds of two variants have in common, by the two and the number of seeds."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """Where a race stands after so many `seeds` of every standing variant.
+
+    `standing` are the variants that no other is shown to be below; one is `best` if it stands alone, all are `equal` if they
+    lie within the difference that matters. `intervals` are those of the pairs that this look compared, the first variant's loss
+    minus the second's.
+    """
+
+    seeds: int
+    standing: tuple[int, ...]
+    outcome: Literal["open", "best", "equal"]
+    intervals: Mapping[tuple[int, int], Interval]
+
+    @property
+    def half_width(self) -> float:
+        """Half the widest interval; infinite while seeds cannot decide."""
+        return max((high - low) / 2 for low, high in self.intervals.values())
+
+
+def race(losses: Floats, difference: float, shared: Shared = lambda *_: 0.0, level: float = CONFIDENCE) -> list[Race]:
+    """The looks at a race, one after each seed, until it is decided.
+
+    `losses` are variants × seeds, NaN from the first seed that a variant lacks. Seeds are paired. Each pair has a confidence
+    sequence (study.designing.stopping) at an equal share of the error, so that with probability `level` all intervals of all
+    pairs hold after any number of seeds; a pair's interval is the intersection of those so far. A variant drops out once it is
+    above another, and the race ends when one stands, or all that stand lie within `difference` of each other.
+    """
+    pairs = [*combinations(range(len(losses)), 2)]
+    of_pair = 1 - (1 - level) / len(pairs)
+    intervals: dict[tuple[int, int], Interval] = dict.fromkeys(pairs, (-np.inf, np.inf))
+    standing, looks = tuple(range(len(losses))), list[Race]()
+    for seeds in range(1, losses.shape[1] + 1):
+        if np.isnan(losses[list(standing), :seeds]).any():
+            break
+        raced = [pair for pair in pairs if set(pair) <= set(standing)]
+        for one, other in raced:
+            low, high = always_valid_interval(losses[one, :seeds] - losses[other, :seeds], shared(one, other, seeds), of_pair)
+            before = intervals[one, other]
+            intervals[one, other] = max(low, before[0]), min(high, before[1])
+        compared = {pair: intervals[pair] for pair in raced}
+        above = {one if low > 0 else other for (one, other), (low, high) in compared.items() if low > 0 or high < 0}
+        standing = tuple(variant for variant in standing if variant not in above) or standing
+        left = [interval for pair, interval in compared.items() if set(pair) <= set(standing)]
+        close = all(-difference < low and high < difference for low, high in left)
+        outcome: Literal["open", "best", "equal"] = "best" if len(standing) == 1 else "equal" if close else "open"
+        looks.append(Race(seeds, standing, outcome, compared))
+        if outcome != "open":
+            break
+    return looks
+
+
+def fewest_seeds(variants: int, shared: float = 1.0, level: float = CONFIDENCE) -> int:
+    """The fewest seeds after which a race can decide anything, with shared noise unless that is 0."""
+    of_pair = 1 - (1 - level) / (variants * (variants - 1) / 2)
+    counts = range(2, 1000)
+    return next(count for count in counts if np.isfinite(always_valid_interval(np.zeros(count), shared, of_pair)[1]))
+
+
+@dataclass(frozen=True)
+class RaceOdds:
+    """What simulated races did.
+
+    The share of sweeps in which a best variant was named, and in which one that is not above another dropped out; the runs
+    spent, of all that all seeds would have been; and the share that t-tests at the last seed alone would have decided.
+    """
+
+    decided: float
+    wrong: float
+    spent: float
+    fixed: float
+
+
+def simulate_races(
+    effect: float,
+    scatter: tuple[float, float],
+    seeds: int,
+    *,
+    variants: int = 2,
+    difference: float = 1.0,
+    shared: float = 0.0,
+    sweeps: int = 1000,
+    seed: int = 0,
+) -> RaceOdds:
+    """Simulate sweeps whose first variant lies `effect` below the others, which are equal; 0 is a null sweep.
+
+    Each variant scatters over seeds by a deviation drawn between the two of `scatter`; all seeds of a variant share the noise
+    of the validation set, by which two variants differ with standard error `shared`.
+    """
+    random = np.random.default_rng(seed)
+    decided = wrong = fixed = spent = 0.0
+    for _ in range(sweeps):
+        of_seeds = random.normal(size=(variants, seeds)) * random.uniform(*scatter, (variants, 1))
+        losses = of_seeds + random.normal(size=(variants, 1)) * shared / 2**0.5
+        losses[0] -= effect
+        looks = race(losses, difference, lambda *_: shared)
+        lost = {variant for look in looks for variant in range(variants) if variant not in look.standing}
+        decided += looks[-1].outcome == "best"
+        wrong += bool(lost) if effect == 0 else 0 in lost
+        spent += variants + sum(len(look.standing) for look in looks[:-1])
+        fixed += _fixed(losses, shared)
+    return RaceOdds(decided / sweeps, wrong / sweeps, spent / sweeps / (variants * seeds), fixed / sweeps)
+
+
+def _fixed(losses: Floats, shared: float) -> bool:
+    """Whether t-tests at the last seed alone, adjusted by Bonferroni, find the lowest mean below every other.
+
+    The shared noise is added with the seeds' degrees of freedom, which is conservative.
+    """
+    best, (variants, seeds) = int(np.argmin(losses.mean(axis=1))), losses.shape
+    tail = (1 - CONFIDENCE) / (variants * (variants - 1))
+    differences = np.delete(losses, best, axis=0) - losses[best]
+    errors = np.sqrt(differences.var(axis=1, ddof=1) / seeds + shared**2)
+    return bool((differences.mean(axis=1) > -stdtrit(seeds - 1, tail) * errors).all())
+
+
+EFFECTS = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""The effects of the table, in the mean deviation over seeds; 0 is a null sweep."""
+
+
+def measure(sweeps: int = 1000) -> list[dict[str, float]]:
+    """What simulated sweeps of 2 to 4 variants and 12 seeds did, with unequal scatter and shared validation noise."""
+    rows = []
+    for variants in (2, 3, 4):
+        for effect in EFFECTS:
+            odds = simulate_races(effect, (0.5, 1.5), 12, variants=variants, difference=0.5, shared=0.25, sweeps=sweeps)
+            rows.append({"variants": variants, "effect": effect, **asdict(odds)})
+    return rows
+
+
+def write(rows: list[dict[str, float]], folder: Path) -> Path:
+    """Write the rows as a table, stopping.md; returns its path."""
+    header = ["variants", "effect", "best named", "in error", "runs spent", "best named by a test after 12 seeds"]
+    shares = ("decided", "wrong", "spent", "fixed")
+    lines = [[f"{row['variants']}", f"{row['effect']:g}", *(f"{row[name]:.1%}" for name in shares)] for row in rows]
+    text = (
+        "Sweeps of 12 seeds that look after every seed and stop once one variant is best, or all that stand lie within 0.5 of "
+        "each other. Unit: the mean deviation over seeds. Deviations lie between 0.5 and 1.5, and two variants differ by "
+        "validation noise of standard error 0.25 that all seeds share. In error: a variant drops out that is no worse than all "
+        "others. Runs spent are a share of those of 12 seeds."
+    )
+    write_atomically(folder / "stopping.md", f"# Stopping\n\n{text}\n\n{table(header, lines)}\n".encode())
+    return folder / "stopping.md"

@@ -1,0 +1,224 @@
+"""A goal that a race meets: which depth is best at one size and budget, by always-valid intervals over paired seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from study.base.errors import InputError, Problem
+from study.base.quantities import count_text, flops_text, plural
+from study.base.statistics import variance_of_mean
+from study.base.text import joined
+from study.config.goal_spec import DecisionGoal
+from study.config.recipe import Budget
+from study.config.run_config import RunConfig
+from study.config.shape_spec import Shapes
+from study.config.sweep import GoalSweep
+from study.designing.racing import Race, fewest_seeds, race, simulate_races
+from study.laws.law import Floats
+from study.planning.goal_design import GoalDesign, Place, usable
+from study.planning.run_of import run_config
+from study.store.goal_path import GoalLook, GoalState
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+
+SIMULATED = 300
+"""The races simulated for the power that a plan states."""
+
+SCATTERS = (0.25, 0.5, 1.0)
+"""The deviations over seeds, in differences that matter, for which a plan states the power."""
+
+
+class DepthDecision(GoalDesign):
+    """Runs one seed of every depth that stands after another, until one is best or all are equal.
+
+    `folder_of` gives the folder of a run, whose losses by validation sequence say how much of a difference is of these
+    sequences: noise that all seeds share.
+    """
+
+    def __init__(self, spec: GoalSweep, folder_of: Callable[[RunRecord], RunFolder]) -> None:
+        assert isinstance(spec.goal, DecisionGoal)
+        self.goal = spec.goal
+        super().__init__(spec, _depths(spec, spec.goal))
+        self._folder_of = folder_of
+        self._per_token: dict[str, Floats] = {}
+        self._raced: dict[tuple[str, ...], list[Race]] = {}
+
+    @property
+    def half_width(self) -> tuple[str, float]:
+        """The difference that matters, in nats."""
+        return "the widest difference, nats", self.goal.difference
+
+    @property
+    def target(self) -> tuple[float, float]:
+        """Where the depths are compared."""
+        return self.goal.at.parameters_non_embedding, self.goal.at.tokens
+
+    def check(self) -> None:
+        """Raise InputError where seeds or limit cannot decide anything."""
+        fewest, cost = self._fewest, float(self.flops.sum())
+        problems = []
+        if self.spec.seeds < fewest:
+            what = f"{self.spec.seeds} cannot decide among {len(self.points)} depths with looks after every seed"
+            problems.append(Problem("seeds", f"{what}; give {fewest} or more, of which a launch runs what it needs"))
+        if self.flops.min() > self.limit:
+            cheapest = float(self.flops.min())
+            problems.append(Problem("spend.flops", f"{self.limit:g} is less than the cheapest run costs, {cheapest:.3g}"))
+        elif fewest * cost > self.limit:
+            what = f"{self.limit:g} is less than {fewest} seeds of each depth cost, {fewest * cost:.3g}"
+            problems.append(Problem("spend.flops", f"{what}, before which nothing is decided"))
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def _fewest(self) -> int:
+        return fewest_seeds(len(self.points))
+
+    def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
+        """The depths that stand at the next seed, and at all seeds before which nothing is decided."""
+        looks, seeds = self._race(ended), self._seeds(ended)
+        left, places = self.limit - self.committed(ended, busy), list[Place]()
+        for seed in seeds[: max(self._fewest, len(looks) + 1)]:
+            for point in self._standing(looks):
+                place = point, seed
+                if place in ended or place in busy or len(places) == free or self.flops[point] > left:
+                    continue
+                left -= float(self.flops[point])
+                places.append(place)
+        return places
+
+    def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
+        """A look after each seed of all standing depths."""
+        seeds, looks = self._seeds(ended), self._race(ended)
+        found, standing = list[GoalLook](), range(len(self.points))
+        count, flops = 0, 0.0
+        for seed, look in zip(seeds, looks, strict=False):
+            count += len(standing)
+            flops += sum(ended[point, seed].train_flops for point in standing)
+            half = look.half_width if np.isfinite(look.half_width) else None
+            found.append(GoalLook(runs=count, spent_flops=flops, half_width=half))
+            standing = look.standing
+        return found
+
+    def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
+        """Met where one depth is best or all that stand are equal."""
+        looks = self._race(ended)
+        if looks and looks[-1].outcome == "best":
+            best = f"Depth {self._depth(looks[-1].standing[0])} has the lowest loss at {self._where}"
+            return "met", f"{best}, {self._against(looks[-1])}"
+        if looks and looks[-1].outcome == "equal":
+            depths = joined([str(self._depth(point)) for point in looks[-1].standing])
+            return "met", f"Depths {depths} lie within {self.goal.difference:g} nats of each other at {self._where}"
+        if self.wanted(ended, (), 1):
+            return "open", f"Nothing is decided between depths {self._open(looks)}"
+        why = "all seeds" if len(looks) == len(self._seeds(ended)) else "the compute"
+        if not looks:
+            return "spent", "Nothing is decided, since no seed of every depth ended with a loss and reads word order"
+        return "spent", f"Nothing is decided between depths {self._open(looks)} with {why} spent; {self._would_take(looks[-1])}"
+
+    def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
+        """Every seed of the standing depths, as far as the limit reaches."""
+        places, left = list[Place](), self.limit - self.committed(ended, ())
+        for seed in self._seeds(ended):
+            for point in self._standing(self._race(ended)):
+                if (point, seed) not in ended and self.flops[point] <= left:
+                    left -= float(self.flops[point])
+                    places.append((point, seed))
+        return places
+
+    def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
+        """The rule, its power by simulation for seeds that scatter more or less, and that of a grid of all seeds."""
+        depths, most = len(self.points), len(self.expected({})) // len(self.points)
+        lines = [
+            f"Goal: the best of depths {self._open(self._race(ended))} at {self._where}, where {self.goal.difference:g} nats "
+            f"matter, for at most {flops_text(self.limit)}FLOPs.",
+            f"A look after every seed from {self._fewest} on errs in at most 5% of sweeps whose depths are equal.",
+        ]
+        for scatter in SCATTERS:
+            odds = simulate_races(1.0, (scatter, scatter), most, variants=depths, sweeps=SIMULATED)
+            of, better = f"{scatter * self.goal.difference:.2g} nats", f"{self.goal.difference:g} nats better"
+            cost = f"{odds.spent:.0%} of {plural(depths * most, 'run')}"
+            lines.append(
+                f"If seeds scatter by {of}, a depth that is {better} is found in {odds.decided:.0%} of sweeps, after {cost}; a "
+                f"grid of all finds it in {odds.fixed:.0%}."
+            )
+        return lines
+
+    def _race(self, ended: Mapping[Place, RunRecord]) -> list[Race]:
+        key = tuple(sorted(record.run_id for record in ended.values()))
+        if key not in self._raced:
+            self._raced[key] = self._looked_at(ended)
+        return self._raced[key]
+
+    def _looked_at(self, ended: Mapping[Place, RunRecord]) -> list[Race]:
+        seeds = self._seeds(ended)
+        losses = np.full((len(self.points), max(1, len(seeds))), np.nan)
+        for point in range(len(self.points)):
+            for column, seed in enumerate(seeds):
+                if (record := ended.get((point, seed))) is not None and record.loss_nats is not None:
+                    losses[point, column] = record.loss_nats
+
+        def shared(one: int, other: int, count: int) -> float:
+            return self._shared([[ended[point, seed] for seed in seeds[:count]] for point in (one, other)])
+
+        return race(losses, self.goal.difference, shared)
+
+    def _seeds(self, ended: Mapping[Place, RunRecord]) -> list[int]:
+        """The seeds of which no run failed or reads no word order, so that all depths can be paired."""
+        vain = {seed for (_, seed), record in ended.items() if not usable(record)}
+        return [seed for seed in range(self.spec.seeds) if seed not in vain]
+
+    def _shared(self, records: Sequence[Sequence[RunRecord]]) -> float:
+        """The standard error of the difference of two depths over validation sequences, clustered by document."""
+        first, second = (np.mean([self._losses(record) for record in of], axis=0) for of in records)
+        documents = self._folder_of(records[0][0]).validation_documents()
+        return variance_of_mean(first - second, documents) ** 0.5
+
+    def _losses(self, record: RunRecord) -> Floats:
+        """The nats per masked token of each validation sequence, whose mean is the run's loss."""
+        if (name := record.run_id) not in self._per_token:
+            losses = self._folder_of(record).validation_losses()
+            self._per_token[name] = losses * len(losses) / (record.validation_masked_tokens or 1)
+        return self._per_token[name]
+
+    def _standing(self, looks: Sequence[Race]) -> Sequence[int]:
+        return looks[-1].standing if looks else range(len(self.points))
+
+    def _depth(self, point: int) -> int:
+        return self.points[point].architecture.depth
+
+    def _open(self, looks: Sequence[Race]) -> str:
+        return joined([str(self._depth(point)) for point in self._standing(looks)])
+
+    @property
+    def _where(self) -> str:
+        size, tokens = self.target
+        return f"{count_text(size)} non-embedding parameters and {count_text(tokens)} tokens"
+
+    def _against(self, look: Race) -> str:
+        """By how much the best is below those that stood until then."""
+        best, gaps = look.standing[0], []
+        for (one, other), (low, high) in look.intervals.items():
+            if best in (one, other):
+                less, more = (low, high) if best == other else (-high, -low)
+                gaps.append(f"{less:.3f} to {more:.3f} nats below depth {self._depth(one if best == other else other)}")
+        return f"{joined(gaps)} (95% intervals that hold at every look)"
+
+    def _would_take(self, look: Race) -> str:
+        """How many seeds would narrow the widest interval to the difference, at the scatter so far."""
+        if not np.isfinite(look.half_width):
+            return f"{self._fewest} seeds or more would be needed"
+        seeds = int(np.ceil(look.seeds * (look.half_width / self.goal.difference) ** 2))
+        return f"about {seeds} seeds would narrow the widest interval from ± {look.half_width:.2g} to {self.goal.difference:g}"
+
+
+def _depths(spec: GoalSweep, goal: DecisionGoal) -> list[RunConfig]:
+    """Each depth at the goal's size and budget; raises InputError where no width meets the size."""
+    pool = spec.pool
+    rules = {"head_width": pool.head_width, "ffn_ratio": pool.ffn_ratio, "width_multiple": pool.width_multiple}
+    shapes = Shapes.parse({"iso_parameters": [goal.at.parameters_non_embedding], "depth": goal.among} | rules)
+    sizes, unmet = shapes.sizes(spec.shared.get("architecture", {}))
+    if unmet:
+        raise InputError(Problem("goal.at.parameters_non_embedding", problem.message) for problem in unmet)
+    return [run_config(spec, size, Budget(tokens=goal.at.tokens), {}) for size in sizes]

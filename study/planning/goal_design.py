@@ -1,0 +1,181 @@
+"""The runs of a sweep with a goal: what comes next is a function of the records and of what is under way."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from study.base.quantities import count_text, flops_text, plural
+from study.config.run_config import RunConfig
+from study.config.sweep import GoalSweep
+from study.counting.parameters import parameters
+from study.store.goal_path import ChosenRun, GoalLook, GoalPath, GoalState
+from study.store.records import RunRecord
+from study.store.run_folder import expected_flops
+
+Place = tuple[int, int]
+"""A run of a design: its point, a shape and budget, and the number of its seed."""
+
+
+class GoalDesign(ABC):
+    """The points that a goal may train at, each with several seeds, and what is chosen among them."""
+
+    def __init__(self, spec: GoalSweep, points: Sequence[RunConfig]) -> None:
+        self.spec, self.points = spec, points
+        self.flops = np.array([expected_flops(config, config.steps) for config in points])
+        self.sizes = np.array([parameters(config.architecture).parameters_non_embedding for config in points])
+        self.tokens = np.array([config.tokens for config in points])
+        self._places = {config.identity(("seed",)): number for number, config in enumerate(points)}
+
+    @property
+    def limit(self) -> float:
+        """The most FLOPs to spend."""
+        return self.spec.spend.flops
+
+    def run(self, place: Place) -> RunConfig:
+        """The run at a place."""
+        point, number = place
+        return RunConfig.parse(self.points[point].to_dict() | {"seed": self.spec.seed_values[number]})
+
+    def place(self, config: RunConfig) -> Place | None:
+        """The place of a run, None if it is no run of the design."""
+        point, seeds = self._places.get(config.identity(("seed",))), self.spec.seed_values
+        return None if point is None or config.seed not in seeds else (point, seeds.index(config.seed))
+
+    def ended(self, records: Iterable[RunRecord]) -> dict[Place, RunRecord]:
+        """The records of the design's runs by place, in the order of their end."""
+        ordered = sorted(records, key=lambda record: (record.finished_at, record.run_id))
+        return {place: record for record in ordered if (place := self.place(record.config)) is not None}
+
+    def committed(self, ended: Mapping[Place, RunRecord], busy: Collection[Place]) -> float:
+        """The FLOPs that are spent, and those of the runs under way."""
+        return spent(ended.values()) + float(sum(self.flops[point] for point, _ in busy))
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise InputError for a goal that the pool, the seeds or the limit cannot serve."""
+
+    @abstractmethod
+    def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
+        """At most `free` runs to start now."""
+
+    @abstractmethod
+    def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
+        """What each look at the records found."""
+
+    @abstractmethod
+    def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
+        """Where the goal stands once all under way has ended, and why, without the costs."""
+
+    @abstractmethod
+    def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
+        """The runs that are expected to come, in order."""
+
+    @abstractmethod
+    def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
+        """The design in lines: what comes first and why, what to expect, and what a grid would give."""
+
+    @property
+    @abstractmethod
+    def half_width(self) -> tuple[str, float]:
+        """Half of what, in words, and how much of it meets the goal."""
+
+    @property
+    def target(self) -> tuple[float, float] | None:
+        """The non-embedding parameters and tokens at which the loss is wanted, if anywhere."""
+        return None
+
+    def path(self, records: Iterable[RunRecord]) -> GoalPath:
+        """The path so far."""
+        ended = self.ended(records)
+        state, why = self.standing(ended)
+        of, wanted = self.half_width
+        return GoalPath(
+            of=of,
+            wanted=wanted,
+            spend_flops=self.limit,
+            state=state,
+            sentence=f"{why}, after {self._cost(ended)}",
+            looks=tuple(self.looks(ended)),
+            runs=tuple(self._chosen(ended)),
+            target_parameters=None if self.target is None else self.target[0],
+            target_tokens=None if self.target is None else self.target[1],
+        )
+
+    def _cost(self, ended: Mapping[Place, RunRecord]) -> str:
+        flops = spent(ended.values())
+        return f"{plural(len(ended), 'run')} and {flops_text(flops)}FLOPs, {flops / self.limit:.0%} of what may be spent"
+
+    def _chosen(self, ended: Mapping[Place, RunRecord]) -> Iterable[ChosenRun]:
+        for (point, _), record in ended.items():
+            yield ChosenRun(
+                run_id=record.run_id,
+                shape=record.config.architecture.shape_name,
+                parameters_non_embedding=int(self.sizes[point]),
+                tokens=record.config.tokens,
+                seed=record.config.seed,
+                spent_flops=record.train_flops,
+                used=usable(record),
+            )
+
+    def words(self, place: Place) -> str:
+        """A run in words."""
+        point, number = place
+        shape, seed = self.points[point].architecture.shape_name, self.spec.seed_values[number]
+        return f"{shape}, {count_text(self.tokens[point])} tokens, seed {seed}"
+
+
+def spent(records: Iterable[RunRecord]) -> float:
+    """The FLOPs of ended runs."""
+    return float(sum(record.train_flops for record in records))
+
+
+def usable(record: RunRecord) -> bool:
+    """Whether a goal may rest on a run: it ended with a loss, and is no bag of words."""
+    return record.usable_loss_nats is not None and record.reads_order is not False
+
+
+class GoalProposer:
+    """Proposes the runs of a goal's design until it is over; what was started without a record comes first."""
+
+    waiting = 0
+
+    def __init__(self, design: GoalDesign, records: Iterable[RunRecord], started: Iterable[RunConfig]) -> None:
+        self.design = design
+        self._records = {record.config.key: record for record in records}
+        self._given = {config.key: config for config in started}
+        self._path: GoalPath | None = None
+
+    @property
+    def path(self) -> GoalPath:
+        """The path to the goal so far."""
+        if self._path is None:
+            self._path = self.design.path(self._records.values())
+        return self._path
+
+    @property
+    def exhausted(self) -> str | None:
+        """Where the goal stands once nothing is left to run, None before."""
+        return None if self._given else f"{self.path.sentence}."
+
+    def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
+        """The next runs for `free` slots."""
+        del records
+        configs = [config for key, config in self._given.items() if key not in running][:free]
+        if len(configs) < free and self.path.state == "open":
+            ended = self.design.ended(self._records.values())
+            busy = {place for config in self._given.values() if (place := self.design.place(config)) is not None}
+            for place in self.design.wanted(ended, busy, free - len(configs)):
+                config = self.design.run(place)
+                self._given[config.key] = config
+                configs.append(config)
+        return configs
+
+    def tell(self, key: str, record: RunRecord) -> None:
+        """Note that a run has ended."""
+        self._given.pop(key, None)
+        if key not in self._records:
+            self._records[key] = record
+            self._path = None

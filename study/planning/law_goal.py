@@ -1,0 +1,341 @@
+"""A goal that a law meets: a forecast or an exponent, from the runs that lower its expected error most."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from study.base.errors import InputError, Problem
+from study.base.grouping import grouped
+from study.base.quantities import count_text, flops_text, plural
+from study.config.goal_spec import ExponentGoal, ForecastGoal
+from study.config.recipe import Budget
+from study.config.run_config import RunConfig
+from study.config.shape_spec import needs_even_heads
+from study.config.sweep import GoalSweep
+from study.counting.solving import ShapeRules
+from study.designing.advising import half_width_of
+from study.designing.choosing import METHODS, Preview, batch, expected_error, preview, stage_of
+from study.designing.criteria import Basin
+from study.designing.posterior import Learner, Pool, Rows, fitted_prior, published_prior
+from study.laws.catalogue import LAWS
+from study.laws.law import Floats
+from study.laws.law_files import read_law
+from study.laws.observations import Observations
+from study.planning.goal_design import GoalDesign, Place, spent, usable
+from study.planning.run_of import run_config
+from study.store.goal_path import GoalLook, GoalState
+from study.store.records import RunRecord
+
+LAW = LAWS["chinchilla"]
+
+COUNT = "parameters_non_embedding"
+"""What counts as the law's parameters."""
+
+TENTHS = 10
+"""The parts of the limit after each of which a plan says what to expect."""
+
+LOOKS = 20
+"""A path has a look at each so large part of the limit, and one at the last run."""
+
+FUTILE_FROM = 0.25
+"""The share of the limit from which a goal may be given up."""
+
+FUTILE = 1.5
+"""It is given up where the rest of the limit is expected to leave so many times the half-width that meets it."""
+
+DEARER = (2, 4, 8, 16, 32, 64)
+"""The multiples of the limit that are tried to say what a goal would take."""
+
+FAR = 10.0
+"""From so many times beyond the pool on, a plan warns of the distance."""
+
+METHOD = METHODS["error"]
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What ended runs say: basins, the rows that they used and those that are closed, and the share of the limit spent."""
+
+    basins: Sequence[Basin]
+    used: Rows
+    closed: Rows
+    spent: float
+    judged: bool
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval of what is wanted."""
+        return half_width_of(expected_error([*self.basins]))
+
+
+class LawGoal(GoalDesign):
+    """Chooses runs by the expected squared error of what is wanted, over the basins of the law that ended runs leave.
+
+    Rows of its pool are points × seeds, so that another seed, a longer budget and another shape are all moves. A stage spends
+    as much as all before it; each batch is chosen anew from the records.
+    """
+
+    def __init__(self, spec: GoalSweep) -> None:
+        assert isinstance(spec.goal, ForecastGoal | ExponentGoal)
+        self.goal = spec.goal
+        super().__init__(spec, list(_points(spec)))
+        self.seeds = spec.seeds
+        each = {"parameters": self.sizes, "tokens": self.tokens}
+        columns = {name: np.repeat(values.astype(float), self.seeds) for name, values in each.items()}
+        aim = {name: np.array([value]) for name, value in zip(each, self._aim, strict=True)}
+        exponent = self.goal.exponent if isinstance(self.goal, ExponentGoal) else None
+        self.pool = Pool(LAW, columns, np.repeat(self.flops, self.seeds), aim, exponent=exponent)
+        learner = Learner(self.pool)
+        fitted = None if spec.prior is None else _fit_at(spec.prior)
+        self.prior = published_prior(self.pool) if fitted is None else fitted_prior(learner, fitted)
+        self._known: dict[tuple[int, ...], Posterior] = {}
+
+    @property
+    def _aim(self) -> tuple[float, float]:
+        """Where the law is wanted: the point of a forecast; for an exponent the largest point, which scales the sizes alone."""
+        return (float(self.sizes.max()), float(self.tokens.max())) if self.target is None else self.target
+
+    @property
+    def target(self) -> tuple[float, float] | None:
+        """The point of a forecast, None for an exponent."""
+        if isinstance(self.goal, ExponentGoal):
+            return None
+        return self.goal.forecast.parameters_non_embedding, self.goal.forecast.tokens
+
+    @property
+    def half_width(self) -> tuple[str, float]:
+        """Relative for a forecast, absolute for an exponent."""
+        of = "the forecast, relative" if isinstance(self.goal, ForecastGoal) else self.goal.exponent
+        return of, self.goal.within
+
+    def check(self) -> None:
+        """Raise InputError for a pool that cannot determine the law, or a limit that buys too few runs."""
+        problems = []
+        for name, values in (("width and depth", self.sizes), ("tokens", self.tokens)):
+            variable = "tokens" if name == "tokens" else "parameters"
+            if (found := len(np.unique(values))) < (fewest := LAW.fewest_values(variable)):
+                what = f"gives {plural(found, 'value')} of {variable}, and {LAW.name} needs {fewest}"
+                problems.append(Problem(f"pool.{name}", f"{what}: with fewer, any floor fits with some exponent; widen it"))
+        ordered, needed = np.sort(self.flops), len(LAW.parameters) + 1
+        if ordered[0] > self.limit:
+            problems.append(Problem("spend.flops", f"{self.limit:g} is less than the cheapest run costs, {ordered[0]:.3g}"))
+        elif not problems and ordered[:needed].sum() > self.limit:
+            message = f"{self.limit:g} is less than the {needed} cheapest runs cost, {ordered[:needed].sum():.3g}"
+            problems.append(Problem("spend.flops", f"{message}, which {LAW.name}'s {len(LAW.parameters)} parameters need"))
+        if problems:
+            raise InputError(problems)
+
+    def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
+        """The next batch, which also counts what the runs under way will tell."""
+        found = self._posterior(ended)
+        under_way = np.array([self._row(place) for place in busy], dtype=np.int64)
+        basins = [*found.basins]
+        for row in under_way.tolist():
+            basins = [basin.after(row) for basin in basins]
+        committed = self.committed(ended, busy)
+        open_ = np.setdiff1d(self._affordable(found, self.limit - committed), under_way)
+        if not len(open_):
+            return []
+        stage = stage_of(committed, self.limit, float(self.pool.costs[open_].min()))
+        rows = batch(basins, self.pool.costs, open_, stage, free, METHOD)
+        return self._in_seed_order(rows, {*ended, *busy})
+
+    def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
+        """A look at each twentieth of the limit, and at the last run."""
+        records, looks, share = [*ended.items()], list[GoalLook](), 0
+        for count in range(1, len(records) + 1):
+            flops = spent(record for _, record in records[:count])
+            if count < len(records) and int(LOOKS * flops / self.limit) <= share:
+                continue
+            share = int(LOOKS * flops / self.limit)
+            found = self._posterior(dict(records[:count]))
+            looks.append(GoalLook(runs=count, spent_flops=flops, half_width=found.half_width if found.judged else None))
+        return looks
+
+    def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
+        """Met where the interval is narrow enough; given up where the rest of the limit is not expected to make it so."""
+        found, (_, wanted) = self._posterior(ended), self.half_width
+        left = self._affordable(found, self.limit - found.spent)
+        interval = f"{self._estimate(found)} is known to ± {self._shown(found.half_width)}"
+        if found.judged and found.half_width <= wanted:
+            return "met", f"The goal is met: {interval}"
+        if not len(left):
+            why = interval if found.judged else "too few runs read word order to fit the law"
+            what = "All runs of the pool are" if len(found.closed) == len(self.pool) else "The compute is"
+            return "spent", f"{what} spent before the goal of ± {self._shown(wanted)} is met: {why}"
+        if found.judged and found.spent >= FUTILE_FROM * self.limit:
+            expected = half_width_of(self._preview(found, self.limit).errors[-1])
+            if expected > FUTILE * wanted:
+                rest = f"all that may be spent is expected to leave ± {self._shown(expected)}"
+                return "unreachable", f"The goal of ± {self._shown(wanted)} cannot be met: {rest}; {self._would_take(found)}"
+        return "open", interval if found.judged else "The runs so far are too few to fit the law"
+
+    def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
+        """The runs that would be chosen if all went as expected."""
+        return self._in_seed_order([*self._preview(self._posterior(ended), self.limit).rows], {*ended})
+
+    def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
+        """First runs with their moves, the expected interval after each tenth, a grid beside it, and warnings."""
+        found = self._posterior(ended)
+        ahead, (of, wanted) = self._preview(found, self.limit), self.half_width
+        tenths = [self.limit * part / TENTHS for part in range(1, TENTHS + 1)]
+        widths = [self._shown(half_width_of(ahead.error_at(flops))) for flops in tenths if flops >= found.spent]
+        source = "the runs so far" if len(found.used) else self.spec.prior or "published exponents with wide priors"
+        last = half_width_of(ahead.errors[-1])
+        lines = [
+            f"Goal: half the 95% interval of {of} within {self._shown(wanted)}, for at most {flops_text(self.limit)}FLOPs.",
+            f"First, by {source}: {'; '.join(self._moves(ended))}.",
+            f"Expected ± after each {'tenth' if not len(found.used) else 'tenth still to spend'}: {', '.join(widths)}.",
+            f"The best grid of the same cost is expected to give ± {self._shown(self._grid(found))}.",
+        ]
+        if last > wanted:
+            lines.append(f"The goal is not expected to be met for this much: {self._would_take(found)}.")
+        return [*lines, *self._warnings(found)]
+
+    def _moves(self, ended: Mapping[Place, RunRecord]) -> Iterator[str]:
+        """The next few runs, and how each differs from those before it."""
+        before = {*ended}
+        for place in self.expected(ended)[:4]:
+            yield f"{self.words(place)} ({self._move(place, before)})"
+            before.add(place)
+
+    def _move(self, place: Place, before: Collection[Place]) -> str:
+        point, seed = place
+        if seed:
+            return "another seed"
+        shape = self.points[point].architecture
+        tried = [other for other, _ in before if self.points[other].architecture == shape]
+        if not tried:
+            return "another shape" if before else "where the prior is least sure for the cost"
+        return "a longer budget" if self.tokens[point] > max(self.tokens[tried]) else "a shorter budget"
+
+    def _warnings(self, found: Posterior) -> Iterator[str]:
+        if self.target is not None:
+            beyond = max(self.target[0] / self.sizes.max(), self.target[1] / self.tokens.max())
+            if beyond > FAR:
+                yield f"Warning: the target lies {beyond:.3g} times beyond the pool, where no run can check the law."
+            if self.target[0] < self.sizes.min() or self.target[1] < self.tokens.min():
+                yield "Warning: the target is smaller than every run of the pool, where small encoders may follow no law."
+        if len(found.basins) == 1:
+            what = "the prior" if not len(found.used) else "the runs so far"
+            yield f"Warning: the design rests on one basin of the law, that of {what}; a launch weighs all that its runs leave."
+
+    def _posterior(self, ended: Mapping[Place, RunRecord]) -> Posterior:
+        """What the records say, by the losses of usable runs; a function of these alone."""
+        used = {self._row(place): record for place, record in ended.items() if usable(record)}
+        rows = np.array(sorted(used), dtype=np.int64)
+        key = (*rows.tolist(), -1, *sorted(self._row(place) for place in ended))
+        if key not in self._known:
+            response = np.ones(len(self.pool))
+            response[rows] = [used[row].loss_nats or 1.0 for row in rows.tolist()]
+            learner = Learner(self.pool, seed=len(rows), bend=METHOD.bend, prior=self.prior)
+            basins = learner.basins(rows, response)
+            self._known[key] = Posterior(basins, rows, self._closed(ended), spent(ended.values()), self._is_fit(rows, response))
+        return self._known[key]
+
+    def _closed(self, ended: Mapping[Place, RunRecord]) -> Rows:
+        """The rows that ended, and those of a budget that leaves a bag of words, or of a shorter one, at its shape."""
+        closed = {self._row(place) for place in ended}
+        for point in {point for (point, _), record in ended.items() if record.reads_order is False}:
+            shape = self.points[point].architecture
+            vain = [
+                other
+                for other, config in enumerate(self.points)
+                if config.architecture == shape and self.tokens[other] <= self.tokens[point]
+            ]
+            closed |= {other * self.seeds + seed for other in vain for seed in range(self.seeds)}
+        return np.array(sorted(closed), dtype=np.int64)
+
+    def _is_fit(self, rows: Rows, response: Floats) -> bool:
+        """Whether rows determine the law, rather than its prior."""
+        try:
+            Observations.of({name: values[rows] for name, values in self.pool.candidates.items()}, response[rows]).check(LAW)
+        except InputError:
+            return False
+        return True
+
+    def _affordable(self, found: Posterior, budget: float) -> Rows:
+        return np.setdiff1d(np.flatnonzero(self.pool.costs <= budget), found.closed)
+
+    def _preview(self, found: Posterior, limit: float) -> Preview:
+        open_ = np.setdiff1d(np.arange(len(self.pool)), found.closed)
+        return preview([*found.basins], self.pool.costs, open_, limit, found.spent, METHOD)
+
+    def _would_take(self, found: Posterior) -> str:
+        """What the goal is expected to take of this pool, in words."""
+        wanted = self.half_width[1]
+        for times in DEARER:
+            ahead = self._preview(found, times * self.limit)
+            enough = [flops for flops, error in zip(ahead.spent, ahead.errors, strict=True) if half_width_of(error) <= wanted]
+            if enough:
+                return f"it is expected to take about {flops_text(enough[0])}FLOPs"
+        return f"{DEARER[-1]} times as much of this pool is not expected to meet it either; give a pool nearer to the target"
+
+    def _grid(self, found: Posterior) -> float:
+        """The expected half-width of the best grid for the limit: the cheapest shapes, each at all budgets up to a longest."""
+        return min(self._grid_up_to(longest, found) for longest in np.unique(self.tokens).tolist())
+
+    def _grid_up_to(self, longest: int, found: Posterior) -> float:
+        basins, left = [*found.basins], self.limit - found.spent
+        short = np.flatnonzero(self.tokens <= longest).tolist()
+        shapes = grouped(short, lambda point: self.points[point].architecture).values()
+        for points in sorted(shapes, key=lambda points: float(self.flops[points].sum())):
+            left -= float(self.flops[points].sum())
+            for point in points if left >= 0 else ():
+                basins = [basin.after(point * self.seeds) for basin in basins]
+        return half_width_of(expected_error(basins))
+
+    def _row(self, place: Place) -> int:
+        return place[0] * self.seeds + place[1]
+
+    def _in_seed_order(self, rows: Sequence[int], taken: Collection[Place]) -> list[Place]:
+        """The points of rows, each with the first seed that is not taken."""
+        taken, places = {*taken}, list[Place]()
+        for point in (row // self.seeds for row in rows):
+            place = next((point, seed) for seed in range(self.seeds) if (point, seed) not in taken)
+            taken.add(place)
+            places.append(place)
+        return places
+
+    def _estimate(self, found: Posterior) -> str:
+        value = float(found.basins[0].at_targets[0])
+        if self.target is None:
+            assert isinstance(self.goal, ExponentGoal)
+            return f"{self.goal.exponent}, {value:.3g},"
+        where = f"{count_text(self.target[0])} non-embedding parameters and {count_text(self.target[1])} tokens"
+        return f"the loss at {where}, {np.exp(value):.4g} nats,"
+
+    def _shown(self, half: float) -> str:
+        return f"{half:.2g}" if self.target is None else f"{half:.1%}"
+
+
+def _points(spec: GoalSweep) -> Iterator[RunConfig]:
+    """The shapes of a pool at each of its budgets, without seeds; raises InputError with every problem."""
+    architecture, pool = spec.shared.get("architecture", {}), spec.pool
+    rules = ShapeRules(pool.head_width, pool.ffn_ratio, pool.width_multiple, needs_even_heads(architecture))
+    problems: dict[str, Problem] = {}
+    found: dict[tuple[object, int], RunConfig] = {}
+    for depth, width, tokens in product(pool.depths(), pool.widths(), pool.budgets()):
+        try:
+            config = run_config(spec, rules.completed({"depth": depth, "width": width}), Budget(tokens=tokens), {})
+        except InputError as error:
+            problems |= {problem.place: problem for problem in error.problems}
+        else:
+            found.setdefault((config.architecture, config.steps), config)
+    if problems:
+        raise InputError(problems.values())
+    yield from found.values()
+
+
+def _fit_at(path: str) -> Mapping[str, float]:
+    """The estimates of a fit's JSON; raises InputError for another law or count of parameters."""
+    fitted = read_law(Path(path))
+    if fitted.law.name != LAW.name or fitted.convention != COUNT:
+        found = f"{fitted.law.name} in {fitted.convention}"
+        raise InputError.at("prior", f"{path} is a fit of {found}; give one of {LAW.name} in {COUNT}, as by study fit")
+    return fitted.estimates

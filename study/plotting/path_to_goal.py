@@ -1,0 +1,89 @@
+"""The path of a sweep to its goal: half the interval against what is spent, and the chosen runs on the plane of sizes."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from study.base.quantities import compact_flops, plural
+from study.evidence.evidence import Evidence
+from study.plotting.hover import explain
+from study.plotting.style import log_ticks, style, theme, title_above, wide_figure
+
+_STATES = {"open": "Not yet met", "met": "Met", "spent": "Not met for what could be spent", "unreachable": "Given up"}
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """One row a look with an interval, then one a run, in order; empty without a goal or any look with one.
+
+    `order` counts runs in the order of their end, so that a look at 12 runs has order 12.
+    """
+    path = evidence.goal
+    if path is None or all(look.half_width is None for look in path.looks):
+        return pd.DataFrame()
+    looks = [
+        {"kind": "look", "order": look.runs, "spent_flops": look.spent_flops, "half": look.half_width}
+        for look in path.looks
+        if look.half_width is not None
+    ]
+    runs = [
+        {
+            "kind": "run" if run.used else "unused run",
+            "order": order,
+            "spent_flops": run.spent_flops,
+            "label": f"run {order}: {run.shape}",
+            "run_id": run.run_id,
+            "parameters_non_embedding": run.parameters_non_embedding,
+            "tokens": run.tokens,
+        }
+        for order, run in enumerate(path.runs, 1)
+    ]
+    shared = {
+        "of": path.of,
+        "wanted": path.wanted,
+        "limit": path.spend_flops,
+        "state": path.state,
+        "target_parameters": path.target_parameters,
+        "target_tokens": path.target_tokens,
+    }
+    return pd.DataFrame([row | shared for row in (*looks, *runs)])
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """The interval on the left, with the goal; the runs on the right, darkest first, with a star where the loss is wanted."""
+    first = data.iloc[0]
+    with theme():
+        side_by_side = style().columns > 1
+        figure = wide_figure(3.4 if side_by_side else 6.2)
+        left, right = figure.subplots(*((1, 2) if side_by_side else (2, 1)))
+        _draw_looks(left, data[data["kind"] == "look"])
+        _draw_runs(right, data[data["kind"] != "look"])
+        spent = data.loc[data["kind"] != "look", "spent_flops"].sum()
+        runs = plural(int((data["kind"] != "look").sum()), "run")
+        note = f"{runs} for {compact_flops(spent)} of {compact_flops(first['limit'])} FLOPs; later runs are lighter"
+        goal = f"half the 95% interval of {first['of']} within {first['wanted']:g}"
+        title_above(figure, f"{_STATES[first['state']]}: {goal}", note)
+    return figure
+
+
+def _draw_looks(axes: Axes, looks: pd.DataFrame) -> None:
+    axes.plot(looks["spent_flops"], looks["half"], marker="o", markersize=4, linewidth=1.4)
+    explain(axes, looks, "spent_flops", "half")
+    axes.axhline(looks["wanted"].iloc[0], color="black", linewidth=1, linestyle="--")
+    axes.annotate("goal", (0.99, looks["wanted"].iloc[0]), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    axes.set(yscale="log", xlabel="spent (train_flops)", ylabel="half the 95% interval", xlim=(0, None))
+
+
+def _draw_runs(axes: Axes, runs: pd.DataFrame) -> None:
+    for kind, marker in (("run", "o"), ("unused run", "x")):
+        some = runs[runs["kind"] == kind]
+        colours = mpl.colormaps["viridis"](0.9 * (some["order"] - 1) / max(1, len(runs)))
+        edges = {"edgecolors": "white", "linewidths": 0.5} if kind == "run" else {}
+        axes.scatter(some["parameters_non_embedding"], some["tokens"], c=colours, marker=marker, s=36, **edges)
+        explain(axes, some, "parameters_non_embedding", "tokens")
+    if pd.notna(runs["target_parameters"].iloc[0]):
+        axes.plot(runs["target_parameters"].iloc[0], runs["target_tokens"].iloc[0], "*", color="C3", markersize=12)
+    axes.set(xscale="log", yscale="log", xlabel="parameters_non_embedding", ylabel="tokens")
+    log_ticks(axes)

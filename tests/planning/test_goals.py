@@ -1,0 +1,275 @@
+"""Goals: runs are chosen by what the records say, until the goal is met, cannot be met, or the compute is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.base.errors import InputError
+from study.config.run_config import RunConfig
+from study.config.sweep import GoalSweep
+from study.executing.slots import Slot
+from study.planning.cost_estimate import estimate_cost
+from study.planning.depth_decision import DepthDecision
+from study.planning.goal_design import GoalProposer
+from study.planning.law_goal import LawGoal
+from study.planning.plan import Plan
+from study.running.status_tables import cost_summary
+from study.store.goal_path import GoalPath
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from tests.sweeps import parsed, record
+
+SEQUENCES = 40
+
+FORECAST: dict[str, Any] = {
+    "shapes": None,
+    "budgets": None,
+    "goal": {"forecast": {"parameters_non_embedding": 2e5, "tokens": 2e5}, "within": "4%"},
+    "pool": {"depth": [1, 4], "width": [16, 64], "tokens": [1e4, 8e4], "head_width": 8},
+    "seeds": 2,
+    "spend": {"flops": 4e11},
+}
+
+DECISION: dict[str, Any] = {
+    "shapes": None,
+    "budgets": None,
+    "goal": {
+        "decide": "depth",
+        "among": [1, 2, 4],
+        "at": {"parameters_non_embedding": 5e4, "tokens": 1e4},
+        "difference": 0.05,
+    },
+    "pool": {"head_width": 8, "width_multiple": 4},
+    "seeds": 16,
+    "spend": {"flops": 1e13},
+}
+
+
+def goal_sweep(values: dict[str, Any], **changes: Any) -> GoalSweep:
+    spec = parsed(**values | changes)
+    assert isinstance(spec, GoalSweep)
+    return spec
+
+
+def loss_of(config: RunConfig, size: int, noise: float = 0.003) -> float:
+    """A law with the scatter of seeds, which depends on the run alone."""
+    draw = np.random.default_rng([config.seed, size, config.tokens])
+    return float((2.0 + 12 * size**-0.3 + 30 * config.tokens**-0.3) * np.exp(noise * draw.normal()))
+
+
+def ended(design: Any, config: RunConfig, number: int, **changes: Any) -> RunRecord:
+    place = design.place(config)
+    times = {"finished_at": f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00", "run_id": f"{number:016x}"}
+    return record(config, loss_of(config, int(design.sizes[place[0]])), **times | changes)
+
+
+def follow(
+    design: Any, slots: int = 1, started: tuple[RunConfig, ...] = (), most: int = 500
+) -> tuple[list[RunConfig], GoalPath]:
+    """Every run that a goal asks for, each ended once all of its batch have begun, and the path."""
+    proposer, asked = GoalProposer(design, [], started), list[RunConfig]()
+    while len(asked) < most and (batch := proposer.wanted({}, (), slots)):
+        for config in batch:
+            asked.append(config)
+            proposer.tell(config.key, ended(design, config, len(asked)))
+    return asked, proposer.path
+
+
+def test_a_forecast_is_met_for_part_of_the_limit_and_holds() -> None:
+    design = LawGoal(goal_sweep(FORECAST))
+    asked, path = follow(design)
+    assert path.state == "met"
+    assert len({config.key for config in asked}) == len(asked)
+    assert path.looks[-1].half_width is not None
+    assert path.looks[-1].half_width <= 0.04
+    assert sum(run.spent_flops for run in path.runs) < design.limit
+    said = float(path.sentence.split(" nats")[0].rsplit(" ", 1)[1])
+    assert said == pytest.approx(2.0 + 12 * 2e5**-0.3 + 30 * 2e5**-0.3, rel=0.04)
+
+
+def test_what_comes_next_is_a_function_of_the_records_in_any_order() -> None:
+    design = LawGoal(goal_sweep(FORECAST))
+    asked, path = follow(design)
+    records = [ended(design, config, number) for number, config in enumerate(asked[:5], 1)]
+    again = LawGoal(goal_sweep(FORECAST))
+    after = GoalProposer(again, reversed(records), ())
+    assert after.wanted({}, (), 1) == [asked[5]]
+    begun = GoalProposer(again, records, [asked[5]])
+    assert begun.wanted({}, (), 1) == [asked[5]], "what was started comes first"
+    done = [ended(design, config, number) for number, config in enumerate(asked, 1)]
+    last = GoalProposer(again, done, ())
+    assert last.wanted({}, (), 4) == []
+    assert last.path == path
+    assert last.exhausted == f"{path.sentence}."
+
+
+def test_seeds_of_a_point_come_in_order_and_batches_hold_different_runs() -> None:
+    design = LawGoal(goal_sweep(FORECAST, seeds=3))
+    asked, _ = follow(design, slots=4)
+    places = [design.place(config) for config in asked]
+    assert len(set(places)) == len(places)
+    for point, seed in filter(None, places):
+        assert {(point, earlier) for earlier in range(seed)} <= {*places}
+
+
+def test_runs_without_word_order_are_no_rows_of_the_law_and_close_shorter_budgets() -> None:
+    design = LawGoal(goal_sweep(FORECAST))
+    first = design.run(design.wanted({}, (), 1)[0])
+    bag = ended(design, first, 1, order_gain_nats=0.0)
+    path = design.path([bag])
+    assert [run.used for run in path.runs] == [False]
+    places = design.expected(design.ended([bag]))
+    shorter = [
+        point
+        for point, _ in places
+        if design.points[point].architecture == first.architecture and design.tokens[point] <= first.tokens
+    ]
+    assert shorter == []
+
+
+def test_a_goal_out_of_reach_is_given_up_with_what_it_would_take() -> None:
+    design = LawGoal(goal_sweep(FORECAST, goal=FORECAST["goal"] | {"within": 1e-4}))
+    _, path = follow(design)
+    assert path.state == "unreachable"
+    assert "cannot be met: all that may be spent is expected to leave ±" in path.sentence
+    assert 0.25 * design.limit <= sum(run.spent_flops for run in path.runs) < 0.6 * design.limit
+
+
+def test_an_exponent_is_a_goal() -> None:
+    design = LawGoal(goal_sweep(FORECAST, goal={"exponent": "beta", "within": 0.25}, spend={"flops": 4e12}))
+    _, path = follow(design)
+    assert path.of == "beta"
+    assert path.target_parameters is None
+    assert path.state == "met", path.sentence
+
+
+def folder_of(tmp_path: Path, losses: dict[str, np.ndarray]) -> Any:
+    """A function that gives the folder of a run, with the losses of its validation sequences."""
+
+    def made(one: RunRecord) -> RunFolder:
+        run = RunFolder(tmp_path / one.run_id)
+        run.path.mkdir(exist_ok=True)
+        run.write_validation_losses(losses[one.run_id])
+        run.write_validation_documents(np.arange(SEQUENCES))
+        return run
+
+    return made
+
+
+def decided(tmp_path: Path, better: float, slots: int = 1, **changes: Any) -> tuple[DepthDecision, list[RunConfig], GoalPath]:
+    """A decision in which depth 2 lies so much below the others, whose seeds scatter by 0.01 nats."""
+    losses: dict[str, np.ndarray] = {}
+    design = DepthDecision(goal_sweep(DECISION, **changes), folder_of(tmp_path, losses))
+    hard = np.random.default_rng(0).normal(size=SEQUENCES)
+    proposer, asked = GoalProposer(design, [], ()), list[RunConfig]()
+    while batch := proposer.wanted({}, (), slots):
+        for config in batch:
+            asked.append(config)
+            depth = config.architecture.depth
+            draw = np.random.default_rng([config.seed, depth])
+            mean = 4.0 - better * (depth == 2) + 0.01 * draw.normal()
+            run_id = f"{len(asked):016x}"
+            losses[run_id] = mean + 0.5 * hard + 0.01 * draw.normal(size=SEQUENCES)
+            times = {"finished_at": f"2026-01-01T00:{len(asked):02}:00+00:00", "run_id": run_id}
+            loss = float(losses[run_id].mean())
+            proposer.tell(config.key, record(config, loss, validation_masked_tokens=SEQUENCES, **times))
+    return design, asked, proposer.path
+
+
+def test_a_decision_ends_once_one_depth_is_best(tmp_path: Path) -> None:
+    design, asked, path = decided(tmp_path, better=0.3)
+    assert path.state == "met"
+    assert path.sentence.startswith("Depth 2 has the lowest loss at 50k non-embedding parameters and 10k tokens")
+    assert len(asked) < 3 * 16
+    sizes = {int(design.sizes[point]) for point in range(3)}
+    assert max(sizes) / min(sizes) < 1.1
+
+
+def test_a_decision_between_equal_depths_ends_where_none_is_better_by_what_matters(tmp_path: Path) -> None:
+    _, asked, path = decided(tmp_path, better=0.0, slots=5)
+    assert path.state == "met"
+    assert "lie within 0.05 nats of each other" in path.sentence
+    assert len({config.key for config in asked}) == len(asked)
+
+
+def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path: Path) -> None:
+    goal = DECISION["goal"] | {"difference": 1e-4}
+    _, asked, path = decided(tmp_path, better=0.0, goal=goal, seeds=9)
+    assert path.state == "spent"
+    assert len(asked) == 27
+    assert "with all seeds spent; about " in path.sentence
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "place", "message"),
+    [
+        (FORECAST, {"pool": {"depth": [1, 2]}}, "", "has no runs to choose from: the pool needs width, tokens"),
+        (FORECAST, {"pool": {**FORECAST["pool"], "depth": [4, 1]}}, "pool.depth", "has its larger end first"),
+        (FORECAST, {"pool": {**FORECAST["pool"], "width": [16, 30]}}, "pool", "has width 30, no multiple of 8"),
+        (FORECAST, {"pool": {**FORECAST["pool"], "tokens": [1, 2, 3]}}, "pool.tokens", "give one, or the two ends"),
+        (FORECAST, {"pool": {**FORECAST["pool"], "tokens": 2e4}}, "pool.tokens", "gives 1 value of tokens, and chinchilla"),
+        (FORECAST, {"spend": {"flops": 1e3}}, "spend.flops", "is less than the cheapest run costs"),
+        (FORECAST, {"spend": {"flops": 3e9}}, "spend.flops", "cheapest runs cost"),
+        (FORECAST, {"spend": {"hours": 1}}, "spend.hours", "is not a known key"),
+        (FORECAST, {"goal": {"optimum": "depth"}}, "goal", "optimum is no goal yet"),
+        (FORECAST, {"goal": {"within": 0.1}}, "goal", "needs exactly one of forecast, exponent, decide"),
+        (FORECAST, {"goal": {"exponent": "gamma", "within": 0.1}}, "goal.exponent", "is not one of alpha, beta"),
+        (FORECAST, {"budgets": {"steps": [100]}}, "", "a goal takes its runs from pool"),
+        (FORECAST, {"prior": "nowhere.json"}, "nowhere.json", "does not exist"),
+        (DECISION, {"pool": {"depth": [1, 2]}}, "", "leave out pool.depth"),
+        (DECISION, {"seeds": 3}, "seeds", "cannot decide among 3 depths"),
+        (DECISION, {"spend": {"flops": 1e10}}, "spend.flops", "seeds of each depth cost"),
+        (DECISION, {"goal": DECISION["goal"] | {"among": [2]}}, "goal.among", "give two or more"),
+        (
+            DECISION,
+            {"goal": DECISION["goal"] | {"at": {"parameters_non_embedding": 50, "tokens": 1e4}}},
+            "goal.at.parameters_non_embedding",
+            "the nearest width",
+        ),
+    ],
+)
+def test_what_cannot_be_met_is_refused_before_anything_is_spent(
+    values: dict[str, Any], changes: dict[str, Any], place: str, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        Plan(goal_sweep(values, **changes)).check()
+    assert any(problem.place == place and message in problem.message for problem in caught.value.problems), caught.value
+
+
+def summary(spec: GoalSweep) -> str:
+    plan = Plan(spec)
+    plan.check()
+    return cost_summary(estimate_cost(plan, [Slot("cpu", (0,), threads=1)]))
+
+
+def test_a_plan_says_what_comes_first_what_to_expect_and_what_a_grid_would_give() -> None:
+    text = summary(goal_sweep(FORECAST))
+    assert "Goal: half the 95% interval of the forecast, relative within 4.0%" in text
+    assert "First, by published exponents with wide priors: L" in text
+    assert "another shape" in text
+    (expected,) = [line for line in text.splitlines() if line.startswith("Expected ± after each tenth: ")]
+    widths = [float(width.rstrip("%")) for width in expected.partition(": ")[2].rstrip(".").split(", ")]
+    assert len(widths) == 10
+    assert widths == sorted(widths, reverse=True)
+    assert "The best grid of the same cost is expected to give ± " in text
+    assert "Warning: the design rests on one basin of the law" in text
+    far = goal_sweep(FORECAST, goal={"forecast": {"parameters_non_embedding": 1e8, "tokens": 1e5}, "within": 0.02})
+    assert "times beyond the pool" in summary(far)
+
+
+def test_a_plan_of_a_decision_states_its_power() -> None:
+    text = summary(goal_sweep(DECISION))
+    assert "errs in at most 5% of sweeps whose depths are equal" in text
+    assert text.count("a depth that is 0.05 nats better is found in ") == 3
+
+
+def test_a_design_is_expected_to_beat_a_grid_of_its_cost() -> None:
+    design = LawGoal(goal_sweep(FORECAST))
+    lines = design.lines({})
+    last = float(lines[2].rstrip(".").rsplit(", ", 1)[1].rstrip("%"))
+    grid = float(lines[3].rsplit(" ", 1)[1].rstrip(".%"))
+    assert last < grid
