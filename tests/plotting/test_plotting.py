@@ -26,6 +26,7 @@ from study.plotting import (
     loss_by_shape,
     loss_curves,
     paired_differences,
+    path_to_goal,
     what_doubling_adds,
 )
 from study.plotting.lines import line_styles, lines, of_cell
@@ -46,6 +47,7 @@ from study.plotting.style import (
 )
 from study.report.answer import report
 from study.report.figures import FIGURES
+from study.store.goal_path import ChosenRun, GoalLook, GoalPath
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
@@ -600,9 +602,9 @@ def test_the_front_is_that_of_the_count_on_the_axis(tmp_path: Path) -> None:
 OF_OTHER_LEDGERS = {
     *("score_against_flops", "score_against_parameters", "score_against_loss", "parameters_loss_score"),
     *("forecast_against_truth", "iso_flop_valleys"),
-    *("loss_by_heads", "loss_by_ffn"),
+    *("loss_by_heads", "loss_by_ffn", "path_to_goal"),
 }
-"""The figures of downstream scores, and those that need other sizes or budgets than a question of depth or width has."""
+"""The figures of downstream scores and goals, and those that need other sizes or budgets than depth or width has."""
 
 
 @pytest.mark.parametrize("style", ["page", "paper"])
@@ -631,6 +633,45 @@ def test_titles_state_what_is_found(evidence: Evidence) -> None:
     assert title_of(loss_against_flops.draw(loss_against_flops.frame(evidence))).startswith(
         f"Lowest loss: {best.loss_nats:.3f}"
     )
+
+
+@pytest.mark.parametrize("style", ["page", "paper"])
+def test_the_path_to_a_goal_shows_its_looks_runs_and_target(style: StyleName) -> None:
+    shapes = [("L1-H32-A2-F128", 12_000, 100_000), ("L2-H64-A4-F256", 100_000, 800_000), ("L1-H64-A4-F256", 50_000, 200_000)]
+    path = GoalPath(
+        of="the forecast, relative",
+        wanted=0.02,
+        spend_flops=1e12,
+        state="met",
+        sentence="The goal is met",
+        looks=(GoalLook(runs=1, spent_flops=1e11), GoalLook(runs=3, spent_flops=6e11, half_width=0.015)),
+        runs=tuple(
+            ChosenRun(
+                run_id=f"{number:016x}",
+                shape=shape,
+                parameters_non_embedding=size,
+                tokens=tokens,
+                seed=0,
+                spent_flops=2e11,
+                used=number > 0,
+            )
+            for number, (shape, size, tokens) in enumerate(shapes)
+        ),
+        target_parameters=4e5,
+        target_tokens=4e6,
+    )
+    data = path_to_goal.frame(Mock(goal=path))
+    assert data["kind"].tolist() == ["look", "unused run", "run", "run"]
+    assert data.loc[data["kind"] == "look", "half"].tolist() == [0.015]
+    with drawn_as(style):
+        drawn = path_to_goal.draw(data)
+        FigureCanvasAgg(drawn).draw()  # type: ignore[no-untyped-call]
+    left, right = drawn.axes
+    assert " ".join(title_of(drawn).split()).startswith("Met: half the 95% interval of the forecast, relative within 0.02")
+    assert len(right.collections) == 2
+    assert right.get_xlim()[1] > 4e5
+    assert left.get_yscale() == "log"
+    assert path_to_goal.frame(Mock(goal=None)).empty
 
 
 def test_seeds_are_a_band_around_their_mean(evidence: Evidence) -> None:

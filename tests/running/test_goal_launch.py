@@ -49,13 +49,13 @@ def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_p
     assert "The best grid of the same cost is expected to give ± " in planned
 
     launcher = made.start(*LAUNCH)
-    until_in(launcher, lambda: len(made.folder.records()) >= 2, 90)
+    until_in(launcher, lambda: len(made.folder.records()) >= 2, 300)
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=120)
     stopped = {record.run_id: record for record in made.folder.records()}
     assert len(stopped) >= 2
 
-    resumed = made.study(*LAUNCH, "--json")
+    resumed = made.study(*LAUNCH, "--json", seconds=300)
     path = made.folder.goal_path()
     assert path is not None
     assert path.state in ("met", "spent", "unreachable")
@@ -72,7 +72,7 @@ def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_p
         {file: file.stat().st_mtime_ns for file in made.folder.path.rglob("record.json")},
         made.folder.goal_file.read_text(),
     )
-    again = made.study(*LAUNCH)
+    again = made.study(*LAUNCH, seconds=300)
     assert "COMPLETED" not in again.stdout
     assert path.sentence in " ".join(again.stdout.split())
     assert made.folder.goal_file.read_text() == text
