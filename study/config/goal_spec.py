@@ -152,7 +152,7 @@ def _doublings(ends: tuple[float, ...]) -> list[float]:
     if len(ends) < 2:
         return [*ends]
     steps = max(1, round(math.log2(ends[1] / ends[0])))
-    return np.geomspace(*ends, steps + 1).tolist()
+    return [float(value) for value in np.geomspace(ends[0], ends[1], steps + 1)]
 
 
 class SpendLimit(Strict):

@@ -453,7 +453,7 @@ class GoalSweep(SweepBase):
     def _shapes_and_budgets(self) -> int:
         if isinstance(self.goal, DecisionGoal):
             return len(self.goal.among)
-        return math.prod(map(len, (self.pool.depths(), self.pool.widths(), self.pool.budgets())))
+        return len(self.pool.depths()) * len(self.pool.widths()) * len(self.pool.budgets())
 
     @property
     def of_shapes(self) -> tuple[str, ...]:

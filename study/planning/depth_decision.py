@@ -91,7 +91,7 @@ class DepthDecision(GoalDesign):
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
         """A look after each seed of all standing depths."""
         seeds, looks = self._seeds(ended), self._race(ended)
-        found, standing = list[GoalLook](), range(len(self.points))
+        found, standing = list[GoalLook](), self._standing(())
         count, flops = 0, 0.0
         for seed, look in zip(seeds, looks, strict=False):
             count += len(standing)
@@ -173,7 +173,7 @@ class DepthDecision(GoalDesign):
         """The standard error of the difference of two depths over validation sequences, clustered by document."""
         first, second = (np.mean([self._losses(record) for record in of], axis=0) for of in records)
         documents = self._folder_of(records[0][0]).validation_documents()
-        return variance_of_mean(first - second, documents) ** 0.5
+        return float(variance_of_mean(first - second, documents) ** 0.5)
 
     def _losses(self, record: RunRecord) -> Floats:
         """The nats per masked token of each validation sequence, whose mean is the run's loss."""

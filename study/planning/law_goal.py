@@ -18,8 +18,7 @@ from study.config.run_config import RunConfig
 from study.config.shape_spec import needs_even_heads
 from study.config.sweep import GoalSweep
 from study.counting.solving import ShapeRules
-from study.designing.advising import half_width_of
-from study.designing.choosing import METHODS, Preview, batch, expected_error, preview, stage_of
+from study.designing.choosing import METHODS, Preview, batch, expected_error, half_width_of, preview, stage_of
 from study.designing.criteria import Basin
 from study.designing.posterior import Learner, Pool, Rows, fitted_prior, published_prior
 from study.laws.catalogue import LAWS

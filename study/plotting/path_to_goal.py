@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
@@ -23,12 +25,12 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     path = evidence.goal
     if path is None or all(look.half_width is None for look in path.looks):
         return pd.DataFrame()
-    looks = [
+    looks: list[dict[str, Any]] = [
         {"kind": "look", "order": look.runs, "spent_flops": look.spent_flops, "half": look.half_width}
         for look in path.looks
         if look.half_width is not None
     ]
-    runs = [
+    runs: list[dict[str, Any]] = [
         {
             "kind": "run" if run.used else "unused run",
             "order": order,
@@ -40,7 +42,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         }
         for order, run in enumerate(path.runs, 1)
     ]
-    shared = {
+    shared: dict[str, Any] = {
         "of": path.of,
         "wanted": path.wanted,
         "limit": path.spend_flops,
@@ -80,7 +82,7 @@ def _draw_runs(axes: Axes, runs: pd.DataFrame) -> None:
     for kind, marker in (("run", "o"), ("unused run", "x")):
         some = runs[runs["kind"] == kind]
         colours = mpl.colormaps["viridis"](0.9 * (some["order"] - 1) / max(1, len(runs)))
-        edges = {"edgecolors": "white", "linewidths": 0.5} if kind == "run" else {}
+        edges: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.5} if kind == "run" else {}
         axes.scatter(some["parameters_non_embedding"], some["tokens"], c=colours, marker=marker, s=36, **edges)
         explain(axes, some, "parameters_non_embedding", "tokens")
     if pd.notna(runs["target_parameters"].iloc[0]):

@@ -174,7 +174,7 @@ def decided(tmp_path: Path, better: float, slots: int = 1, **changes: Any) -> tu
             mean = 4.0 - better * (depth == 2) + 0.01 * draw.normal()
             run_id = f"{len(asked):016x}"
             losses[run_id] = mean + 0.5 * hard + 0.01 * draw.normal(size=SEQUENCES)
-            times = {"finished_at": f"2026-01-01T00:{len(asked):02}:00+00:00", "run_id": run_id}
+            times: dict[str, Any] = {"finished_at": f"2026-01-01T00:{len(asked):02}:00+00:00", "run_id": run_id}
             loss = float(losses[run_id].mean())
             proposer.tell(config.key, record(config, loss, validation_masked_tokens=SEQUENCES, **times))
     return design, asked, proposer.path
