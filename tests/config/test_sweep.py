@@ -71,7 +71,7 @@ def problems(**changes: Any) -> dict[str, str]:
          "'alibi' is not one of learned, rotary, none, disentangled, disentangled_shared"),
         ({"base": {"recipe": 3}}, "base", "has 3 under recipe"),
         ({"base": {"recipe": {"budget": {"steps": 4}}}}, "base.recipe.budget", "belongs under budgets, beside base"),
-        ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is set by shapes"),
+        ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is set by the shapes of the sweep"),
         ({"base": {"architecture": {"norm": "rms"}}}, "base.architecture.norm", "is not one of post, pre"),
         ({"resources": {"kernels": "fast"}}, "resources.kernels", "is not one of eager, onednn, compiled, graphed, auto"),
         ({"vary": {"recipe.dropuot": [0]}}, "vary.recipe.dropuot", "did you mean 'recipe.dropout'?"),
