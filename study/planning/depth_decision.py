@@ -48,7 +48,7 @@ class DepthDecision(GoalDesign):
     @property
     def half_width(self) -> tuple[str, float]:
         """The difference that matters, in nats."""
-        return "the widest difference, nats", self.goal.difference
+        return "the widest difference (nats)", self.goal.difference
 
     @property
     def target(self) -> tuple[float, float]:

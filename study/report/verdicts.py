@@ -14,6 +14,8 @@ from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN, budget_words, plural, plus_minus, span
 from study.base.statistics import CONFIDENCE
 from study.base.text import at_budget, joined, printable
+from study.config.goal_spec import DecisionGoal
+from study.config.sweep import GoalSweep
 from study.evidence.averages import Average
 from study.evidence.cells import run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Comparison, Pair
@@ -372,13 +374,16 @@ def _lowest(evidence: Evidence) -> Verdict:
 
 def _on_goal(evidence: Evidence) -> Verdict:
     """Where the sweep's goal stands, by the path that its launch left."""
-    path = evidence.goal
+    path, sweep = evidence.goal, evidence.sweep
     assert path is not None
-    certainty = {
-        "met": f"Half the 95% interval of {path.of} is at most {path.wanted:g}, as the goal asks.",
-        "open": "The launch has not ended.",
-    }.get(path.state, "The goal is not met.")
-    change = "another pool or text; a law beyond its runs is an assumption" if path.state == "met" else "more to spend"
+    assert isinstance(sweep, GoalSweep)
+    met = (
+        f"Half the 95% interval of {path.of} is at most {path.wanted:g}, as the goal asks; beyond its runs the law is assumed."
+    )
+    if isinstance(sweep.goal, DecisionGoal):
+        met = "The intervals of all pairs hold at all looks together with 95%."
+    certainty = {"met": met, "open": "The launch has not ended."}.get(path.state, "The goal is not met.")
+    change = "other text or another recipe" if path.state == "met" else "more to spend, or another pool"
     return Verdict(printable(f"{path.sentence}."), certainty, change, ("path_to_goal", "law_fit", "paired_differences"))
 
 
