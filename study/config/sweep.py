@@ -154,6 +154,9 @@ Varied = Several[Value]
 PARTS = ("architecture", "recipe")
 """The parts of a run that `base` sets."""
 
+LONGEST_NAME = 64
+"""A longer text under `base.architecture` is not taken for the name of a model."""
+
 MODEL = "model"
 """The key under `base.architecture` that names an encoder of the literature."""
 
@@ -206,7 +209,7 @@ class SweepBase(Strict):
             if key not in PARTS:
                 raise ValueError(f"has {key!r}; it takes {' and '.join(PARTS)}")
             if not isinstance(value, dict):
-                named = isinstance(value, str) and key == PARTS[0]
+                named = isinstance(value, str) and len(value) <= LONGEST_NAME and key == PARTS[0]
                 remedy = f"; for a named model write {{model: {value}}}" if named else ""
                 raise ValueError(f"has {shown(value)} under {key}, which needs keys and values{remedy}")
         return base
