@@ -21,7 +21,7 @@ HOMES = {
     "runs": ("status", "stop", "retry", "exclude", "pack", "unpack"),
     "laws": ("laws", "fit", "predict", "design", "score-law", "frontier", "plot", "multiverse", "replicate"),
     "models": ("params", "compare", "figures", "shapes", "latency"),
-    "scores": ("tasks", "score", "features", "export", "import-encoder"),
+    "scores": ("tasks", "score", "features", "export", "import-encoder", "compress"),
     "trackers": ("sync", "open", "import-wandb", "optuna"),
     "bench": ("bench",),
 }

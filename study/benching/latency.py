@@ -16,7 +16,7 @@ from study.base.machine import cores
 from study.base.quantities import listed, read_shape, read_whole_numbers, seconds_text
 from study.counting.architecture import Architecture, not_of_berts_kind
 from study.counting.latency_table import check_environment, write_table
-from study.counting.memory import Device, Precision
+from study.counting.memory import Device, WeightFormat
 from study.counting.parameters import parameters
 
 if TYPE_CHECKING:
@@ -38,22 +38,22 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Timing:
-    """Device, precision, CPU threads, and approximate seconds of timing per case."""
+    """Device, CPU threads, and approximate seconds of timing per case."""
 
     device: Device = "cpu"
-    precision: Precision = "fp32"
     threads: int = 1
     seconds: float = 10.0
 
 
 @dataclass(frozen=True)
 class LatencyCase:
-    """An encoder at one batch size and sequence length."""
+    """An encoder at one batch size, sequence length and precision."""
 
     model: str
     architecture: Architecture
     batch: int
     sequence_length: int
+    precision: WeightFormat = "fp32"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class LatencyOptions:
     vocabulary: int
     positions: int
     threads: int | None
-    precision: Precision
+    precision: WeightFormat
     device: Device
     seconds: float
 
@@ -75,15 +75,21 @@ class LatencyOptions:
         """Return the cases; raises InputError for inconsistent options."""
         models = measured_models(self.shapes, self.models, self.vocabulary, self.positions)
         batches = read_whole_numbers("--batch", self.batch)
-        return latency_cases(models, batches, read_whole_numbers("--sequence-length", self.sequence_length))
+        lengths = read_whole_numbers("--sequence-length", self.sequence_length)
+        return latency_cases(models, batches, lengths, self.precision)
 
     def timing(self) -> Timing:
-        """Return the timing; raises InputError if CUDA is requested but missing."""
+        """Return the timing; raises InputError if CUDA is requested but missing, or has no products of int8."""
         import torch
+
+        from study.model.rounding import ON_A_CPU
+
+        if self.device == "cuda" and self.precision == "int8":
+            raise InputError.at("--precision", f"int8 {ON_A_CPU}")
 
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError.at("--device cuda", "torch sees no CUDA device here; use --device cpu")
-        return Timing(self.device, self.precision, self.threads or cores(), self.seconds)
+        return Timing(self.device, self.threads or cores(), self.seconds)
 
 
 def measure_into(out: Path, options: LatencyOptions, progress: Progress) -> tuple[pd.DataFrame, Path]:
@@ -98,7 +104,12 @@ def measure_into(out: Path, options: LatencyOptions, progress: Progress) -> tupl
     return rows, write_table(rows, environment, out)
 
 
-def latency_cases(models: Mapping[str, Architecture], batches: tuple[int, ...], lengths: tuple[int, ...]) -> list[LatencyCase]:
+def latency_cases(
+    models: Mapping[str, Architecture],
+    batches: tuple[int, ...],
+    lengths: tuple[int, ...],
+    precision: WeightFormat = "fp32",
+) -> list[LatencyCase]:
     """Return all combinations; raises InputError if a length exceeds a model's positions."""
     problems = [
         Problem("--sequence-length", f"{length} exceeds the {a.positions} positions of {model}; remove one of them")
@@ -108,15 +119,18 @@ def latency_cases(models: Mapping[str, Architecture], batches: tuple[int, ...], 
     ]
     if problems:
         raise InputError(problems)
-    return [LatencyCase(*model, batch, length) for model in models.items() for batch in batches for length in lengths]
+    return [
+        LatencyCase(*model, batch, length, precision) for model in models.items() for batch in batches for length in lengths
+    ]
 
 
 def measure(cases: list[LatencyCase], timing: Timing, progress: Progress = lambda _: None) -> pd.DataFrame:
     """Time each encoder's forward pass (hidden states of every token, no head, no padding), one row per case.
 
-    Weights and tokens are random; bf16 casts the whole encoder. After a warm-up each case is timed n times, 5 to 200, to fill
-    `timing.seconds`. Cases alternate, so drift slows all equally. Seconds per call (whole batch): `median_seconds`,
-    `p95_seconds` (the longest if n < 20), and `fastest_seconds`, which other programs disturb least.
+    Weights and tokens are random; bf16 casts the whole encoder, int8 rounds its products (study.model.rounding). After a
+    warm-up each case is timed n times, 5 to 200, to fill `timing.seconds`. Cases alternate, so drift slows all equally. Seconds
+    per call (whole batch): `median_seconds`, `p95_seconds` (the longest if n < 20), and `fastest_seconds`, which other programs
+    disturb least.
     """
     import pandas as pd
     import torch
@@ -132,18 +146,26 @@ def measure(cases: list[LatencyCase], timing: Timing, progress: Progress = lambd
 
 
 def _calls(cases: list[LatencyCase], timing: Timing) -> list[Callable[[], object]]:
-    """Return a synchronous forward pass per case; cases of one architecture share an encoder."""
+    """Return a synchronous forward pass per case; cases of one architecture and precision share an encoder."""
     import torch
 
     from study.model.encoder import Encoder
+    from study.model.rounding import multiply_in_int8
 
-    dtype = torch.bfloat16 if timing.precision == "bf16" else torch.float32
-    encoders: dict[Architecture, torch.nn.Module] = {}
+    encoders: dict[tuple[Architecture, WeightFormat], torch.nn.Module] = {}
+
+    def encoder_of(case: LatencyCase) -> torch.nn.Module:
+        dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
+        encoder = Encoder(case.architecture).to(timing.device, dtype).eval()
+        if case.precision == "int8":
+            multiply_in_int8(encoder)
+        return encoder
 
     def call_of(case: LatencyCase) -> Callable[[], object]:
-        if case.architecture not in encoders:
-            encoders[case.architecture] = Encoder(case.architecture).to(timing.device, dtype).eval()
-        encoder, size = encoders[case.architecture], (case.batch, case.sequence_length)
+        key = case.architecture, case.precision
+        if key not in encoders:
+            encoders[key] = encoder_of(case)
+        encoder, size = encoders[key], (case.batch, case.sequence_length)
         tokens = torch.randint(0, case.architecture.vocabulary, size, device=timing.device)
 
         def call() -> None:
@@ -195,7 +217,7 @@ def _row(case: LatencyCase, timing: Timing, seconds: list[float]) -> dict[str, A
         **{name: total for name, total in parameters(a).totals().items() if name != "parameters"},
         "batch": case.batch,
         "sequence_length": case.sequence_length,
-        "precision": timing.precision,
+        "precision": case.precision,
         "device": timing.device,
         "threads": timing.threads,
         "n": len(ordered),

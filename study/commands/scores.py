@@ -18,12 +18,14 @@ from study.base.text import echo
 from study.commands.options import (
     PLACES,
     CountRange,
+    FiniteRange,
     as_json,
     completing,
     device_option,
     output_folder,
     place_options,
     results_option,
+    threads_option,
 )
 
 if TYPE_CHECKING:
@@ -209,6 +211,54 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     record = run.record()
     assert record is not None
     echo(record.model_dump_json(indent=1, exclude_none=True) if as_json else to_text(run, record))
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN", shell_complete=completing("runs", paths=True))
+@click.option("--to", "methods", multiple=True, required=True, help="int8, bf16, prune=0.5, layers=6:spread or factor=64.")
+@click.option("--into", type=output_folder, default=Path("results/compressed"), show_default=True, help="Folder for the runs.")
+@click.option("--batch", type=CountRange(1), default=1, show_default=True, help="Sequences per timed call.")
+@click.option("--seconds", type=FiniteRange(0, min_open=True), default=2.0, show_default=True, help="Timing of each encoder.")
+@threads_option
+@results_option
+@as_json
+def compress(
+    folder: Path,
+    methods: tuple[str, ...],
+    into: Path,
+    batch: int,
+    seconds: float,
+    threads: int | None,
+    results: Path,
+    as_json: bool,
+) -> None:
+    """Make a trained encoder smaller, and compare.
+
+    Each --to makes a run of no steps from RUN, a run's folder or id, validates it on the same masks, times it, and puts it
+    beside RUN. Methods joined by commas are applied together. `study score` and all else read the new runs like any other.
+
+    \b
+    study compress 1a2b3c4d --to int8 --to layers=2 --to layers=2,prune=0.5,int8
+
+    int8 rounds weights and products (on a CPU), bf16 weights alone; prune leaves out FFN neurons; layers keeps the first N,
+    or N:last or N:spread; factor narrows the token table, and the MLM head is fitted to it.
+    """  # noqa: D301
+    rest_at_barriers()
+    from study.base.machine import cores
+    from study.benching.compressions import side_by_side
+    from study.benching.latency import Timing
+    from study.scoring.targets import single_run
+    from study.store.sweep_folder import SweepFolder
+    from study.training.compressing import Compression
+    from study.training.compressing import compress as compressed
+    from study.training.execution import Execution
+
+    asked = map_all(Compression.parse, methods)
+    run, execution = single_run(_folder(folder, results)), Execution(threads=threads or cores(), kernels="eager")
+    made = compressed(run.folder, run.prepared, asked, SweepFolder(into), execution)
+    named = list(zip(methods, made, strict=True))
+    table = side_by_side(run.folder, named, batch, Timing(threads=execution.threads, seconds=seconds))
+    echo(json.dumps(table.to_dict(), indent=1) if as_json else table.to_text())
 
 
 def _folder(name: Path, results: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from study.config.run_config import RunConfig
 from study.config.sweep_knobs import KNOBS
 
-UNTRAINED = ("recipe.start", "recipe.teacher", "recipe.batch_tokens", "recipe.precision")
+UNTRAINED = ("recipe.start", "recipe.teacher", "recipe.batch_tokens", "recipe.precision", "recipe.weights")
 """The recipe knobs that have an effect in a run of no steps, or are refused there."""
 
 IN_STEPS = tuple(

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from study.base.schema import Count, Index, NonNegative, Positive, Share, Strict, Text
 from study.config.named_runs import NO_RUN, InitFrom, Teacher, parse_start, parse_teacher
-from study.counting.memory import AskedPrecision
+from study.counting.memory import AskedPrecision, WeightFormat
 
 Initialisation = Literal["bert", "unit_stream"]
 ResidualInitialisation = Literal["bert", "zero"]
@@ -89,7 +89,10 @@ class Recipe(Strict):
       decay.
     - `batch_tokens`: the global batch, over all devices. `gradient_clip_norm`: 0 does not clip.
     - `start`: `fresh` weights, or the folder of a completed run. A shallower encoder keeps its first layers; `:last` or
-      `:spread` after the folder keeps its last or evenly spread ones.
+      `:spread` after the folder keeps its last or evenly spread ones. One with a smaller ffn keeps the neurons that matter
+      most, one with narrower tables their best approximation (study.training.shrinking).
+    - `weights`: the format of the stored weights. `bf16` and `int8` round those of `start` in a run of no steps; products are
+      then of int8 too (study.model.rounding).
     - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.
       `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.loss.distillation_loss).
     - `initialisation`: BERT's, or `unit_stream`, which changes the projection of narrower tables (study.model.embeddings).
@@ -120,6 +123,7 @@ class Recipe(Strict):
     dropout: Annotated[NonNegative, Field(lt=1)] = 0.0
     batch_tokens: Count = 4096
     precision: AskedPrecision = "auto"
+    weights: WeightFormat = "fp32"
     start: Text = NO_RUN["start"]
     teacher: Text = NO_RUN["teacher"]
     initialisation: Initialisation = "bert"

@@ -25,7 +25,7 @@ NUMERICS_VERSION = 1
 _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
     include={
         *(*NO_RUN, "initialisation", "residual_initialisation", "masking", "optimizer", "muon_rate_ratio"),
-        *("parametrization", "base_width", "base_depth", "objective", "packing"),
+        *("parametrization", "base_width", "base_depth", "objective", "packing", "weights"),
     },
     exclude_none=True,
 )
@@ -188,6 +188,9 @@ class RunConfig(Strict):
             raise ValueError(f"{flops} would leave out the FLOPs of the teacher {recipe.teacher}; give tokens or steps")
         if recipe.budget.steps == 0:
             self._check_untrained()
+        elif recipe.weights != "fp32":
+            rounds = f"recipe.weights {recipe.weights} rounds the weights of a trained run"
+            raise ValueError(f"{rounds}; train in fp32, and set recipe.budget.steps 0 with that run as recipe.start")
         elif self.steps < 1:
             batch = recipe.batch_tokens
             raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")

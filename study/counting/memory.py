@@ -14,6 +14,9 @@ Precision = Literal["fp32", "bf16"]
 AskedPrecision = Literal[Precision, "auto"]
 """A precision, or the best for the device (study.training.execution.resolve_precision)."""
 
+WeightFormat = Literal[Precision, "int8"]
+"""How inference holds weights; int8 has a byte for each weight of a matrix, its activations are fp32 (study.model.rounding)."""
+
 Device = Literal["cpu", "cuda"]
 
 FLOAT, TOKEN = 4, 8
@@ -317,14 +320,15 @@ def _attention_activations(architecture: Architecture, step: TrainingStep, last:
     return item * h * (keys + queries) + weighed + rotation + norms + projected
 
 
-def inference_memory(architecture: Architecture, batch: int, sequence_length: int, precision: Precision = "fp32") -> Memory:
+def inference_memory(architecture: Architecture, batch: int, sequence_length: int, precision: WeightFormat = "fp32") -> Memory:
     """Peak memory of the encoder's forward pass without gradients: every token's hidden states, no head.
 
-    With N = B·S and a bytes a number (weights too: a bf16 encoder is stored in bf16): weights a·parameters_encoder, token ids
-    8N, and the wider sublayer. Attention holds its input, query, key, value, their mix and its product 6aNH + 4AN. The FFN
+    With N = B·S and a bytes a number: weights `encoder_bytes` (a bf16 encoder is stored in bf16), token ids 8N, and the wider
+    sublayer. Attention holds its input, query, key, value, their mix and its product 6aNH + 4AN. The FFN
     holds the layer's input, its own, and the inner size before and after GELU aN(2H + 2F), if gated aN(2H + 4F). Pre-norm holds
     aNH more. Attention also holds any rotated or normed query and key, 2aNH; a bias by distance adds a·A·S², a window
     (1 + a)·S²; disentangled attention holds `_relative_alive`. Attention counts as fused, which fails only in bf16 on a CPU.
+    Products of int8 hold their whole sums beside their output: with the input, 7aNH for query, key and value.
     """
     a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
     attention = n * ((6 + _remade(a)) * item * h + FLOAT * a.heads) + _bias_bytes(a, sequence_length, sequence_length, item)
@@ -332,12 +336,51 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
     if a.relative:
         relative = _relative_alive(a, n, n, sequence_length, item)
         attention = max(attention + item * n * a.heads * sequence_length, 4 * n * item * h + relative)
+    if precision == "int8":
+        attention = max(attention, 7 * n * item * h)
     feed_forward = n * item * (2 * h + _inner_alive(a) * a.ffn)
     wider = "attention" if attention > feed_forward else "feed-forward"
     normed = n * item * h if a.norm == "pre" else 0
     alive = max(attention, feed_forward) + normed + TOKEN * n
-    weights = item * parameters(a).parameters_encoder + position_bytes(a, precision)
+    weights = encoder_bytes(a, precision) + position_bytes(a, precision)
     return Memory(f"{wider} of a block", weights, 0, 0, 0, alive, 0)
+
+
+def encoder_bytes(architecture: Architecture, precision: WeightFormat = "fp32") -> int:
+    """Bytes of the encoder's weights, without the MLM head.
+
+    A number takes 4 bytes in fp32 and 2 in bf16. In int8 a number of a matrix or table takes one, each of their rows has a
+    scale of 4, and vectors and convolutions stay in fp32.
+    """
+    total = parameters(architecture).parameters_encoder
+    if precision != "int8":
+        return itemsize(precision) * total
+    numbers, rows = _encoder_matrices(architecture)
+    return numbers + FLOAT * (rows + total - numbers)
+
+
+def model_bytes(architecture: Architecture, precision: WeightFormat = "fp32") -> int:
+    """Bytes of the MLM model's weights, as `encoder_bytes` counts them."""
+    a, count = architecture, parameters(architecture)
+    head = count.parameters - count.parameters_encoder
+    if precision != "int8":
+        return itemsize(precision) * count.parameters
+    transform = 0 if a.mlm_transform == "none" else a.table_width
+    rows = transform + (0 if a.tied_decoder else a.vocabulary)
+    numbers = transform * a.width + (0 if a.tied_decoder else a.vocabulary * a.table_width)
+    if a.pair_head:
+        rows, numbers = rows + a.width + 2, numbers + a.width**2 + 2 * a.width
+    return encoder_bytes(a, precision) + numbers + FLOAT * (rows + head - numbers)
+
+
+def _encoder_matrices(architecture: Architecture) -> tuple[int, int]:
+    """The numbers and rows of the encoder's matrices and tables."""
+    a, h = architecture, architecture.width
+    tables = a.vocabulary + (a.positions if a.position_encoding == "learned" else 0) + a.segments
+    projected = 0 if a.embedding_width is None else h
+    blocks = _square_matrices(a) * h + (matrices(a) - 1) * a.ffn + h
+    numbers = (tables + projected) * a.table_width + a.relative_positions * h + _block_matrices(a)
+    return numbers, tables + projected + a.relative_positions + a.groups * blocks
 
 
 def _relative_alive(architecture: Architecture, tokens: int, queries: int, length: int, item: int) -> int:
@@ -351,7 +394,7 @@ def _relative_alive(architecture: Architecture, tokens: int, queries: int, lengt
     return item * (scores + 2 * rows * a.width) + TOKEN * length**2
 
 
-def position_bytes(architecture: Architecture, precision: Precision = "fp32") -> int:
+def position_bytes(architecture: Architecture, precision: WeightFormat = "fp32") -> int:
     """Bytes of unlearned position tensors.
 
     Rotary ones have cosines and sines for half a head's numbers, a·P·H/A, twice if local layers have their own; ALiBi a number
@@ -384,8 +427,8 @@ def memory_of(architecture: Architecture, batch: int, sequence_length: int, prec
     }
 
 
-def itemsize(precision: Precision) -> int:
-    """Bytes of a number: 4 in fp32, 2 in bf16."""
+def itemsize(precision: WeightFormat) -> int:
+    """Bytes of a number: 4 in fp32, 2 in bf16, and 4 beside int8, which only matrices and tables have."""
     return 2 if precision == "bf16" else FLOAT
 
 

@@ -8,6 +8,7 @@ and on EPYCs from Zen 5 on (oneDNN 200 GFLOP/s a core, MKL 100).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,10 +32,12 @@ ALIGNED = 8
 class Linear(nn.Linear):
     """`nn.Linear`; if `onednn` is set, oneDNN computes large fp32 products on a CPU outside autocast.
 
-    The two differ in the last bits. `matrices` counts the equally sized matrices that the weight stacks.
+    The two differ in the last bits. `rounded`, if set, computes all products instead (study.model.rounding). `matrices` counts
+    the equally sized matrices that the weight stacks.
     """
 
     onednn = False
+    rounded: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
     matrices = 1
 
     def forward(self, x: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions F"]:
@@ -45,6 +48,8 @@ class Linear(nn.Linear):
         self, x: Float[Tensor, "*positions H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
     ) -> Float[Tensor, "*positions F"]:
         """x·Wᵀ + b by this layer's kernel with other weights, such as a tied decoder's."""
+        if self.rounded is not None:
+            return self.rounded(x, weight_FxH, bias_F)
         if self.onednn and _applies(x, weight_FxH):
             product: Tensor = _Product.apply(x, weight_FxH, bias_F)  # type: ignore[no-untyped-call]
             return product

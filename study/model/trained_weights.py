@@ -12,24 +12,25 @@ from study.base.errors import InputError
 from study.counting.architecture import Architecture
 from study.data.cache import sha256_of
 from study.model.masked_language_model import MaskedLanguageModel
+from study.model.rounding import restored
 from study.store.run_folder import RunFolder
 
 
 def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
-    """Load the weights of a completed run.
+    """Load the weights of a completed run, in fp32; those stored in bf16 or int8 have the values that these hold.
 
     Raises InputError if the file is missing, differs from the record's SHA-256 (safetensors misses flipped bits; older records
     have none), or does not match the run's architecture.
     """
-    file, record = folder.weights_file, folder.record()
+    file, record, config = folder.weights_file, folder.record(), folder.config()
     try:
         if record is not None and record.weights_sha256 not in (None, sha256_of(file)):
             raise safetensors.SafetensorError("its bytes changed")
-        weights = safetensors.torch.load_file(file)
+        weights = restored(safetensors.torch.load_file(file), config.recipe.weights)
     except (FileNotFoundError, safetensors.SafetensorError) as error:
         what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
         raise InputError.at(str(file), f"{what}, and the weights are needed; {folder.weights_remedy()}") from None
-    if problem := _unlike(weights, folder.config().architecture):
+    if problem := _unlike(weights, config.architecture):
         raise InputError.at(str(file), f"{problem}, unlike the run's config.yaml; fetch the file that the run wrote")
     return weights
 

@@ -32,3 +32,8 @@ class ScoreAttempt:
     stop: StopSignal
     check: Callable[[], None]
     watchdog: Watchdog
+
+    @property
+    def in_int8(self) -> bool:
+        """Whether the encoder is evaluated in int8; random weights are not."""
+        return self.run.in_int8 and self.config.protocol != "random_init"

@@ -20,6 +20,7 @@ from study.counting.memory import Precision
 from study.model.autocast import autocast
 from study.model.dropout import seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
+from study.model.rounding import multiply_in_fp32, multiply_in_int8, rounded
 from study.model.task_model import TaskModel
 from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, TrainingOrder, evaluation_batches
@@ -31,12 +32,16 @@ class FineTuning(pl.LightningModule):
 
     Dev is scored after every epoch, and the best weights are kept; training stops after `patience` epochs without improvement.
     Losses are the mean over examples (over words, or windows of spans) of cross entropy, or of squared error for numbers.
-    Logged are `train/loss` and `downstream/<task>/<metric>`.
+    With `in_int8` the encoder learns in fp32, and is rounded and multiplied in int8 where it is evaluated. Logged are
+    `train/loss` and `downstream/<task>/<metric>`.
     """
 
-    def __init__(self, config: ScoreConfig, data: TaskInputs, model: TaskModel, log_every_steps: int = 50) -> None:
+    def __init__(
+        self, config: ScoreConfig, data: TaskInputs, model: TaskModel, log_every_steps: int = 50, in_int8: bool = False
+    ) -> None:
         super().__init__()
         self.config, self.data, self.model, self.log_every_steps = config, data, model, log_every_steps
+        self.in_int8, self._exact = in_int8, dict[str, Tensor]()
         self.order = TrainingOrder(data.splits["train"].tokens.lengths, config.knobs.batch_examples, config.seed)
         self.steps_per_epoch = self.order.steps_per_epoch
         self.steps = config.knobs.epochs * self.steps_per_epoch
@@ -108,6 +113,17 @@ class FineTuning(pl.LightningModule):
         self._resumed, started = time.perf_counter(), self._resumed
         self.seconds_training += self._resumed - started
         self._logits = []
+        if self.in_int8:
+            encoder = self.model.encoder
+            self._exact = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+            encoder.load_state_dict(rounded(self._exact, "int8"))
+            multiply_in_int8(encoder)
+
+    def on_validation_end(self) -> None:
+        """Go on with the weights as they were before they were rounded."""
+        if self.in_int8:
+            multiply_in_fp32(self.model.encoder)
+            self.model.encoder.load_state_dict(self._exact)
 
     def validation_step(self, batch: TaskBatch, batch_idx: int) -> None:
         """Keep the logits of some dev inputs."""
@@ -130,6 +146,8 @@ class FineTuning(pl.LightningModule):
     def predict_test(self, precision: Precision) -> list[Any]:
         """The predictions for test with the weights of the best epoch, which the module keeps."""
         self.model.load_state_dict(self.best["weights"])
+        if self.in_int8:
+            multiply_in_int8(self.model.encoder)
         self.model.eval()
         device = next(self.model.parameters()).device
         logits: Logits = []

@@ -76,7 +76,7 @@ def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
     Raises Preempted on an order to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
     """
     config, folder, execution, checkpoint = scoring.config, scoring.folder, scoring.execution, scoring.checkpoint
-    module = FineTuning(config, data, task_model(config, scoring.run, data))
+    module = FineTuning(config, data, task_model(config, scoring.run, data), in_int8=scoring.in_int8)
     module.log_every_steps = max(1, min(50, module.steps // ROWS))
     clock = Clock(config.fingerprint())
     metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), scoring.check)

@@ -85,19 +85,27 @@ class Pretrained:
             raise InputError.at("downstream.knobs.max_length", f"{length} is too long: {shape}; give at most {positions}")
         return length
 
+    @property
+    def in_int8(self) -> bool:
+        """Whether the encoder's weights are stored and multiplied in int8."""
+        return self.config.recipe.weights == "int8"
+
     def state(self) -> dict[str, Tensor]:
-        """The weights; raises InputError where the file is missing or damaged."""
+        """The weights in fp32; raises InputError where the file is missing or damaged."""
         from study.model.trained_weights import trained_weights
 
         return trained_weights(self.folder)
 
     def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
-        """The model with its weights, or with random ones by a seed."""
+        """The model with its weights, multiplied as they are stored, or with random ones by a seed."""
         from study.model.masked_language_model import MaskedLanguageModel
+        from study.model.rounding import multiply_in_int8
 
         model = MaskedLanguageModel(self.config.architecture, seed=seed or 0)
         if seed is None:
             model.load_state_dict(self.state())
+            if self.in_int8:
+                multiply_in_int8(model)
         return model.eval()
 
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from study.config.score_config import ScoreConfig
+from study.model.rounding import multiply_in_int8
 from study.scoring.attempt import ScoreAttempt
 from study.scoring.features import Pooling, layer_features
 from study.scoring.fine_tuning_trainer import task_model
@@ -33,6 +34,8 @@ def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
     """Fit a probe on every layer and pooling, and report test for the best on dev."""
     started, config = time.perf_counter(), scoring.config
     model = task_model(config, scoring.run, data).to(torch.device(scoring.execution.device))
+    if scoring.in_int8:
+        multiply_in_int8(model.encoder)
     poolings: tuple[Pooling, ...] = ("token",) if data.task.spec.kind == "tokens" else ("cls", "mean")
     features = {
         split: layer_features(model.encoder, data.collator(split), poolings, scoring.precision, scoring.stop)

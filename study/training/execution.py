@@ -26,6 +26,7 @@ from study.config.resources import AskedKernels, Kernels
 from study.config.run_config import RunConfig
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.model.autocast import multiplies_in_bf16
+from study.model.rounding import ON_A_CPU
 from study.store.ownership import hang_seconds
 from study.store.records import Environment
 
@@ -63,6 +64,8 @@ class Execution:
             raise InputError.at(place, f"{batch} sequences a batch cannot be divided evenly among {self.devices} devices")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError.at("device", "torch finds no CUDA device here; use cpu")
+        if self.device == "cuda" and config.recipe.weights == "int8":
+            raise InputError.at("device", f"recipe.weights int8 {ON_A_CPU}")
         if self.kernels == "onednn" and (self.device != "cpu" or resolve_precision(config.recipe.precision, "cpu") != "fp32"):
             raise InputError.at("kernels", "onednn is for fp32 on a CPU; set recipe.precision to fp32, or use eager or auto")
         if self.kernels == "onednn" and not built_with("mkldnn"):

@@ -17,6 +17,7 @@ import torch
 from study.base.durable_files import FULL_DISK, retry_write, write_atomically
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
+from study.model.rounding import stored
 from study.store.ownership import Attempt
 from study.store.records import Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
 from study.store.run_folder import RunFolder
@@ -91,7 +92,8 @@ class Filing:
 
         Raises OSError if the disk is full or out of reach, and Fenced.
         """
-        folder, weights = self.training.folder, safetensors.torch.save(trained.module.model.state_dict())
+        folder, form = self.training.folder, self.training.config.recipe.weights
+        weights = safetensors.torch.save(stored(trained.module.model.state_dict(), form))
         retry_write(lambda: write_atomically(folder.weights_file, weights), check=self.attempt.check)
         if (validation := trained.validation) is None:
             return hashlib.sha256(weights).hexdigest()

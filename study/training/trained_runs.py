@@ -21,6 +21,10 @@ from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
 from study.model.trained_weights import trained_weights
 from study.store.records import RunRecord
 from study.store.run_folder import NONE_PLANNED, PlannedRuns, RunFolder
+from study.training.shrinking import shrunk, unshrinkable
+
+SHRINKING = ("depth", "ffn", "embedding_width")
+"""The sizes in which a run may be smaller than the one that it starts from."""
 
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
@@ -33,9 +37,10 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
     if (init_from := config.recipe.init_from) is None:
         return None
     _raise_all(_problems_of_start(config, init_from, prepared))
-    folder = RunFolder(init_from.folder)
-    layers = kept_layers(folder.config().architecture.depth, config.architecture.depth, init_from.keep)
-    return cut(trained_weights(folder), layers)
+    folder, depth = RunFolder(init_from.folder), config.architecture.depth
+    given = folder.config().architecture
+    layers = kept_layers(given.depth, depth, init_from.keep)
+    return shrunk(cut(trained_weights(folder), layers), given.model_copy(update={"depth": depth}), config, prepared)
 
 
 def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | None:
@@ -58,7 +63,8 @@ def check_trained_runs(
     """Raise InputError with every distinct reason why starts and teachers of these runs are unusable.
 
     Both must have completed with the run's tokeniser, from the same text or file, compared only if the data is prepared. A
-    start needs the run's architecture with at least as many layers, unless the run's key is in `begun`. A teacher needs the
+    start needs the run's architecture with at least as many layers and neurons, and tables at least as wide, unless the run's
+    key is in `begun`. A teacher needs the
     run's vocabulary and enough positions. Runs that are `planned`, by id, need not have completed.
     """
     problems: dict[str, Problem] = {}
@@ -137,10 +143,12 @@ def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
 
 
 def _unfit_start(given: Architecture, wanted: Architecture, keep: Keep) -> str | None:
-    sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, "depth")]
+    sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, *SHRINKING)]
     if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
         differences = ", ".join(f"{name} {getattr(given, name)}, not {getattr(wanted, name)}" for name in differ)
-        return f"has {differences}; a run can start only from one that differs from it in depth alone"
+        return f"has {differences}; a run can start only from one that differs from it in {', '.join(SHRINKING)} alone"
+    if problem := unshrinkable(given, wanted):
+        return problem
     if given.depth < wanted.depth:
         return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with"
     if given.layer_groups is not None and given.depth != wanted.depth:

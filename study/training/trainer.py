@@ -25,6 +25,7 @@ from study.data.batches import PackedBatches, training_masker, validation_masker
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
+from study.model.rounding import multiply_in_int8, rounded
 from study.store.run_folder import RunFolder
 from study.store.work_folder import step_of
 from study.training.branching import Branching, shared_log_interval
@@ -137,12 +138,15 @@ class Training:
         return Trained(module, None, 0.0)
 
     def validated(self, weights: Mapping[str, Tensor], callbacks: Sequence[pl.Callback] = ()) -> Trained:
-        """Validate given weights as at the end of a run; see Execution.of."""
+        """Validate given weights, rounded as they are stored, as at the end of a run; see Execution.of."""
         quiet()
         torch.set_num_threads(self.execution.threads)
         started, masker = time.perf_counter(), validation_masker(self.config, self.prepared)
         module = MaskedLanguageModelling(self.config, masker, validation_documents=self._documents)
-        module.model.load_trained(weights)
+        stored = self.config.recipe.weights
+        module.model.load_trained(rounded(weights, stored))
+        if stored == "int8":
+            multiply_in_int8(module.model)
         device, devices = self.execution.device, self.execution.devices
         trainer = lightning_trainer(
             device, self.precision, self.folder.path, devices=devices, logger=False, callbacks=[*callbacks]

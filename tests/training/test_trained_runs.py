@@ -255,7 +255,8 @@ def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path,
     assert "is not the folder of a finished run" in told(missing)
     assert told(missing, missing).count("\n") == 0, "each once"
     wide = toy(corpus, width=32, start=str(source.path))
-    assert "has width 16, not 32; a run can start only from one that differs from it in depth alone" in told(wide)
+    differs = "a run can start only from one that differs from it in depth, ffn, embedding_width alone"
+    assert f"has width 16, not 32; {differs}" in told(wide)
     assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in told(started(corpus, source.path, depth=5))
     renamed = tmp_path / ("e" * 16)
     renamed.symlink_to(source.path)

@@ -1,0 +1,191 @@
+"""A trained encoder beside its compressions: bytes, latency, loss and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean
+from typing import Any
+
+from study.base.durable_files import is_there
+from study.base.grouping import grouped
+from study.base.quantities import bytes_text, plus_minus, seconds_text, signed
+from study.base.statistics import variance_of_mean
+from study.base.text import aligned
+from study.benching.latency import LatencyCase, Timing, disturbance, measure
+from study.counting.memory import WeightFormat, inference_memory
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from study.store.score_records import chosen, scores_of
+
+SOURCE = "source"
+"""The name of the run that was compressed."""
+
+
+@dataclass(frozen=True)
+class SizedRun:
+    """A run with its bytes, seconds and scores.
+
+    `disk_bytes` is the size of its weights file, `memory_bytes` the closed form of a forward pass of the encoder. Seconds are
+    those of a call. `difference` is its loss minus the source's over the same masked tokens, with its standard error. Scores
+    are on test, by task and protocol, means over seeds at the knobs that are best on dev.
+    """
+
+    name: str
+    run: RunFolder
+    record: RunRecord
+    disk_bytes: int
+    memory_bytes: int
+    median_seconds: float
+    fastest_seconds: float
+    difference: tuple[float, float | None] | None
+    scores: dict[str, float]
+
+    @property
+    def precision(self) -> WeightFormat:
+        """How the weights are stored."""
+        return self.record.config.recipe.weights
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as plain values."""
+        difference, error = self.difference or (None, None)
+        return {
+            "name": self.name,
+            "run": str(self.run.path),
+            "shape": self.record.config.architecture.shape_name,
+            "weights": self.precision,
+            "parameters": self.record.parameters,
+            "disk_bytes": self.disk_bytes,
+            "memory_bytes": self.memory_bytes,
+            "median_seconds": self.median_seconds,
+            "fastest_seconds": self.fastest_seconds,
+            "loss_nats": self.record.loss_nats,
+            "difference_nats": difference,
+            "difference_standard_error_nats": error,
+            "scores": self.scores,
+        }
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """A source and its compressions, timed at one batch and sequence length."""
+
+    runs: tuple[SizedRun, ...]
+    conditions: str
+    disturbed: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The runs and the conditions as plain values."""
+        return {"conditions": self.conditions, "runs": [run.to_dict() for run in self.runs]}
+
+    def to_text(self) -> str:
+        """A table of a row a run, the source first, and what its columns mean."""
+        source = self.runs[0]
+        tasks = [task for task in source.scores if any(task in run.scores for run in self.runs[1:])]
+        heading = [
+            "run",
+            "shape",
+            "weights",
+            "parameters",
+            "file",
+            "memory",
+            "median",
+            "fastest",
+            "speed",
+            "loss",
+            "difference",
+        ]
+        rows = [[*heading, *tasks], *([*self._cells(run), *_scores(run, tasks)] for run in self.runs)]
+        notes = [
+            f"file: the weights with the MLM head; memory and times: a forward pass of the encoder, {self.conditions}",
+            "memory is counted for weights held as they are stored; here products of int8 keep those of fp32 beside them",
+            "difference: of the loss in nats, over the same masked tokens, with its standard error by document",
+        ]
+        if any(run.record.config.architecture.table_width < source.record.config.architecture.table_width for run in self.runs):
+            notes.append("narrower tables: the MLM head, and with it the loss, is a linear fit until steps train it")
+        paths = [f"{run.name}: {run.run.path}" for run in self.runs]
+        return "\n".join([*aligned(rows, left=3), "", *notes, *filter(None, [self.disturbed]), "", *paths])
+
+    def _cells(self, run: SizedRun) -> list[str]:
+        loss, source = run.record.loss_nats, self.runs[0]
+        difference = ""
+        if run.difference is not None:
+            value, error = run.difference
+            difference = signed(value) if error is None else plus_minus(value, error, form="+")
+        return [
+            run.name,
+            run.record.config.architecture.shape_name,
+            run.precision,
+            f"{run.record.parameters:,}",
+            bytes_text(run.disk_bytes),
+            bytes_text(run.memory_bytes),
+            seconds_text(run.median_seconds),
+            seconds_text(run.fastest_seconds),
+            f"{source.fastest_seconds / run.fastest_seconds:.2f}x",
+            "" if loss is None else f"{loss:.4f}",
+            difference,
+        ]
+
+
+def side_by_side(
+    source: RunFolder,
+    compressions: Sequence[tuple[str, RunFolder]],
+    batch: int,
+    timing: Timing,
+    progress: Callable[[float], None] = lambda _: None,
+) -> SideBySide:
+    """Time the encoders of runs in turns, and put them beside their source.
+
+    Each is timed with its weights' format at the sequence length of its text; `speed` compares the fastest calls.
+    """
+    named = [(SOURCE, source), *compressions]
+    records = [record for _, run in named if (record := run.record()) is not None]
+    length = records[0].config.data.sequence_length
+    cases = [
+        LatencyCase(name, record.config.architecture, batch, length, record.config.recipe.weights)
+        for (name, _), record in zip(named, records, strict=True)
+    ]
+    rows = measure(cases, timing, progress)
+    runs = tuple(
+        SizedRun(
+            name=name,
+            run=run,
+            record=record,
+            disk_bytes=run.weights_file.stat().st_size if is_there(run.weights_file) else 0,
+            memory_bytes=inference_memory(record.config.architecture, batch, length, record.config.recipe.weights).total,
+            median_seconds=float(row["median_seconds"]),
+            fastest_seconds=float(row["fastest_seconds"]),
+            difference=None if run is source else paired_difference_of(run, source),
+            scores=dict(_test_scores(run)),
+        )
+        for (name, run), record, row in zip(named, records, rows.to_dict("records"), strict=True)
+    )
+    return SideBySide(runs, f"{batch} x {length} tokens, {timing.threads} threads", disturbance(rows))
+
+
+def paired_difference_of(run: RunFolder, source: RunFolder) -> tuple[float, float | None]:
+    """A run's loss minus its source's over the same masked tokens, and its standard error, clustered by document.
+
+    The standard error is None for one sequence or document.
+    """
+    record = run.record()
+    assert record is not None
+    nats, before = run.validation_losses(), source.validation_losses()
+    assert record.validation_masked_tokens is not None
+    per_sequence = (nats - before) * (len(nats) / record.validation_masked_tokens)
+    documents = run.validation_documents()
+    units = len(nats) if documents is None else len(set(documents.tolist()))
+    return float(per_sequence.mean()), sqrt(variance_of_mean(per_sequence, documents)) if units > 1 else None
+
+
+def _test_scores(run: RunFolder) -> Iterator[tuple[str, float]]:
+    completed = grouped(scores_of(run), lambda record: (record.config.task, record.config.protocol))
+    for (task, protocol), records in completed.items():
+        values = [record.test for record in chosen(records) if record.test is not None]
+        if values and protocol != "random_init":
+            yield f"{task} ({protocol})", fmean(values)
+
+
+def _scores(run: SizedRun, tasks: Sequence[str]) -> list[str]:
+    return [f"{run.scores[task]:.3f}" if task in run.scores else "" for task in tasks]
