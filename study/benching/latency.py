@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from study.base.errors import InputError, Problem
 from study.base.machine import cores
 from study.base.quantities import listed, read_shape, read_whole_numbers, seconds_text
-from study.counting.architecture import Architecture, not_of_berts_kind
-from study.counting.latency_table import check_environment, write_table
+from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
+from study.counting.latency_table import UNLIKE_BERT, check_environment, write_table
 from study.counting.memory import Device, WeightFormat
 from study.counting.parameters import parameters
 
@@ -215,6 +215,7 @@ def _row(case: LatencyCase, timing: Timing, seconds: list[float]) -> dict[str, A
         "shape": a.shape_name,
         **a.model_dump(include={"depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm"}),
         **{name: total for name, total in parameters(a).totals().items() if name != "parameters"},
+        UNLIKE_BERT: ", ".join(f"{field} {value}" for field, value in not_of_berts_kind(a).items()),
         "batch": case.batch,
         "sequence_length": case.sequence_length,
         "precision": case.precision,
@@ -250,9 +251,8 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int) ->
         except InputError as error:
             problems += [Problem(f"--models {problem.place}", problem.message) for problem in error.problems]
             continue
-        if unlike := not_of_berts_kind(architecture):
-            differences = ", ".join(f"{field} {value}" for field, value in unlike.items())
-            problems.append(Problem(f"--models {name}", f"has {differences}; only encoders of BERT's kind are timed"))
+        if problem := unbuildable(architecture):
+            problems.append(Problem(f"--models {name}", f"has {problem}"))
         models[name.lower()] = architecture
     for shape in listed(shapes):
         try:

@@ -36,6 +36,9 @@ size = CountRange(max=10_000_000)
 
 batch_option = click.option("--batch", type=CountRange(1), default=32, show_default=True, help="Sequences, for the memory.")
 precision_option = click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+inference_precision_option = click.option(
+    "--precision", type=click.Choice(["fp32", "bf16", "int8"]), default="fp32", show_default=True, help="int8 is for inference."
+)
 length_option = click.option(
     "--sequence-length",
     type=CountRange(),
@@ -194,16 +197,21 @@ def figures(into: Path, formats: list[Format], style: StyleName, as_json: bool) 
 @click.option("--train-flops", help="Training FLOPs per token (train_flops), such as 60M.")
 @click.option("--memory", help="Peak memory, such as 200MB, of --memory-of.")
 @click.option("--memory-of", type=click.Choice(["inference", "training"]), default="inference", show_default=True)
-@click.option("--latency", "latency", help="Time of a forward pass, such as 10ms; needs --latency-table.")
+@click.option("--size", help="Bytes of the encoder's weights, such as 25MB, at --precision.")
+@click.option("--latency", "latency", help="Time of a forward pass, such as 10ms, by a --latency-table.")
+@click.option("--score", type=FiniteRange(), help="The least score that --score-law must predict.")
 @click.option("--under", is_flag=True, help="The widest shape at each depth below the amount; implied by several amounts.")
 @click.option("--tolerance", type=FiniteRange(0, 1, max_open=True), default=0.02, show_default=True, help="Relative tolerance.")
 @click.option("--batch", type=CountRange(1), default=1, show_default=True, help="Sequences, for memory and latency.")
 @click.option("--sequence-length", type=CountRange(1), default=128, show_default=True, help="Tokens per sequence.")
-@precision_option
-@click.option("--latency-table", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
+@inference_precision_option
+@click.option(
+    "--latency-table", type=click.Path(path_type=Path), help="Of study latency.  [default: results/latency, or the shipped one]"
+)
 @click.option("--latency-statistic", type=click.Choice(["median", "p95", "fastest"]), default="median", show_default=True)
 @click.option("--threads", type=CountRange(1), help="Threads of the latency table.  [default: the only ones]")
 @click.option("--law", type=click.Path(path_type=Path), help="JSON of a fitted law; sorts by predicted loss.")
+@click.option("--score-law", type=click.Path(path_type=Path), help="JSON of study score-law; sorts by predicted score.")
 @click.option("--law-convention", type=click.Choice(CONVENTIONS), help="What the law's N counts, if its file does not say.")
 @click.option("--tokens", help="Training tokens, such as 1B, for a law that needs them.")
 @click.option("--depth", default="1:24", show_default=True, help="Depths to consider.")
@@ -213,11 +221,13 @@ def figures(into: Path, formats: list[Format], style: StyleName, as_json: bool) 
 @click.option("--ffn-ratio", type=FiniteRange(0.001, 1000), default=4.0, show_default=True, help="F over H.")
 @click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V.")
 @click.option("--positions", type=CountRange(1), default=512, show_default=True, help="Learned positions.")
+@click.option("--embedding-width", type=CountRange(1), help="Width of the tables, as in ALBERT.  [default: the shape's]")
 @as_json
 def shapes(as_json: bool, **options: Any) -> None:
-    """Find shapes by parameters, FLOPs, memory or latency.
+    """Find shapes by parameters, FLOPs, memory, size, latency or score.
 
-    Shapes either meet one amount, or stay under several at once.
+    Shapes either meet one amount, or stay under several at once. Only a law ranks them; without one their order says
+    nothing.
     """
     from study.shapes.right_sizing import ShapeQuery
 
@@ -236,7 +246,7 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
 @click.option("--positions", type=CountRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
 @threads_option
-@precision_option
+@inference_precision_option
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option(
     "--seconds", type=FiniteRange(0, min_open=True), default=10.0, show_default=True, help="Approximate time per case."

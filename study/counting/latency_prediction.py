@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
-from study.counting.memory import Precision, itemsize
+from study.counting.latency_table import UNLIKE_BERT
+from study.counting.memory import WeightFormat, itemsize
 from study.counting.parameters import flops_per_sequence, parameters
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class LatencyModel:
     """
 
     statistic: Statistic
-    precision: Precision
+    precision: WeightFormat
     threads: int
     settings: str
     coefficients: dict[str, float]
@@ -75,12 +76,12 @@ class LatencyModel:
 
 def fit_latency(
     table: pd.DataFrame,
-    precision: Precision,
+    precision: WeightFormat,
     threads: int | None = None,
     setting: tuple[int, int] | None = None,
     statistic: Statistic = "median",
 ) -> LatencyModel:
-    """The latency model of a table's rows of one precision and number of threads (default: the only one).
+    """The latency model of a table's encoders of BERT's kind, in one precision and number of threads (default: the only one).
 
     `setting` is the batch and sequence length to predict for; if FEWEST_SHAPES have it, only their rows are fitted.
 
@@ -121,14 +122,16 @@ def fit_latency(
     )
 
 
-def _rows_of(table: pd.DataFrame, precision: Precision, threads: int | None) -> pd.DataFrame:
+def _rows_of(table: pd.DataFrame, precision: WeightFormat, threads: int | None) -> pd.DataFrame:
+    table = table[table[UNLIKE_BERT] == ""]
     rows = table[table["precision"] == precision]
     counts = sorted(rows["threads"].unique().tolist())
     available = table[["precision", "threads"]].drop_duplicates().sort_values(["precision", "threads"])
     known = f"it has {', '.join(f'{kind} at {number} threads' for kind, number in available.itertuples(index=False))}"
     if not counts or (threads is not None and threads not in counts):
         wanted = precision if threads is None else f"{precision} at {threads} threads"
-        raise InputError.at("--latency-table", f"has no times in {wanted}; {known}; measure them with study latency")
+        remedy = f"measure them with study latency --precision {precision}"
+        raise InputError.at("--latency-table", f"has no times in {wanted}; {known}; {remedy}")
     if threads is None and len(counts) > 1:
         raise InputError.at("--threads", f"is missing, and the table has times at {', '.join(map(str, counts))}; give one")
     return rows[rows["threads"] == (counts[0] if threads is None else threads)]
@@ -144,11 +147,11 @@ def _ranged(architecture: Architecture, batch: int, sequence_length: int) -> dic
     return dict(zip(RANGED, (a.depth, a.width, a.ffn / a.width, a.width / a.heads, batch, sequence_length), strict=True))
 
 
-def _features(architecture: Architecture, batch: int, length: int, precision: Precision) -> NDArray[np.float64]:
+def _features(architecture: Architecture, batch: int, length: int, precision: WeightFormat) -> NDArray[np.float64]:
     """A call's cost terms; a block writes 8H + 2F numbers per token, and A·S attention scores."""
     a, tokens = architecture, batch * length
     flops = batch * flops_per_sequence(a, length, 0).train_flops / 3
-    weights = itemsize(precision) * parameters(a).parameters_non_embedding
+    weights = (1 if precision == "int8" else itemsize(precision)) * parameters(a).parameters_non_embedding
     written = itemsize(precision) * a.depth * tokens * (8 * a.width + 2 * a.ffn + a.heads * length)
     return np.array([1, a.depth, flops, weights, written], dtype=float)
 

@@ -27,6 +27,9 @@ COUNTS = (
 KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "precision", "threads")
 """A row's key; a new measurement replaces the older row."""
 
+UNLIKE_BERT = "unlike_bert"
+"""The column of what an encoder has unlike BERT, empty if nothing; tables of earlier versions lack it."""
+
 _MOST = 1e15
 """The largest number allowed in a table."""
 
@@ -96,11 +99,12 @@ def _read(file: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        table = pd.read_csv(file, dtype=dict.fromkeys((*COUNTS, *TIMES), str))
+        table = pd.read_csv(file, dtype=dict.fromkeys((*COUNTS, *TIMES, UNLIKE_BERT), str))
     except (ValueError, pd.errors.ParserError) as error:
         raise InputError.at(str(file), f"is not a latency table: {error}") from None
     if missing := [name for name in dict.fromkeys((*KEY, *COUNTS, *TIMES)) if name not in table]:
         raise InputError.at(str(file), f"is not a latency table: it has no column {', '.join(missing)}")
+    table[UNLIKE_BERT] = table[UNLIKE_BERT].fillna("") if UNLIKE_BERT in table else ""
     if table.empty:
         raise InputError.at(str(file), "has no rows; remove it, and measure with study latency")
     for name in (*COUNTS, *TIMES):

@@ -17,7 +17,7 @@ from study.base.quantities import plural, span
 from study.base.schema import Count, Index, Positive, Strict, Text
 from study.counting.architecture import SIZES, Architecture
 from study.counting.parameters import TOTALS, parameters
-from study.laws.catalogue import find_law
+from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings
 from study.laws.law import Law
 from study.laws.minimising import Space
@@ -90,6 +90,32 @@ class _Rows(Strict):
     alike: dict[str, int] = Field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class FittedScore:
+    """A task's score at sizes in two steps: a law of the loss, and one of the score at a loss."""
+
+    loss: FittedLaw
+    law: Law
+    estimates: Mapping[str, float]
+
+    def score(self, architecture: Architecture, tokens: float | None) -> float:
+        """The score of a shape; raises InputError if tokens are missing."""
+        loss = {"loss": np.array([self.loss.loss_nats(architecture, tokens)])}
+        return float(self.law.predict(self.estimates, loss)[0])
+
+
+def read_score_law(path: Path, convention: str | None = None) -> FittedScore:
+    """Read both steps from what `study score-law --json` prints; raises InputError as `read_law` does."""
+    steps = read_json_fit(path).get("two_steps")
+    if not isinstance(steps, dict) or not all(isinstance(steps.get(step), dict) for step in ("loss", "score")):
+        raise InputError.at(str(path), "holds no law of a score in two steps; give what study score-law --json prints")
+    law, values = LAWS["score-of-loss"], steps["score"]
+    estimates, problems = estimates_of(law, values, path)
+    if problems := [*problems, *unusable_fit(law, values, path)]:
+        raise InputError(problems)
+    return FittedScore(_law_in(steps["loss"], path, convention), law, estimates)
+
+
 def read_law(path: Path, convention: str | None = None) -> FittedLaw:
     """Read a law from JSON: `law`, `estimates`, and the total under `columns` that `parameters` counts.
 
@@ -97,7 +123,10 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
     if the file has no law of loss in shape sizes and tokens, a failed fit, a fit on a bound, or another total than
     `convention`.
     """
-    values = read_json_fit(path)
+    return _law_in(read_json_fit(path), path, convention)
+
+
+def _law_in(values: Mapping[str, Any], path: Path, convention: str | None) -> FittedLaw:
     name = values.get("law")
     if not isinstance(name, str):
         raise InputError.at(str(path), f"holds no law ({shown(name)} under 'law'); give what study fit --json prints")

@@ -25,8 +25,8 @@ LARGEST = 127
 SCALES = ".scales"
 """The suffix of a matrix's name that names the scales of its rows."""
 
-ON_A_CPU = "has products of int8, which run on a CPU alone; give --device cpu"
-"""Why a GPU refuses such an encoder."""
+ON_A_CPU = "runs on a CPU alone; give --device cpu"
+"""Why a GPU refuses products of int8."""
 
 
 def stored(weights: Mapping[str, Tensor], form: WeightFormat) -> dict[str, Tensor]:
@@ -103,7 +103,7 @@ class Int8Products:
     def __call__(self, x: Tensor, weight_FxH: Tensor, bias_F: Tensor | None) -> Tensor:
         """The product in fp32."""
         if x.device.type != "cpu":
-            raise InputError.at("device", f"the encoder {ON_A_CPU}")
+            raise InputError.at("device", f"an encoder in int8 {ON_A_CPU}")
         key = weight_FxH.data_ptr(), weight_FxH.shape
         if key not in self._packed:
             self._packed[key] = _packed(weight_FxH, bias_F)

@@ -1,4 +1,4 @@
-"""`study shapes`: from written amounts to the shapes that meet them, best first."""
+"""`study shapes`: from written amounts to the shapes that meet them, best first if a law ranks them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study.base.durable_files import is_there
 from study.base.errors import InputError
+from study.base.grouping import grouped
 from study.base.quantities import (
     bytes_text,
     count_text,
@@ -22,32 +24,42 @@ from study.base.quantities import (
     read_seconds,
     seconds_text,
 )
+from study.base.shipped import PACKAGE
 from study.base.text import aligned
-from study.counting.architecture import SIZES, Architecture
+from study.counting.architecture import SIZES, Architecture, not_of_berts_kind
 from study.counting.latency_prediction import LatencyModel, Statistic, fit_latency
 from study.counting.latency_table import read_table
-from study.counting.memory import Precision
+from study.counting.memory import WeightFormat, encoder_bytes, inference_memory
+from study.counting.named_models import catalogue
 from study.counting.parameters import TOTALS, parameters
 from study.counting.solving import HEAD_WIDTH, Goal, ShapeRules, Space, on_contour, under
 from study.shapes.accounts import Conditions, memory_in, training_flops
 
 if TYPE_CHECKING:
-    from study.laws.law_files import FittedLaw
+    from study.laws.law_files import FittedLaw, FittedScore
 
 Quantities = dict[str, Callable[[Architecture], float]]
 """How to count each quantity, by name."""
 
 WRITERS: dict[str, Callable[[float], str]] = {
     "train_flops_per_token": flops_text,
+    "weights_bytes": bytes_text,
     "memory_bytes": bytes_text,
     "latency_seconds": seconds_text,
 }
 """How to write quantities other than counts."""
 
 
+MEASURED, SHIPPED = Path("results/latency"), Path("results/reference/latency")
+"""Where `study latency` writes its table, and the committed one."""
+
+UNRANKED = "no law ranks these shapes, so the first is no better than the others; give --law or --score-law"
+"""The note on shapes that are in no order of quality."""
+
+
 @dataclass(frozen=True)
 class Solved:
-    """Shapes that meet the goals, with their quantities; the best first, by the law's loss if there is a law."""
+    """Shapes that meet the goals, with their quantities; the best first by a law of the loss or score, if there is one."""
 
     goals: tuple[Goal, ...]
     question: str
@@ -59,7 +71,12 @@ class Solved:
     def to_dict(self) -> dict[str, Any]:
         """The question, shapes, quantities and latency model as plain values."""
         rows = [
-            {"shape": shape.shape_name, **{size: getattr(shape, size) for size in SIZES}, **self._values(shape)}
+            {
+                "shape": shape.shape_name,
+                "named": named_shape(shape),
+                **{size: getattr(shape, size) for size in SIZES},
+                **self._values(shape),
+            }
             for shape in self.shapes
         ]
         goals = {goal.quantity: goal.amount for goal in self.goals}
@@ -68,20 +85,34 @@ class Solved:
 
     def to_text(self) -> str:
         """The shapes as a plain text table."""
-        rows = [["shape", *(_heading(name) for name in self.quantities)]]
+        rows = [["shape", "that of", *(_heading(name) for name in self.quantities)]]
         for shape in self.shapes:
-            rows.append([shape.shape_name, *(_written(name, value) for name, value in self._values(shape).items())])
-        return "\n".join([self.question, "", *aligned(rows), "", *self.notes])
+            values = (_written(name, value) for name, value in self._values(shape).items())
+            rows.append([shape.shape_name, named_shape(shape) or "", *values])
+        return "\n".join([self.question, "", *aligned(rows, left=2), "", *self.notes])
 
     def _values(self, shape: Architecture) -> dict[str, float]:
         return {name: count(shape) for name, count in self.quantities.items()}
 
 
+def named_shape(shape: Architecture) -> str | None:
+    """The named model of BERT's kind with the same depth, width, heads and ffn, BERT's own first; None without one."""
+    return _named_by_sizes().get(shape.sizes)
+
+
+@cache
+def _named_by_sizes() -> dict[tuple[int, int, int, int], str]:
+    preferred = sorted(catalogue(), key=lambda model: (model.family != "BERT", not model.family.startswith("BERT")))
+    alike = [model for model in preferred if not not_of_berts_kind(model.architecture)]
+    return {model.architecture.sizes: model.short_name for model in reversed(alike)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShapeQuery:
-    """Options of `study shapes`: amounts, shapes to consider, and predictors of latency and loss.
+    """Options of `study shapes`: amounts, shapes to consider, and predictors of latency, loss and score.
 
-    One amount is met within `tolerance`; with `under`, shapes stay below all amounts.
+    One amount is met within `tolerance`; with `under`, shapes stay below all amounts. A `score` is the least that a law of
+    `study score-law` must predict. Without a `latency_table` it is that of MEASURED, or else the shipped one.
     """
 
     parameters: str | None = None
@@ -89,17 +120,20 @@ class ShapeQuery:
     train_flops: str | None = None
     memory: str | None = None
     memory_of: str = "inference"
+    size: str | None = None
     latency: str | None = None
+    score: float | None = None
     under: bool = False
     tolerance: float = 0.02
     batch: int = 1
     sequence_length: int = 128
-    precision: Precision = "fp32"
-    latency_table: Path = Path("results/latency")
+    precision: WeightFormat = "fp32"
+    latency_table: Path | None = None
     latency_statistic: Statistic = "median"
     threads: int | None = None
     law: Path | None = None
     law_convention: str | None = None
+    score_law: Path | None = None
     tokens: str | None = None
     depth: str = "1:24"
     width: str = "64:2048"
@@ -108,6 +142,7 @@ class ShapeQuery:
     ffn_ratio: float = 4.0
     vocabulary: int = 30522
     positions: int = 512
+    embedding_width: int | None = None
 
     def answer(self) -> Solved:
         """The shapes that have the amounts.
@@ -115,33 +150,58 @@ class ShapeQuery:
         Raises InputError for unreadable or unreachable amounts, and for latency without a table.
         """
         self._check()
-        space, quantities = self._space, self._quantities
-        if not (goals := self._goals):
-            raise InputError.at("--parameters", "no amount is given; give --parameters, --train-flops, --memory or --latency")
+        space, quantities, goals = self._space, self._quantities, self._goals
+        if not goals and self.score is None:
+            known = "--parameters, --train-flops, --memory, --size, --latency or --score"
+            raise InputError.at("--parameters", f"no amount is given; give {known}")
         amounts = " and ".join(f"{goal.text(goal.amount)} {goal.words}" for goal in goals)
         budgets = self.under or len(goals) > 1
-        if budgets:
+        if not goals:
+            shapes, question = list(space), "the smallest shape at each depth"
+        elif budgets:
             shapes = under(space, goals)
             question = f"the widest shape at each depth under {amounts}"
         else:
             shapes = on_contour(space, goals[0], self.tolerance)
             question = f"all shapes within {100 * self.tolerance:g}% of {amounts}"
-        if loss := quantities.get("loss_nats"):
+        if self.score is not None:
+            shapes = self._reaching(shapes)
+            question += f" with a score of {self.score:g} or more"
+        if score := quantities.get("score"):
+            shapes.sort(key=quantities["parameters"] if not goals else score, reverse=bool(goals))
+        elif loss := quantities.get("loss_nats"):
             shapes.sort(key=loss)
         elif budgets:
             shapes.sort(key=quantities["parameters_non_embedding"], reverse=True)
         notes = tuple(self._notes(shapes))
         return Solved(goals, f"{question} ({space})", tuple(shapes), quantities, self._latency_model, notes)
 
+    def _reaching(self, shapes: Sequence[Architecture]) -> list[Architecture]:
+        """The shapes that reach the score, without other amounts the narrowest at each depth; raises InputError for none."""
+        score = self._quantities["score"]
+        assert self.score is not None
+        scores = {shape: score(shape) for shape in shapes}
+        reaching = [shape for shape, value in scores.items() if value >= self.score]
+        if not reaching:
+            best = max(scores, key=scores.__getitem__)
+            message = f"no such shape reaches {self.score:g}; the best, {best.shape_name}, reaches {scores[best]:.4f}"
+            raise InputError.at("--score", f"{message}; allow more, or train on more --tokens")
+        if self._goals:
+            return reaching
+        return [min(of_depth, key=lambda shape: shape.width) for of_depth in grouped(reaching, lambda one: one.depth).values()]
+
     def _check(self) -> None:
         """Raise InputError if an option has no effect, or sequences exceed the positions."""
         for option, value, needed, given in (
             ("--threads", self.threads, "--latency", self.latency),
-            ("--law-convention", self.law_convention, "--law", self.law),
-            ("--tokens", self.tokens, "--law", self.law),
+            ("--law-convention", self.law_convention, "--law or --score-law", self.law or self.score_law),
+            ("--tokens", self.tokens, "--law or --score-law", self.law or self.score_law),
+            ("--score", self.score, "--score-law", self.score_law),
         ):
             if value is not None and given is None:
                 raise InputError.at(option, f"only applies with {needed}; give that too")
+        if self.precision == "int8" and self.memory is not None and self.memory_of == "training":
+            raise InputError.at("--precision", "int8 is for inference; give --memory-of inference, or fp32 or bf16")
         if self.sequence_length > self.positions:
             message = f"{self.sequence_length} exceeds --positions {self.positions}; raise that too"
             raise InputError.at("--sequence-length", message)
@@ -151,20 +211,33 @@ class ShapeQuery:
         head_width = self.head_width or HEAD_WIDTH
         rules = ShapeRules(head_width, self.ffn_ratio, math.lcm(self.width_multiple, self.head_width or 1))
         sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": self.vocabulary, "positions": self.positions}
-        return Space(rules, read_range("--depth", self.depth), read_range("--width", self.width), Architecture.parse(sizes))
+        template = Architecture.parse(sizes).model_copy(update={"embedding_width": self.embedding_width})
+        return Space(rules, read_range("--depth", self.depth), read_range("--width", self.width), template)
 
     @property
-    def _conditions(self) -> Conditions:
-        return Conditions(self.sequence_length, self.batch, self.precision)
+    def _conditions(self) -> str:
+        return f"{self.batch} x {self.sequence_length} tokens, {self.precision}"
+
+    def _memory(self, shape: Architecture) -> float:
+        """Bytes of `memory_of`; int8 is for inference."""
+        if self.precision == "int8":
+            return inference_memory(shape, self.batch, self.sequence_length, "int8").total
+        return memory_in(Conditions(self.sequence_length, self.batch, self.precision), shape)[self.memory_of].total
+
+    @cached_property
+    def _table(self) -> Path:
+        """The latency table: the given one, the one measured here, or the shipped one."""
+        if self.latency_table is not None:
+            return self.latency_table
+        shipped = PACKAGE.parent / SHIPPED
+        return shipped if not any(MEASURED.glob("*/*.csv")) and is_there(shipped) else MEASURED
 
     @cached_property
     def _latency_model(self) -> LatencyModel | None:
         if self.latency is None:
             return None
         batch_and_length = (self.batch, self.sequence_length)
-        return fit_latency(
-            read_table(self.latency_table), self.precision, self.threads, batch_and_length, self.latency_statistic
-        )
+        return fit_latency(read_table(self._table), self.precision, self.threads, batch_and_length, self.latency_statistic)
 
     @cached_property
     def _fitted_law(self) -> FittedLaw | None:
@@ -176,24 +249,36 @@ class ShapeQuery:
         return read_law(self.law, self.law_convention)
 
     @cached_property
+    def _fitted_score(self) -> FittedScore | None:
+        """The law of the score, if any."""
+        if self.score_law is None:
+            return None
+        from study.laws.law_files import read_score_law
+
+        return read_score_law(self.score_law, self.law_convention)
+
+    @cached_property
     def _trained_tokens(self) -> float | None:
         return None if self.tokens is None else read_count("--tokens", self.tokens)
 
     @cached_property
     def _quantities(self) -> Quantities:
-        """Latency only with a model, loss only with a law."""
+        """Latency only with a model, loss and score only with a law."""
 
         def total(name: str) -> Callable[[Architecture], float]:
             return lambda shape: parameters(shape).totals()[name]
 
-        conditions, model, law, tokens = self._conditions, self._latency_model, self._fitted_law, self._trained_tokens
+        model, law, of_score, tokens = self._latency_model, self._fitted_law, self._fitted_score, self._trained_tokens
         quantities: Quantities = {name: total(name) for name in TOTALS}
         quantities["train_flops_per_token"] = lambda shape: training_flops(shape, self.sequence_length)[1]["train_flops"]
-        quantities["memory_bytes"] = lambda shape: memory_in(conditions, shape)[self.memory_of].total
+        quantities["memory_bytes"] = self._memory
+        quantities["weights_bytes"] = lambda shape: encoder_bytes(shape, self.precision)
         if model is not None:
             quantities["latency_seconds"] = lambda shape: model.seconds(shape, self.batch, self.sequence_length)
         if law is not None:
             quantities["loss_nats"] = lambda shape: law.loss_nats(shape, tokens)
+        if of_score is not None:
+            quantities["score"] = lambda shape: of_score.score(shape, tokens)
         return quantities
 
     @property
@@ -202,6 +287,7 @@ class ShapeQuery:
             ("--parameters", self.convention, self.parameters, read_count),
             ("--train-flops", "train_flops_per_token", self.train_flops, read_count),
             ("--memory", "memory_bytes", self.memory, read_bytes),
+            ("--size", "weights_bytes", self.size, read_bytes),
             ("--latency", "latency_seconds", self.latency, read_seconds),
         )
         return tuple(
@@ -211,19 +297,27 @@ class ShapeQuery:
         )
 
     def _notes(self, shapes: Sequence[Architecture]) -> Iterator[str]:
-        """Conditions of memory, and predictors of latency and loss with the range they cover."""
+        """Conditions of memory and size, whether a law ranks shapes, and predictors with the range they cover."""
         step = " a step, 15% masked" if self.memory_of == "training" else ""
-        yield f"memory: {self.memory_of}, {self._conditions}{step}"
+        yield f"memory: {self.memory_of}, {self._conditions}{step}; size: the encoder's weights in {self.precision}"
+        if self.law is None and self.score_law is None:
+            yield UNRANKED
+        elif self.precision != "fp32":
+            yield f"loss and score are those of fp32; study compress measures what {self.precision} changes"
         if (model := self._latency_model) is not None:
             yield model.to_text()
-            yield from _unmeasured(model, shapes, self._conditions)
+            if self.latency_table is None and self._table != MEASURED:
+                yield f"latency: this machine was not measured, so by the table in {SHIPPED}; measure yours with study latency"
+            yield from _unmeasured(model, shapes, self.batch, self.sequence_length)
         if (law := self._fitted_law) is not None:
             yield from (f"loss: {note}" for note in law.notes_on(shapes, self.vocabulary, self._trained_tokens))
+        if (of_score := self._fitted_score) is not None:
+            notes = of_score.loss.notes_on(shapes, self.vocabulary, self._trained_tokens)
+            yield from (f"score: {note}" for note in notes)
 
 
-def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], conditions: Conditions) -> list[str]:
+def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], batch: int, length: int) -> list[str]:
     """How many shapes lie outside the measured range of latency, and in what."""
-    batch, length = conditions.batch, conditions.sequence_length
     beyond = [names for shape in shapes if (names := model.beyond(shape, batch, length))]
     if not beyond:
         return []
@@ -240,7 +334,7 @@ def _from_to(name: str, least: float, largest: float) -> str:
 
 
 def _written(name: str, value: float) -> str:
-    return f"{value:.4f}" if name == "loss_nats" else WRITERS.get(name, count_text)(value)
+    return f"{value:.4f}" if name in ("loss_nats", "score") else WRITERS.get(name, count_text)(value)
 
 
 def _heading(name: str) -> str:

@@ -1,1 +1,1 @@
-"""One run from start to record: execution, checkpoints, metrics, filing, and imported encoders. Knows no sweep."""
+"""One run from start to record: execution, checkpoints, metrics, filing, imported and compressed encoders. Knows no sweep."""

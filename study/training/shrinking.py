@@ -87,7 +87,8 @@ class _Moments:
 
     def __init__(self, neurons: int) -> None:
         self.count = 0
-        self.sum_F, self.squares_F = torch.zeros(2, neurons, dtype=torch.float64)
+        self.sum_F: Tensor = torch.zeros(neurons, dtype=torch.float64)
+        self.squares_F: Tensor = torch.zeros(neurons, dtype=torch.float64)
 
     def add(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
         """Add the inputs of an FFN's outer product, as its hook."""
@@ -197,7 +198,8 @@ def _directions(gram_DxD: Float[Tensor, "D D"], width: int, constant: bool) -> F
     """
     wide = len(gram_DxD)
     if not constant:
-        return math.sqrt(wide / width) * torch.linalg.eigh(gram_DxD).eigenvectors[:, -width:].T
+        longest_ExD: Tensor = torch.linalg.eigh(gram_DxD).eigenvectors[:, -width:].T
+        return math.sqrt(wide / width) * longest_ExD
     equal_D = torch.full((wide,), wide**-0.5, dtype=torch.float64)
     equal_DxD = equal_D[:, None] * equal_D
     without_DxD = torch.eye(wide, dtype=torch.float64) - equal_DxD

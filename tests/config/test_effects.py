@@ -124,7 +124,10 @@ def test_where_no_step_is_trained_the_recipe_has_no_effect_but_for_the_start(
     )
     assert training_key(first) == training_key(second)
     assert weights(tmp_path, first) == weights(tmp_path, second)
-    assert {"recipe.start", "recipe.batch_tokens", "recipe.precision"}.isdisjoint(without_effect(first))
+    assert {"recipe.start", "recipe.batch_tokens", "recipe.precision", "recipe.weights"}.isdisjoint(without_effect(first))
+    rounded = of(corpus, **given, weights="int8")
+    assert training_key(rounded) != training_key(first)
+    assert weights(tmp_path, rounded) != weights(tmp_path, first)
 
 
 def test_rules_name_knobs_of_a_run_and_how_they_are_found_out_goes_by_them() -> None:

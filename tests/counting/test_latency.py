@@ -56,6 +56,16 @@ def test_a_measurement_has_a_row_a_case_and_leaves_the_threads_alone() -> None:
     assert shares[-1] == pytest.approx(1.0)
 
 
+def test_precisions_of_one_shape_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [case for form in ("fp32", "bf16", "int8") for case in latency_cases(models(), (1,), (8,), form)]
+    rows = measure(cases, Timing(threads=1, seconds=0.01))
+    assert rows["precision"].tolist() == ["fp32", "fp32", "bf16", "bf16", "int8", "int8"]
+    assert (rows["fastest_seconds"] > 0).all()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    told = CliRunner().invoke(commands, ["latency", "--shapes", TINY, "--precision", "int8", "--device", "cuda"])
+    assert "int8 runs on a CPU alone" in str(told.exception)
+
+
 def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(measuring, "_timed", lambda call: call())
@@ -231,7 +241,7 @@ def test_a_machine_that_others_use_is_noticed() -> None:
     [
         ([], "--models"),
         (["--models", "bert-tinny"], "--models bert-tinny"),
-        (["--models", "albert-base"], "--models albert-base"),
+        (["--models", "mobilebert"], "--models mobilebert"),
         (["--shapes", "2by128"], "--shapes"),
         (["--shapes", "2x128", "--sequence-length", "513"], "--sequence-length"),
         (["--shapes", "2x128", "--batch", "many"], "--batch"),

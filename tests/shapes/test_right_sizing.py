@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -17,11 +19,13 @@ from study.cli import commands
 from study.counting.architecture import Architecture
 from study.counting.latency_prediction import fit_latency
 from study.counting.latency_table import write_table
-from study.counting.memory import memory_of
+from study.counting.memory import encoder_bytes, inference_memory, memory_of
 from study.counting.parameters import flops_per_token, parameters
-from study.shapes.right_sizing import ShapeQuery
+from study.shapes.right_sizing import UNRANKED, ShapeQuery
 from tests.counting.test_latency import synthetic_table
 from tests.synthetic import depth_or_width
+
+NON_EMBEDDING = {"parameters": "parameters_non_embedding"}
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +139,88 @@ def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
     assert "FFN ratio 4, head width 64, batch " in longer.notes[-1]
     contour = ShapeQuery(latency="10ms", latency_table=latency_folder, tolerance=0.05).answer()
     assert all(abs(model.seconds(shape, 1, 128) / 0.01 - 1) <= 0.0501 for shape in contour.shapes)
+
+
+def int8_folder(root: Path) -> Path:
+    """Times of fp32, and of int8 that takes two thirds of them."""
+    table = synthetic_table()
+    seconds = {name: table[name] * 2 / 3 for name in ("median_seconds", "p95_seconds", "fastest_seconds")}
+    write_table(pd.concat([table, table.assign(precision="int8", **seconds)]), hardware_environment("cpu"), root)
+    return root
+
+
+def test_an_encoder_for_a_phone_is_larger_in_int8(tmp_path: Path) -> None:
+    """25 MB and 20 ms: int8 affords about four times the weights, and its times are its own."""
+    asked: dict[str, Any] = {"size": "25MB", "latency": "20ms", "latency_table": int8_folder(tmp_path), "depth": "2:12"}
+    plain, small = ShapeQuery(**asked).answer(), ShapeQuery(**asked, precision="int8").answer()
+    for solved, precision in ((plain, "fp32"), (small, "int8")):
+        for row, shape in zip(solved.to_dict()["shapes"], solved.shapes, strict=True):
+            assert row["weights_bytes"] == encoder_bytes(shape, precision) <= 25e6
+            assert row["latency_seconds"] <= 0.02 * (1 + 1e-5)
+    most = [max(parameters(shape).parameters_encoder for shape in solved.shapes) for solved in (plain, small)]
+    assert most[0] < 25e6 / 4 < 2 * most[0] < most[1] < 25e6
+    assert small.latency is not None
+    assert small.latency.precision == "int8"
+    assert "size: the encoder's weights in int8" in small.to_text()
+    with pytest.raises(InputError, match=r"has no times in bf16; it has .*; measure them with study latency --precision bf16"):
+        ShapeQuery(**asked, precision="bf16").answer()
+    with pytest.raises(InputError, match="int8 is for inference"):
+        ShapeQuery(memory="1GB", memory_of="training", precision="int8").answer()
+
+
+def test_a_box_that_triages_documents_gets_the_smallest_shape_of_a_score(tmp_path: Path) -> None:
+    """The score is the goal; the law is what study score-law prints, and ranks."""
+    steps = {
+        "loss": {"law": "power-floor", "estimates": {"E": 1.5, "A": 400, "alpha": 0.34}, "columns": NON_EMBEDDING},
+        "score": {"law": "score-of-loss", "estimates": {"chance": 0.5, "ceiling": 0.95, "k": 2.0, "L0": 3.0}},
+    }
+    path = write_law(tmp_path / "y.json", two_steps=steps)
+    box: dict[str, Any] = {"score_law": path, "sequence_length": 512, "batch": 32, "depth": "1:12"}
+    solved = ShapeQuery(score=0.8, **box).answer()
+    rows = solved.to_dict()["shapes"]
+    assert [row["parameters"] for row in rows] == sorted(row["parameters"] for row in rows)
+    assert len({row["depth"] for row in rows}) == len(rows), "one a depth"
+    for row, shape in zip(rows, solved.shapes, strict=True):
+        loss = 1.5 + 400 / parameters(shape).parameters_non_embedding ** 0.34
+        assert row["score"] == pytest.approx(0.5 + 0.45 / (1 + math.exp(2 * (loss - 3)))) >= 0.8
+    budget = ShapeQuery(score=0.8, memory="2GB", under=True, **box).answer().to_dict()["shapes"]
+    scores = [row["score"] for row in budget]
+    assert scores == sorted(scores, reverse=True)
+    with pytest.raises(InputError, match=r"--score: no such shape reaches 0\.94; the best, L.*, reaches 0\.[0-8]"):
+        ShapeQuery(score=0.94, memory="500MB", under=True, **box).answer()
+    with pytest.raises(InputError, match="only applies with --score-law; give that too"):
+        ShapeQuery(score=0.8).answer()
+
+
+def test_a_multilingual_router_under_a_memory_cap_has_narrow_tables() -> None:
+    """250,000 pieces leave no room for layers at 300 MB, but with tables of 128 numbers."""
+    asked: dict[str, Any] = {"memory": "300MB", "under": True, "vocabulary": 250_000, "depth": "1:12"}
+    wide, narrow = ShapeQuery(**asked).answer(), ShapeQuery(**asked, embedding_width=128).answer()
+    most = [max(parameters(shape).parameters_non_embedding for shape in solved.shapes) for solved in (wide, narrow)]
+    assert most[1] > 5 * most[0]
+    assert all(inference_memory(shape, 1, 128).total <= 300e6 for shape in narrow.shapes)
+    assert {shape.table_width for shape in narrow.shapes} == {128}
+
+
+def test_without_a_law_no_shape_is_recommended_and_named_models_are_marked(tmp_path: Path) -> None:
+    solved = ShapeQuery(parameters="86M", tolerance=0.02).answer()
+    assert UNRANKED in solved.notes
+    marked = {row["shape"]: row["named"] for row in solved.to_dict()["shapes"] if row["named"]}
+    assert marked == {"L12-H768-A12-F3072": "bert-base"}
+    assert "L12-H768-A12-F3072  bert-base  " in solved.to_text()
+    path = write_law(tmp_path / "y.json", law="power", estimates={"A": 2, "alpha": 0.3})
+    assert UNRANKED not in ShapeQuery(parameters="86M", law=path).answer().notes
+
+
+def test_a_machine_that_was_not_measured_goes_by_the_committed_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: dict[str, Any] = {"latency": "20ms", "under": True, "depth": "2:8"}
+    solved = ShapeQuery(**asked).answer()
+    assert any("this machine was not measured, so by the table in results/reference/latency" in note for note in solved.notes)
+    write_table(synthetic_table(), hardware_environment("cpu"), tmp_path / "results" / "latency")
+    own = ShapeQuery(**asked).answer()
+    assert not any("was not measured" in note for note in own.notes)
+    assert own.latency != solved.latency
 
 
 def test_a_law_puts_the_lowest_loss_first(tmp_path: Path) -> None:
