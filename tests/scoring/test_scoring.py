@@ -30,11 +30,13 @@ from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.statistics import noise_of_seeds
 from study.config.resources import Resources
 from study.config.score_config import Downstream, ScoreConfig
+from study.data.prepared import prepare
 from study.evidence.cells import cells_of
 from study.evidence.ledgers import open_ledger, usable
 from study.executing import processes
 from study.executing.executors import LocalExecutor, make_slots
 from study.executing.slots import Slot
+from study.model.rounding import Int8Products
 from study.report.exploring import with_reasons
 from study.running.coordinator import Coordinator, Progress
 from study.running.display import Display
@@ -61,6 +63,7 @@ from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoints_in
+from study.training.compressing import Compression, compress
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
 from tests.small import ORDERED, SHARED, config, losses, trained, write_corpus
@@ -136,6 +139,31 @@ def made(requested: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
     assert record is not None
     assert record.state == "COMPLETED", record.reason
     return record
+
+
+@pytest.mark.parametrize(
+    ("task", "changes"), [("first", {}), ("first", {"protocol": "frozen", "update": "head"}), ("order", {})], ids=str
+)
+def test_a_run_of_int8_learns_in_fp32_and_is_evaluated_in_int8(
+    run: RunFolder, task: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = SweepFolder(run.path.parents[2] / "small")
+    (small,) = compress(run, prepare(run.config().data), [Compression.parse("int8")], into, Execution())
+    learning: list[bool] = []
+    original = Int8Products.__call__
+
+    def multiplied(self: Int8Products, *inputs: Any) -> torch.Tensor:
+        learning.append(torch.is_grad_enabled())
+        return original(self, *inputs)
+
+    monkeypatch.setattr(Int8Products, "__call__", multiplied)
+    record = made(job(small, task, **changes))
+    assert record.test is not None
+    assert learning
+    assert not any(learning)
+    learning.clear()
+    assert made(job(run, task, **changes)).test is not None
+    assert not learning, "its source multiplies in fp32"
 
 
 @pytest.mark.parametrize("task", list(TASKS))

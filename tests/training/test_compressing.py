@@ -16,6 +16,7 @@ from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.counting.memory import WeightFormat, model_bytes
 from study.data.prepared import prepare
+from study.model.encoder import Block, FeedForward
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.rounding import multiply_in_fp32, multiply_in_int8, restored, rounded, stored
 from study.model.trained_weights import trained_weights
@@ -154,17 +155,16 @@ def test_rounding_is_within_half_a_step_and_happens_once(form: WeightFormat) -> 
 def test_products_of_int8_are_those_of_rounded_numbers() -> None:
     """A product of whole numbers up to 127 in both factors needs no rounding, even without VNNI."""
     torch.manual_seed(0)
-    layer = MaskedLanguageModel(Architecture(depth=1, width=16, heads=2, ffn=64, vocabulary=64)).encoder.blocks[0]
-    product = layer.feed_forward.inner  # type: ignore[union-attr]
-    weight = torch.randint(-127, 128, product.weight.shape).float()
+    layer = FeedForward(Architecture(depth=1, width=16, heads=2, ffn=64, vocabulary=64)).inner
+    weight = torch.randint(-127, 128, tuple(layer.weight.shape)).float()
     weight[:, 0] = 127
     x = torch.randint(0, 128, (40, 16)).float()
     x[0, 0], x[0, 1] = 0, 127
-    product.weight.data.copy_(weight)  # type: ignore[union-attr, operator]
+    layer.weight.data.copy_(weight)
     with torch.inference_mode():
-        exact = product(x)  # type: ignore[operator]
+        exact = layer(x)
         multiply_in_int8(layer)
-        torch.testing.assert_close(product(x), exact, atol=0.5, rtol=0)  # type: ignore[operator]
+        torch.testing.assert_close(layer(x), exact, atol=0.5, rtol=0)
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -204,9 +204,9 @@ def test_neurons_that_never_fire_are_left_out_without_a_trace(place: Path) -> No
     model = MaskedLanguageModel(given, seed=3).eval()
     with torch.no_grad():
         for block in model.encoder.blocks:
-            feed_forward = block.feed_forward
-            feed_forward.inner.weight[4:12] = 0  # type: ignore[union-attr, index]
-            feed_forward.inner.bias[4:12] = 3.0  # type: ignore[union-attr, index]
+            assert isinstance(block, Block)
+            block.feed_forward.inner.weight[4:12] = 0
+            block.feed_forward.inner.bias[4:12] = 3.0
     pruned = MaskedLanguageModel(values.architecture).eval()
     pruned.load_state_dict(shrunk(model.state_dict(), given, values, prepare(values.data)))
     tokens = torch.randint(0, 200, (4, 16))
@@ -249,13 +249,14 @@ def test_what_the_source_has_not_is_refused(source: RunFolder, to: str, problem:
 
 
 def test_what_does_not_go_together_is_refused_before_anything_is_made(place: Path, tmp_path: Path) -> None:
-    shared = trained(place / "results" / "shared", config(place / "text.txt", architecture=SHARED | {"embedding_width": None}))
-    asked = [Compression.parse(to) for to in ("prune=0.5", "layers=1")]
+    shape: dict[str, Any] = SHARED | {"embedding_width": None, "depth": 3}
+    shared = trained(place / "results" / "shared", config(place / "text.txt", architecture=shape))
+    asked = [Compression.parse(to) for to in ("prune=0.5", "layers=2")]
     with pytest.raises(InputError, match="layers that share their weights cannot be cut off"):
         compress(shared, prepare(shared.config().data), asked, SweepFolder(tmp_path / "small"), Execution())
     assert not SweepFolder(tmp_path / "small").runs()
     recipe = {"start": str(shared.path), "budget": {"steps": 0}}
-    wider = config(place / "text.txt", architecture=SHARED | {"embedding_width": None, "ffn": 64}, recipe=recipe)
+    wider = config(place / "text.txt", architecture=shape | {"ffn": 64}, recipe=recipe)
     with pytest.raises(InputError, match=r"has ffn 32, less than 64; neurons and directions can only be left out"):
         starting_weights(wider, prepare(wider.data))
     with pytest.raises(InputError, match=r"recipe\.weights int8 rounds the weights of a trained run; train in fp32"):
