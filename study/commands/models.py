@@ -224,7 +224,7 @@ def figures(into: Path, formats: list[Format], style: StyleName, as_json: bool) 
 @click.option("--embedding-width", type=CountRange(1), help="Width of the tables, as in ALBERT.  [default: the shape's]")
 @as_json
 def shapes(as_json: bool, **options: Any) -> None:
-    """Find shapes by parameters, FLOPs, memory, size, latency or score.
+    """Find shapes by size, cost or score.
 
     Shapes either meet one amount, or stay under several at once. Only a law ranks them; without one their order says
     nothing.

@@ -238,7 +238,7 @@ def compress(
     beside RUN. Methods joined by commas are applied together. `study score` and all else read the new runs like any other.
 
     \b
-    study compress 1a2b3c4d --to int8 --to layers=2 --to layers=2,prune=0.5,int8
+    study compress 1a2b3c4d --to int8 --to layers=2,prune=0.5,int8
 
     int8 rounds weights and products (on a CPU), bf16 weights alone; prune leaves out FFN neurons; layers keeps the first N,
     or N:last or N:spread; factor narrows the token table, and the MLM head is fitted to it.
