@@ -10,7 +10,7 @@ from typing import Any
 
 from study.base.durable_files import is_there
 from study.base.grouping import grouped
-from study.base.quantities import bytes_text, plus_minus, seconds_text, signed
+from study.base.quantities import bytes_text, plural, plus_minus, seconds_text, signed
 from study.base.statistics import variance_of_mean
 from study.base.text import aligned
 from study.benching.latency import LatencyCase, Timing, disturbance, measure
@@ -161,7 +161,7 @@ def side_by_side(
         )
         for (name, run), record, row in zip(named, records, rows.to_dict("records"), strict=True)
     )
-    return SideBySide(runs, f"{batch} x {length} tokens, {timing.threads} threads", disturbance(rows))
+    return SideBySide(runs, f"{batch} x {length} tokens, {plural(timing.threads, 'thread')}", disturbance(rows))
 
 
 def paired_difference_of(run: RunFolder, source: RunFolder) -> tuple[float, float | None]:
