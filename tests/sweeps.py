@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from study.base.schema import deep_merge
-from study.config.run_config import RunConfig
+from study.config.run_config import RunConfig, TokenizerVariant
 from study.config.sweep import CellSweep, SearchSweep, Sweep
 from study.config.sweep_files import parse_sweep
 from study.executing.job import Job
@@ -78,12 +78,19 @@ def write_sweep(path: Path, corpus: Path, **changes: Any) -> Path:
     return path
 
 
+def texts_of(spec: Sweep, fingerprint: str = "data") -> dict[TokenizerVariant, str]:
+    """The fingerprint of a text that a sweep reads with one tokeniser."""
+    return {spec.data.tokenizer.variant: fingerprint}
+
+
 def coordinator_of(
     folder: SweepFolder, corpus: Path = Path("corpus.txt"), fingerprint: str = "data", **changes: Any
 ) -> Coordinator[RunJob, RunRecord]:
     """What drives the runs of a sweep."""
-    plan = Plan(parsed(corpus, **changes), text=fingerprint, runs=folder.runs_folder)
-    return Coordinator(folder, RunProposer(plan, sweep_values(corpus, **changes), folder, fingerprint))
+    spec = parsed(corpus, **changes)
+    texts = texts_of(spec, fingerprint)
+    plan = Plan(spec, texts=texts, runs=folder.runs_folder)
+    return Coordinator(folder, RunProposer(plan, sweep_values(corpus, **changes), folder, texts))
 
 
 def run_in(jobs: Sequence[Job]) -> RunJob:

@@ -21,6 +21,7 @@ class Stream(IntEnum):
     VALIDATION_ORDER = 9
     PAIRS = 10
     VALIDATION_PAIRS = 11
+    MASKED_WORDS = 12
 
 
 def stream_seed(stream: Stream, *numbers: int) -> int:

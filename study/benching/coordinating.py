@@ -140,7 +140,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
     values = simulated_values(runs)
     began = time.perf_counter()
     spec = CellSweep.parse(values)
-    coordinator = Coordinator(folder, RunProposer(Plan(spec), values, folder, DATA))
+    coordinator = Coordinator(folder, RunProposer(Plan(spec), values, folder, {spec.data.tokenizer.variant: DATA}))
     planned, cpu = time.perf_counter(), time.process_time()
     display = Display(Console(quiet=True), coordinator.proposer)
     executor = InstantExecutor(slots)
@@ -148,7 +148,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
         coordinator.run(executor, display.refresh)
     executor.kill()
     ended, cpu, cpu_again = time.perf_counter(), time.process_time() - cpu, time.process_time()
-    again = Coordinator(folder, RunProposer(Plan(spec), values, folder, DATA))
+    again = Coordinator(folder, RunProposer(Plan(spec), values, folder, {spec.data.tokenizer.variant: DATA}))
     wanted = again.proposer.wanted((), slots)
     restarted, cpu_again = time.perf_counter(), time.process_time() - cpu_again
     done = len(coordinator.progress.ended)

@@ -14,12 +14,13 @@ from study.benching.cases import Case
 from study.benching.gate import RoundTime, start_forkserver
 from study.benching.results import Report, failure, measurement
 from study.benching.training_comparison import TrainingComparison, median_interval
-from study.config.run_config import DataConfig
+from study.config.run_config import DataConfig, TokenizerConfig
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.data.corpora import read_corpus
 from study.data.token_files import write_tokens
-from study.data.tokenizing import first_characters, train_tokenizer
+from study.data.tokenizer_training import train_tokenizer
+from study.data.tokenizing import first_characters
 from study.training.checkpoints import DurableCheckpointIO
 
 SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
@@ -89,10 +90,12 @@ def checkpoint_seconds(architecture: Architecture, folder: Path) -> float:
 def measure_tokenising(report: Report) -> None:
     """Report the tokenising speed in tokens per second."""
     texts = list(first_characters((document.text for document in read_corpus(DataConfig())), CHARACTERS))
-    tokenizer = train_tokenizer(texts, 8192)
+    config = TokenizerConfig()
+    tokenizer = train_tokenizer(texts, config)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         started = perf_counter()
-        counts, _ = write_tokens((("train", text) for text in texts), tokenizer, Path(folder))["train"]
+        written = write_tokens((("train", text) for text in texts), tokenizer, Path(folder), config.vocabulary)
+        counts, _ = written["train"]
         speed = int(counts.sum()) / (perf_counter() - started)
-    what = f"tokenising {sum(map(len, texts)) / 1e6:.0f} MB of docstrings with 8,192 pieces"
+    what = f"tokenising {sum(map(len, texts)) / 1e6:.0f} MB of docstrings with {config.vocabulary:,} pieces"
     report(measurement(what, speed, "tokens/s", at_least=TOKENS_PER_SECOND))

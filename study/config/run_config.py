@@ -52,41 +52,91 @@ MOST_OVERLAP = 0.05
 FEWEST_PIECES = 64
 """The smallest vocabulary: the special pieces and a few characters."""
 
+FEWEST_BYTE_PIECES = 5 + 256
+"""The smallest vocabulary of bytes: the special pieces, and every byte."""
+
+TokenizerKind = Literal["wordpiece", "bpe", "byte_bpe", "unigram", "file"]
+"""The kinds of tokenisers."""
+
+TokenizerVariant = tuple[TokenizerKind, int]
+"""In what the tokenisers of one sweep may differ: kind and vocabulary."""
+
+Texts = Mapping[TokenizerVariant, str]
+"""The data fingerprints of one corpus by tokeniser; empty if unknown."""
+
+MOST_STRIPPED = 0.01
+"""The share of characters that lose a mark above which a note appears; of English text fewer than one in a thousand do."""
+
 MOST_UNKNOWN = 0.05
 """The share of [UNK] above which a warning appears; on the docstrings, 256 pieces give 9% and 512 pieces 0.06%."""
 
 
 class TokenizerConfig(Strict):
-    """The tokeniser: a vocabulary trained on the corpus, or a file.
+    """The tokeniser: a vocabulary of exactly `vocabulary` pieces trained on the training split, or a file.
 
-    `kind: wordpiece` trains BERT's uncased WordPiece with `vocabulary` pieces on the training split. `file` loads a `vocab.txt`
-    (WordPiece, cased if it has capitals) or a `tokenizer.json` of `vocabulary` pieces from `path`.
+    `wordpiece` is Hugging Face's: pairs are merged by frequency, as in `bpe`, so both have the same pieces; WordPiece encodes a
+    word by its longest pieces from the left, BPE by its merges in the order in which they were learnt (Sennrich et al. 2016).
+    `byte_bpe` merges bytes, and so knows every text (Radford et al. 2019). `unigram` prunes a large vocabulary by likelihood
+    (Kudo 2018). `file` loads a `vocab.txt` (WordPiece) or any `tokenizer.json` from `path`; rows of `vocabulary` beyond its
+    pieces are padding.
+
+    `lowercase` is true by default, and for a `vocab.txt` unless it has capitals. `strip_accents` follows it, as in BERT, but
+    text whose vowels are marks, as in Hindi or Thai, needs a decision. A `tokenizer.json` decides both itself.
     """
 
-    kind: Literal["wordpiece", "file"] = "wordpiece"
+    kind: TokenizerKind = "wordpiece"
     vocabulary: Annotated[Count, Field(ge=FEWEST_PIECES, le=2**32)] = 8192
     path: Text | None = None
+    lowercase: bool | None = None
+    strip_accents: bool | None = None
 
     @model_validator(mode="after")
-    def _path_belongs_to_file(self) -> Self:
+    def _parts_fit(self) -> Self:
         if (self.kind == "file") != (self.path is not None):
             raise ValueError("needs a path exactly when its kind is 'file'")
+        if self.kind == "byte_bpe" and self.vocabulary < FEWEST_BYTE_PIECES:
+            raise ValueError(
+                f"has a vocabulary of {self.vocabulary}; byte_bpe needs {FEWEST_BYTE_PIECES} or more, with every byte"
+            )
+        given = [name for name in ("lowercase", "strip_accents") if getattr(self, name) is not None]
+        if given and (self.path or "").lower().endswith(".json"):
+            raise ValueError(f"has {given[0]}, which a tokenizer.json decides itself; leave it out")
         return self
+
+    @property
+    def variant(self) -> TokenizerVariant:
+        """What distinguishes it from the other tokenisers of a sweep."""
+        return self.kind, self.vocabulary
+
+    def lowercases(self, by_default: bool = True) -> bool:
+        """Whether it makes letters small."""
+        return by_default if self.lowercase is None else self.lowercase
+
+    def strips_accents(self, by_default: bool = True) -> bool:
+        """Whether it drops combining marks; `by_default` is that of `lowercases`."""
+        return self.lowercases(by_default) if self.strip_accents is None else self.strip_accents
 
     @property
     def remedy(self) -> str:
         """Advice for reducing [UNK]."""
-        if self.kind == "wordpiece":
-            larger = "use a larger vocabulary, since up to an eighth of it is the alphabet"
-            return f"{larger}, or a tokeniser of the text's language"
-        return "train a tokeniser on this text (kind: wordpiece), or use one of its language"
+        if self.kind == "file":
+            return "train a tokeniser on this text (kind: wordpiece), or use one of its language"
+        larger = "use a larger vocabulary, since up to an eighth of it is the alphabet"
+        return f"{larger}, or kind: byte_bpe, which knows every character"
 
-    def unread(self, unknown_share: float | None, of: Literal["tokens", "characters"] = "tokens") -> str | None:
+    def unread(self, unknown_share: float | None, of: Literal["tokens", "characters"] = "characters") -> str | None:
         """A warning about the share of [UNK] in a text; None if unknown or at most MOST_UNKNOWN."""
         if unknown_share is None or unknown_share <= MOST_UNKNOWN:
             return None
         words = "words that the tokeniser does not know and no run predicts"
         return f"{unknown_share:.0%} of the text's {of} are [UNK], {words}; {self.remedy}"
+
+    def stripped(self, share: float | None) -> str | None:
+        """A note on the share of a text's characters whose marks are dropped; None if unknown or at most MOST_STRIPPED."""
+        if share is None or share <= MOST_STRIPPED:
+            return None
+        remedy = "data.tokenizer.strip_accents: false keeps them"
+        return f"{share:.0%} of the text's characters lose a mark (an accent or a vowel sign) that no run predicts; {remedy}"
 
 
 class DataConfig(Strict):

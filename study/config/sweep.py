@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from study.base.errors import InputError, Problem, nearest, shown
-from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, deep_merge, whole
+from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, deep_merge, set_path, whole
 from study.config.goal_spec import DecisionGoal, RunPool, SpendLimit, SweepGoal
 from study.config.named_runs import NO_RUN, cell_as_text, cell_in
 from study.config.presets import PRESETS, PresetName
@@ -157,6 +157,9 @@ PARTS = ("architecture", "recipe")
 LONGEST_NAME = 64
 """A longer text under `base.architecture` is not taken for the name of a model."""
 
+TOKENIZER_KNOBS = ("data.tokenizer.kind", "data.tokenizer.vocabulary")
+"""The knobs of the data that `vary` may set; such runs compare in bits per byte of fixed masked words."""
+
 MODEL = "model"
 """The key under `base.architecture` that names an encoder of the literature."""
 
@@ -228,6 +231,24 @@ class SweepBase(Strict):
         own = {key: value for key, value in architecture.items() if key != MODEL}
         values = {key: value for key, value in (trained_values(architecture[MODEL]) | own).items() if key not in self.of_shapes}
         return deep_merge({**PRESETS[self.preset], "architecture": {}}, {**self.base, "architecture": values})
+
+    @property
+    def texts(self) -> list[DataConfig]:
+        """The data of its runs, one for each tokeniser."""
+        return [self.data]
+
+    @property
+    def compares_tokenizers(self) -> bool:
+        """Whether its runs have different tokenisers, so that losses compare in bits per byte alone."""
+        return any(knob in TOKENIZER_KNOBS for knob in self.varied)
+
+    def data_with(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """The data of a variant, as plain values."""
+        values = {"data": self.data.model_dump(exclude_none=True)}
+        for knob in TOKENIZER_KNOBS:
+            if knob in knobs:
+                set_path(values, knob, knobs[knob])
+        return values["data"]
 
     @property
     def of_shapes(self) -> tuple[str, ...]:
@@ -366,6 +387,11 @@ class CellSweep(SweepBase):
         """The names of the cells that starts and teachers name."""
         named = (cell_in(value) for knob in NO_RUN for value in self.vary.get(f"recipe.{knob}", ()))
         return tuple(dict.fromkeys(found[0] for found in named if found is not None))
+
+    @property
+    def texts(self) -> list[DataConfig]:
+        """The data of its runs, one for each tokeniser; raises InputError if one is invalid."""
+        return [*dict.fromkeys(DataConfig.parse(self.data_with(variant), "data") for variant in self.variants)]
 
     @property
     def variants(self) -> list[dict[str, Any]]:

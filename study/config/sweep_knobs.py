@@ -14,7 +14,7 @@ from study.config.named_runs import NO_RUN
 from study.config.recipe import Recipe, TrainingMasking
 from study.config.run_config import TRAINING_MASKS, Masking
 from study.config.shape_spec import LARGEST, why_beyond
-from study.config.sweep import MODEL, PARTS, Budgets, SweepBase
+from study.config.sweep import MODEL, PARTS, TOKENIZER_KNOBS, Budgets, SweepBase
 from study.counting.architecture import COUNTED_ALONE, NOT_IN_MLM, Architecture, built_words
 from study.counting.named_models import trained_values
 
@@ -23,6 +23,7 @@ KNOBS = (
     *(f"recipe.{name}" for name in Recipe.model_fields if name not in ("masking", "budget")),
     *(f"{TRAINING_MASKS}{name}" for name in TrainingMasking.model_fields),
     *(f"masking.{name}" for name in Masking.model_fields),
+    *TOKENIZER_KNOBS,
 )
 """The dotted keys that `vary`, `tune` and `search` may set."""
 
@@ -71,10 +72,10 @@ def _listed(value: object) -> list[Any]:
 def _why_no_knob(section: str, knob: str, value: object) -> str | None:
     """Why a section cannot list a knob; None if it can."""
     field = knob.removeprefix("architecture.")
-    if knob.startswith("data."):
-        return (
-            "is the same for all runs of a sweep, since losses on different text or tokens do not compare; write one sweep each"
-        )
+    if knob.startswith("data.") and (section != "vary" or knob not in TOKENIZER_KNOBS):
+        compared = " and ".join(TOKENIZER_KNOBS)
+        remedy = f"write one sweep each ({compared} may stand under vary and are compared in bits per byte)"
+        return f"is the same for all runs of a sweep, since losses on different text or tokens do not compare; {remedy}"
     if field == "pair_head":
         return "follows recipe.objective; leave it out"
     if knob == f"architecture.{MODEL}":

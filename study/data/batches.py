@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
+from study.data.masked_words import MaskedWords, masked_words
 from study.data.masking import MaskedBatch, Masker, StaticMasks
 from study.data.pairs import PackedPairs, Pairs
 from study.data.prepared import PreparedData, prepare, validation_order
@@ -63,11 +64,19 @@ class ValidationBatch(NamedTuple):
     pairs: Pairs | None = None
 
 
+class WordBatch(NamedTuple):
+    """Sequences with masked words (study.data.masked_words), and the document of each masked position."""
+
+    masked: MaskedBatch
+    documents: Int[Tensor, "B K"]
+
+
 class PackedBatches(pl.LightningDataModule):
     """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set.
 
     Batches of pairs hold rows of `PackedPairs`; if the objective judges them, as many fixed masked ones are validated too. One
-    fixed permutation per validation sequence measures the value of word order. If `prepared` is None, the configured data are
+    fixed permutation per validation sequence measures the value of word order; `words` are masked words that are the same for
+    every tokeniser, None if the data are no text. If `prepared` is None, the configured data are
     prepared. `pinned` batches are copied to the GPU while it computes.
     """
 
@@ -83,6 +92,15 @@ class PackedBatches(pl.LightningDataModule):
         generator.manual_seed(stream_seed(Stream.VALIDATION_ORDER))
         self.permuted = masker.permuted(self.validation, generator)
         self.pairs = _validation_pairs(config, prepared, masker) if config.recipe.judges_pairs else None
+        self.words: MaskedWords | None = None
+        if prepared.passages:
+            special, length = prepared.special, prepared.sequence_length
+            self.words = masked_words(prepared.passages, prepared.tokenizer(), special, length, config.masking.rate)
+
+    @property
+    def masked_words(self) -> str | None:
+        """What identifies the masked words; None without."""
+        return None if self.words is None else self.words.fingerprint
 
     def train_dataloader(self) -> DataLoader[Tensor]:
         """Return this rank's batches from the current step to the last."""
@@ -90,13 +108,23 @@ class PackedBatches(pl.LightningDataModule):
         steps = _Steps(self.config, self.train, self.order, self.trainer)
         return DataLoader(steps, batch_size=None, pin_memory=self.pinned)
 
-    def val_dataloader(self) -> DataLoader[ValidationBatch]:
-        """Return this rank's slices of the validation set (every `ranks`-th row)."""
+    def val_dataloader(self) -> DataLoader[ValidationBatch | WordBatch]:
+        """Return this rank's slices of the validation set (every `ranks`-th row), and then of the masked words."""
         assert self.trainer is not None
-        rows = torch.arange(len(self.validation.tokens))[self.trainer.global_rank :: self.trainer.world_size]
-        slices = torch.split(rows, max(1, 2 * self.config.batch_sequences // self.trainer.world_size))
-        batches = [self._validation_batch(each) for each in slices]
+        size = max(1, 2 * self.config.batch_sequences // self.trainer.world_size)
+        batches: list[ValidationBatch | WordBatch] = []
+        batches += map(self._validation_batch, self._own(len(self.validation.tokens), size))
+        if self.words is not None:
+            masked, documents = self.words.masked, self.words.documents
+            size = max(1, size * self.config.validation_predictions // masked.positions.shape[1])  # equal logits
+            slices = self._own(len(masked.tokens), size)
+            batches += (WordBatch(MaskedBatch(*(each[rows] for each in masked)), documents[rows]) for rows in slices)
         return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+
+    def _own(self, sequences: int, size: int) -> tuple[Int[Tensor, " B"], ...]:
+        """Return slices of this rank's sequences."""
+        assert self.trainer is not None
+        return torch.split(torch.arange(sequences)[self.trainer.global_rank :: self.trainer.world_size], size)
 
     def _validation_batch(self, rows: Int[Tensor, " B"]) -> ValidationBatch:
         pairs = None if self.pairs is None else Pairs(*(each[rows] for each in self.pairs))
@@ -131,7 +159,7 @@ def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
 def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
     """Return the masker for a run's training.
 
-    Raises InputError if whole words are masked and the tokeniser is not WordPiece.
+    Raises InputError if whole words are masked and the tokeniser does not say where words begin.
     """
     masking, continuing = config.recipe.masking, None
     if masking.whole_words:

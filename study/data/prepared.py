@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from study.base.errors import InputError, Problem, check_all
 from study.base.quantities import plural
 from study.base.schema import Strict
-from study.config.run_config import DataConfig, TokenizerConfig, fingerprint_of
+from study.config.run_config import MOST_STRIPPED, DataConfig, Texts, TokenizerConfig, fingerprint_of
 from study.data.cache import cache_root, check_cache, facts_of, open_entry, sha256_of
 from study.data.corpora import (
     MORE_TEXT,
@@ -30,6 +30,7 @@ from study.data.corpora import (
     split_documents,
 )
 from study.data.deduplication import DEDUPLICATION_VERSION, Repetitions, repetitions
+from study.data.masked_words import Passage, passages_of
 from study.data.overlap import overlap_share
 from study.data.token_files import (
     PackedSequences,
@@ -40,15 +41,17 @@ from study.data.token_files import (
     token_file,
     write_tokens,
 )
+from study.data.tokenizer_training import TRAINING_CHARACTERS, train_tokenizer, untrained
 from study.data.tokenizing import (
     SpecialTokens,
+    Stripped,
     as_trained_on,
     first_characters,
     is_cased,
     load_tokenizer,
     open_tokenizer,
+    special_names,
     tokenizer_file,
-    train_tokenizer,
 )
 
 PACKING_VERSION = 1
@@ -64,9 +67,10 @@ class Facts(Strict):
     """Facts about a corpus and its tokens.
 
     Of the train split: `unigram_entropy_nats` excludes special tokens, `unknown_share` is the share of [UNK] among tokens other
-    than the other special ones, and `lost_share` the share of non-space characters that became [UNK]; older entries lack the
-    shares. `text_bytes` counts UTF-8 bytes of the kept documents. Empty and duplicate documents are dropped and counted.
-    Deduplication also drops repeated paragraphs, and moves near-duplicates to another split.
+    than the other special ones, `lost_share` the share of non-space characters that became [UNK], and `stripped_share` that of
+    those in its first 32 million that lose a mark, such as an accent; older entries lack the shares. `text_bytes` counts UTF-8
+    bytes of the kept documents. Empty and duplicate documents are dropped and counted. Deduplication also drops repeated
+    paragraphs, and moves near-duplicates to another split.
     """
 
     vocabulary: int
@@ -81,6 +85,7 @@ class Facts(Strict):
     unigram_entropy_nats: float
     unknown_share: float | None = None
     lost_share: float | None = None
+    stripped_share: float | None = None
     tokenizer_sha256: str
 
 
@@ -88,7 +93,8 @@ class Facts(Strict):
 class PreparedData:
     """The token files of a corpus at one sequence length, with their facts.
 
-    `validation_overlap_share`: see `overlap_share`.
+    `validation_overlap_share`: see `overlap_share`. `passages` are of the validation split and the same for every tokeniser, by
+    hash, as much text as the validation sequences hold at four bytes a token; none in data that is no text.
     """
 
     fingerprint: str
@@ -98,6 +104,7 @@ class PreparedData:
     special: SpecialTokens
     facts: Facts
     validation_overlap_share: float | None = None
+    passages: tuple[Passage, ...] = ()
 
     @property
     def vocabulary(self) -> int:
@@ -190,6 +197,31 @@ def check_files(data: DataConfig) -> None:
     if data.tokenizer.kind == "file":
         checks.append(partial(tokenizer_file, data.tokenizer))
     check_all(*checks)
+    if is_local(data.corpus) and not _decides_marks(data.tokenizer):
+        _check_vowels(data.tokenizer, stripped_at_first(data))
+
+
+def stripped_at_first(data: DataConfig) -> Stripped:
+    """What the tokeniser strips of the beginning of a corpus."""
+    texts = first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS)
+    return Stripped.by(_untrained_or_loaded(data.tokenizer).normalizer, texts)
+
+
+def _untrained_or_loaded(config: TokenizerConfig) -> Tokenizer:
+    return load_tokenizer(config) if config.kind == "file" else untrained(config)
+
+
+def _check_vowels(config: TokenizerConfig, stripped: Stripped) -> None:
+    """Raise InputError if a text loses marks that are no accents, and the configuration does not say so."""
+    if stripped.vowel_share > MOST_STRIPPED and not _decides_marks(config):
+        lost = f"{stripped.vowel_share:.0%} of the text's characters lose a mark that is no accent, as vowels in Hindi and Thai"
+        remedy = "set it to false to keep marks, or to true to train without them"
+        raise InputError.at("data.tokenizer.strip_accents", f"follows lowercase, so that {lost}; {remedy}")
+
+
+def _decides_marks(config: TokenizerConfig) -> bool:
+    """Whether the configuration, or a tokenizer.json, says what becomes of marks."""
+    return config.strip_accents is not None or (config.path or "").lower().endswith(".json")
 
 
 def data_fingerprint(data: DataConfig) -> str:
@@ -200,15 +232,20 @@ def data_fingerprint(data: DataConfig) -> str:
     return _fingerprint(stream_fingerprint(data), data.sequence_length)
 
 
-def files_fingerprint(data: DataConfig) -> str | None:
-    """Return the current `data_fingerprint` of local files.
+def fingerprints(texts: Iterable[DataConfig]) -> Texts:
+    """Return the `data_fingerprint` of each tokeniser of one corpus; raises InputError as that does."""
+    return {data.tokenizer.variant: data_fingerprint(data) for data in texts}
 
-    None if the corpus is not local, and so differs between machines, or cannot be read.
+
+def files_fingerprints(texts: Sequence[DataConfig]) -> Texts:
+    """Return the current fingerprints of local files.
+
+    None are known if the corpus is not local, and so differs between machines, or cannot be read.
     """
     try:
-        return data_fingerprint(data) if is_local(data.corpus) else None
+        return fingerprints(texts) if is_local(texts[0].corpus) else {}
     except InputError:
-        return None
+        return {}
 
 
 def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
@@ -218,7 +255,8 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
     """
     stream = stream_fingerprint(data)
     folder = cache_root() / "tokens" / stream
-    facts = Facts.parse(open_entry(folder, partial(_build, data, progress)), place=str(folder))
+    corpus = CorpusText(data, progress=progress)
+    facts = Facts.parse(open_entry(folder, partial(_build, corpus)), place=str(folder))
     special = SpecialTokens.of(open_tokenizer(folder / _TOKENIZER_FILE))
     overlap = open_entry(_overlap_entry(stream), lambda _: _measured_overlap(folder, facts, special))
     prepared = PreparedData(
@@ -229,6 +267,7 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
         special=special,
         facts=facts,
         validation_overlap_share=overlap[_OVERLAP],
+        passages=passages_of(data, lambda: corpus.documents("Choosing passages", Tally())),
     )
     _check_read(prepared, data)
     _check_sizes(prepared, data)
@@ -246,7 +285,7 @@ def unread_at_first(data: DataConfig) -> str | None:
     texts = list(first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS))
     encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     characters = count_characters(tokenizer, texts, encodings, SpecialTokens.of(tokenizer).unk)
-    return data.tokenizer.unread(characters.lost_share, of="characters")
+    return data.tokenizer.unread(characters.lost_share)
 
 
 def known_overlap_share(data: DataConfig) -> float | None:
@@ -277,26 +316,34 @@ def _fingerprint(stream: str, sequence_length: int) -> str:
 
 def _tokenizer_identity(config: TokenizerConfig) -> dict[str, object]:
     identity: dict[str, object] = {"kind": config.kind, "vocabulary": config.vocabulary}
+    lowercases = True
     if config.kind == "file":
         path = tokenizer_file(config)
         identity |= {"suffix": path.suffix.lower(), "sha256": sha256_of(path)}
-        if path.suffix.lower() == ".txt" and is_cased(path):
-            identity["cased"] = True  # earlier versions lower-cased
+        if path.suffix.lower() == ".txt":
+            lowercases = not is_cased(path)
+        elif names := special_names(path):
+            identity["special"] = names
+    if not config.lowercases(lowercases):
+        identity["cased"] = True
+    if config.strips_accents(lowercases) != config.lowercases(lowercases):
+        identity["strip_accents"] = config.strip_accents
     return identity
 
 
-def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
-    corpus = CorpusText(data, progress=progress)
-    if data.tokenizer.kind == "file":
-        tokenizer = load_tokenizer(data.tokenizer)
-    else:
-        train = (text for split, text in corpus.documents("Training the tokenizer", Tally()) if split == "train")
-        tokenizer = train_tokenizer(train, data.tokenizer.vocabulary)
+def _build(corpus: CorpusText, folder: Path) -> dict[str, Any]:
+    data = corpus.data
+    training = (text for split, text in corpus.documents("Training the tokenizer", Tally()) if split == "train")
+    sample = list(first_characters(training, TRAINING_CHARACTERS))
+    stripped = Stripped.by(_untrained_or_loaded(data.tokenizer).normalizer, sample)
+    _check_vowels(data.tokenizer, stripped)
+    tokenizer = load_tokenizer(data.tokenizer) if data.tokenizer.kind == "file" else train_tokenizer(sample, data.tokenizer)
+    del sample
     (folder / _TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     tokenizer = open_tokenizer(folder / _TOKENIZER_FILE)
 
     tally = Tally()
-    written = write_tokens(corpus.documents("Tokenizing", tally), tokenizer, folder)
+    written = write_tokens(corpus.documents("Tokenizing", tally), tokenizer, folder, data.tokenizer.vocabulary)
     special = SpecialTokens.of(tokenizer)
     train_counts, characters = written["train"]
     words = train_counts.copy()
@@ -314,6 +361,7 @@ def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
         unigram_entropy_nats=entropy_nats(words),
         unknown_share=_unknown_share(train_counts, special),
         lost_share=characters.lost_share,
+        stripped_share=stripped.share,
         tokenizer_sha256=sha256_of(folder / _TOKENIZER_FILE),
     )
     return facts.model_dump(mode="json")
@@ -340,7 +388,7 @@ def _check_sizes(prepared: PreparedData, data: DataConfig) -> None:
         message = f"{prepared.validation_sequences:,} are requested, but {holds} {validation:,} of length {length}; {remedy}"
     else:
         return
-    lost = data.tokenizer.unread(facts.lost_share, of="characters")
+    lost = data.tokenizer.unread(facts.lost_share)
     raise InputError([*([Problem("data.tokenizer", lost)] if lost else []), Problem(place, message)])
 
 

@@ -130,17 +130,17 @@ class TokenWriter:
     `counts` (per token, including [SEP]) and `characters` cover all written batches; closing writes the rest.
     """
 
-    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
+    def __init__(self, path: Path, tokenizer: Tokenizer, vocabulary: int) -> None:
         self._tokenizer = tokenizer
         special = SpecialTokens.of(tokenizer)
         self._separator, self._unknown = (special.sep,), special.unk
         self._words = WordCache(tokenizer, special) if encodes_words_alone(tokenizer) else None
         self.characters = Characters()
-        self._dtype = token_dtype(tokenizer.get_vocab_size())
+        self._dtype = token_dtype(vocabulary)
         self._file = path.open("wb")
         self._waiting: list[str] = []
         self._waiting_characters = 0
-        self.counts = np.zeros(tokenizer.get_vocab_size(), np.int64)
+        self.counts = np.zeros(vocabulary, np.int64)
 
     def __enter__(self) -> Self:
         return self
@@ -209,11 +209,13 @@ def token_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:
 
 
 def write_tokens(
-    documents: Iterable[tuple[Split, str]], tokenizer: Tokenizer, folder: Path
+    documents: Iterable[tuple[Split, str]], tokenizer: Tokenizer, folder: Path, vocabulary: int
 ) -> dict[Split, tuple[NDArray[np.int64], Characters]]:
     """Write each split's token file; return token counts and characters by split."""
     with ExitStack() as stack:
-        writers = {split: stack.enter_context(TokenWriter(token_file(folder, split), tokenizer)) for split in SPLITS}
+        writers = {
+            split: stack.enter_context(TokenWriter(token_file(folder, split), tokenizer, vocabulary)) for split in SPLITS
+        }
         for split, text in documents:
             writers[split].append(text)
     return {split: (writer.counts, writer.characters) for split, writer in writers.items()}

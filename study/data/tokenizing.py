@@ -1,23 +1,29 @@
-"""BERT's WordPiece: trained uncased and reproducibly on a corpus, or loaded from a file, cased or uncased."""
+"""Tokenisers from files: BERT's WordPiece from a vocab.txt, or any tokenizer.json; and what all of them share.
+
+Whatever a file calls its special pieces, here they have BERT's names.
+"""
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
+from tokenizers.normalizers import BertNormalizer, Normalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
-from tokenizers.trainers import WordPieceTrainer
 
+from study.base.durable_files import is_there, json_value
 from study.base.errors import InputError
 from study.base.text import path_from
-from study.config.run_config import FEWEST_PIECES, TokenizerConfig
+from study.config.run_config import TokenizerConfig
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The pieces that stand for no text; ids 0 to 4 in vocabularies trained here."""
@@ -30,10 +36,29 @@ _RARE = ["\U0001fae8", "\u0f00\u16a0\ua4d0", "\ue000", "\U0010ffff"]
 """A new emoji, three old scripts and private-use characters, which few tokenisers know."""
 
 _SENTENCE_MARKS = (".", "!", "?", "…", "。", "！", "？", "।", "؟")
-_TRAINING_CHARACTERS = 32_000_000
-_ALPHABET_SHARE = 1 / 8
-_LARGEST_ALPHABET = 1000
-_LEAST_WORD_COUNT = 2
+_SPACE_MARKS = ("Ġ", "Ċ", "ĉ", "▁")
+"""What begins the pieces that stand after white space: bytes of it, as ByteLevel writes them, or Metaspace's mark."""
+
+CONTINUING = "##"
+"""The prefix of the pieces that continue a word."""
+
+MOST_PADDING = 128
+"""A vocabulary is padded to a multiple of 8, 64, 100 or 128 rows, for the speed of products: by fewer rows than this."""
+
+_ACCENTED_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
+"""How the names of characters begin whose marks are accents; in other scripts marks are vowels or make other letters."""
+
+SETTINGS, SPECIAL_MAP = "tokenizer_config.json", "special_tokens_map.json"
+"""The files that transformers writes beside a tokeniser."""
+
+_OTHER_NAMES = {
+    "[PAD]": ("pad_token", "<pad>"),
+    "[UNK]": ("unk_token", "<unk>"),
+    "[CLS]": ("cls_token", "<s>", "<cls>"),
+    "[SEP]": ("sep_token", "</s>", "<eos>"),
+    "[MASK]": ("mask_token", "<mask>"),
+}
+"""The key of each special piece in a tokeniser's settings, and its other usual names."""
 
 
 @dataclass(frozen=True)
@@ -65,49 +90,6 @@ class SpecialTokens:
         return astuple(self)
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """Train a WordPiece tokeniser of exactly `vocabulary` pieces on the first 32 million characters.
-
-    The alphabet is the most frequent characters, at most 1,000 and an eighth of the vocabulary; pieces must occur twice. If
-    that gives too few pieces, as in Chinese, whose characters never merge, further characters fill the vocabulary. The trainer
-    numbers characters in hash-map order and breaks ties by number, so its vocabularies vary; here all characters are numbered
-    beforehand, and equal texts give equal bytes.
-
-    Raises InputError if the texts are empty or yield too few pieces.
-    """
-    sample = list(first_characters(texts, _TRAINING_CHARACTERS))
-    if not any(sample):
-        raise InputError.at("data.corpus", "its train split holds no text to learn a vocabulary from; give more text")
-    characters = _characters(sample)
-    count = min(_LARGEST_ALPHABET, int(vocabulary * _ALPHABET_SHARE))
-    pieces = _learnt(sample, vocabulary, characters[:count])
-    if len(pieces) < vocabulary and len(characters) > count:
-        further = _filling(characters[count:], vocabulary - len(pieces))
-        pieces = _learnt(sample, vocabulary, characters[:count] + further)
-    if len(pieces) != vocabulary:
-        remedy = "lower it, or give more text" if len(pieces) >= FEWEST_PIECES else "give more text"
-        yielded = f"this corpus yields only {len(pieces):,}; {remedy}"
-        raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are requested, but {yielded}")
-    return bert_tokenizer(pieces)
-
-
-def _learnt(sample: list[str], vocabulary: int, characters: list[str]) -> dict[str, int]:
-    alphabet = sorted(characters)
-    continuing = (piece for character in alphabet for piece in _pieces_of(character)[1:])
-    trainer = WordPieceTrainer(
-        vocab_size=vocabulary,
-        min_frequency=_LEAST_WORD_COUNT,
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        special_tokens=[*SPECIAL_PIECES, *alphabet, *continuing],
-        show_progress=False,
-    )
-    learning = bert_tokenizer({})
-    learning.train_from_iterator(sample, trainer)
-    pieces: dict[str, int] = learning.get_vocab()
-    return pieces
-
-
 def first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
     """Yield texts until `limit` characters are reached."""
     size = 0
@@ -119,18 +101,20 @@ def first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def continuing_pieces(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of the pieces that continue a word (## in WordPiece).
+    """Return the ids of the pieces that continue a word: ## in WordPiece; elsewhere those without a mark of white space.
 
-    Raises InputError if the tokeniser is not WordPiece.
+    Raises InputError if the tokeniser marks neither.
     """
-    model = tokenizer.model
-    if not isinstance(model, WordPiece):
-        remedy = "leave it out, or give a WordPiece vocabulary"
+    special, pieces = SpecialTokens.of(tokenizer).all, tokenizer.get_vocab()
+    if prefix := getattr(tokenizer.model, "continuing_subword_prefix", None):
+        return sorted(number for piece, number in pieces.items() if piece.startswith(prefix) and piece != prefix)
+    if not any(piece.startswith(_SPACE_MARKS) for piece in pieces):
+        remedy = "leave it out, or give another tokeniser"
+        kind = type(tokenizer.model).__name__
         raise InputError.at(
-            "recipe.masking.whole_words", f"needs word pieces, and the tokeniser is a {type(model).__name__}; {remedy}"
+            "recipe.masking.whole_words", f"needs pieces that say where words begin, and this {kind} has none; {remedy}"
         )
-    prefix = model.continuing_subword_prefix
-    return sorted(number for piece, number in tokenizer.get_vocab().items() if piece.startswith(prefix) and piece != prefix)
+    return sorted(number for piece, number in pieces.items() if not piece.startswith(_SPACE_MARKS) and number not in special)
 
 
 def sentence_ends(tokenizer: Tokenizer) -> list[int]:
@@ -142,25 +126,108 @@ def sentence_ends(tokenizer: Tokenizer) -> list[int]:
 def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
     """Load `config.path`: BERT's WordPiece from a `vocab.txt`, or any `tokenizer.json`.
 
-    A `vocab.txt` with capitals is cased and keeps accents, as BERT's; any other is uncased.
+    A `vocab.txt` with capitals is cased and keeps accents, as BERT's; any other is uncased, unless the configuration says.
+    Rows of `config.vocabulary` beyond the pieces are padding.
 
-    Raises InputError if the file is unreadable, lacks a special piece, or does not hold `config.vocabulary` pieces.
+    Raises InputError if the file is unreadable, lacks a special piece, or does not fit `config.vocabulary`.
     """
     path = tokenizer_file(config)
-    tokenizer = read_tokenizer(path)
+    tokenizer = read_tokenizer(path, config)
     ids = tokenizer.get_vocab().values()
-    if len(ids) != config.vocabulary or max(ids) >= config.vocabulary:
+    padding = config.vocabulary - len(ids)
+    if not 0 <= padding < min(MOST_PADDING, 1 + len(ids) // 8) or max(ids) >= config.vocabulary:
         holds = f"{str(path)!r} holds {len(ids):,} pieces with ids up to {max(ids):,}"
         raise InputError.at(f"{_PLACE}.vocabulary", f"is {config.vocabulary:,}, but {holds}; the two must agree")
     return tokenizer
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
+def read_tokenizer(path: Path, config: TokenizerConfig | None = None) -> Tokenizer:
     """The tokeniser in a file, whatever its size; raises InputError as `load_tokenizer` does."""
-    tokenizer = _from_json(path) if path.suffix.lower() == ".json" else _from_pieces(path)
+    if path.suffix.lower() != ".json":
+        tokenizer = _from_pieces(path, config)
+    else:
+        try:
+            tokenizer = Tokenizer.from_buffer(named_as_berts(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} is not a tokenizer.json: {error}") from error
     SpecialTokens.of(tokenizer)
     _require_unknown_token(tokenizer, path)
     return tokenizer
+
+
+def named_as_berts(path: Path) -> bytes:
+    """The content of a tokenizer.json, in which special pieces of other names are given BERT's.
+
+    So renamed, it adds and pads nothing itself.
+    """
+    content = path.read_bytes()
+    if not (names := special_names(path)):
+        return content
+    return json.dumps(_renamed(json.loads(content), names), ensure_ascii=False).encode()
+
+
+def special_names(path: Path) -> dict[str, str]:
+    """BERT's names of the special pieces of a tokenizer.json that have others, by these; none if it is not JSON.
+
+    Settings beside the file decide, then usual names.
+    """
+    try:
+        values = json_value(path.read_bytes())
+    except ValueError:  # which `read_tokenizer` refuses
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    settings: dict[str, Any] = {}
+    for file in (path.parent / SPECIAL_MAP, path.parent / SETTINGS):
+        settings |= json_object(file) if is_there(file) else {}
+    there = set(_vocabulary(values)) | {str(each.get("content")) for each in _added(values)}
+    found = {}
+    for piece, (key, *usual) in _OTHER_NAMES.items():
+        told = settings.get(key)
+        told = told.get("content") if isinstance(told, dict) else told
+        if piece not in there and (name := next((name for name in (told, *usual) if name in there), None)) is not None:
+            found[str(name)] = piece
+    return found
+
+
+def json_object(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; raises InputError if it is missing or holds none."""
+    try:
+        values = json_value(file.read_bytes())
+    except FileNotFoundError:
+        raise InputError.at(str(file), "does not exist; save_pretrained writes it") from None
+    except ValueError as error:
+        raise InputError.at(str(file), f"is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError.at(str(file), "is not a JSON object")
+    return values
+
+
+def _vocabulary(values: Mapping[str, Any]) -> list[str]:
+    """The pieces of a tokenizer.json's model: the keys of a dictionary or, of a unigram model, the first of each pair."""
+    model = values.get("model")
+    pieces = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(pieces, dict):
+        return list(pieces)
+    return [pair[0] for pair in pieces if isinstance(pair, list) and pair] if isinstance(pieces, list) else []
+
+
+def _added(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    added = values.get("added_tokens")
+    return [each for each in added if isinstance(each, dict)] if isinstance(added, list) else []
+
+
+def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A tokenizer.json with other names for some pieces, which adds and pads nothing itself."""
+    model = dict(values["model"]) if isinstance(values.get("model"), dict) else {}
+    if isinstance(pieces := model.get("vocab"), dict):
+        model["vocab"] = {names.get(piece, piece): number for piece, number in pieces.items()}
+    elif isinstance(pieces, list):
+        model["vocab"] = [[names.get(piece, piece), *rest] for piece, *rest in pieces]
+    if "unk_token" in model:
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    added = [each | {"content": names.get(each.get("content", ""), each.get("content"))} for each in _added(values)]
+    return dict(values) | {"model": model, "added_tokens": added, "post_processor": None, "padding": None, "truncation": None}
 
 
 def _require_unknown_token(tokenizer: Tokenizer, path: Path) -> None:
@@ -202,58 +269,69 @@ def is_cased(vocabulary: Path) -> bool:
     return any(piece != piece.lower() for piece in pieces if not (piece.startswith("[") and piece.endswith("]")))
 
 
-def bert_tokenizer(pieces: dict[str, int], cased: bool = False) -> Tokenizer:
+def bert_tokenizer(pieces: dict[str, int], lowercase: bool = True, strip_accents: bool | None = None) -> Tokenizer:
     """Build BERT's tokeniser with these pieces; it wraps texts in [CLS] and [SEP]."""
     tokenizer = Tokenizer(WordPiece(pieces, unk_token="[UNK]", max_input_chars_per_word=100))
-    tokenizer.normalizer = BertNormalizer(lowercase=not cased)
+    as_bert_reads(tokenizer, lowercase, strip_accents)
+    return wrapped(tokenizer) if pieces else tokenizer
+
+
+def as_bert_reads(tokenizer: Tokenizer, lowercase: bool, strip_accents: bool | None) -> None:
+    """Split text into words as BERT does, at white space, punctuation and Chinese characters."""
+    tokenizer.normalizer = BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.decoder = WordPieceDecoder()
-    if pieces:
-        special = SpecialTokens.among(pieces)
-        tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
-        tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+
+
+def wrapped(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokeniser, which wraps texts in [CLS] and [SEP] and knows the special pieces as such."""
+    special = SpecialTokens.of(tokenizer)
+    tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
+    tokenizer.add_special_tokens(list(SPECIAL_PIECES))
     return tokenizer
 
 
-def _characters(texts: list[str]) -> list[str]:
-    """Return BERT-normalised characters by descending frequency, then code point."""
-    raw: Counter[str] = Counter()
-    for text in texts:
-        raw.update(text)
-    normalizer = BertNormalizer(lowercase=True)
-    counts: Counter[str] = Counter()
-    for character, count in raw.items():
-        for normal in normalizer.normalize_str(character).strip():
-            counts[normal] += count
-    return sorted(counts, key=lambda character: (-counts[character], character))
+@dataclass(frozen=True)
+class Stripped:
+    """The shares of a text's characters, without spaces, that lose a mark: of all, and of those for which it is no accent."""
+
+    share: float
+    vowel_share: float
+
+    @classmethod
+    def by(cls, normalizer: Normalizer | None, texts: Iterable[str]) -> Stripped:
+        """Count the characters of texts whose marks a normaliser drops.
+
+        Marks are the nonspacing ones of a character's canonical decomposition (Unicode, category Mn). In Latin, Greek and
+        Cyrillic they are accents. In other scripts they are vowels, as in Hindi and Thai, or make another letter, as in
+        Japanese.
+        """
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(text)
+        for space in [character for character in counts if character.isspace()]:
+            del counts[space]
+        lost = {c: count for c, count in counts.items() if normalizer is not None and _loses_mark(c, normalizer)}
+        total = max(1, counts.total())
+        vowels = sum(count for character, count in lost.items() if not _is_accented(character))
+        return cls(sum(lost.values()) / total, vowels / total)
 
 
-def _filling(characters: list[str], lacking: int) -> list[str]:
-    """Choose leading characters whose pieces fill `lacking` exactly, skipping any with too many."""
-    chosen = []
-    for character in characters:
-        if (count := len(_pieces_of(character))) <= lacking:
-            chosen.append(character)
-            lacking -= count
-        if not lacking:
-            break
-    return chosen
+def _marks(text: str) -> int:
+    return sum(unicodedata.category(character) == "Mn" for character in unicodedata.normalize("NFD", text))
 
 
-def _pieces_of(character: str) -> list[str]:
-    """Return a character's pieces: itself and, unless it is always its own word (punctuation, CJK), its ## form."""
-    word = BertNormalizer(lowercase=True).normalize_str(f"a{character}")
-    return [character, *([f"##{character}"] if len(BertPreTokenizer().pre_tokenize_str(word)) == 1 else [])]
+def _loses_mark(character: str, normalizer: Normalizer) -> bool:
+    return not character.isascii() and _marks(character) > _marks(normalizer.normalize_str(character))
 
 
-def _from_json(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
-        raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} is not a tokenizer.json: {error}") from error
+def _is_accented(character: str) -> bool:
+    """Whether a character with a mark is of a script, or a mark for letters, whose marks are accents."""
+    name = unicodedata.name(unicodedata.normalize("NFD", character)[0], "")
+    return name.startswith(_ACCENTED_SCRIPTS) and "KATAKANA" not in name
 
 
-def _from_pieces(path: Path) -> Tokenizer:
+def _from_pieces(path: Path, config: TokenizerConfig | None) -> Tokenizer:
     """Read a vocab.txt, one piece per line; Unicode line separators may be part of a piece."""
     try:
         lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
@@ -264,4 +342,7 @@ def _from_pieces(path: Path) -> Tokenizer:
     if len(pieces) != len(lines):
         twice = next(piece for piece, count in Counter(lines).items() if count > 1)
         raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} holds the piece {twice!r} twice")
-    return bert_tokenizer(pieces, cased=is_cased(path))
+    lowercase = not is_cased(path)
+    if config is None:
+        return bert_tokenizer(pieces, lowercase)
+    return bert_tokenizer(pieces, config.lowercases(lowercase), config.strip_accents)

@@ -85,7 +85,7 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult]) -> Av
         first=pairs[0].first,
         second=pairs[0].second,
         places=tuple(pair.family for pair in pairs),
-        difference=paired_difference(first, second, of_sides, documents_of(chain(*sides))),
+        difference=paired_difference(first, second, of_sides, documents_of(chain(*sides)), sides[0][0].per_byte),
         reads_order=None if any(pair.reads_order is None for pair in pairs) else True,
         least_nats=min(estimates),
         most_nats=max(estimates),

@@ -42,8 +42,9 @@ class CellResult:
     `settings`: the variant by ledger column. `tokens`, `train_flops`: of the whole steps that the budget pays for,
     `budget_share` their share of it; `flops_before`: of the runs that it starts from or learns from. Losses compare only under
     one `validation`. `runs`: the usable runs at the chosen rate, one for each of `seeds`; `losses`: seeds × validation
-    sequences, nats per masked token; `documents`: of the sequences, by
-    which errors cluster (None if no run keeps them). `layers_cut`: layers dropped from the run that gave the initial weights.
+    sequences, nats per masked token; `documents`: of the sequences, by which errors cluster (None if no run keeps them). In a
+    sweep of several tokenisers losses are `per_byte`: seeds × validation documents, nats per byte of the masked words that all
+    runs share (study.data.masked_words). `layers_cut`: layers dropped from the run that gave the initial weights.
     `unlearned`: diverged runs at the chosen rate. `order_gain_nats`: mean gain from word order, its standard error the mean
     over runs, which share sequences; `reads_order`: whether all runs read it. Both are None if any run lacks them, and so is
     `pair_accuracy`, the mean share of validation pairs judged right.
@@ -74,6 +75,7 @@ class CellResult:
     order_gain_standard_error_nats: float | None = None
     reads_order: bool | None = None
     pair_accuracy: float | None = None
+    per_byte: bool = False
 
     @property
     def setting(self) -> str:
@@ -130,6 +132,16 @@ class CellResult:
         return variance_of_mean(self.losses.mean(axis=0), self.documents) ** 0.5 if self.measured else None
 
     @property
+    def unit(self) -> str:
+        """The unit of its losses."""
+        return "nats per byte" if self.per_byte else "nats"
+
+    @property
+    def bits_per_masked_byte(self) -> float | None:
+        """Mean loss over seeds in bits per byte of masked words; None in nats per masked token."""
+        return self.loss_nats / math.log(2) if self.per_byte and self.loss_nats is not None else None
+
+    @property
     def order_words(self) -> str | None:
         """The gain from word order."""
         if self.order_gain_nats is None:
@@ -155,6 +167,7 @@ class CellResult:
             "order_gain_standard_error_nats": self.order_gain_standard_error_nats,
             "reads_order": self.reads_order,
             **({} if self.pair_accuracy is None else {"pair_accuracy": self.pair_accuracy}),
+            **({"bits_per_masked_byte": self.bits_per_masked_byte} if self.per_byte else {}),
         }
 
 
@@ -251,7 +264,8 @@ def variances_over_seeds(cells: Sequence[CellResult], seeds: SeedVariances) -> l
 def difference_between(first: CellResult, second: CellResult, seeds: SeedVariances) -> Difference:
     """The first loss minus the second; no interval if either seed variance is unknown."""
     both = (first, second)
-    return paired_difference(first.losses, second.losses, variances_over_seeds(both, seeds), documents_of(both))
+    variances = variances_over_seeds(both, seeds)
+    return paired_difference(first.losses, second.losses, variances, documents_of(both), first.per_byte)
 
 
 def documents_of(cells: Iterable[CellResult]) -> NDArray[np.int64] | None:
@@ -292,15 +306,18 @@ def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     """Columns of a sweep's variants: all that differ in its last launch except shape, tuned knobs, seed and budget.
 
     A trunk's warmup follows its budgets and batch, and RMSNorm has no bias: such columns are variants only if the sweep names
-    them.
+    them. Of tokenisers the sweep names in what they differ.
     """
-    runs = _last_launched(ledger)
+    runs, sweep = _last_launched(ledger), folder.sweep()
     dependent = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.distinguishing_knobs()}
     excluded = {*SHAPE, *folder.tuned(), "seed", *dependent}
+    if sweep.compares_tokenizers:
+        excluded |= {"architecture.vocabulary", "data_fingerprint"}
     configuration = [
         name for name in runs.columns if "." in name and name not in excluded and not name.startswith(("environment.", _BUDGET))
     ]
-    return [name for name in (*configuration, "data_fingerprint") if runs[name].nunique(dropna=False) > 1]
+    named = [*configuration, *({"data_fingerprint"} - excluded)]
+    return [name for name in named if runs[name].nunique(dropna=False) > 1]
 
 
 def _last_launched(ledger: pd.DataFrame) -> pd.DataFrame:
@@ -314,7 +331,7 @@ def run_ids_in(texts: Iterable[object]) -> frozenset[str]:
 
 
 def shorten_run_ids(text: str, known: Collection[str]) -> str:
-    """Words for run ids: the only one in `known` is `trained`, dropped before its layers; several are numbered in their order."""
+    """Words for run ids: the only one in `known` is `trained`, dropped before its layers; several are numbered in order."""
     if len(known) == 1:
         text = text.replace(f"start={next(iter(known))}:", "start=")
     words = {run: f"run{number}" if len(known) > 1 else "trained" for number, run in enumerate(sorted(known), 1)}
@@ -338,9 +355,14 @@ def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
 def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch, varied: list[str]) -> CellResult:
     row = runs.iloc[0]
     config = folder.run(str(row["run_id"])).config()
+    per_byte = folder.sweep().compares_tokenizers
     at_rate = runs[runs[RATE] == search.rates.chosen]
     chosen = at_rate[at_rate["exclusion"].isna()].sort_values("seed")
-    losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
+    if per_byte:  # runs of earlier versions masked no words
+        chosen = chosen[chosen["masked_words"].notna()] if "masked_words" in chosen else chosen.iloc[:0]
+    measure = _per_masked_byte if per_byte else _per_masked_token
+    losses = [measure(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
+    validated = str(chosen["masked_words"].iloc[0]) if per_byte and len(chosen) else str(row["data_fingerprint"])
     layers_cut = _first_known(runs, "layers_cut")
     return CellResult(
         name=name,
@@ -351,13 +373,15 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         tokens=config.tokens,
         budget_share=config.tokens / config.budget_tokens if config.tokens else 1.0,
         train_flops=_train_flops(config, runs),
-        validation=validation_of(config, str(row["data_fingerprint"])),
-        unigram_entropy_nats=_first_known(runs, "unigram_entropy_nats"),
+        validation=validated if per_byte else validation_of(config, validated),
+        unigram_entropy_nats=None if per_byte else _first_known(runs, "unigram_entropy_nats"),
         rates=search.rates,
         runs=tuple(chosen["run_id"].astype(str)),
         seeds=tuple(int(seed) for seed in chosen["seed"]),
         losses=np.array(losses) if losses else np.empty((0, 0)),
-        documents=_documents([folder.run(str(run_id)) for run_id in chosen["run_id"]], [len(each) for each in losses]),
+        documents=None
+        if per_byte
+        else _documents([folder.run(str(run_id)) for run_id in chosen["run_id"]], [len(each) for each in losses]),
         knobs=search.knobs,
         layers_cut=None if layers_cut is None else int(layers_cut),
         flops_before=_flops_before(runs),
@@ -366,6 +390,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         order_gain_standard_error_nats=_mean_if_all_known(chosen, "order_gain_standard_error_nats"),
         reads_order=_all_read_order(chosen),
         pair_accuracy=_mean_if_all_known(chosen, "pair_accuracy"),
+        per_byte=per_byte,
     )
 
 
@@ -424,3 +449,8 @@ def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
     tokens, loss = row[["validation_masked_tokens", "loss_nats"]].astype(float)
     summed = run.recorded_losses(tokens, loss)
     return summed / (tokens / len(summed))
+
+
+def _per_masked_byte(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
+    """Loss of each document's masked words ÷ the mean bytes of these words; raises InputError as `byte_losses` does."""
+    return run.byte_losses(float(row["bits_per_masked_byte"]))

@@ -164,6 +164,7 @@ class Evidence:
             "run_ids": ", ".join(run[:8] for run in cell.runs),
             "tokens": cell.tokens,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
+            "unit": cell.unit,
         }
 
     @property

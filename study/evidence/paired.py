@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.base.quantities import signed
+from study.base.quantities import plural, signed
 from study.base.statistics import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite, variance_of_mean
 from study.evidence.seed_scatter import SeedVariance
 
@@ -33,6 +33,8 @@ class Difference:
     seeds', None if losses do not depend on them. No interval without seed replicates.
     """
 
+    unit: ClassVar[str] = "nats"
+
     estimate_nats: float
     standard_error_sequences_nats: float
     n_sequences: int
@@ -51,16 +53,35 @@ class Difference:
         return self.n_sequences if self.n_documents is None else self.n_documents
 
     @property
+    def in_unit(self) -> Difference:
+        """The same difference with its numbers in `unit`."""
+        return self
+
+    @property
     def bounds(self) -> str | None:
         """The ends of the interval as text; None without one."""
-        if self.low_nats is None or self.high_nats is None:
+        shown = self.in_unit
+        if shown.low_nats is None or shown.high_nats is None:
             return None
-        return f"{signed(self.low_nats)} to {signed(self.high_nats)}"
+        return f"{signed(shown.low_nats)} to {signed(shown.high_nats)}"
 
     def to_text(self) -> str:
         """The difference with its interval."""
         interval = "no interval" if self.bounds is None else f"95% interval {self.bounds}"
-        return f"{signed(self.estimate_nats)} nats ({interval})"
+        return f"{signed(self.in_unit.estimate_nats)} {self.unit} ({interval})"
+
+    @property
+    def size_text(self) -> str:
+        """The size of the difference, of either sign, with its interval."""
+        shown = (self if self.estimate_nats >= 0 else self.reversed).in_unit
+        size = f"{shown.estimate_nats:.3f} {self.unit}"
+        return size if shown.low_nats is None else f"{size} (95% interval {shown.low_nats:.3f} to {shown.high_nats:.3f})"
+
+    @property
+    def sample_text(self) -> str:
+        """What it was measured on."""
+        of = "" if self.n_documents is None else f" of {plural(self.n_documents, 'document')}"
+        return f"{plural(self.n_sequences, 'validation sequence')}{of}"
 
     @property
     def reversed(self) -> Difference:
@@ -68,6 +89,25 @@ class Difference:
         low, high = (None if end is None else -end for end in (self.high_nats, self.low_nats))
         estimate, seeds = -self.estimate_nats, (self.n_seeds[1], self.n_seeds[0])
         return replace(self, estimate_nats=estimate, low_nats=low, high_nats=high, n_seeds=seeds)
+
+
+@dataclass(frozen=True)
+class DifferencePerByte(Difference):
+    """A difference in nats per byte of masked words, told in bits per byte; its sequences are whole documents."""
+
+    unit: ClassVar[str] = "bits per byte"
+
+    @property
+    def in_unit(self) -> Difference:
+        """The same difference with its numbers in bits."""
+        nats = {name: getattr(self, name) for name in ("estimate_nats", "low_nats", "high_nats")}
+        bits = {name: None if value is None else value / math.log(2) for name, value in nats.items()}
+        return Difference(**vars(self) | bits)
+
+    @property
+    def sample_text(self) -> str:
+        """What it was measured on."""
+        return f"the masked words of {plural(self.n_sequences, 'validation document')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,22 +161,23 @@ def paired_difference(
     second: NDArray[np.float64],
     seeds: Sequence[SeedVariance] | None,
     documents: NDArray[np.int64] | None = None,
+    per_byte: bool = False,
 ) -> Difference:
     """The first cell's loss minus the second's; both are seeds × sequences over the same two or more sequences.
 
     Sequences are paired and cluster by `documents`, two or more, if known; seeds are independent. `seeds`: their variances in
     the two cells, None if either is unknown. The sequence variance includes part of their interaction with seeds, so the
-    interval is conservative.
+    interval is conservative. Losses `per_byte` of masked words are told in bits per byte.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
     n, n_seeds = len(differences), (len(first), len(second))
     n_documents = None if documents is None else len(np.unique(documents))
-    estimate = float(differences.mean())
+    estimate, kind = float(differences.mean()), DifferencePerByte if per_byte else Difference
     if seeds is None:
-        return Difference(estimate, variance_of_mean(differences, documents) ** 0.5, n, n_seeds, n_documents)
+        return kind(estimate, variance_of_mean(differences, documents) ** 0.5, n, n_seeds, n_documents)
     variances, freedoms = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds, documents)
     low, high, p_value = interval_and_p_value(estimate, variances, freedoms)
-    return Difference(
+    return kind(
         estimate_nats=estimate,
         standard_error_sequences_nats=variances[0] ** 0.5,
         n_sequences=n,

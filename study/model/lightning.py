@@ -13,6 +13,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch._functorch import config as functorch
@@ -23,7 +24,8 @@ from study.base.randomness import Stream, stream_seed
 from study.base.statistics import variance_of_mean
 from study.config.resources import Kernels
 from study.config.run_config import RunConfig
-from study.data.batches import ValidationBatch, training_masker
+from study.data.batches import ValidationBatch, WordBatch, training_masker
+from study.data.masked_words import BITS_A_BYTE, MaskedWords
 from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.data.pairs import Pairs
 from study.data.prepared import prepare
@@ -52,7 +54,8 @@ class ValidationResult:
 
     `permuted_nats` are those of the first sequences, at a run's end of all, with visible tokens permuted. Standard errors
     cluster by `documents`, one per sequence (PreparedData.validation_documents), if known. `pair_nats` are those of each pair's
-    label, if the objective judges pairs, of which it judged `pairs_correct` right.
+    label, if the objective judges pairs, of which it judged `pairs_correct` right. `word_nats` are those of each document's
+    masked words (study.data.masked_words), at a run's end, and `word_bytes` their bytes.
     """
 
     step: int
@@ -63,6 +66,8 @@ class ValidationResult:
     documents: Tensor | None = None
     pair_nats: Tensor | None = None
     pairs_correct: int | None = None
+    word_nats: Tensor | None = None
+    word_bytes: Tensor | None = None
 
     @property
     def loss(self) -> float:
@@ -106,6 +111,26 @@ class ValidationResult:
         return math.sqrt(variance_of_mean(residuals.numpy(), documents))
 
     @property
+    def byte_losses(self) -> NDArray[np.float64] | None:
+        """Each document's nats of masked words ÷ the mean bytes of these words, so that their mean is nats per byte."""
+        if self.word_nats is None or self.word_bytes is None:
+            return None
+        return (self.word_nats / self.word_bytes.mean()).numpy()
+
+    @property
+    def bits_per_masked_byte(self) -> float | None:
+        """Sum of bits over the pieces of masked words ÷ the words' bytes; None before a run's end."""
+        return None if self.byte_losses is None else float(self.byte_losses.mean()) / math.log(2)
+
+    @property
+    def bits_per_masked_byte_standard_error(self) -> float | None:
+        """Standard error of the bits per byte over documents; None for one."""
+        if self.word_nats is None or self.word_bytes is None or len(self.word_nats) < 2:
+            return None
+        nats = self.word_nats - self.word_nats.sum() / self.word_bytes.sum() * self.word_bytes
+        return math.sqrt(variance_of_mean((nats / self.word_bytes.mean()).numpy())) / math.log(2)
+
+    @property
     def document_count(self) -> int | None:
         """The number of documents, if known."""
         return None if self.documents is None else len(np.unique(self.documents.numpy()))
@@ -135,8 +160,9 @@ class MaskedLanguageModelling(pl.LightningModule):
     the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; cumulative `trainer/step`, `trainer/tokens` and
     `trainer/flops` (convention train_flops); `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`, the share
     of it used by executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy` and
-    `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, one per sequence, and of
-    pairs `val/pair_loss` and `val/pair_accuracy`. Raises FloatingPointError if a logged loss is not finite.
+    `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, one per sequence, of
+    pairs `val/pair_loss` and `val/pair_accuracy`, and at the end `val/bits_per_masked_byte`. Raises FloatingPointError if a
+    logged loss is not finite.
 
     `trainer.callback_metrics` has the same metrics, for ModelCheckpoint, EarlyStopping and pruning callbacks. Without a
     `masker` the module prepares its data, so that `MaskedLanguageModelling(config)` trains under any Lightning Trainer with
@@ -168,6 +194,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._row_started, self._row_step = 0.0, 0
         self._loss_sum, self._loss_steps = torch.zeros(()), 0
         self._validated: list[tuple[Tensor, ...]] = []
+        self._words: list[tuple[Tensor, Tensor]] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Skip torch's checks for HOOK, which is set some forty times a step."""
@@ -380,9 +407,17 @@ class MaskedLanguageModelling(pl.LightningModule):
             "trainer/flops": self.train_flops_per_token * tokens,
         }
 
-    def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:
-        """Score validation sequences: nats, masked tokens and correct predictions of each, and the nats of permuted ones."""
+    def validation_step(self, batch: ValidationBatch | WordBatch, batch_idx: int) -> None:
+        """Score validation sequences: nats, masked tokens and correct predictions of each, and the nats of permuted ones.
+
+        Masked words are scored at a run's end.
+        """
         del batch_idx
+        if isinstance(batch, WordBatch):
+            if self._ends:
+                nats_BxK, _ = self._predicted(batch.masked)
+                self._words.append((batch.documents, nats_BxK))
+            return
         rows, masked, permuted_BxS, pairs = batch
         nats, correct = self._scored(masked)
         permuted_nats, measured = nats.clone(), int((rows < self._sequences_permuted).sum())  # rows ascend
@@ -398,17 +433,40 @@ class MaskedLanguageModelling(pl.LightningModule):
         return F.cross_entropy(logits_Bx2, pairs.labels, reduction="none"), logits_Bx2.argmax(1) == pairs.labels
 
     def _scored(self, masked: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """The nats and the number of correct predictions of each sequence."""
+        nats_BxK, correct_BxK = self._predicted(masked)
+        return nats_BxK.sum(1), correct_BxK.sum(1)
+
+    def _predicted(self, masked: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """The nats of each masked position, zero where none is predicted, and whether it is predicted right."""
         logits = self.model(masked.tokens, masked.positions).float()
         nats = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten(), ignore_index=IGNORED, reduction="none")
         valid = masked.labels != IGNORED
         correct = (logits.argmax(-1) == masked.labels) & valid
-        return nats.double().view_as(valid).sum(1), correct.sum(1)
+        return nats.double().view_as(valid), correct
+
+    @property
+    def _masked_words(self) -> MaskedWords | None:
+        """The masked words of PackedBatches, at a run's end."""
+        return getattr(getattr(self.trainer, "datamodule", None), "words", None) if self._ends else None
+
+    @property
+    def _ends(self) -> bool:
+        return self.steps_done >= self.config.steps
+
+    def _word_nats(self, words: MaskedWords) -> Tensor:
+        """The nats of each document's masked words, over all ranks; bytes that no piece stands for cost 8 bits each."""
+        nats_D = torch.zeros(len(words.word_bytes), dtype=torch.float64, device=self.device)
+        for documents_BxK, nats_BxK in self._words:
+            nats_D.index_add_(0, documents_BxK.flatten(), nats_BxK.flatten())
+        self._words.clear()
+        return self.trainer.strategy.reduce(nats_D, reduce_op="sum").cpu() + BITS_A_BYTE * math.log(2) * words.lost_bytes
 
     @property
     def _sequences_permuted(self) -> int:
         """The number of validation sequences, from the first, that measure word order now."""
         sequences = self.config.data.validation_sequences
-        return sequences if self.steps_done >= self.config.steps else math.ceil(ORDER_SHARE * sequences)
+        return sequences if self._ends else math.ceil(ORDER_SHARE * sequences)
 
     def on_validation_epoch_end(self) -> None:
         """Combine the ranks' sequences and log `val/loss`, `val/order_gain`, their standard errors and the accuracy."""
@@ -418,6 +476,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         total[:, rows] = torch.stack([each.double() for each in measured])
         nats, tokens, correct, permuted_nats, *judged = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
         permuted_nats = permuted_nats[: self._sequences_permuted]
+        words = self._masked_words
         result = ValidationResult(
             self.steps_done,
             nats,
@@ -425,9 +484,13 @@ class MaskedLanguageModelling(pl.LightningModule):
             int(correct.sum()),
             permuted_nats,
             self.validation_documents,
-            *((judged[0], int(judged[1].sum())) if judged else ()),
+            *((judged[0], int(judged[1].sum())) if judged else (None, None)),
+            *(() if words is None else (self._word_nats(words), words.word_bytes)),
         )
-        of_pairs = {"pair_loss": result.pair_loss, "pair_accuracy": result.pair_accuracy}
+        of_some = {
+            name: getattr(result, name)
+            for name in ("pair_loss", "pair_accuracy", "bits_per_masked_byte", "bits_per_masked_byte_standard_error")
+        }
         for name, value in {"loss": result.loss, "order gain": result.order_gain, "pair loss": result.pair_loss}.items():
             if value is not None and not math.isfinite(value):
                 raise FloatingPointError(f"the validation {name} is {value} after step {self.steps_done}")
@@ -436,7 +499,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._log_row(
             {"val/loss": result.loss, "val/accuracy": result.accuracy, "val/order_gain": result.order_gain}
             | {f"val/{name}_standard_error": error for name, error in errors.items() if error is not None}
-            | {f"val/{name}": value for name, value in of_pairs.items() if value is not None}
+            | {f"val/{name}": value for name, value in of_some.items() if value is not None}
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

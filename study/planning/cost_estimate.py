@@ -162,7 +162,9 @@ def estimate_cost(
         case SearchSweep() as search:
             return _estimate_search(plan, search, len(slots), times)
         case CellSweep() as spec:
-            return _estimate_cells(plan, spec, len(slots), times, [one for one in others if one.data_fingerprint == plan.text])
+            return _estimate_cells(
+                plan, spec, len(slots), times, [one for one in others if one.data_fingerprint in plan.texts.values()]
+            )
         case GoalSweep():
             return _estimate_goal(plan, len(slots), times)
 
@@ -201,7 +203,7 @@ def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, s
         key = cell.config.key
         runs = (cell.planned_runs(), cell.runs_left(ended, searches[key]))
         row = _row(plan, dearest[key], spent[key], runs, times)
-        rows.append(replace(row, other_names=cell.other_names, first_for=needed[cell.config.fingerprint(plan.text or "")]))
+        rows.append(replace(row, other_names=cell.other_names, first_for=needed[plan.run_id(cell.config)]))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     at_most = searched or any(dearest[cell.config.key] != cell.config for cell in plan.cells)
     sharing = _sharing(plan, trunks, dearest, spent) if branches else None

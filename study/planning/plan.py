@@ -7,7 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,7 @@ from study.base.schema import deep_merge, flatten, number_in
 from study.config.effects import MAY_COINCIDE, without_effect
 from study.config.goal_spec import DecisionGoal
 from study.config.named_runs import NO_RUN, cell_in, kept_layers
-from study.config.run_config import RunConfig, describe_knobs
+from study.config.run_config import RunConfig, Texts, describe_knobs
 from study.config.search_spec import Dimension
 from study.config.shape_spec import LARGEST
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
@@ -45,14 +45,14 @@ CHECKED_POINTS = 2000
 class Plan:
     """The content of a sweep, computed once on first use.
 
-    `records` are the sweep's own. `text` is the data fingerprint of its text as it is now, None where unknown: only records of
-    runs on this text count as done. `runs` is the folder of its runs, in which starts and teachers find those that the sweep
-    trains first. Its properties raise InputError with every problem of every possible run.
+    `records` are the sweep's own. `texts` are the data fingerprints of its text as it is now, by tokeniser, none where unknown:
+    only records of runs on this text count as done. `runs` is the folder of its runs, in which starts and teachers find those
+    that the sweep trains first. Its properties raise InputError with every problem of every possible run.
     """
 
     spec: Sweep
     records: Sequence[RunRecord] = ()
-    text: str | None = None
+    texts: Texts = field(default_factory=dict)
     runs: Path = Path("runs")
 
     @cached_property
@@ -60,14 +60,14 @@ class Plan:
         """Its cells (see `cells`), none for a search or a goal."""
         if not isinstance(self.spec, CellSweep):
             return []
-        return cells(self.spec, self.current_records, NamedRuns(self.spec, self.text or "", self.runs))
+        return cells(self.spec, self.current_records, NamedRuns(self.spec, self.texts, self.runs))
 
     @cached_property
     def parents(self) -> dict[str, RunConfig]:
         """The runs that the sweep trains and others start from or learn from, by id."""
         named = {name for cell in self.cells for name in parents_of(cell.config)}
         runs = (run for cell in self.cells if named and not cell.spec.tune for run in cell.trials())
-        return {name: run for run in runs if (name := run.fingerprint(self.text or "")) in named}
+        return {name: run for run in runs if (name := self.run_id(run)) in named}
 
     @cached_property
     def first_runs(self) -> list[RunConfig]:
@@ -115,11 +115,15 @@ class Plan:
     @cached_property
     def current_records(self) -> list[RunRecord]:
         """The records of runs on its text as it is now."""
-        return [record for record in self.records if record.read_text(self.text)]
+        return [record for record in self.records if record.read_text(self.texts.values())]
 
     def has_run(self, run_id: str, config: RunConfig) -> bool:
         """Whether a run of this id is one that it may want on its text as it is now."""
-        return self.holds(config) and (self.text is None or config.fingerprint(self.text) == run_id)
+        return self.holds(config) and (not self.texts or self.run_id(config) == run_id)
+
+    def run_id(self, config: RunConfig) -> str:
+        """The id of a run on its text as it is now, or among those on one unknown text."""
+        return run_id(config, self.texts)
 
     @cached_property
     def idle_base(self) -> dict[str, str]:
@@ -139,6 +143,11 @@ def _aside(spec: CellSweep) -> tuple[str, ...]:
     return (*spec.tune, "seed")
 
 
+def run_id(config: RunConfig, texts: Texts) -> str:
+    """The id of a run on the text with its tokeniser, or among those on one unknown text."""
+    return config.fingerprint(texts.get(config.data.tokenizer.variant, ""))
+
+
 def parents_of(config: RunConfig) -> tuple[str, ...]:
     """The ids of the runs that a run starts from and learns from."""
     named = (config.recipe.init_from, config.recipe.teacher_run)
@@ -147,10 +156,10 @@ def parents_of(config: RunConfig) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class NamedRuns:
-    """The named cells of a sweep at a shape and variant; `text` is the fingerprint of its text, `folder` that of its runs."""
+    """The named cells of a sweep at a shape and variant, with the fingerprints of its text and the folder of its runs."""
 
     spec: CellSweep
-    text: str
+    texts: Texts
     folder: Path
 
     def config(self, name: str, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> RunConfig:
@@ -178,7 +187,7 @@ class NamedRuns:
         if (found := cell_in(value)) is None:
             return value
         name, rest = found
-        return f"{self.folder / self.config(name, shape, variant).fingerprint(self.text)}{rest}"
+        return f"{self.folder / run_id(self.config(name, shape, variant), self.texts)}{rest}"
 
     def cells(
         self, shapes: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]], problems: dict[str, Problem]
@@ -206,7 +215,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
     (see study.planning.coincidences), and so are starts that keep the same layers of one model, under the variant of the first
     layers. Raises InputError with every problem of every cell, once and under its path in the sweep file.
     """
-    named = named or NamedRuns(spec, "", Path("runs"))
+    named = named or NamedRuns(spec, {}, Path("runs"))
     problems: dict[str, Problem] = {}
     given: set[str] = set()
     requested: dict[tuple[str, ...], list[RequestedCell]] = {}
@@ -216,7 +225,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
         return shapes_with(tuple(item for item in variant.items() if item[0].startswith(_OF_ARCHITECTURE)))
 
     beyond = named.cells(shapes_in, problems)
-    first = {cell.config.fingerprint(named.text): cell.config for cell in beyond if not cell.spec.tune}
+    first = {run_id(cell.config, named.texts): cell.config for cell in beyond if not cell.spec.tune}
     for variant in spec.variants:
         for shape in shapes_in(variant):
             for config in _on_one_way(_configs(named, shape, variant, problems), spec):

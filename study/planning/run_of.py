@@ -19,11 +19,12 @@ def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, kno
 
     `knobs` override the base. Raises InputError with paths of the sweep file.
     """
+    data = spec.data_with(knobs)
     template: dict[str, Any] = {
-        "architecture": {"vocabulary": spec.data.tokenizer.vocabulary, "positions": spec.data.sequence_length}
+        "architecture": {"vocabulary": data["tokenizer"]["vocabulary"], "positions": spec.data.sequence_length}
         | dict(architecture),
         "recipe": {"budget": budget.model_dump(exclude_none=True)},
-        "data": spec.data.model_dump(exclude_none=True),
+        "data": data,
         "masking": spec.masking.model_dump(),
         "seed": spec.first_seed,
     }

@@ -10,11 +10,11 @@ from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
     COUNTS,
-    LOSS,
     axis_name,
     draw_intervals,
     finish_cells,
     legend_below,
+    loss_axis,
     panels,
     side_by_side,
     theme,
@@ -48,7 +48,7 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         count = data["count"].iloc[0]
         axis = axis_name(COUNTS[count], data["place"], data[count])
-        figure, axes = panels([""], axis, LOSS, height=3.4)
+        figure, axes = panels([""], axis, loss_axis(data), height=3.4)
         styles = line_styles(data)
         for line, cells in data.sort_values("place").groupby("line", sort=False):
             style = styles[str(line)]

@@ -14,11 +14,11 @@ from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
     COUNTS,
-    LOSS,
     axis_name,
     draw_intervals,
     finish_cells,
     legend_below,
+    loss_axis,
     panels,
     side_by_side,
     theme,
@@ -62,7 +62,7 @@ def draw(data: pd.DataFrame) -> Figure:
         every = list(data.groupby("series", sort=False))
         count = data["count"].iloc[0]
         axis = axis_name(COUNTS[count], data["place"], data[count])
-        figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, LOSS, height=2.7)
+        figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, loss_axis(data), height=2.7)
         styles = line_styles(data)
         for panel, (_, cells) in zip(axes, every, strict=True):
             front = cells[cells["on_front"]].sort_values(count)

@@ -20,7 +20,7 @@ from study.counting.parameters import parameters
 from study.evidence.evidence import MOST_PANELS, Evidence
 from study.laws.law_fits import LawFit
 from study.plotting.hover import explain
-from study.plotting.style import LOSS, halo, in_lines, letters_in, log_ticks, panels, theme, title_above
+from study.plotting.style import LOSS, LOSS_PER_BYTE, halo, in_lines, letters_in, log_ticks, panels, theme, title_above
 
 Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""
@@ -53,7 +53,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     cells = pd.DataFrame(rows)
     lowest = _lowest(cells)
     others = "variants, heads and FFN" if any(cell.setting for cell in usable) else "heads and FFN"
-    label = LOSS if len(lowest) == len(cells) else f"{LOSS}, lowest over {others}"
+    axis = LOSS_PER_BYTE if usable[0].per_byte else LOSS
+    label = axis if len(lowest) == len(cells) else f"{axis}, lowest over {others}"
     example = usable[0].architecture
     ratio = float(np.median([cell.architecture.ffn / cell.architecture.width for cell in usable]))
     return _with_contours(lowest, lambda depth, width: _non_embedding(example, ratio, depth, width), label)

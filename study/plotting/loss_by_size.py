@@ -19,11 +19,11 @@ from study.evidence.gains import under_every_start
 from study.plotting.hover import explain
 from study.plotting.lines import of_cell
 from study.plotting.style import (
-    LOSS,
     axis_name,
     cut_long_bars,
     halo,
     legend_below,
+    loss_axis,
     mark_plateau,
     panels,
     series_styles,
@@ -88,6 +88,7 @@ class LossBySize:
             "bracketed": cell.rates.bracketed,
             "tokens": cell.tokens,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
+            "unit": cell.unit,
         }
         losses = zip(cell.runs, cell.losses.mean(axis=1), strict=True)
         return [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
@@ -113,7 +114,7 @@ class LossBySize:
         with theme():
             names = data["panel"].unique()
             axis = axis_name(_AXIS[self.size], data["x"], data["place"])
-            figure, axes = panels(names.tolist(), axis, LOSS, height=2.7)
+            figure, axes = panels(names.tolist(), axis, loss_axis(data), height=2.7)
             styles = series_styles(data["line"])
             for panel, name in zip(axes, names, strict=True):
                 for line, runs in data[data["panel"] == name].groupby("line", sort=False):
@@ -190,7 +191,7 @@ def _title(data: pd.DataFrame, size: str, cut: str) -> tuple[str, str]:
     """The lowest mean loss, and what is counted."""
     best = data.nsmallest(1, "mean_nats").iloc[0]
     where = ", ".join(filter(None, (str(best["line"]), str(best["panel"]) if data["panel"].nunique() > 1 else "")))
-    finding = f"Lowest mean loss: {best['mean_nats']:.3f} nats at {size} {best['place']:g} ({where})"
+    finding = f"Lowest mean loss: {best['mean_nats']:.3f} {best['unit']} at {size} {best['place']:g} ({where})"
     unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"
     runs = plural(data["run_id"].nunique(), "run")
     return finding, f"{runs}; lines join means over seeds; {what_bars_show(data['low_nats'], data['tokens'])}{cut}{unbracketed}"

@@ -73,6 +73,7 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
         "estimate_nats": difference.estimate_nats,
         "low_nats": difference.low_nats,
         "high_nats": difference.high_nats,
+        "unit": "nats per masked token" if difference.unit == "nats" else "nats per byte of masked words",
         "n_sequences": difference.n_sequences,
         "n_seeds": "+".join(map(str, difference.n_seeds)),
         "status": pair.status,
@@ -112,7 +113,8 @@ def draw(data: pd.DataFrame) -> Figure:
         sides = f"← {first} better", f"{second} better →"
         room = letters_in(0.8 * style().width * (1 - _NAMES))
         below = ("        " if len("".join(sides)) + 8 < room else "\n").join(in_lines(side, room) for side in sides)
-        axes.set_xlabel(f"{in_lines('difference of validation loss (nats per masked token)', room)}\n{below}")
+        unit = data["unit"].iloc[0]
+        axes.set_xlabel(f"{in_lines(f'difference of validation loss ({unit})', room)}\n{below}")
         equal = " or ".join(data["equal"].unique())
         common = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
         note = f"{first} minus {second} at equal {equal}; 95% intervals{common}"

@@ -33,6 +33,7 @@ from study.base.durable_files import write_atomically
 from study.base.quantities import DIGITS, compact, in_billions, of_flops, plural, rounded, rounded_all, tick
 
 LOSS = "validation loss (nats per masked token)"
+LOSS_PER_BYTE = "validation loss (nats per byte of masked words)"
 ORDER_GAIN = "order gain (nats per masked token that permuting the visible ones costs)"
 COUNTS = {
     "parameters": "parameters (unique tensors of the MLM model, embeddings included)",
@@ -362,11 +363,16 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
     title_above(figure, _lowest(data), f"{title}; {counted}; {what_bars_show(half, data['tokens'])}{cut}")
 
 
+def loss_axis(data: pd.DataFrame) -> str:
+    """The name of the axis of losses, by their `unit`."""
+    return LOSS if data["unit"].eq("nats").all() else LOSS_PER_BYTE
+
+
 def _lowest(data: pd.DataFrame) -> str:
     """The cell of the lowest mean loss, in words."""
     best = data.nsmallest(1, "loss_nats").iloc[0]
     at = f" at {compact(best['tokens'])} tokens" if data["tokens"].nunique() > 1 else ""
-    return f"Lowest loss: {best['loss_nats']:.3f} nats, by {best['line']}{at}"
+    return f"Lowest loss: {best['loss_nats']:.3f} {best['unit']}, by {best['line']}{at}"
 
 
 def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:

@@ -60,6 +60,15 @@ CONVENTIONS = (
 )
 
 
+PER_BYTE = (
+    "Here tokenisers differ, so losses compare per byte of fixed masked words: whole words of the validation text are masked, "
+    "the same for every tokeniser, and the loss over their pieces is divided by their UTF-8 bytes. Figures that compare cells "
+    "are in nats per byte; bits per byte are nats per byte ÷ ln 2. A byte that no piece stands for counts 8 bits. Learning "
+    "rates, loss curves and laws, which compare runs of one tokeniser, are per masked token."
+)
+"""The convention of losses of sweeps that compare tokenisers."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The ledger's answer to a sweep's question; `figures` names those with data."""
@@ -134,7 +143,7 @@ class Answer:
             "Downstream scores": score_table(evidence),
             "Cells": tables.cells(evidence),
             "Excluded runs": tables.excluded_runs(evidence),
-            "Conventions": "\n".join(f"- {line}" for line in CONVENTIONS),
+            "Conventions": "\n".join(f"- {line}" for line in (*self._measure, *CONVENTIONS)),
         }
         parts = [
             f"# {escape(evidence.folder.name)}",
@@ -152,6 +161,11 @@ class Answer:
     @property
     def _first_figure(self) -> str | None:
         return next((name for name in (*self.verdict.figures, *self.figures) if name in self.figures), None)
+
+    @property
+    def _measure(self) -> tuple[str, ...]:
+        """How losses are measured, where tokenisers are compared."""
+        return (PER_BYTE,) if self.evidence.sweep.compares_tokenizers else ()
 
     @property
     def _counts(self) -> bool:

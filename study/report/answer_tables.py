@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,7 +36,11 @@ def differences(evidence: Evidence, of_shapes: bool) -> str:
 
 def _test_columns(tested: TestedDifference) -> dict[str, object]:
     p_value = None if tested.p_value_holm is None else f"{tested.p_value_holm:.2g}"
-    return {"nats": signed(tested.difference.estimate_nats), "95% interval": tested.difference.bounds, "Holm p": p_value}
+    return {
+        tested.difference.unit: signed(tested.difference.in_unit.estimate_nats),
+        "95% interval": tested.difference.bounds,
+        "Holm p": p_value,
+    }
 
 
 def _seeds(difference: Difference) -> dict[str, object]:
@@ -236,7 +241,7 @@ def _cell_row(cell: CellResult) -> dict[str, object]:
         "bracketed": "yes" if rates.status == "bracketed" else status_words(rates.status),
         "vertex": _vertex(cell),
         "seeds": len(cell.runs),
-        "loss (nats)": _loss(cell),
+        **({"bits per byte": _bits(cell)} if cell.per_byte else {"loss (nats)": _loss(cell)}),
         "train_flops": f"{cell.train_flops:.3g}",
     }
 
@@ -264,6 +269,12 @@ def _vertex(cell: CellResult) -> str | None:
 def _loss(cell: CellResult) -> str | None:
     error = "" if cell.standard_error_nats is None else f" ± {cell.standard_error_nats:.4f}"
     return None if cell.loss_nats is None else f"{cell.loss_nats:.4f}{error}"
+
+
+def _bits(cell: CellResult) -> str | None:
+    """The loss in bits per byte of masked words."""
+    error = "" if cell.standard_error_nats is None else f" ± {cell.standard_error_nats / math.log(2):.4f}"
+    return None if cell.bits_per_masked_byte is None else f"{cell.bits_per_masked_byte:.4f}{error}"
 
 
 def excluded(evidence: Evidence) -> list[dict[str, Any]]:

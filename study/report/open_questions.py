@@ -307,8 +307,8 @@ def _unread_text(evidence: Evidence) -> Iterator[str]:
     if evidence.ledger.empty or "unknown_share" not in evidence.ledger:
         return
     row = evidence.ledger.sort_values("unknown_share", ascending=False).iloc[0]
-    tokenizer = evidence.folder.run(str(row["run_id"])).config().data.tokenizer
-    if unread := tokenizer.unread(row["unknown_share"]):
+    record = evidence.folder.run(str(row["run_id"])).record()
+    if record is not None and (unread := record.unread):
         yield f"What a tokeniser that knows more of this text would do: {unread}."
 
 

@@ -136,7 +136,7 @@ def _cuts(evidence: Evidence) -> str:
     clauses = []
     for layers, ways in islice(grouped(cuts, lambda cut: cut.layers).items(), MOST_KINDS):
         least = min(ways, key=lambda cut: cut.difference.estimate_nats)
-        clauses.append(f"{_size(least.difference)} for {plural(layers, 'layer')} ({least.cut})")
+        clauses.append(f"{least.difference.size_text} for {plural(layers, 'layer')} ({least.cut})")
     return f"cutting off layers costs at least {joined(clauses)}"
 
 
@@ -164,7 +164,7 @@ def _beside_scratch(one: Spending, cost: str) -> str:
     """One comparison with training from scratch, at what the first costs."""
     side = "below" if one.difference.estimate_nats < 0 else "above"
     unsure = "" if one.status == "decided" else ", which is not significant"
-    what = f"{cost}, an encoder {one.needs} is {_size(one.difference)} {side} one trained {one.scratch}"
+    what = f"{cost}, an encoder {one.needs} is {one.difference.size_text} {side} one trained {one.scratch}"
     return f"{what} ({one.scratch_flops:.3g} FLOPs){unsure}"
 
 
@@ -190,7 +190,7 @@ def _token_gain(evidence: Evidence) -> str:
     ordered = sorted(lowering or last, key=lambda gain: gain.difference.estimate_nats)
     median = ordered[len(ordered) // 2]
     counts = f"the largest budget lowers the loss significantly for {len(lowering)} of {plural(len(last), 'encoder')}"
-    return f"{counts}, in the median {median.step} by {_size(median.difference)}"
+    return f"{counts}, in the median {median.step} by {median.difference.size_text}"
 
 
 def _on_pairs(evidence: Evidence) -> Verdict:
@@ -261,12 +261,12 @@ def _best_of(group: Sequence[Pair]) -> str:
     decided = [pair for pair in beside if pair.status == "decided"]
     farthest = (decided or beside)[-1]
     unsure = "" if decided else ", which is not significant"
-    words = f"{farthest.lower} is {_size(farthest.difference)} below {_higher(farthest)}{_where(farthest)}{unsure}"
+    words = f"{farthest.lower} is {farthest.difference.size_text} below {_higher(farthest)}{_where(farthest)}{unsure}"
     if lowest is None:
         return words
     if near := [_higher(pair) for pair in beside if pair.status != "decided" and pair is not farthest]:
         return f"{words}, but not significantly below {listed(near)}"
-    return words if len(beside) == 1 else f"{words} and {_size(beside[0].difference)} below {_higher(beside[0])}"
+    return words if len(beside) == 1 else f"{words} and {beside[0].difference.size_text} below {_higher(beside[0])}"
 
 
 def _higher(pair: Pair) -> str:
@@ -298,9 +298,7 @@ def _measured_over(differences: Sequence[Difference]) -> str:
         return ""
     few, many = min(seeds), max(seeds)
     each = f"{plural(few, 'seed')} a cell" if few == many else f"{few} to {many} seeds a cell"
-    documents = differences[0].n_documents
-    of = "" if documents is None else f" of {plural(documents, 'document')}"
-    return f"Measured with {each} on {plural(differences[0].n_sequences, 'validation sequence')}{of}."
+    return f"Measured with {each} on {differences[0].sample_text}."
 
 
 def _change(evidence: Evidence, compared: Sequence[Comparison]) -> str:
@@ -367,7 +365,7 @@ def _lowest(evidence: Evidence) -> Verdict:
     unread = ", which reads no word order" if best.reads_order is False else ""
     rate = "" if best.rates.chosen is None else f" with a learning rate of {best.rates.chosen:.3g}"
     where = at_budget(best.words, budget_words(best.budget))
-    sentence = _sentence(evidence, [f"the lowest loss is {loss:.3f} nats{interval}, by {where}{rate}{unread}"])
+    sentence = _sentence(evidence, [f"the lowest loss is {loss:.3f} {best.unit}{interval}, by {where}{rate}{unread}"])
     certainty = f"Measured with {plural(len(best.runs), 'seed')}; nothing is compared with it."
     return Verdict(sentence, certainty, _larger_sweep(evidence), ("loss_curves", "learning_rate", "loss_against_parameters"))
 
@@ -398,12 +396,6 @@ _TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]],
     (lambda evidence: bool(evidence.gains or evidence.token_gains), _on_steps),
 )
 """The topics of a question, the most specific first, and the function that answers each."""
-
-
-def _size(difference: Difference) -> str:
-    positive = difference if difference.estimate_nats >= 0 else difference.reversed
-    size = f"{positive.estimate_nats:.3f} nats"
-    return size if positive.low_nats is None else f"{size} (95% interval {positive.low_nats:.3f} to {positive.high_nats:.3f})"
 
 
 def listed(names: Sequence[str], kind: str = "others") -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -18,13 +20,13 @@ from study.base.schema import flatten
 from study.base.terminal import say
 from study.base.text import pasted
 from study.config.resources import Resources
-from study.config.run_config import RunConfig
+from study.config.run_config import RunConfig, TokenizerVariant
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.config.sweep_knobs import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
-from study.data.prepared import PreparedData, check_files, data_fingerprint, known_overlap_share, prepare, unread_at_first
+from study.data.prepared import PreparedData, check_files, fingerprints, known_overlap_share, prepare, unread_at_first
 from study.data.tokenizing import continuing_pieces, load_tokenizer
 from study.executing.executors import make_slots
 from study.executing.slots import Slot, sharing_note
@@ -60,7 +62,7 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
     estimate = _estimate(_planned(spec, folder), folder, resources, make_slots(resources))
     return replace(
         estimate,
-        unread=unread_at_first(spec.data),
+        unread=next(filter(None, map(unread_at_first, spec.texts)), None),
         passed_over=skipped_files_note(spec.data),
         validation_overlap_share=None if spec.data.corpus.startswith(PREFIX) else known_overlap_share(spec.data),
     )
@@ -71,10 +73,10 @@ def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
     records = folder.records()
     far = spec.data.corpus.startswith(PREFIX)  # a plan asks no hub
     try:
-        text = data_fingerprint(spec.data) if not far and (records or folder.siblings() or _names_cells(spec)) else None
+        texts = fingerprints(spec.texts) if not far and (records or folder.siblings() or _names_cells(spec)) else {}
     except InputError:  # which `check_files` raises beside all other problems
-        text = None
-    return Plan(spec, records, text, folder.runs_folder)
+        texts = {}
+    return Plan(spec, records, texts, folder.runs_folder)
 
 
 def _names_cells(spec: Sweep) -> bool:
@@ -86,10 +88,10 @@ def _names_cells(spec: Sweep) -> bool:
 def _estimate(
     planned: Plan, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]
 ) -> CostEstimate:
-    here, data = resources.on == "local", planned.spec.data
+    here = resources.on == "local"
     check_all(
         planned.check,
-        lambda: check_files(data),
+        lambda: check_all(*(partial(check_files, data) for data in planned.spec.texts)),
         lambda: require_links(folder.path, "give another folder with --results"),
         lambda: _check_trained_runs(planned, folder),
         lambda: _check_words(planned),
@@ -112,7 +114,9 @@ def _earlier_question(planned: Plan, folder: SweepFolder) -> str | None:
     return None
 
 
-def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
+def _check_trained_runs(
+    planned: Plan, folder: SweepFolder, prepared: Mapping[TokenizerVariant, PreparedData] = MappingProxyType({})
+) -> None:
     """Raise InputError where a run that is still wanted begins with, or learns from, an unusable run."""
     if not {*TRAINED_RUNS} & {*planned.spec.varied, *flatten(planned.spec.base)}:
         return
@@ -125,9 +129,10 @@ def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedDa
 
 
 def _check_words(planned: Plan) -> None:
-    tokenizer = planned.spec.data.tokenizer
-    if tokenizer.kind == "file" and any(run.recipe.masking.whole_words for run in planned.first_runs):
-        continuing_pieces(load_tokenizer(tokenizer))
+    masked = {run.data.tokenizer for run in planned.first_runs if run.recipe.masking.whole_words}
+    for tokenizer in masked:
+        if tokenizer.kind == "file":
+            continuing_pieces(load_tokenizer(tokenizer))
 
 
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
@@ -135,14 +140,22 @@ def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
         return planned.first_runs if len(planned.current_records) < planned.spec.search.trials else []
     if isinstance(planned.spec, GoalSweep):
         return planned.first_runs
-    others = (record for record in folder.others_records() if record.read_text(planned.text))
+    others = (record for record in folder.others_records() if record.read_text(planned.texts.values()))
     records = {record.config.key: record for record in (*others, *planned.current_records)}
     return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
 
 
+def _notes_on_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> Iterator[str]:
+    for requested in planned.spec.texts:
+        tokenizer = requested.tokenizer
+        data, which = prepared[tokenizer.variant], f"{tokenizer.kind}, {tokenizer.vocabulary:,} pieces: "
+        facts, longest = data.facts, max(run.tokens for run in planned.first_runs if run.data.tokenizer == tokenizer)
+        notes = (tokenizer.unread(facts.lost_share), tokenizer.stripped(facts.stripped_share), _passes(longest, data))
+        yield from (f"{which if len(prepared) > 1 else ''}{note}" for note in notes if note)
+
+
 def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     requested, facts = planned.spec.data, data.facts
-    yield from filter(None, [requested.tokenizer.unread(facts.lost_share, of="characters")])
     if requested.dedupe:
         dropped = f"{plural(facts.repeated_paragraphs, 'repeated paragraph')} dropped"
         joined = f"{plural(facts.near_duplicate_documents, 'near-duplicate document')} moved to the split of the original"
@@ -150,7 +163,7 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
     if facts.empty_documents or facts.duplicate_documents:
         empty, again = plural(facts.empty_documents, "row"), plural(facts.duplicate_documents, "repeated document")
         yield f"{empty} without text and {again} are skipped"
-    notes = (skipped_files_note(requested), _passes(planned, data), requested.overlap(data.validation_overlap_share))
+    notes = (skipped_files_note(requested), requested.overlap(data.validation_overlap_share))
     yield from filter(None, notes)
 
 
@@ -165,8 +178,7 @@ def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
     return f"{folder.path} held another question, {before.question!r}; to keep both, give this sweep a name of its own"
 
 
-def _passes(planned: Plan, data: PreparedData) -> str | None:
-    longest = max(run.tokens for run in planned.first_runs)
+def _passes(longest: int, data: PreparedData) -> str | None:
     passes = longest / data.unique_tokens
     if passes <= 1:
         return None
@@ -237,13 +249,15 @@ def launched(
         say(console, note)
     with held(folder.launching):
         with preparing(folder.launching.stop_file):
-            data = prepare(spec.data, progress=True)
-            if planned.text is None and _names_cells(spec):
-                planned = replace(planned, text=data.fingerprint)
-            _check_trained_runs(planned, folder, data)
-        for note in _notes_on_text(planned, data):
+            prepared = {data.tokenizer.variant: prepare(data, progress=True) for data in spec.texts}
+            texts = {variant: data.fingerprint for variant, data in prepared.items()}
+            if not planned.texts and _names_cells(spec):
+                planned = replace(planned, texts=texts)
+            _check_trained_runs(planned, folder, prepared)
+        first = next(iter(prepared.values()))
+        for note in (*_notes_on_tokens(planned, prepared), *_notes_on_text(planned, first)):
             say(console, note)
-        runs = RunProposer(planned, values, folder, data.fingerprint, estimate.runs)
+        runs = RunProposer(planned, values, folder, texts, estimate.runs)
         note_code(folder)
         mirror = MirrorProcess(folder)
         if track:

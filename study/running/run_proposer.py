@@ -12,10 +12,10 @@ import yaml
 from study.base import garbage
 from study.base.durable_files import is_there, retry_write, write_atomically
 from study.base.quantities import plus_minus
-from study.config.run_config import RunConfig
+from study.config.run_config import RunConfig, Texts
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.executing.job import Job
-from study.planning.plan import Plan, parents_of
+from study.planning.plan import Plan, parents_of, run_id
 from study.planning.proposing import CellProposer
 from study.planning.trunks import Trunks
 from study.running.coordinator import Proposer
@@ -54,15 +54,13 @@ class RunJob(Job):
 
 
 class RunProposer(Proposer[RunJob, RunRecord]):
-    """The runs of one sweep on text of this fingerprint; writes the sweep file and the ids of the cells into its folder."""
+    """The runs of one sweep on text of these fingerprints; writes the sweep file and the ids of the cells into its folder."""
 
     noun = "run"
 
-    def __init__(
-        self, plan: Plan, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str, expected: int = 0
-    ) -> None:
+    def __init__(self, plan: Plan, values: dict[str, Any], folder: SweepFolder, texts: Texts, expected: int = 0) -> None:
         self.expected = expected
-        self.spec, self.folder, self.data_fingerprint = plan.spec, folder, data_fingerprint
+        self.spec, self.folder, self.texts = plan.spec, folder, texts
         self.witness = folder.sweep_file
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
@@ -129,7 +127,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             state=failure.state,
             reason=failure.reason,
             config=config,
-            data_fingerprint=self.data_fingerprint,
+            data_fingerprint=self.texts[config.data.tokenizer.variant],
             steps=steps,
             tokens=tokens,
             attempts=run.attempts(),
@@ -176,7 +174,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         for run in self.folder.runs():
             record = run.record()
             config = run.config() if record is None else record.config
-            if config.fingerprint(self.data_fingerprint) != run.run_id or not belongs(config):
+            if not belongs(config) or run_id(config, self.texts) != run.run_id:
                 continue
             if record is not None and record.state == "PRUNED" and not isinstance(self.spec, SearchSweep):
                 run.put_record_aside({"reason": "a comparison or a fit has use for whole runs only"})
@@ -189,7 +187,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
 
     def _name_cells(self, configs: Iterable[RunConfig]) -> None:
         """Write the cells of these runs to the sweep's list: all at once for cells, as they are tried for a search."""
-        names = {cell_of(config, self.spec.tuned, self.data_fingerprint) for config in configs}
+        names = {cell_of(config, self.spec.tuned, self.texts[config.data.tokenizer.variant]) for config in configs}
         if not names <= self._cells or not self._cells:
             self._cells |= names
             text = json.dumps(sorted(self._cells), indent=1).encode()
@@ -223,7 +221,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return self._shared.home(self._run_folder(config).run_id)
 
     def _run_folder(self, config: RunConfig) -> RunFolder:
-        return self.folder.run(config.fingerprint(self.data_fingerprint))
+        return self.folder.run(run_id(config, self.texts))
 
 
 def run_line(record: RunRecord, varied: Sequence[str]) -> str:

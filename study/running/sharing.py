@@ -86,7 +86,7 @@ def _copy(ended: RunFolder, packed: Path, new: Path) -> None:
 
 def _beside_record(run: RunFolder) -> tuple[Path, ...]:
     """The files beside a record; each is only ever replaced, never changed, so a second name is safe."""
-    losses = (run.validation_losses_file, run.validation_documents_file)
+    losses = (run.validation_losses_file, run.validation_documents_file, run.byte_losses_file)
     return run.metrics_file, *losses, run.weights_file, run.exclusion_file
 
 

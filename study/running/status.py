@@ -11,7 +11,7 @@ from study.base import garbage
 from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.config.run_config import RunConfig
 from study.config.sweep_files import read_sweep
-from study.data.prepared import files_fingerprint
+from study.data.prepared import files_fingerprints
 from study.executing.slots import Slot
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.plan import Plan
@@ -278,6 +278,6 @@ def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | No
     """The cost estimate of the sweep by its file; None where a launch would refuse the file."""
     try:
         spec, _ = read_sweep(folder.sweep_file)
-        return estimate_cost(Plan(spec, records, files_fingerprint(spec.data), folder.runs_folder), [ANY_SLOT])
+        return estimate_cost(Plan(spec, records, files_fingerprints(spec.texts), folder.runs_folder), [ANY_SLOT])
     except InputError:
         return None

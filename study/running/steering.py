@@ -6,7 +6,7 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from study.base.durable_files import is_there, require_links, write_atomically
 from study.base.errors import InputError, map_all
-from study.data.prepared import files_fingerprint
+from study.data.prepared import files_fingerprints
 from study.running.shutdown import SAVE_SECONDS
 from study.store.locks import held, is_held
 from study.store.records import RETRIED, RunRecord, timestamp
@@ -102,15 +102,15 @@ def _refuse_packed(folder: SweepFolder, siblings: Sequence[SweepFolder], failed:
 
 
 def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]:
-    text = _text_of(folder)
+    texts = _texts_of(folder)
     if not run_ids:
         failed = (record for record in folder.records() if record.state in RETRIED)
-        return {record.run_id: record for record in failed if record.read_text(text)}
+        return {record.run_id: record for record in failed if record.read_text(texts)}
     found = {}
     for run in _named(folder, run_ids):
         if (record := run.record()) is None:
             raise InputError.at(run.run_id, "has no record; the next launch resumes it anyway")
-        if not record.read_text(text):
+        if not record.read_text(texts):
             raise InputError.at(run.run_id, "read another text than data.corpus is now; a launch trains a run on the new text")
         if record.state != "COMPLETED" or record.excluded is not None:
             found[record.run_id] = record
@@ -120,13 +120,13 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     return found
 
 
-def _text_of(folder: SweepFolder) -> str | None:
-    """The fingerprint of the text of a sweep as its files are now, None where there are none here."""
+def _texts_of(folder: SweepFolder) -> Collection[str]:
+    """The fingerprints of a sweep's text as its files are now, one a tokeniser; none where there are none here."""
     try:
         launched = folder.launched()
     except InputError:
-        return None
-    return None if launched is None else files_fingerprint(launched.data)
+        return ()
+    return () if launched is None else files_fingerprints(launched.texts).values()
 
 
 def _failed_scores(folder: SweepFolder, run_ids: Sequence[str]) -> list[tuple[RunFolder, ScoreRecord]]:

@@ -16,6 +16,7 @@ results/<sweep>/
         trunk.json              the run that trained the first steps, and how many, if any
         validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
         validation_documents.npy  the document of each validation sequence, int32
+        byte_losses.npy           nats per byte of the masked words of each document, float64
         weights.safetensors     the final weights
         log.txt                 process output
         rank-<rank>.json        the error of a rank that does not lead, until the next start

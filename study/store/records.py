@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -81,6 +82,9 @@ class RunRecord(Strict):
     text in windows of the training text (study.data.overlap). `order_gain_nats` is the rise of the loss, paired by sequence, if
     visible ordinary tokens are permuted; earlier versions say `stuck_at_unigram` for a loss above 97% of the unigram entropy.
     `pair_loss_nats` and `pair_accuracy` are of the labels of fixed validation pairs, None unless the objective judges pairs.
+    `bits_per_masked_byte` is the loss of the pieces of fixed masked words ÷ the bytes of these, the same words whatever the
+    tokeniser (study.data.masked_words); it compares between runs with equal `masked_words`. `lost_share` is the share of the
+    train split's characters that are [UNK].
     `train_flops` and its namesakes are totals by the conventions of study.counting.parameters, with a teacher's forward passes.
     `train_loss_nats` is the mean objective of the last steps. `loss_spikes` counts logged training losses far above those
     before (study.training.filing). `weights_sha256` is of the weights file. `unknown_share` is the share of [UNK] in the train
@@ -115,11 +119,15 @@ class RunRecord(Strict):
     order_gain_standard_error_nats: Amount | None = None
     pair_loss_nats: Amount | None = None
     pair_accuracy: Share | None = None
+    bits_per_masked_byte: Amount | None = None
+    bits_per_masked_byte_standard_error: Amount | None = None
+    masked_words: str | None = None
     accuracy: Share | None = None
     validation_masked_tokens: Index | None = None
     validation_documents: Count | None = None
     unigram_entropy_nats: Amount | None = None
     unknown_share: Share | None = None
+    lost_share: Share | None = None
     validation_overlap_share: Share | None = None
     stuck_at_unigram: bool | None = None
     train_loss_nats: Magnitude | None = None
@@ -196,9 +204,15 @@ class RunRecord(Strict):
         gain = plus_minus(self.order_gain_nats, self.order_gain_standard_error_nats, form="+")
         return f"reads no word order: its gain is {gain} nats"
 
-    def read_text(self, fingerprint: str | None) -> bool:
-        """Whether the run read the text with this data fingerprint; True if the fingerprint is unknown."""
-        return fingerprint in (None, self.data_fingerprint)
+    def read_text(self, fingerprints: Collection[str]) -> bool:
+        """Whether the run read a text with one of these data fingerprints; True if none is known."""
+        return not fingerprints or self.data_fingerprint in fingerprints
+
+    @property
+    def unread(self) -> str | None:
+        """A warning about the share of [UNK] in the text: of its characters or, in earlier versions, of its tokens."""
+        tokenizer = self.config.data.tokenizer
+        return tokenizer.unread(self.unknown_share, "tokens") if self.lost_share is None else tokenizer.unread(self.lost_share)
 
     @property
     def is_informative(self) -> bool:
@@ -234,6 +248,7 @@ OPTIONAL_COLUMNS = (
     ),
     *("order_gain_nats", "order_gain_standard_error_nats", "stuck_at_unigram", "loss_spikes"),
     *("pair_loss_nats", "pair_accuracy"),
+    *("bits_per_masked_byte", "bits_per_masked_byte_standard_error", "masked_words", "lost_share"),
 )
 """The columns that exist if any record has the field."""
 

@@ -62,6 +62,8 @@ class RunFolder(WorkFolder):
     """Nats summed over the masked tokens of each validation sequence."""
     validation_documents_file = Inside("validation_documents.npy")
     """The document of each validation sequence; runs of earlier versions have none."""
+    byte_losses_file = Inside("byte_losses.npy")
+    """Nats of each document's masked words ÷ the mean bytes of these; runs of earlier versions have none."""
     weights_file = Inside("weights.safetensors")
     """The final weights of a completed run."""
     orders_file = Inside("orders.json")
@@ -186,6 +188,21 @@ class RunFolder(WorkFolder):
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
         """Write summed nats of each validation sequence, for paired differences."""
         _write_array(self.validation_losses_file, losses.astype(np.float64))
+
+    def write_byte_losses(self, losses: NDArray[np.float64]) -> None:
+        """Write the losses of masked words, by which runs with different tokenisers compare."""
+        _write_array(self.byte_losses_file, losses.astype(np.float64))
+
+    def byte_losses(self, bits: float) -> NDArray[np.float64]:
+        """The losses of masked words, in nats; raises InputError if they are not those of a record with these bits per byte."""
+        content, remedy = self.content(self.byte_losses_file), f"study exclude {pasted(self.path)} --reason ..."
+        losses = None
+        with contextlib.suppress(ValueError):
+            losses = None if content is None else array_in(content, np.float64)
+        if losses is None or not math.isclose(losses.mean(), bits * math.log(2), rel_tol=1e-6):
+            message = "is gone, damaged or of another run, and comparisons need it"
+            raise InputError.at(str(self.byte_losses_file), f"{message}; fetch it, or leave the run out: {remedy}")
+        return losses
 
     def validation_losses(self) -> NDArray[np.float64]:
         """Summed nats of each validation sequence; raises InputError if missing or damaged."""

@@ -100,6 +100,8 @@ class Filing:
         retry_write(lambda: folder.write_validation_losses(validation.nats.numpy()), check=self.attempt.check)
         if (documents := validation.documents) is not None:
             retry_write(lambda: folder.write_validation_documents(documents.numpy()), check=self.attempt.check)
+        if (losses := validation.byte_losses) is not None:
+            retry_write(lambda: folder.write_byte_losses(losses), check=self.attempt.check)
         return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:
@@ -178,6 +180,9 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
             "order_gain_standard_error_nats": validation.order_gain_standard_error,
             "pair_loss_nats": validation.pair_loss,
             "pair_accuracy": validation.pair_accuracy,
+            "bits_per_masked_byte": validation.bits_per_masked_byte,
+            "bits_per_masked_byte_standard_error": validation.bits_per_masked_byte_standard_error,
+            "masked_words": outcome.trained.masked_words,
             "wall_seconds": seconds,
             "start_seconds": start,
             "tokens_per_second": None if per_step is None else config.recipe.batch_tokens / per_step,
@@ -198,6 +203,7 @@ def _surroundings(training: Training) -> dict[str, Any]:
         "train_tokens": prepared.train_tokens,
         "unigram_entropy_nats": prepared.unigram_entropy_nats,
         "unknown_share": prepared.facts.unknown_share,
+        "lost_share": prepared.facts.lost_share,
         "validation_overlap_share": prepared.validation_overlap_share,
         "peak_memory_bytes": peak_memory_bytes(execution),
         "environment": environment(execution, training.precision),

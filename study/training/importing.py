@@ -26,6 +26,7 @@ from study.counting.parameters import parameters
 from study.data.hub_corpus import PREFIX as HUB
 from study.data.hub_corpus import loading
 from study.data.prepared import prepare
+from study.data.tokenizing import json_object
 from study.model.in_transformers import cut_vocabulary, has_mlm_head, our_architecture, our_weights
 from study.model.transformers_classes import TransformersClass, class_in
 from study.store.ownership import Attempt, work_lock
@@ -34,7 +35,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome
-from study.training.imported_tokenizer import TOKENIZER_FILES, imported_tokenizer, json_object
+from study.training.imported_tokenizer import TOKENIZER_FILES, imported_tokenizer
 from study.training.trainer import Training
 
 VALIDATION_BATCH = 32
@@ -134,10 +135,10 @@ def to_text(run: RunFolder, record: RunRecord) -> str:
         [
             f"{architecture.shape_name}, {record.parameters:,} parameters: {run.path}",
             loss,
-            *([f"Of {data.corpus}: {unread}"] if (unread := data.tokenizer.unread(record.unknown_share)) else []),
+            *([f"Of {data.corpus}: {unread}"] if (unread := record.unread) else []),
             *([f"On this text it {record.order_note}"] if record.order_note else []),
             "A sweep that uses it as a start or a teacher needs:",
-            f"  data: {_in_a_line({'tokenizer': data.tokenizer.model_dump()})}",
+            f"  data: {_in_a_line({'tokenizer': data.tokenizer.model_dump(exclude_none=True)})}",
             *([f"  base: {_in_a_line({'architecture': base})}"] if base else []),
             f"  vary: {_in_a_line({'recipe.start': ['fresh', str(run.path)]})}",
         ]

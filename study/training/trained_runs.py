@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from torch import Tensor
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
 from study.config.named_runs import InitFrom, Keep, kept_layers
-from study.config.run_config import DataConfig, RunConfig
+from study.config.run_config import DataConfig, RunConfig, TokenizerVariant
 from study.counting.architecture import NOT_IN_MLM, Architecture
 from study.data.cache import sha256_of
 from study.data.prepared import PreparedData
@@ -57,7 +58,7 @@ def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | No
 def check_trained_runs(
     configs: Iterable[RunConfig],
     begun: Container[str] = (),
-    prepared: PreparedData | None = None,
+    prepared: Mapping[TokenizerVariant, PreparedData] = MappingProxyType({}),
     planned: PlannedRuns = NONE_PLANNED,
 ) -> None:
     """Raise InputError with every distinct reason why starts and teachers of these runs are unusable.
@@ -70,10 +71,11 @@ def check_trained_runs(
     problems: dict[str, Problem] = {}
     for config in configs:
         of_run: list[Problem] = []
+        data = prepared.get(config.data.tokenizer.variant)
         if (init_from := config.recipe.init_from) is not None and config.key not in begun:
-            of_run += _problems_of_start(config, init_from, prepared, planned)
+            of_run += _problems_of_start(config, init_from, data, planned)
         if (teacher := config.recipe.teacher_run) is not None:
-            of_run += _problems_of_teacher(config, teacher.folder, prepared, planned)
+            of_run += _problems_of_teacher(config, teacher.folder, data, planned)
         problems |= {str(problem): problem for problem in of_run}
     _raise_all(problems.values())
 

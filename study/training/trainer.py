@@ -48,13 +48,14 @@ class Trained:
     """A run that reached its target: its module, its last validation, and its seconds.
 
     An encoder imported without an MLM head has no validation. `start_seconds` includes each attempt's time up to the end of its
-    first step; None if nothing was trained.
+    first step; None if nothing was trained. `masked_words` identifies the words masked besides, in bits per byte.
     """
 
     module: MaskedLanguageModelling
     validation: ValidationResult | None
     seconds: float
     start_seconds: float | None = None
+    masked_words: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Training:
         finally:
             if metrics is not None:
                 metrics.close()
-        return Trained(module, validation, clock.seconds, clock.start_seconds)
+        return Trained(module, validation, clock.seconds, clock.start_seconds, batches.masked_words)
 
     def _module(self, masker: Masker) -> MaskedLanguageModelling:
         """The module to train; torch.compile is limited to the run's threads if it fuses kernels."""
@@ -151,9 +152,10 @@ class Training:
         trainer = lightning_trainer(
             device, self.precision, self.folder.path, devices=devices, logger=False, callbacks=[*callbacks]
         )
-        trainer.validate(module, PackedBatches(self.config, self.prepared), verbose=False)
+        batches = PackedBatches(self.config, self.prepared)
+        trainer.validate(module, batches, verbose=False)
         assert module.validation is not None
-        return Trained(module, module.validation, time.perf_counter() - started)
+        return Trained(module, module.validation, time.perf_counter() - started, masked_words=batches.masked_words)
 
 
 def _trained(

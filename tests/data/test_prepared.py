@@ -213,7 +213,7 @@ def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(cor
     assert share == pytest.approx(share_without("h", [text for text in texts_of(corpus) if split_of(text) == "train"]))
     lost = prepare(data).facts.lost_share
     assert lost == pytest.approx(lost_without("h", [text for text in texts_of(corpus) if split_of(text) == "train"]))
-    told = data.tokenizer.unread(lost, of="characters")
+    told = data.tokenizer.unread(lost)
     assert told is not None
     assert told.startswith(f"{lost:.0%} of the text's characters are [UNK], ")
     assert told.endswith("train a tokeniser on this text (kind: wordpiece), or use one of its language")

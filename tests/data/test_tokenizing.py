@@ -5,20 +5,41 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
 from study.base.errors import InputError
-from study.config.run_config import TokenizerConfig
-from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer, load_tokenizer, open_tokenizer, train_tokenizer
+from study.config.run_config import TokenizerConfig, TokenizerKind
+from study.data import tokenizer_training
+from study.data.tokenizer_training import by_frequency, by_likelihood, merged
+from study.data.tokenizing import (
+    SPECIAL_PIECES,
+    SpecialTokens,
+    Stripped,
+    bert_tokenizer,
+    continuing_pieces,
+    load_tokenizer,
+    open_tokenizer,
+    read_tokenizer,
+)
+
+WORDPIECE_SHA256 = "28ff65a52b2e48cc61b12f75574600ca7a31b2903b403fdd1a7e7acdf8899573"
+
+KINDS: tuple[TokenizerKind, ...] = ("wordpiece", "bpe", "byte_bpe", "unigram")
 
 PIECES = [*SPECIAL_PIECES, "un", "##able", "able", "[", "]", "sep"]
 WITH_A_GAP = bert_tokenizer(
     {piece: number + (number > 4) for number, piece in enumerate([*PIECES, *map(str, range(53))])}
 ).to_str()
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int, kind: TokenizerKind = "wordpiece", **rest: Any) -> Tokenizer:
+    return tokenizer_training.train_tokenizer(texts, TokenizerConfig(kind=kind, vocabulary=vocabulary, **rest))
 
 
 def sample() -> list[str]:
@@ -33,14 +54,18 @@ def test_training_gives_the_same_bytes_in_every_process() -> None:
 import hashlib, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_tokenizing import sample
-from study.data.tokenizing import train_tokenizer
-print(hashlib.sha256(train_tokenizer(sample(), 512).to_str().encode()).hexdigest())
+from study.config.run_config import TokenizerConfig
+from study.data.tokenizer_training import train_tokenizer
+for kind in {KINDS}:
+    tokenizer = train_tokenizer(sample(), TokenizerConfig(kind=kind, vocabulary=512))
+    print(hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
 """
     hashes = {
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout for _ in range(3)
     }
-    assert len(hashes) == 1
-    assert hashes == {hashlib.sha256(train_tokenizer(sample(), 512).to_str().encode()).hexdigest() + "\n"}
+    trained = [train_tokenizer(sample(), 512, kind).to_str() for kind in KINDS]
+    assert hashes == {"".join(hashlib.sha256(text.encode()).hexdigest() + "\n" for text in trained)}
+    assert hashlib.sha256(trained[0].encode()).hexdigest() == WORDPIECE_SHA256, "the tokens of every earlier run"
 
 
 def test_a_trained_vocabulary_has_exactly_the_size_and_the_specials_first() -> None:
@@ -58,6 +83,50 @@ def test_a_trained_tokenizer_gives_back_the_text() -> None:
         assert "[UNK]" not in pieces
         stripped = text.translate(str.maketrans("é", "e", " "))
         assert "".join(pieces).replace("##", "") == stripped
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_exactly_the_size_and_wraps_texts(kind: TokenizerKind) -> None:
+    for vocabulary in (300, 512):
+        tokenizer = train_tokenizer(sample(), vocabulary, kind)
+        assert sorted(tokenizer.get_vocab().values()) == list(range(vocabulary))
+        assert SpecialTokens.of(tokenizer) == SpecialTokens(0, 1, 2, 3, 4)
+        ids = tokenizer.encode("bad cab").ids
+        assert (ids[0], ids[-1]) == (2, 3)
+        assert tokenizer.decode(ids).strip() == "bad cab"
+
+
+def test_bpe_has_the_pieces_of_wordpiece_and_applies_its_merges_in_order() -> None:
+    wordpiece, bpe = (train_tokenizer(sample(), 400, kind) for kind in KINDS[:2])
+    assert wordpiece.get_vocab() == bpe.get_vocab()
+    encoded = [[tokenizer.encode(text).tokens for text in sample()] for tokenizer in (wordpiece, bpe)]
+    assert encoded[0] != encoded[1]
+
+
+def test_bytes_know_every_text_and_keep_case_where_they_should() -> None:
+    text = "Ein Fräulein, नमस्ते 🫨\n\tdone"
+    cased = train_tokenizer(sample(), 300, "byte_bpe", lowercase=False)
+    assert cased.decode(cased.encode(text, add_special_tokens=False).ids).removeprefix(" ") == text
+    small = train_tokenizer(sample(), 300, "byte_bpe", strip_accents=False)
+    assert small.decode(small.encode(text, add_special_tokens=False).ids).removeprefix(" ") == text.lower()
+    plain = train_tokenizer(sample(), 300, "byte_bpe")
+    assert plain.decode(plain.encode("Fräulein 한글", add_special_tokens=False).ids).removeprefix(" ") == "fraulein 한글"
+    with pytest.raises(ValueError, match="byte_bpe needs 261 or more"):
+        TokenizerConfig(kind="byte_bpe", vocabulary=260)
+
+
+WORDS = {"cost": 2, "best": 2, "menu": 1, "men": 1, "camel": 1}
+
+
+def test_merges_by_frequency_and_by_likelihood_begin_elsewhere() -> None:
+    """The pair st stands four times and me three times; u stands once, after one of two n: 1 / (2 · 1) against 4 / (4 · 4)."""
+    assert merged(WORDS, 2, by_frequency) == [("s", "t"), ("m", "e")]
+    assert merged(WORDS, 1, by_likelihood) == [("n", "u")]
+    assert merged(WORDS, 3, by_likelihood)[1:] == [("c", "o"), ("c", "a")], "both at 1/3, and then c is left in camel alone"
+    assert by_likelihood(1, 2, 1) == 0.5
+    assert by_likelihood(4, 4, 4) == 0.25
+    whole = [{"".join(pair) for pair in merged(WORDS, 100, by)} for by in (by_frequency, by_likelihood)]
+    assert all(pieces >= WORDS.keys() for pieces in whole), "until words are whole"
 
 
 def test_a_vocabulary_out_of_reach_says_how_far_it_got() -> None:
@@ -173,3 +242,65 @@ def test_berts_vocabulary_tokenizes_as_in_transformers(shared_data: Path) -> Non
         texts = next(file.iter_batches(batch_size=200, columns=["text"]))["text"].to_pylist()
     texts += ["", "Ünïcode—dash… 中文 naïve\u2028x\0y", "a" * 101, "Don't [MASK] me", "🙂 \u0301 ½"]
     assert [encoding.ids for encoding in ours.encode_batch(texts)] == theirs(texts)["input_ids"]
+
+
+HINDI, THAI, GERMAN = "हिन्दी में यह एक वाक्य है", "ภาษาไทยมีสระอยู่บนและใต้", "Über Flüsse und Bäche"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_marks_of_other_scripts_count_as_vowels_and_stay_where_they_should(kind: TokenizerKind) -> None:
+    strips = tokenizer_training.untrained(TokenizerConfig(kind=kind)).normalizer
+    keeps = tokenizer_training.untrained(TokenizerConfig(kind=kind, strip_accents=False)).normalizer
+    for text in (HINDI, THAI, "がんばって"):
+        assert Stripped.by(strips, [text]).vowel_share > 0.1
+        assert keeps.normalize_str(text).replace(" ", "") == text.replace(" ", "")
+    assert Stripped.by(strips, [GERMAN]) == Stripped(3 / 18, 0.0)
+    assert Stripped.by(keeps, [HINDI, GERMAN]) == Stripped.by(None, [HINDI]) == Stripped(0.0, 0.0)
+
+
+def as_robertas(tokenizer: Tokenizer) -> str:
+    """A tokeniser's file with RoBERTa's names of the special pieces, one of which is added after the others."""
+    text = tokenizer.to_str()
+    for ours, theirs in zip(SPECIAL_PIECES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True):
+        text = text.replace(f'"{ours}"', f'"{theirs}"')
+    return text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_pieces_have_any_names_and_padding_is_kept(kind: TokenizerKind, tmp_path: Path) -> None:
+    trained = train_tokenizer(sample(), 300, kind)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(as_robertas(trained))
+    for rows in (300, 304, 320):
+        loaded = load_tokenizer(TokenizerConfig(kind="file", vocabulary=rows, path=str(path)))
+        assert SpecialTokens.of(loaded) == SpecialTokens.of(trained)
+        texts = sample()[:5]
+        expected = [trained.encode(text, add_special_tokens=False).ids for text in texts]
+        assert [loaded.encode(text, add_special_tokens=False).ids for text in texts] == expected
+    for rows in (299, 350):
+        with pytest.raises(InputError, match=f"is {rows}, but .* holds 300 pieces"):
+            load_tokenizer(TokenizerConfig(kind="file", vocabulary=rows, path=str(path)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_say_where_words_begin(kind: TokenizerKind) -> None:
+    tokenizer = train_tokenizer(sample(), 400, kind)
+    continuing = {*continuing_pieces(tokenizer)}
+    for text in sample()[:20]:
+        words = re.sub("[-,.中字°]", "", text).split()
+        ids = tokenizer.encode(" ".join(words), add_special_tokens=False).ids
+        assert sum(piece not in continuing for piece in ids) == len(words)
+
+
+def test_case_and_accents_of_a_vocabulary_may_be_given(tmp_path: Path) -> None:
+    pieces = [*SPECIAL_PIECES, "zo", "##e", "##ë", *(f"filler{number}" for number in range(56))]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    given = {"kind": "file", "vocabulary": 64, "path": str(tmp_path / "vocab.txt")}
+    tokens = {
+        strips: load_tokenizer(TokenizerConfig.parse(given | {"strip_accents": strips})).encode("Zoë").tokens[1:-1]
+        for strips in (True, False)
+    }
+    assert tokens == {True: ["zo", "##e"], False: ["zo", "##ë"]}
+    assert read_tokenizer(tmp_path / "vocab.txt").encode("Zoë").tokens[1:-1] == ["zo", "##e"]
+    with pytest.raises(InputError, match=r"has lowercase, which a tokenizer.json decides itself"):
+        TokenizerConfig.parse(given | {"path": "tokenizer.json", "lowercase": True})

@@ -27,7 +27,7 @@ from study.running.status_tables import cost_summary, cost_table
 from study.store.records import RunRecord
 from study.store.sweep_folder import SweepFolder
 from tests.small import write_corpus
-from tests.sweeps import RATES, parsed, record, search_sweep, sweep, sweep_values
+from tests.sweeps import RATES, parsed, record, search_sweep, sweep, sweep_values, texts_of
 from tests.synthetic import environment
 
 Loss = Callable[[RunConfig], float | None]
@@ -378,7 +378,7 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     pruned = [old.model_copy(update={"state": "PRUNED"}) for old in done_with]
     assert estimate_cost(Plan(spec, pruned), [CORE]).runs_left == 8, "stopped early by a search"
     otherwise = [old.model_copy(update={"loss_nats": 9 - (old.loss_nats or 0)}) for old in tried]
-    assert estimate_cost(Plan(spec, done_with, "data"), [CORE], others=otherwise).rows[0].runs_left == 0, (
+    assert estimate_cost(Plan(spec, done_with, texts_of(spec)), [CORE], others=otherwise).rows[0].runs_left == 0, (
         "its own records come first"
     )
     untuned = sweep(seeds=2, budgets={"steps": [100]})
@@ -449,9 +449,10 @@ def test_a_bill_knows_what_other_sweeps_of_the_folder_have_trained() -> None:
     spec = sweep(seeds=2)
     first, second = cells(spec)
     others = [ended(run, environment=environment().model_dump(), wall_seconds=30.0) for run in first.trials()]
-    paid = estimate_cost(Plan(spec, text="data"), [CORE], others=others)
+    paid = estimate_cost(Plan(spec, texts=texts_of(spec)), [CORE], others=others)
     assert [row.runs_left for row in paid.rows] == [0, 2]
-    assert [row.runs_left for row in estimate_cost(Plan(spec, text="another"), [CORE], others=others).rows] == [2, 2]
+    another = estimate_cost(Plan(spec, texts=texts_of(spec, "another")), [CORE], others=others)
+    assert [row.runs_left for row in another.rows] == [2, 2]
     assert estimate_cost(Plan(spec), [CORE], others=others).runs_left == 4, "of text that nobody looked at"
     assert paid.rows[0].expected_seconds == pytest.approx(30.0)
     assert "by 2 earlier runs of other sweeps here" in paid.basis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import math
 import os
 import pty
 import shutil
@@ -18,6 +19,7 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
+from study.base.quantities import signed
 from study.base.text import escape
 from study.config.sweep_files import read_sweep
 from study.data.cache import cache_root
@@ -434,3 +436,34 @@ def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Pat
     )
     assert r"\!\[i\](http://x/y)" in answer
     assert r"FAILED: \[31m \[/red\] \*disk\* full" in answer
+
+
+def test_tokenisers_are_compared_in_bits_per_byte_of_the_same_words(tmp_path: Path, corpus: Path) -> None:
+    changes: dict[str, Any] = {
+        "question": "What does the vocabulary buy?",
+        "base": TUNED["base"],
+        "shapes": {"grid": {"depth": [1]}},
+        "vary": {"data.tokenizer.vocabulary": [90, 100]},
+        "budgets": {"steps": [60]},
+        "seeds": 2,
+    }
+    made = place(tmp_path, corpus, **changes)
+    made.study(*LAUNCH)
+    made.study("report", "results/toy", "--include-unbracketed")
+    ledger = pd.read_parquet(made.folder.ledger_file)
+    assert len(ledger) == 4
+    assert ledger["masked_words"].nunique() == 1
+    assert ledger["data_fingerprint"].nunique() == 2
+    assert (ledger["architecture.vocabulary"] == ledger["data.tokenizer.vocabulary"]).all()
+    assert ledger["parameters"].nunique() == 2
+    pairs = json.loads((made.folder.fits / "paired_differences.json").read_text())["pairs"]
+    assert [pair["weighs"] for pair in pairs] == ["data.tokenizer.vocabulary"]
+    first = pairs[0]
+    means = ledger.groupby("cell")["bits_per_masked_byte"].mean() * math.log(2)
+    expected = means[first["first_cell"]] - means[first["second_cell"]]
+    assert first["difference"]["estimate_nats"] == pytest.approx(expected, abs=1e-6)
+    answer = made.folder.answer_file.read_text()
+    assert "per byte of fixed masked words" in answer
+    assert "bits per byte |" in answer
+    told = f"{signed(expected / math.log(2))} bits per byte (95% interval"
+    assert told in answer

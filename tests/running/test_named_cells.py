@@ -25,7 +25,7 @@ from study.training.run import train
 from study.training.stopping import StopSignal
 from study.training.trained_runs import check_trained_runs
 from tests.running.test_coordinator import FakeExecutor, completes
-from tests.sweeps import RATES, coordinator_of, record, sweep, write_topics
+from tests.sweeps import RATES, coordinator_of, record, sweep, texts_of, write_topics
 
 CORE = Slot("cpu", (0,), threads=1)
 CUT: dict[str, Any] = {
@@ -60,7 +60,8 @@ def records(tmp_path: Path) -> list[RunRecord]:
 
 
 def plan_of(**changes: Any) -> Plan:
-    return Plan(sweep(**CUT | changes), text="data")
+    spec = sweep(**CUT | changes)
+    return Plan(spec, texts=texts_of(spec))
 
 
 def test_the_run_that_others_need_is_trained_first_and_once(tmp_path: Path) -> None:
@@ -122,14 +123,15 @@ def test_a_launch_that_is_killed_goes_on_where_it_was(tmp_path: Path, killed_aft
 
 def test_the_id_of_a_run_follows_what_can_change_the_run_that_it_needs(tmp_path: Path) -> None:
     def children(**changes: Any) -> set[str]:
-        plan = Plan(sweep(**CUT | changes), text="data", runs=changes.pop("runs", tmp_path))
+        spec = sweep(**CUT | changes)
+        plan = Plan(spec, texts=texts_of(spec), runs=changes.pop("runs", tmp_path))
         return {cell.config.fingerprint("data") for cell in plan.cells if parents_of(cell.config)}
 
     plain = children()
     assert len(plain) == 3
     assert plain == {
         cell.config.fingerprint("data")
-        for cell in Plan(sweep(**CUT), text="data", runs=Path("elsewhere")).cells
+        for cell in Plan(sweep(**CUT), texts=texts_of(sweep(**CUT)), runs=Path("elsewhere")).cells
         if parents_of(cell.config)
     }
     rate = {"deep": {"depth": 4, "steps": 60, "learning_rate": 0.02}}
@@ -210,4 +212,5 @@ def test_a_sweep_cuts_and_distils_what_it_trained_and_counts_what_all_cost(tmp_p
     ledger = folder.ledger().set_index("run_id")
     assert ledger["spent_flops"][deep.run_id] == deep.train_flops
     assert ledger["spent_flops"].notna().all()
-    _check_trained_runs(Plan(sweep(corpus, **short), folder.records(), text, folder.runs_folder), folder)
+    spec = sweep(corpus, **short)
+    _check_trained_runs(Plan(spec, folder.records(), texts_of(spec, text), folder.runs_folder), folder)

@@ -41,7 +41,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.running.test_coordinator import CORPUS, FakeExecutor, RunProgress, completes, coordinator, run
-from tests.sweeps import RATES, coordinator_of, record, search_sweep, sweep, sweep_values, write_topics
+from tests.sweeps import RATES, coordinator_of, record, search_sweep, sweep, sweep_values, texts_of, write_topics
 from tests.synthetic import add_run, depth_or_width, run_config
 
 TUNED: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}, "tune": RATES}
@@ -689,8 +689,8 @@ def test_points_of_a_search_on_text_that_has_changed_since_are_left_to_do(tmp_pa
     search = search_sweep(**changes)
     tried = search_example(search)
     now = record(tried, run_id=tried.fingerprint("data"))
-    assert estimate_cost(Plan(search, [now], "data"), [ANY_SLOT]).runs_left == 3
-    assert estimate_cost(Plan(search, [now], data_fingerprint(spec.data)), [ANY_SLOT]).runs_left == 4
+    assert estimate_cost(Plan(search, [now], texts_of(search)), [ANY_SLOT]).runs_left == 3
+    assert estimate_cost(Plan(search, [now], texts_of(search, data_fingerprint(spec.data))), [ANY_SLOT]).runs_left == 4
 
 
 def test_another_question_in_the_same_folder_is_named(tmp_path: Path) -> None:
