@@ -22,6 +22,7 @@ class Stream(IntEnum):
     PAIRS = 10
     VALIDATION_PAIRS = 11
     MASKED_WORDS = 12
+    GROWTH = 13
 
 
 def stream_seed(stream: Stream, *numbers: int) -> int:

@@ -17,6 +17,9 @@ NO_RUN = {"start": "fresh", "teacher": "none"}
 Keep = Literal["first", "last", "spread"]
 """The kept layers of a deeper encoder: the first, the last, or evenly spread ones."""
 
+Grow = Literal["even", "uneven"]
+"""How the weights that read a widened encoder's copies share their value: equally, or at random (study.training.growing)."""
+
 
 def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
     """The layers, from 0, that `kept` layers take from an encoder of `depth`.
@@ -38,21 +41,22 @@ def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
 
 
 _RUN = r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?"
-_START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread))?")
+_START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread)|:grow=(?P<grow>even|uneven))?")
 _TEACHER = re.compile(_RUN + r"(?::weight=(?P<weight>[0-9.e+-]+))?(?::temperature=(?P<temperature>[0-9.e+-]+))?")
 
 
 @dataclass(frozen=True)
 class InitFrom:
-    """The trained run that supplies the initial weights, and the layers it keeps."""
+    """The trained run that supplies the initial weights, and the layers it keeps or how it grows."""
 
     folder: Path
-    keep: Keep
+    keep: Keep = "first"
+    grow: Grow | None = None
 
     @property
     def identity(self) -> str:
-        """The run id and the kept layers, independent of the folder's location."""
-        return f"{self.folder.name}:{self.keep}"
+        """The run id and the kept layers or the growth, independent of the folder's location."""
+        return f"{self.folder.name}:{self.keep if self.grow is None else f'grow={self.grow}'}"
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,9 @@ USUAL = {"weight": Teacher.weight, "temperature": Teacher.temperature}
 
 def parse_start(start: str) -> InitFrom | None:
     """The run that `recipe.start` names, if any."""
-    match = _START.fullmatch(start)
-    return None if match is None else InitFrom(Path(match["folder"]), cast(Keep, match["keep"] or "first"))
+    if (match := _START.fullmatch(start)) is None:
+        return None
+    return InitFrom(Path(match["folder"]), cast(Keep, match["keep"] or "first"), cast("Grow | None", match["grow"]))
 
 
 def parse_teacher(named: str) -> Teacher | None:
@@ -89,7 +94,7 @@ def parse_teacher(named: str) -> Teacher | None:
 
 _CELL = re.compile(r"cell (?P<name>[A-Za-z][A-Za-z0-9_-]*)(?P<rest>(?::.*)?)")
 
-_BESIDE_CELL = {"start": ("keep",), "teacher": ("weight", "temperature")}
+_BESIDE_CELL = {"start": ("keep", "grow"), "teacher": ("weight", "temperature")}
 """The keys beside `cell` in a start and a teacher, in the order of their text."""
 
 

@@ -81,12 +81,13 @@ def _others(cell: CellResult) -> str:
 
 
 def way(cell: CellResult) -> str:
-    """How a cell was trained, in words: from scratch, cut, distilled or both, and its budget."""
+    """How a cell was trained, in words: from scratch, cut or grown, distilled or both, and its budget."""
     start = parse_start(str(cell.settings.get("recipe.start")))
     teacher = parse_teacher(str(cell.settings.get("recipe.teacher")))
     parts = []
     if start is not None:
-        parts.append(f"cut to its {start.keep} layers" if cell.layers_cut else "continued")
+        cut = f"cut to its {start.keep} layers" if cell.layers_cut else "continued"
+        parts.append(cut if start.grow is None else "grown")
     if teacher is not None:
         unusual = describe_knobs({name: value for name in USUAL if (value := getattr(teacher, name)) != USUAL[name]})
         parts.append(f"distilled ({unusual})" if unusual else "distilled")

@@ -291,7 +291,7 @@ def _by_first_layers(config: RunConfig, first: Mapping[str, RunConfig]) -> RunCo
     `first` are the runs that the sweep trains first, by id.
     """
     init_from, kept = config.recipe.init_from, config.architecture.depth
-    if init_from is None:
+    if init_from is None or init_from.grow is not None:
         return config
     depth = first[parent].architecture.depth if (parent := init_from.folder.name) in first else init_from_depth(config)
     if depth is None or kept > depth:

@@ -258,8 +258,10 @@ def teacher_architecture(config: RunConfig, planned: PlannedRuns = NONE_PLANNED)
 
 
 def init_from_depth(config: RunConfig) -> int | None:
-    """The depth of the run whose weights initialise this one; None without one or its record."""
-    architecture = _architecture_of(config.recipe.init_from)
+    """The depth of the run whose weights initialise this one; None without one or its record, or if they are grown."""
+    if (init_from := config.recipe.init_from) is not None and init_from.grow is not None:
+        return None
+    architecture = _architecture_of(init_from)
     return None if architecture is None else architecture.depth
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
-from study.config.named_runs import InitFrom, Keep, kept_layers
+from study.config.named_runs import InitFrom, kept_layers
 from study.config.run_config import DataConfig, RunConfig, TokenizerVariant
 from study.counting.architecture import NOT_IN_MLM, Architecture
 from study.data.cache import sha256_of
@@ -22,6 +22,7 @@ from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
 from study.model.trained_weights import trained_weights
 from study.store.records import RunRecord
 from study.store.run_folder import NONE_PLANNED, PlannedRuns, RunFolder
+from study.training.growing import grown, ungrowable
 from study.training.shrinking import shrunk, unshrinkable
 
 SHRINKING = ("depth", "ffn", "embedding_width")
@@ -38,10 +39,13 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
     if (init_from := config.recipe.init_from) is None:
         return None
     _raise_all(_problems_of_start(config, init_from, prepared))
-    folder, depth = RunFolder(init_from.folder), config.architecture.depth
-    given = folder.config().architecture
-    layers = kept_layers(given.depth, depth, init_from.keep)
-    return shrunk(cut(trained_weights(folder), layers), given.model_copy(update={"depth": depth}), config, prepared)
+    folder = RunFolder(init_from.folder)
+    given, wanted = folder.config().architecture, config.architecture
+    if init_from.grow is not None:
+        return grown(trained_weights(folder), given, wanted, init_from.grow, config.seed)
+    layers = kept_layers(given.depth, wanted.depth, init_from.keep)
+    cut_off = cut(trained_weights(folder), layers)
+    return shrunk(cut_off, given.model_copy(update={"depth": wanted.depth}), config, prepared)
 
 
 def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | None:
@@ -64,9 +68,9 @@ def check_trained_runs(
     """Raise InputError with every distinct reason why starts and teachers of these runs are unusable.
 
     Both must have completed with the run's tokeniser, from the same text or file, compared only if the data is prepared. A
-    start needs the run's architecture with at least as many layers and neurons, and tables at least as wide, unless the run's
-    key is in `begun`. A teacher needs the
-    run's vocabulary and enough positions. Runs that are `planned`, by id, need not have completed.
+    start needs the run's architecture with at least as many layers and neurons, and tables at least as wide, or one that can
+    grow into it, unless the run's key is in `begun`. A teacher needs the run's vocabulary and enough positions. Runs that are
+    `planned`, by id, need not have completed.
     """
     problems: dict[str, Problem] = {}
     for config in configs:
@@ -91,7 +95,7 @@ def _problems_of_start(
     prepared: PreparedData | None,
     planned: PlannedRuns = NONE_PLANNED,
 ) -> Iterator[Problem]:
-    unfit = partial(_unfit_start, wanted=config.architecture, keep=init_from.keep)
+    unfit = partial(_unfit_start, wanted=config.architecture, init_from=init_from)
     if (parent := planned.get(init_from.folder.name)) is not None:
         return _problems_of_planned("start", parent, unfit)
     place, folder = f"recipe.start {init_from.folder}", RunFolder(init_from.folder)
@@ -144,18 +148,21 @@ def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
     return None
 
 
-def _unfit_start(given: Architecture, wanted: Architecture, keep: Keep) -> str | None:
+def _unfit_start(given: Architecture, wanted: Architecture, init_from: InitFrom) -> str | None:
+    if init_from.grow is not None:
+        return ungrowable(given, wanted)
     sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, *SHRINKING)]
     if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
         differences = ", ".join(f"{name} {getattr(given, name)}, not {getattr(wanted, name)}" for name in differ)
-        return f"has {differences}; a run can start only from one that differs from it in {', '.join(SHRINKING)} alone"
+        smaller = ", ".join(SHRINKING)
+        return f"has {differences}; a run can start only from one that differs from it in {smaller} alone, or grow (:grow=even)"
     if problem := unshrinkable(given, wanted):
         return problem
     if given.depth < wanted.depth:
-        return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with"
+        return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with; or grow (:grow=even)"
     if given.layer_groups is not None and given.depth != wanted.depth:
         return f"has layer_groups {given.layer_groups}; layers that share their weights cannot be cut off"
-    kept = kept_layers(given.depth, wanted.depth, keep)
+    kept = kept_layers(given.depth, wanted.depth, init_from.keep)
     if any(given.is_local(layer) != wanted.is_local(new) for new, layer in enumerate(kept)):
         return f"has global attention in every {given.global_attention_every}th layer, and the layers kept would change kind"
     if given.convolution_kernel and kept[0] > 0:
