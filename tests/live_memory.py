@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
+from study.counting.distillation import NO_LOSSES, LayerLosses
 from study.data.batches import ValidationBatch
 from study.data.masking import Masker
 from study.data.pairs import Pairs
@@ -91,12 +92,18 @@ def with_labels(tokens: torch.Tensor) -> torch.Tensor:
     return torch.cat((tokens, begins, labels), 1)
 
 
-def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architecture | None = None, weight: float = 1.0) -> None:
+def train_three_steps(
+    config: RunConfig,
+    device: str = "cpu",
+    teacher: Architecture | None = None,
+    weight: float = 1.0,
+    losses: LayerLosses = NO_LOSSES,
+) -> None:
     """Three steps of the workbench's own LightningModule on random tokens, validated as a run is, perhaps with a teacher."""
     masker = Masker(config.training_masking, config.predictions, 4, (0, 1, 2, 3, 4), config.architecture.vocabulary)
     validating = replace(masker, masking=config.masking, predictions=config.validation_predictions)
     masker = replace(masker, padding=0 if config.recipe.pads else None)
-    teacher_run = None if teacher is None else TeacherModel(MaskedLanguageModel(teacher), weight, 2.0)
+    teacher_run = None if teacher is None else TeacherModel(MaskedLanguageModel(teacher), weight, 2.0, losses)
     module = MaskedLanguageModelling(config, masker, teacher=teacher_run)
     draw = torch.Generator().manual_seed(0)
     vocabulary, size = config.architecture.vocabulary, (config.batch_sequences, config.data.sequence_length)

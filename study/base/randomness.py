@@ -23,6 +23,7 @@ class Stream(IntEnum):
     VALIDATION_PAIRS = 11
     MASKED_WORDS = 12
     GROWTH = 13
+    PROJECTION = 14
 
 
 def stream_seed(stream: Stream, *numbers: int) -> int:

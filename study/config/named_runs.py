@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from study.base.errors import shown
 from study.base.schema import number_in, whole
+from study.counting.distillation import NO_LOSSES, LayerLosses, layers_as_text
 
 NO_RUN = {"start": "fresh", "teacher": "none"}
 """The knobs that name a trained run, with their value for none."""
@@ -40,11 +41,6 @@ def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
             return tuple(round(index * stride) for index in range(kept))
 
 
-_RUN = r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?"
-_START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread)|:grow=(?P<grow>even|uneven))?")
-_TEACHER = re.compile(_RUN + r"(?::weight=(?P<weight>[0-9.e+-]+))?(?::temperature=(?P<temperature>[0-9.e+-]+))?")
-
-
 @dataclass(frozen=True)
 class InitFrom:
     """The trained run that supplies the initial weights, and the layers it keeps or how it grows."""
@@ -61,21 +57,36 @@ class InitFrom:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained run whose predictions are targets, their weight in the loss, and their temperature."""
+    """A trained run whose predictions are targets, their weight in the loss, their temperature, and losses between layers."""
 
     folder: Path
     weight: float = 1.0
     temperature: float = 1.0
+    losses: LayerLosses = NO_LOSSES
+
+    @property
+    def unusual(self) -> dict[str, float | str]:
+        """The settings that differ from their defaults, by name."""
+        settings = {name: value for name, value in _settings(self).items() if value != USUAL[name]}
+        return {name: value if isinstance(value, str) else whole(value) for name, value in settings.items()}
 
     @property
     def identity(self) -> str:
-        """The run id with non-default weight and temperature, independent of the folder's location."""
-        unusual = {name: getattr(self, name) for name, usual in USUAL.items() if getattr(self, name) != usual}
-        return "".join((self.folder.name, *(f":{name}={whole(value)!r}" for name, value in unusual.items())))
+        """The run id with the unusual settings, independent of the folder's location."""
+        return "".join((self.folder.name, *(f":{name}={value}" for name, value in self.unusual.items())))
 
 
-USUAL = {"weight": Teacher.weight, "temperature": Teacher.temperature}
-"""The defaults of a teacher."""
+def _settings(teacher: Teacher) -> dict[str, float | str]:
+    return {"weight": teacher.weight, "temperature": teacher.temperature, **asdict(teacher.losses)}
+
+
+USUAL = _settings(Teacher(Path()))
+"""The defaults of a teacher, by name, in the order of its text."""
+
+_RUN = r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?"
+_START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread)|:grow=(?P<grow>even|uneven))?")
+_VALUES = {"layers": r"last|uniform|\d{1,4}-\d{1,4}(?:,\d{1,4}-\d{1,4})*", "relation_heads": r"[0-9]{1,6}"}
+_TEACHER = re.compile(_RUN + "".join(f"(?::{name}=(?P<{name}>{_VALUES.get(name, '[0-9.e+-]+')}))?" for name in USUAL))
 
 
 def parse_start(start: str) -> InitFrom | None:
@@ -89,12 +100,14 @@ def parse_teacher(named: str) -> Teacher | None:
     """The teacher that `recipe.teacher` names, if any; raises ValueError if a number is malformed."""
     if (match := _TEACHER.fullmatch(named)) is None:
         return None
-    return Teacher(Path(match["folder"]), **{name: float(match[name] or usual) for name, usual in USUAL.items()})
+    read: dict[str, Any] = {name: type(usual)(match[name] or usual) for name, usual in USUAL.items()}
+    weight, temperature = (read.pop(name) for name in ("weight", "temperature"))
+    return Teacher(Path(match["folder"]), weight, temperature, LayerLosses(**read))
 
 
 _CELL = re.compile(r"cell (?P<name>[A-Za-z][A-Za-z0-9_-]*)(?P<rest>(?::.*)?)")
 
-_BESIDE_CELL = {"start": ("keep", "grow"), "teacher": ("weight", "temperature")}
+_BESIDE_CELL = {"start": ("keep", "grow"), "teacher": tuple(USUAL)}
 """The keys beside `cell` in a start and a teacher, in the order of their text."""
 
 
@@ -108,7 +121,7 @@ def cell_as_text(knob: str, value: object) -> object:
     beside = _BESIDE_CELL[knob]
     if unknown := [key for key in value if key not in ("cell", *beside)]:
         raise ValueError(f"has {shown(unknown[0])} beside cell; known: {', '.join(beside)}")
-    given = (f":{'' if key == 'keep' else f'{key}='}{number_in(value[key])}" for key in beside if key in value)
+    given = (f":{'' if key == 'keep' else f'{key}='}{number_in(layers_as_text(value[key]))}" for key in beside if key in value)
     text = "".join((f"cell {value.get('cell')}", *given))
     if cell_in(text) is None:
         raise ValueError(f"has {shown(value.get('cell'))} for a cell; give one of the names under cells")

@@ -78,6 +78,23 @@ class TrainingMasking(Strict):
     static_copies: Annotated[Index, Field(le=2**31)] = 0
 
 
+_EXAMPLES = {"weight": 0.9, "temperature": 1, "hidden_cosine": 1, "hidden_mse": 1, "attention": 1, "relations": 1}
+"""Settings of a teacher, as a message shows them."""
+
+
+def _check_teacher(teacher: Teacher) -> None:
+    losses = teacher.losses
+    if not (0 <= teacher.weight <= 1 and (teacher.weight or losses) and 0 < teacher.temperature < math.inf):
+        raise ValueError("needs a weight above 0 and at most 1 (0 beside losses between layers), and a temperature above 0")
+    for name in ("hidden_cosine", "hidden_mse", "attention", "relations"):
+        if not 0 <= (weight := getattr(losses, name)) < math.inf:
+            raise ValueError(f"has {name} {weight:g}; the weight of a loss is a number from 0")
+    if losses.relation_heads and not losses.relations:
+        raise ValueError(f"has relation_heads {losses.relation_heads} without relations, whose heads they are")
+    if losses.layers != "last" and not losses:
+        raise ValueError(f"matches layers {losses.layers} by no loss; give hidden_cosine, hidden_mse, attention or relations")
+
+
 class Recipe(Strict):
     """How a run trains: optimiser, schedule, batch, regularisation, precision and budget.
 
@@ -95,7 +112,9 @@ class Recipe(Strict):
     - `weights`: the format of the stored weights. `bf16` and `int8` round those of `start` in a run of no steps; products are
       then of int8 too (study.model.rounding).
     - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.
-      `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.loss.distillation_loss).
+      `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.loss.distillation_loss), and
+      `PATH:hidden_mse=1:attention=1:layers=uniform` adds losses between layers, each times its weight
+      (study.counting.distillation.LayerLosses).
     - `initialisation`: BERT's, or `unit_stream`, which changes the projection of narrower tables (study.model.embeddings).
     - `residual_initialisation`: BERT's, or `zero`, which starts each block as the identity except for post-norm's norms (Goyal
       et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
@@ -157,11 +176,12 @@ class Recipe(Strict):
             raise ValueError("has a weight or a temperature that is not a number") from None
         if named != NO_RUN["teacher"] and teacher is None:
             raise ValueError(
-                "is neither none nor the folder of a run; write results/mine/runs/<run id>, perhaps with :weight=0.9, "
-                ":temperature=1 or both in this order"
+                "is neither none nor the folder of a run; write results/mine/runs/<run id>, perhaps with "
+                + " or ".join(f":{name}={value:g}" for name, value in _EXAMPLES.items())
+                + ", in this order"
             )
-        if teacher is not None and not (0 < teacher.weight <= 1 and 0 < teacher.temperature < math.inf):
-            raise ValueError("needs a weight above 0 and at most 1, and a temperature above 0")
+        if teacher is not None:
+            _check_teacher(teacher)
         return named
 
     @model_validator(mode="after")

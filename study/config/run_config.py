@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.base.yaml_files import read_yaml
-from study.config.named_runs import NO_RUN, parse_start, parse_teacher
+from study.config.named_runs import NO_RUN, Teacher, parse_start, parse_teacher
 from study.config.recipe import BASE_FFN_RATIO, BASE_HEAD_WIDTH, Recipe
 from study.counting.architecture import ALWAYS_WRITTEN, NONE, NOT_IN_MLM, Architecture, berts_values, unbuildable, unlike_bert
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
@@ -307,14 +307,28 @@ class RunConfig(Strict):
         return flops_per_token(self.architecture, self.data.sequence_length, self.predictions)
 
     def flops_per_token_with(self, teacher: Architecture | None) -> dict[str, float]:
-        """Training FLOPs per input token by convention, with a teacher's forward pass: a third of its training."""
+        """Training FLOPs per input token by convention, with a teacher's forward pass: a third of its training.
+
+        A teacher whose predictions have no weight runs no head. Losses between layers add their products (LayerLosses) to the
+        conventions that count products; the others count the parameters of both models.
+        """
         if teacher is None:
             return self.flops_per_token
-        training = flops_per_token(teacher, self.data.sequence_length, self.predictions)
-        return {convention: flops + training[convention] / 3 for convention, flops in self.flops_per_token.items()}
+        named, length = self.recipe.teacher_run or Teacher(Path()), self.data.sequence_length
+        training = flops_per_token(teacher, length, self.predictions if named.weight else 0)
+        matching = named.losses.flops_per_token(self.architecture, teacher, length)
+        return {
+            convention: flops + training[convention] / 3 + (0 if convention.startswith("train_flops_6n") else matching)
+            for convention, flops in self.flops_per_token.items()
+        }
 
     def spared_flops_per_token_with(self, teacher: Architecture | None) -> float:
-        """The `train_flops` per input token that the last layer saves, with a third of the teacher's."""
+        """The `train_flops` per input token that the last layer saves, with a third of the teacher's.
+
+        Losses between layers need both at every token.
+        """
+        if self.recipe.teacher_run is not None and self.recipe.teacher_run.losses:
+            return 0.0
         own, its = (
             0.0 if model is None else spared_flops_per_token(model, self.data.sequence_length, self.predictions)
             for model in (self.architecture, teacher)

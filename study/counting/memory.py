@@ -8,6 +8,7 @@ from typing import Literal
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
 from study.counting.components import matrices
+from study.counting.distillation import NO_LOSSES, LayerLosses
 from study.counting.parameters import MASKING_RATE, masked_positions, parameters, relative_rows
 
 Precision = Literal["fp32", "bf16"]
@@ -68,7 +69,8 @@ class TrainingStep:
     `validation_predictions` are the masked positions of a validation sequence, by default as in training. `muon` is the
     precision in which Muon orthogonalises the blocks' matrices, None for AdamW alone. Attention is fused except on CPUs with
     dropout, in bf16 or with a learned bias by distance; there it keeps the S·S probabilities. `ranks` share the batch by DDP,
-    whose buckets copy the gradients. A `graphed` step (a CUDA graph) keeps its workspace. A `teacher` predicts first.
+    whose buckets copy the gradients. A `graphed` step (a CUDA graph) keeps its workspace. A `teacher` predicts first; `losses`
+    between its layers and the student's need both encoders at every token.
     """
 
     batch: int
@@ -80,6 +82,7 @@ class TrainingStep:
     ranks: int = 1
     graphed: bool = False
     teacher: Architecture | None = None
+    losses: LayerLosses = NO_LOSSES
     validation_predictions: int | None = None
     muon: Precision | None = None
 
@@ -87,7 +90,7 @@ class TrainingStep:
     def validation(self) -> TrainingStep:
         """The input of a validation step: twice the sequences, with their own masks."""
         masked = self.predictions if self.validation_predictions is None else self.validation_predictions
-        return replace(self, batch=2 * self.batch, predictions=masked)
+        return replace(self, batch=2 * self.batch, predictions=masked, losses=NO_LOSSES)
 
     @property
     def tokens(self) -> int:
@@ -137,17 +140,24 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
 
     - forward pass of the teacher: the last step's gradients, with its activations (`_forward_activations`) or its logits, 4MV.
 
+    Losses between layers keep `_matched_bytes`, train a projection, run the last layer at all tokens, and add the moments
+
+    - losses between layers: all stored parts except the head's activations, and `_taught_bytes`;
+    - gradient of the losses between layers: without gradients, that of scores and, before the factor, once more, 8·R·S·N.
+
     Convention: tensors alive in PyTorch's allocator from the second step on, without recomputation, by torch's own kernels
     (fused ones keep less); Lightning frees the gradients between forward and backward pass and before validation. Source:
     autograd's saved tensors, measured in tests/counting/test_memory.py.
     """
-    count = parameters(architecture).parameters
+    matched, projected = _matched_bytes(architecture, step), _projection_parameters(architecture, step)
+    count = parameters(architecture).parameters + projected
     weights, gradients = FLOAT * count, FLOAT * count * (2 if step.ranks > 1 else 1)
     teacher = 0 if step.teacher is None else FLOAT * parameters(step.teacher).parameters + position_bytes(step.teacher)
     more = teacher + position_bytes(architecture)
     moments_of_weights = 2 * weights - (FLOAT * _block_matrices(architecture) if step.muon else 0)
     fixed = weights + moments_of_weights + more
-    copies, kept = _copied_weights(architecture, step), activation_bytes(architecture, step)
+    copies = _copied_weights(architecture, step) + (step.item * projected if step.precision == "bf16" else 0)
+    kept = activation_bytes(architecture, step) + matched
     logits = FLOAT * step.masked * architecture.vocabulary
     table = FLOAT * architecture.vocabulary * architecture.table_width
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
@@ -165,6 +175,11 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
     if step.teacher is not None:
         moments["loss"] += 5 * logits + bf16_logits
         moments["forward pass of the teacher"] = fixed + gradients + max(_forward_activations(step.teacher, step), logits)
+    if step.losses:
+        without_head = fixed + copies + kept - _head_activations(architecture, step)
+        moments["losses between layers"] = without_head + gradients + _taught_bytes(architecture, step)
+        gradient = 2 * FLOAT + (step.item if step.precision == "bf16" else 0)
+        moments["gradient of the losses between layers"] = without_head + _score_bytes(architecture, step, gradient)
     validated = FLOAT * step.validation.masked * architecture.vocabulary
     forward = copies + _forward_activations(architecture, step.validation)
     moments["validation"] = (max(moments.values()) if step.graphed else fixed) + max(2 * validated, forward)
@@ -274,13 +289,61 @@ def _window_masks(architecture: Architecture, step: TrainingStep) -> int:
 
 
 def _encoded(architecture: Architecture, step: TrainingStep) -> int:
-    """Positions at which the last layer works: the masked ones, and with a pair head each [CLS]."""
-    return step.masked + step.batch * architecture.pair_head
+    """Positions at which the last layer works: the masked ones, and with a pair head each [CLS]; all with losses of layers."""
+    return step.tokens if step.losses else step.masked + step.batch * architecture.pair_head
+
+
+def _projection_parameters(architecture: Architecture, step: TrainingStep) -> int:
+    return 0 if step.teacher is None else step.losses.projection_parameters(architecture, step.teacher)
+
+
+def _matched_bytes(architecture: Architecture, step: TrainingStep) -> int:
+    """What losses between layers keep for the backward pass.
+
+    Per pair of layers, hidden states of the teacher, 4NH', and of the student where nothing else keeps them, 4NH: the last
+    layer's, and in bf16 post-norm's; a projection's output, 4NH', and in bf16 its input, aNH. Per pair with attention and
+    product of X with Y in R heads, copies of both, 2aNH, and scores, 4·R·S·N, of attention those of both models.
+    """
+    if step.teacher is None or not step.losses:
+        return 0
+    a, t, losses, n = architecture, step.teacher, step.losses, step.tokens
+    pairs, bf16 = losses.pairs(a.depth, t.depth), step.precision == "bf16"
+    of_hidden = 0
+    if losses.of_hidden:
+        unkept = sum(one == a.depth or (bf16 and a.norm == "post") for one, _ in pairs)
+        projected = (FLOAT * t.width + (step.item * a.width if bf16 else 0)) * losses.projects(a, t)
+        of_hidden = len(pairs) * n * (FLOAT * t.width + projected) + unkept * n * FLOAT * a.width
+    products = losses.weighs_scores + losses.relation_products
+    attentions = sum(one > 0 and other > 0 for one, other in pairs) if losses.of_attention else 0
+    tensors = 2 * bool(losses.attention) + (bool(losses.relations) and not losses.relation_heads) + losses.relation_products
+    return of_hidden + attentions * (products * 2 * step.item * n * a.width + _score_bytes(a, step, FLOAT * tensors))
+
+
+def _score_bytes(architecture: Architecture, step: TrainingStep, item: int) -> int:
+    """Bytes of scores, by head or relation head, of `item` bytes each; none without a loss of attention."""
+    heads = max(step.losses.relation_heads, architecture.heads * step.losses.weighs_scores)
+    return item * heads * step.sequence_length * step.tokens if step.losses.of_attention else 0
+
+
+def _taught_bytes(architecture: Architecture, step: TrainingStep) -> int:
+    """What the losses between layers hold in their forward pass beside what they keep.
+
+    The teacher's queries, keys and values of all matched layers, 3aNH', if rotated or normed 2aNH' more, their hidden states,
+    4NH', unless kept, and of the last relations four tensors of scores.
+    """
+    t, losses, n = step.teacher, step.losses, step.tokens
+    if t is None or not losses.of_attention:
+        return 0
+    layers = len({other for one, other in losses.pairs(architecture.depth, t.depth) if one and other})
+    inputs = step.item * (3 + _remade(t)) + FLOAT * (not losses.of_hidden)
+    return layers * inputs * n * t.width + _score_bytes(architecture, step, FLOAT * (4 if losses.relations else 1))
 
 
 def _layer_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
     """Activations kept for a layer; the last includes pre-norm's last norm."""
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
+    if last and step.losses:
+        return _layer_activations(a, step, last=False) + n * (a.norm == "pre") * _norm_activations(a, h, step)
     rows = _encoded(a, step) if last else n
     normed = 2 * rows + (n + rows if last and a.norm == "pre" else 0)
     read = item * (n * h + rows * ((3 if last else 2) * h + _inner_kept(a) * a.ffn))
@@ -440,7 +503,7 @@ def _forward_activations(architecture: Architecture, step: TrainingStep) -> int:
     in both precisions; the FFN holds 8NH, and the inner size before and after GELU 2aNF. Pre-norm holds 4NH more.
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    if a.depth == 1:
+    if a.depth == 1 and not step.losses:
         return _only_layer_forward(a, step)
     if step.precision == "fp32":
         return inference_memory(a, step.batch, step.sequence_length).activations

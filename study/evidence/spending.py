@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from study.base.grouping import grouped
 from study.base.quantities import budget_words
 from study.base.text import joined
-from study.config.named_runs import NO_RUN, USUAL, parse_start, parse_teacher
+from study.config.named_runs import NO_RUN, parse_start, parse_teacher
 from study.config.run_config import describe_knobs
 from study.evidence.cells import CellResult, difference_between, either_reads, measured
 from study.evidence.gains import pareto
@@ -89,6 +89,6 @@ def way(cell: CellResult) -> str:
         cut = f"cut to its {start.keep} layers" if cell.layers_cut else "continued"
         parts.append(cut if start.grow is None else "grown")
     if teacher is not None:
-        unusual = describe_knobs({name: value for name in USUAL if (value := getattr(teacher, name)) != USUAL[name]})
+        unusual = describe_knobs(teacher.unusual)
         parts.append(f"distilled ({unusual})" if unusual else "distilled")
     return f"{joined(parts) if parts else 'from scratch'} for {budget_words(cell.budget)}"

@@ -5,7 +5,7 @@ Letters: B sequences, S tokens, K positions of them, H width, A heads, D head wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -22,6 +22,22 @@ from study.model.dropout import Dropout, drop
 from study.model.embeddings import Embeddings, padding_mask
 from study.model.linear import Linear
 from study.model.norm import EPSILON, norm
+
+
+class AttentionInputs(NamedTuple):
+    """What attention weighs and mixes: query, key and value, and the bias of the scores query · key / √D, if any."""
+
+    query: Float[Tensor, "B A S D"]
+    key: Float[Tensor, "B A S D"]
+    value: Float[Tensor, "B A S D"]
+    bias: Float[Tensor, "#B A S S"] | None
+
+
+class LayerState(NamedTuple):
+    """A layer's output, and what its attention read, if kept."""
+
+    hidden: Float[Tensor, "B S H"]
+    attention: AttentionInputs | None
 
 
 class Attention(nn.Module):
@@ -53,8 +69,12 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
         relative: Relative | None = None,
+        kept: list[AttentionInputs] | None = None,
     ) -> Float[Tensor, "B S H"]:
-        """Attend from every token to every token, or to those that `mask` allows; `rotary_2xSxE` are rotary positions."""
+        """Attend from every token to every token, or to those that `mask` allows; `rotary_2xSxE` are rotary positions.
+
+        The inputs of attention are appended to `kept`, if given.
+        """
         batch, length, width = x_BxSxH.shape
         joint = self.query_key_value.multiply(x_BxSxH, self.query_key_value.weight, self._bias).view(
             batch, length, 3, self.heads, self.head_width
@@ -66,6 +86,9 @@ class Attention(nn.Module):
         bias = None if self.distance_bias is None else self.distance_bias(length)
         if relative is not None:
             query_BxSxAxD, bias = self._with_positions(query_BxSxAxD, key_BxSxAxD, relative, bias)
+        if kept is not None:
+            query, key, value = (each.transpose(1, 2) for each in (query_BxSxAxD, key_BxSxAxD, value_BxSxAxD))
+            kept.append(AttentionInputs(query, key, value, bias))
         attended_BxSxAxD = self._attended(query_BxSxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
         mixed: Tensor = self.output(attended_BxSxAxD.reshape(batch, length, width))
         return mixed
@@ -282,16 +305,19 @@ class Block(nn.Module):
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
         relative: Relative | None = None,
+        kept: list[AttentionInputs] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """Transform the residual stream at every token, or only at some positions, without computing the others."""
+        """Transform the residual stream at every token, or only at some positions, without computing the others.
+
+        At every token the inputs of attention are appended to `kept`, if given.
+        """
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
+        mixed_BxKxH = self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept))
         if self.pre_norm:
-            at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative))
+            at_BxKxH = at_BxKxH + mixed_BxKxH
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
-            at_BxKxH = self.attention_norm(
-                at_BxKxH, self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative))
-            )
+            at_BxKxH = self.attention_norm(at_BxKxH, mixed_BxKxH)
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
 
@@ -303,10 +329,11 @@ class Block(nn.Module):
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
         positions_BxK: Int[Tensor, "B K"] | None,
         relative: Relative | None,
+        kept: list[AttentionInputs] | None,
     ) -> Float[Tensor, "B K H"]:
         normed_BxSxH = self.attention_norm(x_BxSxH) if self.pre_norm else x_BxSxH
         if positions_BxK is None:
-            mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, rotary_2xSxE, relative)
+            mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, rotary_2xSxE, relative, kept)
             return mixed_BxSxH
         queries_BxKxH = self.attention_norm(at_BxKxH) if self.pre_norm else at_BxKxH
         return self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, rotary_2xSxE, relative)
@@ -391,11 +418,31 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
         """The L + 1 outputs of the embeddings and of every layer; the last includes pre-norm's final norm."""
-        outputs = [self.embeddings(tokens_BxS, segments_BxS)]
-        for block, seen in self._layers(tokens_BxS, attended_BxS):
-            embedded_BxSxH = None if self.convolution is None or len(outputs) > 1 else outputs[0]
-            outputs.append(self._output(block, seen, outputs[-1], embedded_BxSxH, attended_BxS))
-        return [*outputs[:-1], self.final_norm(outputs[-1])]
+        every = range(self.architecture.depth + 1)
+        _, states = self.observe(tokens_BxS, segments_BxS, attended_BxS, every)
+        return [states[layer].hidden for layer in every]
+
+    def observe(
+        self,
+        tokens_BxS: Int[Tensor, "B S"],
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+        layers: Collection[int] = (),
+        attentions: bool = False,
+    ) -> tuple[Float[Tensor, "B S H"], dict[int, LayerState]]:
+        """The output at every token, and the states of some layers, from 1 (0 are the embeddings), perhaps with attention's."""
+        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        states = {0: LayerState(x_BxSxH, None)} if 0 in layers else {}
+        embedded_BxSxH = None if self.convolution is None else x_BxSxH
+        for layer, (block, seen) in enumerate(self._layers(tokens_BxS, attended_BxS), start=1):
+            kept: list[AttentionInputs] | None = [] if attentions and layer in layers else None
+            x_BxSxH = self._output(block, seen, x_BxSxH, embedded_BxSxH, attended_BxS, kept)
+            embedded_BxSxH = None
+            if layer == self.architecture.depth:
+                x_BxSxH = self.final_norm(x_BxSxH)
+            if layer in layers:
+                states[layer] = LayerState(x_BxSxH, kept[0] if kept else None)
+        return x_BxSxH, states
 
     def zero_residuals(self) -> None:
         """Zero the last products of attention and FFN, so that each block initially adds nothing."""
@@ -415,9 +462,10 @@ class Encoder(nn.Module):
         x_BxSxH: Float[Tensor, "B S H"],
         embedded_BxSxH: Float[Tensor, "B S H"] | None,
         attended_BxS: Bool[Tensor, "B S"] | None,
+        kept: list[AttentionInputs] | None = None,
     ) -> Float[Tensor, "B S H"]:
         """A layer's output at every token; the first one's convolution reads the embeddings."""
-        y_BxSxH: Tensor = block(x_BxSxH, seen.mask, seen.rotary, None, seen.relative)
+        y_BxSxH: Tensor = block(x_BxSxH, seen.mask, seen.rotary, None, seen.relative, kept)
         if self.convolution is not None and embedded_BxSxH is not None:
             y_BxSxH = self.convolution(embedded_BxSxH, y_BxSxH, attended_BxS)
         return y_BxSxH

@@ -29,10 +29,11 @@ from study.data.masked_words import BITS_A_BYTE, MaskedWords
 from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.data.pairs import Pairs
 from study.data.prepared import prepare
+from study.model.distillation import LayerMatching
 from study.model.dropout import seed_dropout
-from study.model.encoder import has_fused_kernels
+from study.model.encoder import at_positions, has_fused_kernels
 from study.model.linear import multiply_through_onednn
-from study.model.masked_language_model import TeacherModel
+from study.model.masked_language_model import TeacherLogits, TeacherModel
 from study.model.optimization import clip_gradients, learning_rate_factor, optimizer_of, schedule
 from study.model.parametrization import fresh_model
 from study.model.step_graph import StepGraph
@@ -154,7 +155,8 @@ class ValidationResult:
 class MaskedLanguageModelling(pl.LightningModule):
     """One run's training: step t draws masks and dropout from (seed, t); the loss is the mean over masked tokens only.
 
-    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss), and FLOPs include its forward pass.
+    With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss) and any losses between layers
+    (study.model.distillation), and FLOPs include its forward pass and the products of these.
     A training batch holds this rank's packed tokens (B, S), or rows of `PackedPairs`. If the objective judges pairs, the mean
     cross-entropy of their labels is added to the loss. Every `log_every_steps` it logs `train/loss`, the mean since
     the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; cumulative `trainer/step`, `trainer/tokens` and
@@ -188,6 +190,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         self.train_flops_per_token = config.flops_per_token_with(teachers)["train_flops"]
         self._spared_flops_per_token = config.spared_flops_per_token_with(teachers)
         self.model = fresh_model(config.architecture, config.recipe, config.seed)
+        self.matching: LayerMatching | None = None
+        if teacher is not None and teacher.losses:
+            self.matching = LayerMatching(teacher.losses, config.architecture, teacher.model.architecture, config.seed)
         self.validation: ValidationResult | None = None
         self.validation_documents = validation_documents
         self.gradient_norm = torch.zeros(())
@@ -258,7 +263,7 @@ class MaskedLanguageModelling(pl.LightningModule):
     def _write_out(self) -> None:
         from study.model.fused import fused_blocks, fused_predicted_loss
 
-        if has_fused_kernels(self.config.architecture, self.config.recipe.dropout):
+        if self.matching is None and has_fused_kernels(self.config.architecture, self.config.recipe.dropout):
             self.model.encoder.fused = fused_blocks
         if self.teacher is None:
             transformed = torch.compile(self.model.head.transformed, dynamic=False)
@@ -285,20 +290,32 @@ class MaskedLanguageModelling(pl.LightningModule):
         Gradients of ranks are averaged with equal weights. Ranks have equally many masked positions, except in sequences with
         few ordinary tokens.
         """
-        recipe, encoder = self.config.recipe, self.model.encoder
+        recipe = self.config.recipe
         pairs = Pairs.of(batch) if recipe.reads_pairs else None
         tokens, segments = (batch, None) if pairs is None else (pairs.tokens, pairs.segments)
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
         attended = self.masker.attended(tokens)
-        predicted = () if self.teacher is None else (self.teacher.predict(masked, segments, attended),)
-        if pairs is None or not recipe.judges_pairs:
-            hidden_BxKxH = encoder(masked.tokens, segments, attended, masked.positions)
-            return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted)
-        positions = F.pad(masked.positions, (1, 0))  # [CLS] first
-        parts = encoder(masked.tokens, segments, attended, positions).tensor_split([1], 1)
-        first_Bx1xH, hidden_BxKxH = (part.contiguous() for part in parts)
-        of_pairs = self.model.pair_loss(first_Bx1xH[:, 0], pairs.labels)
-        return self._predicted_loss(hidden_BxKxH, masked.labels, *predicted) + of_pairs
+        judges = pairs is not None and recipe.judges_pairs
+        positions = F.pad(masked.positions, (1, 0)) if judges else masked.positions  # [CLS] first
+        hidden, predicted, added = self._encoded(masked, positions, segments, attended)
+        if pairs is not None and judges:
+            first_Bx1xH, hidden = (part.contiguous() for part in hidden.tensor_split([1], 1))
+            added = [*added, self.model.pair_loss(first_Bx1xH[:, 0], pairs.labels)]
+        return sum(added, self._predicted_loss(hidden, masked.labels, *predicted))
+
+    def _encoded(
+        self, masked: MaskedBatch, positions_BxK: Tensor, segments_BxS: Tensor | None, attended_BxS: Tensor | None
+    ) -> tuple[Tensor, tuple[TeacherLogits, ...], list[Tensor]]:
+        """The encoder's output at some positions, the teacher's logits, if any, and the loss between layers, if any."""
+        encoder, teacher, matching = self.model.encoder, self.teacher, self.matching
+        if teacher is None or matching is None:
+            predicted = () if teacher is None else (teacher.predict(masked, segments_BxS, attended_BxS),)
+            return encoder(masked.tokens, segments_BxS, attended_BxS, positions_BxK), predicted, []
+        logits, taught = teacher.observe(masked, matching.of_teacher, segments_BxS, attended_BxS)
+        inputs = (masked.tokens, segments_BxS, attended_BxS, matching.of_student, teacher.losses.of_attention)
+        output_BxSxH, states = encoder.observe(*inputs)
+        predicted = () if logits is None else (logits,)
+        return at_positions(output_BxSxH, positions_BxK), predicted, [matching(states, taught, attended_BxS)]
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate the loss, unless the step graph has."""
@@ -504,7 +521,7 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The recipe's optimiser and its schedule, stepped every step."""
-        optimizer = optimizer_of(self.model, self.config.recipe)
+        optimizer = optimizer_of(self.model, self.config.recipe, () if self.matching is None else self.matching.parameters())
         scheduler = schedule(optimizer, self.config.steps, self.config.recipe)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -514,6 +531,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         checkpoint["interval"] = {"loss_sum": loss_sum.cpu(), "steps": self._loss_steps}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the loss summed since the last logged row."""
+        """Restore the loss summed since the last logged row; without a teacher, leave out the projection to its width."""
+        if self.matching is None:
+            state = checkpoint["state_dict"]
+            checkpoint["state_dict"] = {name: tensor for name, tensor in state.items() if not name.startswith("matching.")}
         interval = checkpoint["interval"]
         self._loss_sum, self._loss_steps = interval["loss_sum"], interval["steps"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,10 +15,11 @@ from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
 from study.config.recipe import Initialisation, ResidualInitialisation
 from study.counting.architecture import Architecture, unbuildable
+from study.counting.distillation import NO_LOSSES, LayerLosses
 from study.counting.parameters import parameters
 from study.data.masking import MaskedBatch
 from study.model.embeddings import initialise, initialise_unit_stream
-from study.model.encoder import Encoder
+from study.model.encoder import Encoder, LayerState, at_positions
 from study.model.heads import MaskedLanguageModelHead, SequenceHead
 from study.model.loss import distillation_loss, mean_cross_entropy
 
@@ -127,7 +128,7 @@ class MaskedLanguageModel(nn.Module):
 
 @dataclass(frozen=True)
 class TeacherModel:
-    """A trained model, the weight of its predictions in the student's loss, and their temperature.
+    """A trained model, the weight of its predictions in the student's loss, their temperature, and losses between layers.
 
     It is not a module, so that the student's optimiser, checkpoints and parameter count exclude it.
     """
@@ -135,6 +136,7 @@ class TeacherModel:
     model: MaskedLanguageModel
     weight: float
     temperature: float
+    losses: LayerLosses = NO_LOSSES
 
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(False)
@@ -147,9 +149,27 @@ class TeacherModel:
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> TeacherLogits:
         """The teacher's logits at the masked positions of the student's input, with segments if it judged pairs."""
-        segments_BxS = segments_BxS if self.model.architecture.pair_head else None
-        logits_BxKxV = self.model(masked.tokens, masked.positions, segments_BxS, attended_BxS)
+        logits_BxKxV = self.model(masked.tokens, masked.positions, self._read(segments_BxS), attended_BxS)
         return TeacherLogits(logits_BxKxV, self.weight, self.temperature)
+
+    @torch.no_grad()
+    def observe(
+        self,
+        masked: MaskedBatch,
+        layers: Collection[int],
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+    ) -> tuple[TeacherLogits | None, dict[int, LayerState]]:
+        """What `predict` returns, None if it has no weight, and the states of some layers (Encoder.observe)."""
+        encoder, attentions = self.model.encoder, self.losses.of_attention
+        output_BxSxH, states = encoder.observe(masked.tokens, self._read(segments_BxS), attended_BxS, layers, attentions)
+        if not self.weight:
+            return None, states
+        logits_BxKxV = self.model.logits(at_positions(output_BxSxH, masked.positions))
+        return TeacherLogits(logits_BxKxV, self.weight, self.temperature), states
+
+    def _read(self, segments_BxS: Int[Tensor, "B S"] | None) -> Int[Tensor, "B S"] | None:
+        return segments_BxS if self.model.architecture.pair_head else None
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:

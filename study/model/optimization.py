@@ -33,20 +33,23 @@ def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.epsilon, fused=True)
 
 
-def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Optimizer:
-    """The optimiser of a recipe; the model must be on its device already.
+def optimizer_of(model: MaskedLanguageModel, recipe: Recipe, beside: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
+    """The optimiser of a recipe, also of matrices `beside` the model; all must be on their device already.
 
     Muon updates the matrices of the blocks, at `muon_rate_ratio` times the learning rate. AdamW updates tables, norms, biases
-    and the head, which do not map hidden features to hidden features.
+    and the head, which do not map hidden features to hidden features, and matrices beside the model.
     """
-    muon = recipe.optimizer == "muon"
+    muon, others = recipe.optimizer == "muon", nn.ParameterList(beside)
     if not muon and recipe.parametrization == "standard":
-        return adamw(model, recipe)
+        return adamw(nn.ModuleList((model, others)), recipe)
     layers = [layer for layer in model.encoder.blocks.modules() if isinstance(layer, Linear)] if muon else []
     matrices = {layer.weight: layer.matrices for layer in layers}
+    apart = dict(others.named_parameters("beside"))
 
     def kind(named: tuple[str, nn.Parameter]) -> tuple[int, bool, Scale]:
         name, parameter = named
+        if name in apart:
+            return 0, True, Scale()
         return matrices.get(parameter, 0), parameter.ndim >= 2, scale_of(model, recipe, name, parameter in matrices)
 
     groups = [
@@ -57,7 +60,7 @@ def optimizer_of(model: MaskedLanguageModel, recipe: Recipe) -> torch.optim.Opti
             "eps": recipe.epsilon * scale.epsilon,
         }
         | ({"matrices": held} if muon else {})
-        for (held, decays, scale), members in grouped(model.named_parameters(), kind).items()
+        for (held, decays, scale), members in grouped([*model.named_parameters(), *apart.items()], kind).items()
     ]
     betas = (recipe.beta1, recipe.beta2)
     if not muon:

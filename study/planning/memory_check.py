@@ -14,6 +14,7 @@ from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
 from study.base.quantities import bytes_text
 from study.config.run_config import RunConfig
+from study.counting.distillation import NO_LOSSES
 from study.counting.memory import Device, Memory, Precision, TrainingStep, training_memory
 from study.store.run_folder import NONE_PLANNED, PlannedRuns, teacher_architecture
 
@@ -109,6 +110,7 @@ def run_memory(
         ranks=ranks,
         graphed=graphed,
         teacher=teacher_architecture(config, planned),
+        losses=NO_LOSSES if (teacher := config.recipe.teacher_run) is None else teacher.losses,
         validation_predictions=config.validation_predictions,
         muon=resolve_precision("auto", device) if config.recipe.optimizer == "muon" else None,
     )

@@ -56,7 +56,7 @@ def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | No
     folder = RunFolder(teacher.folder)
     model = MaskedLanguageModel(folder.config().architecture)
     model.load_state_dict(trained_weights(folder))
-    return TeacherModel(model, teacher.weight, teacher.temperature)
+    return TeacherModel(model, teacher.weight, teacher.temperature, teacher.losses)
 
 
 def check_trained_runs(
@@ -69,8 +69,8 @@ def check_trained_runs(
 
     Both must have completed with the run's tokeniser, from the same text or file, compared only if the data is prepared. A
     start needs the run's architecture with at least as many layers and neurons, and tables at least as wide, or one that can
-    grow into it, unless the run's key is in `begun`. A teacher needs the run's vocabulary and enough positions. Runs that are
-    `planned`, by id, need not have completed.
+    grow into it, unless the run's key is in `begun`. A teacher needs the run's vocabulary and enough positions, and layers that
+    fit the losses between layers. Runs that are `planned`, by id, need not have completed.
     """
     problems: dict[str, Problem] = {}
     for config in configs:
@@ -178,7 +178,8 @@ def _unfit_teacher(given: Architecture, config: RunConfig) -> str | None:
         return f"has a vocabulary of {given.vocabulary}, not {wanted}; a teacher needs its student's vocabulary"
     if given.positions < length:
         return f"has {given.positions} positions, but sequences have {length} tokens; shorten them"
-    return None
+    named = config.recipe.teacher_run
+    return None if named is None else named.losses.problem(config.architecture, given)
 
 
 def _problems_of_tokenizer(given: RunRecord, data: DataConfig, prepared: PreparedData | None, place: str) -> Iterator[Problem]:

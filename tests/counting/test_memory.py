@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
+from study.counting.distillation import NO_LOSSES, LayerLosses
 from study.counting.memory import Precision, TrainingStep, activation_bytes, inference_memory, memory_of, training_memory
 from study.counting.parameters import parameters
 from study.model.encoder import Encoder
@@ -276,6 +277,61 @@ def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> N
         measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, weight=weight))
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
     assert (predicted.moment == "forward pass of the teacher") == name.startswith("lesson")
+
+
+BETWEEN, LONG = "losses between layers", {"vocabulary": 300, "length": 128, "batch": 8}
+MATCHED: dict[str, tuple[str, RunConfig, dict[str, Any], LayerLosses]] = {
+    "cosine": ("loss", TRAINED["loss"], {"width": 128, "heads": 2}, LayerLosses(hidden_cosine=1.0)),
+    "MSE, projected": (
+        "loss",
+        config(3, 64, 2, 128, vocabulary=300, length=64, batch=16, norm="pre"),
+        {"width": 256, "heads": 4},
+        LayerLosses(hidden_mse=1.0, layers="uniform"),
+    ),
+    "MSE, projected, bf16": (
+        "loss",
+        config(2, 64, 2, 128, vocabulary=300, length=64, batch=16, precision="bf16"),
+        {"width": 256, "heads": 4},
+        LayerLosses(hidden_mse=1.0, layers="uniform"),
+    ),
+    "TinyBERT": (
+        BETWEEN,
+        config(2, 128, 8, 256, **LONG),
+        {"width": 256, "heads": 8},
+        LayerLosses(hidden_mse=1.0, attention=1.0, layers="uniform"),
+    ),
+    "attention, bf16": (
+        f"gradient of the {BETWEEN}",
+        config(2, 128, 8, 256, **LONG, precision="bf16"),
+        {"width": 128, "heads": 8},
+        LayerLosses(attention=1.0, layers="uniform"),
+    ),
+    "MiniLM": (BETWEEN, config(2, 128, 8, 256, **LONG), {"width": 128, "heads": 8}, LayerLosses(relations=1.0)),
+    "MiniLMv2, bf16": (
+        BETWEEN,
+        config(2, 128, 8, 256, **LONG, precision="bf16"),
+        {"width": 256, "heads": 4},
+        LayerLosses(relations=1.0, relation_heads=16),
+    ),
+}
+"""The moment of the peak, students, the sizes of their teachers of four layers, and losses between layers."""
+
+
+@pytest.mark.parametrize("name", MATCHED)
+def test_losses_between_layers_take_the_memory_that_is_predicted(name: str) -> None:
+    moment, run, sizes, losses = MATCHED[name]
+    a = run.architecture
+    teacher = Architecture.parse({"depth": 4, "ffn": 512, "vocabulary": a.vocabulary, "positions": a.positions} | sizes)
+    precision: Any = "bf16" if run.recipe.precision == "bf16" else "fp32"
+    step = TrainingStep(
+        run.batch_sequences, run.data.sequence_length, run.predictions, precision, teacher=teacher, losses=losses
+    )
+    predicted = training_memory(a, step)
+    with one_thread():
+        measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, losses=losses))
+    assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
+    assert predicted.moment == moment
+    assert predicted.total > 1.05 * training_memory(a, replace(step, losses=NO_LOSSES)).total
 
 
 def test_every_moment_is_the_peak_of_some_run_here() -> None:

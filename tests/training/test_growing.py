@@ -25,7 +25,7 @@ SIZES: dict[str, Any] = {"depth": 2, "width": 16, "heads": 2, "ffn": 32, "vocabu
 WIDER: dict[str, Any] = {"width": 32, "heads": 4, "ffn": 72}
 PRE: dict[str, Any] = {"norm": "pre"}
 
-GROWN = {
+GROWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "BERT, wider": ({}, WIDER),
     "BERT, three times as wide": ({}, {"width": 48, "heads": 6, "ffn": 96}),
     "BERT, ffn": ({}, {"ffn": 45}),
@@ -38,7 +38,7 @@ GROWN = {
     "pre-norm, wider": (PRE, WIDER),
     "pre-norm, deeper": (PRE, {"depth": 5}),
     "pre-norm, both": (PRE, WIDER | {"depth": 3}),
-    "modern": (PRESETS["modern"]["architecture"], WIDER),
+    "modern": ({**PRESETS["modern"]["architecture"]}, WIDER),
     "ModernBERT's": (MODERN, WIDER | {"depth": 4}),
     "ModernBERT's windows": (MODERN | WINDOWS, WIDER | {"depth": 4}),
     "NeoBERT's": (NEOBERT, WIDER | {"depth": 4}),
@@ -54,7 +54,7 @@ def scattered(model: MaskedLanguageModel) -> MaskedLanguageModel:
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return model.eval()
 
 

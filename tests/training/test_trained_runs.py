@@ -20,11 +20,13 @@ from scipy import stats
 from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
 from study.base.schema import deep_merge
-from study.config.named_runs import kept_layers
+from study.config.named_runs import cell_as_text, kept_layers, parse_teacher
 from study.config.presets import PRESETS
 from study.config.run_config import RunConfig
 from study.config.sweep import SearchSweep
 from study.counting.architecture import Architecture
+from study.counting.distillation import LayerLosses
+from study.counting.parameters import flops_per_token
 from study.data.batches import training_masker
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import data_fingerprint, prepare
@@ -461,6 +463,71 @@ def test_runs_of_preset_modern_start_from_each_other_learn_from_each_other_and_r
         assert trained(tmp_path / "stopped", wanted, stop_after(7, patch)).record() is None
     resumed = trained_weights(trained(tmp_path / "stopped", wanted))
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in trained_weights(straight).items())
+
+
+LAYERS = {
+    "cosine": ":weight=0.5:hidden_cosine=0.5",
+    "TinyBERT, projected": ":weight=0:hidden_mse=1:attention=1:layers=uniform",
+    "MiniLM": ":weight=0:relations=1:layers=1-3",
+    "MiniLMv2": ":weight=0.5:temperature=2:relations=1:relation_heads=4",
+}
+"""Losses between layers as a recipe names them."""
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_run_that_matches_layers_goes_on_to_the_same_bits_and_counts_them(
+    name: str, corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of BERT's recipe and of Muon with completep; the projection to the teacher's width is resumed, too."""
+    knobs = {} if name == "cosine" else {"optimizer": "muon", "parametrization": "completep", "dropout": 0.1}
+    narrow = "projected" in name
+    wanted = toy(corpus, 1, 8 if narrow else 16, teacher=f"{source.path}{LAYERS[name]}", budget={"steps": 20}, **knobs)
+    check_trained_runs([wanted])
+    straight = trained(tmp_path / "straight", wanted)
+    with monkeypatch.context() as patch:
+        assert trained(tmp_path / "stopped", wanted, stop_after(7, patch)).record() is None
+    resumed = trained_weights(trained(tmp_path / "stopped", wanted))
+    assert all(torch.equal(tensor, resumed[key]) for key, tensor in trained_weights(straight).items())
+    record, whole, teacher = straight.record(), source.record(), wanted.recipe.teacher_run
+    assert record is not None
+    assert whole is not None
+    assert teacher is not None
+    assert record.state == "COMPLETED", record.reason
+    assert record.spent_flops == record.train_flops + whole.train_flops
+    products = teacher.losses.flops_per_token(wanted.architecture, whole.config.architecture, 16)
+    read = wanted.predictions if teacher.weight else 0
+    theirs = flops_per_token(whole.config.architecture, 16, read)["train_flops"] / 3
+    assert record.train_flops == pytest.approx(wanted.tokens * (wanted.flops_per_token["train_flops"] + theirs + products))
+    assert wanted.spared_flops_per_token_with(whole.config.architecture) == 0
+    plain = toy(corpus, 1, 8 if narrow else 16, teacher=f"{source.path}", budget={"steps": 20}, **knobs)
+    assert plain.fingerprint("data") != wanted.fingerprint("data")
+
+
+def test_layers_that_a_teacher_cannot_match_are_told_before_anything_is_spent(corpus: Path, source: RunFolder) -> None:
+    assert "layers 1-5 go beyond" in told(taught(corpus, f"{source.path}:hidden_mse=1:layers=1-5"))
+    assert "hidden_cosine needs equal widths" in told(taught(corpus, f"{source.path}:hidden_cosine=1"))
+    check_trained_runs([taught(corpus, f"{source.path}:hidden_mse=1")])
+    for wrong, message in {
+        ":hidden_mse=1:layers=middle": "is neither none nor the folder of a run",
+        ":relation_heads=4": "has relation_heads 4 without relations",
+        ":layers=uniform": "matches layers uniform by no loss",
+        ":hidden_mse=-1": "has hidden_mse -1; the weight of a loss is a number from 0",
+        ":weight=0": "above 0 and at most 1 .0 beside losses between layers.",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            taught(corpus, f"{source.path}{wrong}")
+
+
+def test_a_sweep_spells_losses_between_layers_and_growth_as_mappings() -> None:
+    cell = {"cell": "deep", "weight": 0, "hidden_mse": 1, "layers": {1: 2, 2: 4}}
+    assert cell_as_text("teacher", cell) == "cell deep:weight=0:hidden_mse=1:layers=1-2,2-4"
+    assert cell_as_text("start", {"cell": "small", "grow": "uneven"}) == "cell small:grow=uneven"
+    named = parse_teacher(f"{'0' * 16}:weight=0:hidden_mse=1:layers=1-2,2-4")
+    assert named is not None
+    assert named.losses == LayerLosses(hidden_mse=1.0, layers="1-2,2-4")
+    assert named.identity == f"{'0' * 16}:weight=0:hidden_mse=1:layers=1-2,2-4"
+    with pytest.raises(ValueError, match="has 'hidden' beside cell; known: weight, temperature, hidden_cosine"):
+        cell_as_text("teacher", {"cell": "deep", "hidden": 1})
 
 
 def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
