@@ -225,8 +225,8 @@ class MaskedLanguageModelling(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Draw masks on the training device, choose product kernels, and fuse each block and the loss if requested.
 
-        Blocks of one shape are compiled once, at any depth. So is a teacher, except for the fused kernels, which compute
-        gradients.
+        Blocks of one shape are compiled once, at any depth, unless losses read their attention. So is a teacher, except for the
+        fused kernels, which compute gradients.
         """
         models = [self.model] if self.teacher is None else [self.model, self.teacher.model.to(self.device)]
         self._generator, self.masker = torch.Generator(self.device), self._training_masker().to(self.device)
@@ -238,8 +238,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         if self.fused and stage == "fit":
             torch._dynamo.config.optimize_ddp = False  # it would split modules that are already small
             functorch.ban_recompute_used_far_apart = False  # else norms keep fp32 values instead of recomputing them from bf16
+            observed = self.matching is not None and self.matching.losses.of_attention
             for model in models:
-                for block in (model.encoder.embeddings, *model.encoder.blocks):
+                for block in (model.encoder.embeddings, *(() if observed else model.encoder.blocks)):
                     block.compile(dynamic=False)
             self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)
             if self.uses_fused_kernels:
