@@ -146,7 +146,7 @@ def compress(
     configs = map_all(partial(compressed_config, source), asked)
     for config in configs:
         execution.check(config)
-    check_trained_runs(configs, prepared=prepared)
+    check_trained_runs(configs, prepared={source.config().data.tokenizer.variant: prepared})
     return [_made(config, into.run(config.fingerprint(prepared.fingerprint)), into.name, execution) for config in configs]
 
 

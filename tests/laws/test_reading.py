@@ -355,13 +355,13 @@ def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: b
 )
 def test_numbers_written_as_text_are_read(text: str, decimal_commas: bool, number: float | None) -> None:
     column = pd.DataFrame({"a": [text, None]})
-    found, notes, _ = read_text_numbers(column, decimal_commas)
+    found = read_text_numbers(column, decimal_commas)
     if number is None:
-        assert found["a"].iloc[0] == text
-        assert not notes
+        assert found.table["a"].iloc[0] == text
+        assert not found.notes
     else:
-        assert found["a"].iloc[0] == pytest.approx(number)
-        assert text in notes[0]
+        assert found.table["a"].iloc[0] == pytest.approx(number)
+        assert text in found.notes[0]
 
 
 def test_names_are_found_without_case_spaces_and_units(tmp_path: Path) -> None:

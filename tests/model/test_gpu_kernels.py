@@ -6,7 +6,7 @@ import importlib
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -51,7 +51,7 @@ def kernels() -> Any:
     return importlib.import_module("study.model.gpu_kernels")
 
 
-def worst(differences: Callable[..., list[float]], sizes: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+def worst(differences: Callable[..., list[float]], sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
     """The largest difference at each of some sizes."""
     return {each: max(differences(*each)) for each in sizes}
 
