@@ -74,7 +74,7 @@ _ANSWER = {
     "folder", type=click.Path(path_type=Path), default=Path("results"), shell_complete=completing("sweep_folders", paths=True)
 )
 def open(folder: Path) -> None:  # noqa: A001
-    """Open a sweep where it is to be seen: on W&B, or in the dashboard.
+    """Open a sweep on W&B, or name the dashboard.
 
     FOLDER is a sweep's folder, its name below `results`, or a folder of sweeps. What `study launch` or `study sync` brought to
     W&B's server is opened in a browser, and its address is printed; of any other sweep, the command is printed that shows it.

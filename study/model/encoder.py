@@ -312,12 +312,12 @@ class Block(nn.Module):
         At every token the inputs of attention are appended to `kept`, if given.
         """
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
-        mixed_BxKxH = self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept))
+        inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
         if self.pre_norm:
-            at_BxKxH = at_BxKxH + mixed_BxKxH
+            at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, *inputs))
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
-            at_BxKxH = self.attention_norm(at_BxKxH, mixed_BxKxH)
+            at_BxKxH = self.attention_norm(at_BxKxH, self.dropout(self._mixed(at_BxKxH, *inputs)))
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
 

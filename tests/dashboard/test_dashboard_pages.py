@@ -237,7 +237,7 @@ def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
     shown.wait(lambda: "C·F^−gamma" in shown.words)
     assert "choose one of them across to see its curve" in shown.words
     shown.pick("x", "training FLOPs (train_flops_6n: 6·parameters·tokens)")
-    shown.wait(lambda: shown.count("svg [data-mark=line] path") == 1)
+    shown.wait(lambda: shown.count("svg [data-mark=line] path") == 2)  # within the budgets and, dotted, beyond
     assert shown.asked["x"] == "train_flops_6n"
     assert "--" not in shown.words
     assert shown.count("svg [data-mark=cell] rect") == 5, "depth and width"
