@@ -152,20 +152,20 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     for what, flops in (("of its own", least.train_flops), ("with the runs that it needs", least.spent_flops)):
         if affordable := [one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)]:
             longest = max(affordable, key=lambda one: one.scratch_flops)
-            clauses.append(_beside_scratch(longest, f"for {flops:.3g} FLOPs {what}"))
+            who = "it" if clauses else f"an encoder {longest.needs}"
+            clauses.append(f"for {flops:.3g} FLOPs {what}, {who} is {_beside_scratch(longest)}")
     pairs = plural(len(evidence.spendings), "pair")
-    luck = "The run that others need is one, whose luck is in no interval."
+    luck = "All rest on one run, whose luck is in no interval."
     measured = _measured_over([one.difference for one in against])
     certainty = f"Tests at 5%, adjusted by Holm over {pairs}. {measured} {luck}"
     return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence), figures)
 
 
-def _beside_scratch(one: Spending, cost: str) -> str:
-    """One comparison with training from scratch, at what the first costs."""
+def _beside_scratch(one: Spending) -> str:
+    """How far above or below training from scratch an encoder is, and what that costs."""
     side = "below" if one.difference.estimate_nats < 0 else "above"
     unsure = "" if one.status == "decided" else ", which is not significant"
-    what = f"{cost}, an encoder {one.needs} is {one.difference.size_text} {side} one trained {one.scratch}"
-    return f"{what} ({one.scratch_flops:.3g} FLOPs){unsure}"
+    return f"{one.difference.size_text} {side} one trained {one.scratch} ({one.scratch_flops:.3g} FLOPs){unsure}"
 
 
 def _on_tokens(evidence: Evidence) -> Verdict:
