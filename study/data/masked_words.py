@@ -10,21 +10,23 @@ import heapq
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
-from torch import Tensor
 
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import DataConfig, fingerprint_of
 from study.data.cache import cache_root, open_entry
 from study.data.corpora import Split, corpus_identity
-from study.data.masking import IGNORED, MaskedBatch
 from study.data.tokenizing import SpecialTokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from study.data.masking import MaskedBatch
 
 PASSAGES_VERSION = 1
 """Raise it whenever a code change alters the words that are masked."""
@@ -106,6 +108,8 @@ def masked_words(
         of_documents += [number] * (len(encoding.ids) + 1)
     if not any(of_words):
         return None
+    import torch
+
     masked, documents = _packed(np.array(tokens), np.array(of_words), np.array(of_documents), special, sequence_length)
     identity = fingerprint_of([PASSAGES_VERSION, [list(each) for each in passages], rate])
     return MaskedWords(masked, documents, torch.from_numpy(word_bytes), torch.from_numpy(lost_bytes), identity)
@@ -163,6 +167,10 @@ def _packed(
     sequence_length: int,
 ) -> tuple[MaskedBatch, Int[Tensor, "N K"]]:
     """Sequences of [CLS] and S − 1 tokens each, masked at words, and the document of each position; labels may be IGNORED."""
+    import torch
+
+    from study.data.masking import IGNORED, MaskedBatch
+
     room = sequence_length - 1
     count = -(-len(tokens) // room)
     shape = (count, room)

@@ -376,7 +376,7 @@ def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None
         (["--parameters", "10M", "--sequence-length", "600"], "--sequence-length", "exceeds --positions 512"),
         (["--latency", "10ms", "--latency-table", "/nowhere"], "/nowhere", "study latency --models"),
         (["--parameters", "10M", "--depth", "1:999999999"], "--depth, --width", "hold 31,999,999,968 shapes"),
-        (["--parameters", "10M", "--tokens", "1B"], "--tokens", "only applies with --law; give that too"),
+        (["--parameters", "10M", "--tokens", "1B"], "--tokens", "only applies with --law or --score-law; give that too"),
         (["--parameters", "10M", "--law-convention", "parameters"], "--law-convention", "only applies with --law"),
         (["--memory", "1GB", "--threads", "2"], "--threads", "only applies with --latency"),
     ],
