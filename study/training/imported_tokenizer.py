@@ -45,8 +45,10 @@ def imported_tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes
     if given.suffix == ".txt" and is_there(settings):
         _refuse_unlike(settings, given)
     pieces = read_tokenizer(given).get_vocab_size()
-    if vocabulary % _LEAST_MULTIPLE or not 0 < vocabulary - pieces < MOST_PADDING:
-        pieces = vocabulary
+    if vocabulary > pieces and (vocabulary % _LEAST_MULTIPLE or vocabulary - pieces >= MOST_PADDING):
+        rows = f"holds {pieces:,} pieces, but the model has {vocabulary:,}, which is no usual padding"
+        raise InputError.at(str(given), f"{rows}; save the tokeniser of this model beside it")
+    pieces = min(pieces, vocabulary)
     tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=pieces))
     content = named_as_berts(given) if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
     if is_there(kept) and kept.read_bytes() != content:

@@ -104,7 +104,7 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     lines = yaml.safe_load("\n".join(told[told.index("A sweep that uses it as a start or a teacher needs:") + 1 :]))
     assert lines["vary"] == {"recipe.start": ["fresh", str(run.path)]}
     assert lines["data"]["tokenizer"]["path"] == str(tmp_path / "mine, theirs" / "bert" / "tokenizer.json")
-    assert "30% of the text's tokens are [UNK]" in to_text(run, record.model_copy(update={"unknown_share": 0.3}))
+    assert "30% of the text's characters are [UNK]" in to_text(run, record.model_copy(update={"lost_share": 0.3}))
     theirs = BertForMaskedLM.from_pretrained(tmp_path / "bert").eval()
     tokens = torch.randint(0, 200, (3, 12))
     torch.testing.assert_close(Pretrained(run).masked_language_model()(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)
