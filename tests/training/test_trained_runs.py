@@ -652,11 +652,12 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     assert [(each["whole"], each["layers"]) for each in cuts] == [(name, layers) for layers in (1, 1, 2, 2)]
     costs = {each["cut"]: each["difference"]["estimate_nats"] for each in cuts}
     assert costs == pytest.approx({cell: loss - whole for cell, loss in losses.items()})
-    (line,) = (line for line in answer["findings"]["loss"] if line.startswith(f"Of {name} at 0 steps, cutting off 1 layer"))
+    told = "Of L4-H16-A2-F32 (start=first) at 0 steps, cutting off 1 layer"
+    (line,) = (line for line in answer["findings"]["loss"] if line.startswith(told))
     assert "; cutting off 2 layers costs +" in line
     for layers in (1, 2):
         least = min((each for each in cuts if each["layers"] == layers), key=lambda each: costs[each["cut"]])
-        assert f"at the least of 2 ways, {least['cut']}" in line
+        assert f"at the least of 2 ways, {least['cut'].replace(f'{source.run_id}:', '')}" in line
     assert any("nothing was trained" in line for line in answer["findings"]["laws"])
     assert not (folder / "figures" / "loss_against_flops.svg").exists()
     assert (folder / "figures" / "loss_by_depth.svg").exists()
