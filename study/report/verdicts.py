@@ -148,7 +148,7 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     if not against:
         why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
         return Verdict(f"No verdict: {why}; {WHAT_HELPS} may help.", "Nothing is tested.", READING_REMEDIES, figures)
-    clauses = []
+    clauses: list[str] = []
     for what, flops in (("of its own", least.train_flops), ("with the runs that it needs", least.spent_flops)):
         if affordable := [one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)]:
             longest = max(affordable, key=lambda one: one.scratch_flops)
