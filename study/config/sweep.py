@@ -391,6 +391,8 @@ class CellSweep(SweepBase):
     @property
     def texts(self) -> list[DataConfig]:
         """The data of its runs, one for each tokeniser; raises InputError if one is invalid."""
+        if not self.compares_tokenizers:
+            return super().texts
         return [*dict.fromkeys(DataConfig.parse(self.data_with(variant), "data") for variant in self.variants)]
 
     @property
