@@ -35,12 +35,3 @@ def always_valid_interval(differences: Floats, shared: float = 0.0, level: float
     most = ((n - 1) * (height - 1) / (1 - height / ratio)) ** 0.5
     half = most * scatter / n**0.5 + float(-ndtri((error - of_seeds) / 2) * shared if shared > 0 else 0.0)
     return mean - half, mean + half
-
-
-def looks_until_decided(differences: Floats, shared: float = 0.0, fewest: int = 2, level: float = CONFIDENCE) -> int | None:
-    """After how many seeds, looked at one by one from `fewest` on, the interval first excludes 0; None if it never does."""
-    for count in range(max(2, fewest), len(differences) + 1):
-        low, high = always_valid_interval(differences[:count], shared, level)
-        if low > 0 or high < 0:
-            return count
-    return None

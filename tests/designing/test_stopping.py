@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import nct, norm, t
 
-from study.designing.stopping import always_valid_interval, looks_until_decided
+from study.designing.stopping import always_valid_interval
 from study.laws.law import Floats
 
 SWEEPS, MOST = 1000, 12
@@ -39,6 +39,15 @@ def sweeps(effect: float, seed: int) -> tuple[Floats, float]:
     scatter = random.uniform(0.2, 1.0, (2, SWEEPS, 1))
     of_seeds = random.normal(size=(2, SWEEPS, MOST)) * scatter
     return effect + of_seeds[0] - of_seeds[1] + shared * random.normal(size=(SWEEPS, 1)), shared
+
+
+def looks_until_decided(differences: Floats, shared: float = 0.0, fewest: int = 2) -> int | None:
+    """After how many seeds, looked at one by one from `fewest` on, the interval first excludes 0; None if it never does."""
+    for count in range(max(2, fewest), len(differences) + 1):
+        low, high = always_valid_interval(differences[:count], shared)
+        if low > 0 or high < 0:
+            return count
+    return None
 
 
 def test_null_sweeps_are_decided_in_at_most_five_percent_where_repeated_t_intervals_err_more() -> None:
