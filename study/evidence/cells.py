@@ -442,13 +442,8 @@ def _flops_before(runs: pd.DataFrame) -> float:
 
 
 def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
-    """Loss per masked token of each validation sequence, all with equally many masked tokens.
-
-    Raises InputError if their sum differs from the record's, as another run's would.
-    """
-    tokens, loss = row[["validation_masked_tokens", "loss_nats"]].astype(float)
-    summed = run.recorded_losses(tokens, loss)
-    return summed / (tokens / len(summed))
+    """Loss per masked token of each validation sequence; raises InputError as `losses_per_token` does."""
+    return run.losses_per_token(*row[["validation_masked_tokens", "loss_nats"]].astype(float))
 
 
 def _per_masked_byte(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:

@@ -120,8 +120,9 @@ class DepthDecision(GoalDesign):
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
         """Every seed of the standing depths, as far as the limit reaches."""
         places, left = list[Place](), self.limit - self.committed(ended, ())
+        standing = self._standing(self._race(ended))
         for seed in self._seeds(ended):
-            for point in self._standing(self._race(ended)):
+            for point in standing:
                 if (point, seed) not in ended and self.flops[point] <= left:
                     left -= float(self.flops[point])
                     places.append((point, seed))
@@ -178,8 +179,8 @@ class DepthDecision(GoalDesign):
     def _losses(self, record: RunRecord) -> Floats:
         """The nats per masked token of each validation sequence, whose mean is the run's loss."""
         if (name := record.run_id) not in self._per_token:
-            losses = self._folder_of(record).validation_losses()
-            self._per_token[name] = losses * len(losses) / (record.validation_masked_tokens or 1)
+            tokens, loss = record.validation_masked_tokens or np.nan, record.loss_nats or np.nan
+            self._per_token[name] = self._folder_of(record).losses_per_token(tokens, loss)
         return self._per_token[name]
 
     def _standing(self, looks: Sequence[Race]) -> Sequence[int]:

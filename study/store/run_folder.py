@@ -227,6 +227,14 @@ class RunFolder(WorkFolder):
             raise InputError.at(str(self.validation_losses_file), f"{message}; {remedy}")
         return losses
 
+    def losses_per_token(self, tokens: float, loss: float) -> NDArray[np.float64]:
+        """Loss per masked token of each sequence, all with equally many, whose mean is the record's.
+
+        Raises InputError as `recorded_losses` does.
+        """
+        summed = self.recorded_losses(tokens, loss)
+        return summed / (tokens / len(summed))
+
     def write_validation_documents(self, documents: NDArray[np.int64]) -> None:
         """Write the document of each validation sequence, by which standard errors cluster."""
         _write_array(self.validation_documents_file, documents.astype(np.int32))
