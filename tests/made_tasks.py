@@ -9,7 +9,7 @@ from study.tasks.task_spec import Kind, Metric, TaskSource, TaskSpec
 
 
 def task(
-    kind: Kind, metrics: Sequence[Metric], test: Sequence[Example], labels: Sequence[str] = (), regression: bool = False
+    kind: Kind, metrics: Sequence[Metric], test: Sequence[Example], labels: Sequence[str] = (), **kind_of_labels: bool
 ) -> TaskData:
     """A task whose three splits are the same examples."""
     spec = TaskSpec(
@@ -17,13 +17,13 @@ def task(
         kind=kind,
         metrics=tuple(metrics),
         sources=(TaskSource(files="{split}"),),
-        regression=regression,
         labels=tuple(labels),
+        **kind_of_labels,
     )
     return TaskData(spec, tuple(labels), {"train": test, "dev": test, "test": test})
 
 
-def texts(labels: Sequence[int | float]) -> list[TextExample]:
+def texts(labels: Sequence[int | float | tuple[int, ...]]) -> list[TextExample]:
     return [TextExample(row, f"text {row}", None, label) for row, label in enumerate(labels)]
 
 

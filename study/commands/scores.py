@@ -117,18 +117,30 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path), shell_complete=completing("runs", paths=True))
 @click.argument("texts", type=click.Path(path_type=Path))
-@click.option("--layer", type=CountRange(), help="0 is the embeddings, 1 the first layer.  [default: the last]")
+@click.option(
+    "--layer", "layers", type=int, multiple=True, default=(-1,), help="0 is the embeddings, -1 the last layer; may be repeated."
+)
+@click.option("--combine", type=click.Choice(["concat", "sum"]), default="concat", show_default=True, help="Several layers.")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
 @precision_option
 @click.option("--into", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
 @results_option
 @device_option
 def features(
-    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, into: Path | None, results: Path, device: Any
+    folder: Path,
+    texts: Path,
+    layers: tuple[int, ...],
+    combine: Any,
+    pooling: Any,
+    precision: Any,
+    into: Path | None,
+    results: Path,
+    device: Any,
 ) -> None:
     """Write the embedding of each line of TEXTS by a RUN.
 
-    RUN is the folder of a completed run, its id or the start of it.
+    RUN is the folder of a completed run, its id or the start of it. --layer -4 --layer -3 --layer -2 --layer -1 combines the
+    last four layers.
     """
     rest_at_barriers()
     from study.base.quantities import plural
@@ -143,7 +155,7 @@ def features(
     ]
     lines, file, run = map_all(lambda read: read(), given)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
-    found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
+    found = embed(run, lines, layers, combine, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(file, found.values, lines)
     echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {file}")
     if found.cut:

@@ -2,9 +2,9 @@
 
 | kind | `majority` | `bag_of_words` |
 | --- | --- | --- |
-| single, pair | the commonest class of train; the mean of numbers | TF-IDF of words and word pairs, and a regression on it |
+| single, pair | the commonest class or labels of train; the mean of numbers | TF-IDF of words and word pairs, regressed |
 | tokens | the commonest tag | the tag that each word has most often in train |
-| spans | the whole context | the run of words nearest to the question's words |
+| spans | the whole context, or no answer if some have none | the run of words nearest to the question's words |
 | minimal_pairs | a guess, half right | the sentence whose words are commoner; `bigram`: whose word pairs are likelier |
 
 How strongly regressions are held back is chosen on dev, never on what is reported.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -50,6 +51,9 @@ _TERM = r"\w+|[^\w\s]"
 
 _WORD = re.compile(r"\w+(?:[.'-]\w+)*|[^\w\s]")
 
+ALIKE_EVERYWHERE = "Label .* is present in all training examples"
+"""scikit-learn's warning of a label that all or no examples have."""
+
 Predictions = dict[str, list[Any]]
 
 
@@ -66,7 +70,9 @@ def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | Non
         case "tokens":
             return _of_words(task)
         case "spans":
-            return _of_questions([example for example in task.test if isinstance(example, SpanExample)])
+            requested = [example for example in task.test if isinstance(example, SpanExample)]
+            usual = ["" if task.spec.unanswerable else example.context for example in requested]
+            return {MAJORITY: usual, BAG_OF_WORDS: [nearest_run(example) for example in requested]}
         case "minimal_pairs":
             return _of_pairs([example for example in task.test if isinstance(example, MinimalPair)], text or docstring_text)
 
@@ -88,12 +94,19 @@ def _of_texts(task: TaskData) -> Predictions:
     learned, chosen_on, reported_on = features(kept), features(dev), features(test)
     best, best_score = None, -np.inf
     for inverse_penalty in INVERSE_PENALTIES:
-        model = _regression(task, inverse_penalty).fit(learned, [example.label for example in kept])
-        score = measure(task, "dev", model.predict(chosen_on).tolist())[task.spec.headline]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ALIKE_EVERYWHERE)
+            model = _regression(task, inverse_penalty).fit(learned, [example.label for example in kept])
+        score = measure(task, "dev", _predicted(model, chosen_on))[task.spec.headline]
         if score > best_score:
             best, best_score = model, score
     assert best is not None
-    return {MAJORITY: [constant] * len(test), BAG_OF_WORDS: best.predict(reported_on).tolist()}
+    return {MAJORITY: [constant] * len(test), BAG_OF_WORDS: _predicted(best, reported_on)}
+
+
+def _predicted(model: Any, features: Any) -> list[Any]:
+    found = model.predict(features).tolist()
+    return [tuple(row) if isinstance(row, list) else row for row in found]
 
 
 def _regression(task: TaskData, inverse_penalty: float) -> Any:
@@ -101,8 +114,16 @@ def _regression(task: TaskData, inverse_penalty: float) -> Any:
 
     if task.spec.regression:
         return Ridge(alpha=1 / inverse_penalty, solver="lsqr", random_state=0)
-    solver = "liblinear" if len(task.labels) == 2 else "lbfgs"
-    return LogisticRegression(C=inverse_penalty, solver=solver, max_iter=300, random_state=0)
+    solver = "liblinear" if len(task.labels) == 2 or task.spec.multi_label else "lbfgs"
+    model = LogisticRegression(C=inverse_penalty, solver=solver, max_iter=300, random_state=0)
+    return one_by_one(model) if task.spec.multi_label else model
+
+
+def one_by_one(model: Any) -> Any:
+    """A copy of a classifier of two classes for each of several labels; one that all or no examples have is a constant."""
+    from sklearn.multiclass import OneVsRestClassifier
+
+    return OneVsRestClassifier(model)
 
 
 class Bag:
@@ -156,10 +177,6 @@ def _of_words(task: TaskData) -> Predictions:
             [of_word.get(token, of_word.get(token.lower(), commonest)) for token in example.tokens] for example in test
         ],
     }
-
-
-def _of_questions(test: Sequence[SpanExample]) -> Predictions:
-    return {MAJORITY: [example.context for example in test], BAG_OF_WORDS: [nearest_run(example) for example in test]}
 
 
 def nearest_run(example: SpanExample) -> str:

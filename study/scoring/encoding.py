@@ -88,10 +88,10 @@ MOST_QUESTION = 64
 class Inputs:
     """One split as inputs of the encoder; several inputs can be windows of one example.
 
-    `second` is where the second text of an input begins (its length without one). `labels` has a class or number for each
-    input; for tagged words, `word_places` are the positions of their first pieces and `word_labels` their classes; for spans,
-    `labels` are (first, last) positions of the answer, 0 where the window lacks it, and `characters` the begin and end in the
-    context of each position, -1 outside it.
+    `second` is where the second text of an input begins (its length without one). `labels` has a class, a number, or a 0 or 1
+    for each of several classes, for each input; for tagged words, `word_places` are the positions of their first pieces and
+    `word_labels` their classes; for spans, `labels` are (first, last) positions of the answer, 0 where the window lacks it, and
+    `characters` the begin and end in the context of each position, -1 outside it.
     """
 
     tokens: Ragged
@@ -190,7 +190,9 @@ class TaskEncoder:
             question = requested.ids[: min(MOST_QUESTION, (self.max_length - 3) // 2)]
             room = self.max_length - 3 - len(question)
             offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
-            answer = answer_pieces(offsets, example.starts[0], example.starts[0] + len(example.answers[0]))
+            answer = None
+            if example.answers:
+                answer = answer_pieces(offsets, example.starts[0], example.starts[0] + len(example.answers[0]))
             windows = list(overlapping_windows(len(context.ids), room))
             cut += len(windows) > 1
             for begin, end in windows:

@@ -6,7 +6,7 @@ Letters: B rows, S places, H width, N labelled places.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,12 @@ from study.tasks.examples import TextExample
 from study.training.execution import Execution, resolve_precision
 from study.training.stopping import Preempted, StopSignal
 
+Combination = Literal["concat", "sum"]
+"""How the outputs of several layers become one feature (Devlin et al. 2019, arXiv:1810.04805, table 7)."""
+
+LAST_LAYERS = 4
+"""So many last layers are combined, as in BERT's features."""
+
 Pooling = Literal["cls", "mean", "token"]
 """The first token's output, the mean over all tokens with [CLS] and [SEP], or the output at each labelled word."""
 
@@ -44,6 +50,12 @@ def pooled(layer_BxSxH: Tensor, batch: TaskBatch, pooling: Pooling) -> Tensor:
         return layer_BxSxH.mean(1)
     weight_BxSx1 = batch.attended[..., None].to(layer_BxSxH.dtype)
     return (layer_BxSxH * weight_BxSx1).sum(1) / weight_BxSx1.sum(1)
+
+
+def combined(features: Sequence[NDArray[np.float32]], combination: Combination) -> NDArray[np.float32]:
+    """The features of several layers side by side, (rows, layers·H), or their sum, (rows, H)."""
+    together: NDArray[np.float32] = np.concatenate(features, 1) if combination == "concat" else np.sum(features, 0)
+    return together
 
 
 @torch.inference_mode()
@@ -132,28 +144,30 @@ class TextEmbeddings:
 def embed(
     run: Pretrained,
     texts: list[str],
-    layer: int | None,
+    layers: Sequence[int],
+    combination: Combination,
     pooling: Literal["cls", "mean"],
     precision: AskedPrecision,
     execution: Execution,
 ) -> TextEmbeddings:
-    """The embedding of each text by a layer; 0 is the embeddings, and the last is the default.
+    """The embedding of each text by some layers, combined; 0 is the embeddings, and −1 the last layer.
 
-    Texts longer than the sequence length of pre-training lose their end. Raises InputError where the layer does not exist.
+    Texts longer than the sequence length of pre-training lose their end. Raises InputError where a layer does not exist.
     """
     depth = run.config.architecture.depth
-    requested = depth if layer is None else layer
-    if not 0 <= requested <= depth:
-        raise InputError.at(
-            "--layer", f"layer {requested} does not exist: run {run.run_id} has layers 0 (the embeddings) to {depth}"
-        )
+    requested = [layer if layer >= 0 else depth + 1 + layer for layer in layers]
+    for layer, number in zip(layers, requested, strict=True):
+        if not 0 <= number <= depth:
+            there = f"has layers 0 (the embeddings) to {depth}, or -{depth + 1} to -1 from the end"
+            raise InputError.at("--layer", f"layer {layer} does not exist: run {run.run_id} {there}")
     encoder = run.masked_language_model().encoder.to(torch.device(execution.device))
     encode = TaskEncoder(run.tokenizer, run.special, run.max_length(None))
     inputs = encode.encode([TextExample(number, text, None, 0) for number, text in enumerate(texts)])
     collate = Collator(inputs, run.special.pad, run.config.architecture.segments)
     used = resolve_precision(precision, execution.device)
-    found = layer_features(encoder, collate, (pooling,), used, StopSignal(), lambda number: number == requested)
-    return TextEmbeddings(found[requested, pooling], inputs.truncated, encode.max_length)
+    found = layer_features(encoder, collate, (pooling,), used, StopSignal(), requested.__contains__)
+    values = combined([found[number, pooling] for number in requested], combination)
+    return TextEmbeddings(values, inputs.truncated, encode.max_length)
 
 
 def write_embeddings(path: Path, embeddings: NDArray[np.float32], texts: list[str]) -> None:

@@ -31,7 +31,8 @@ class FineTuning(pl.LightningModule):
     """One training on a task; with `update` head the encoder is frozen, without dropout, and only the head learns.
 
     Dev is scored after every epoch, and the best weights are kept; training stops after `patience` epochs without improvement.
-    Losses are the mean over examples (over words, or windows of spans) of cross entropy, or of squared error for numbers.
+    Losses are the mean over examples (over words, or windows of spans) of cross entropy, binary for each of several labels, or
+    of squared error for numbers.
     With `in_int8` the encoder learns in fp32, and is rounded and multiplied in int8 where it is evaluated. Logged are
     `train/loss` and `downstream/<task>/<metric>`.
     """
@@ -81,6 +82,8 @@ class FineTuning(pl.LightningModule):
         if spec.kind == "spans":
             spans_BxSx2 = masked_spans(logits, batch.attended)
             return F.cross_entropy(spans_BxSx2.transpose(1, 2).flatten(0, 1), batch.labels.flatten())
+        if spec.multi_label:
+            return F.binary_cross_entropy_with_logits(logits, batch.labels.float())
         if spec.regression:
             return F.mse_loss(logits[:, 0], standardised(batch.labels, *self.data.label_scale))
         return F.cross_entropy(logits, batch.labels)

@@ -44,11 +44,15 @@ def split_logits(logits: Tensor, batch: TaskBatch, inputs: Inputs) -> Logits:
 
 
 def predictions(task: TaskData, split: str, inputs: Inputs, logits: Logits) -> list[Any]:
-    """The prediction for each example: a class index, a number, the classes of its words, or the text of an answer."""
+    """The prediction for each example: a class index, a number, the classes of its words, or the text of an answer.
+
+    Of several labels, 0 or 1 for each: those with a probability above a half.
+    """
     match task.spec.kind:
         case "spans":
             examples: Sequence[Any] = task.splits[split]
-            return answers([example for example in examples if isinstance(example, SpanExample)], inputs, logits)
+            spans = [example for example in examples if isinstance(example, SpanExample)]
+            return answers(spans, inputs, logits, task.spec.unanswerable)
         case "tokens":
             tags: list[list[int]] = [[] for _ in task.splits[split]]
             for example, of_input in zip(inputs.example, logits, strict=True):
@@ -56,6 +60,8 @@ def predictions(task: TaskData, split: str, inputs: Inputs, logits: Logits) -> l
             return tags
         case _:
             rows = np.stack(logits)
+            if task.spec.multi_label:
+                return list(map(tuple, (rows > 0).astype(int).tolist()))
             found = rows[:, 0] if task.spec.regression else rows.argmax(1)
             return list(found.tolist())
 
@@ -100,9 +106,16 @@ def best_span(start_S: NDArray[np.float64], end_S: NDArray[np.float64], begin: i
     return best
 
 
-def answers(examples: Sequence[SpanExample], inputs: Inputs, logits: Sequence[NDArray[np.float64]]) -> list[str]:
-    """The answer to each question: the text of the best span over all windows; `logits` are (S, 2) for each input."""
+def answers(
+    examples: Sequence[SpanExample], inputs: Inputs, logits: Sequence[NDArray[np.float64]], unanswerable: bool = False
+) -> list[str]:
+    """The answer to each question: the text of the best span over all windows; `logits` are (S, 2) for each input.
+
+    With `unanswerable` a question has none, an empty text, where the span of [CLS] alone outdoes the best in every window, as
+    in BERT's and transformers' code for SQuAD 2.0 with a threshold of zero.
+    """
     best: dict[int, tuple[float, int, int]] = {}
+    none = np.full(len(examples), np.inf if unanswerable else -np.inf)
     for number, of_input in enumerate(logits):
         length = len(inputs.tokens[number])
         score, first, last = best_span(of_input[:, 0], of_input[:, 1], int(inputs.second[number]), length - 1)
@@ -110,4 +123,9 @@ def answers(examples: Sequence[SpanExample], inputs: Inputs, logits: Sequence[ND
         found = (score, int(characters[first, 0]), int(characters[last, 1]))
         if example not in best or score > best[example][0]:
             best[example] = found
-    return [example.context[max(0, best[i][1]) : max(0, best[i][2])] for i, example in enumerate(examples)]
+        if unanswerable:
+            none[example] = min(none[example], of_input[0].sum())
+    return [
+        "" if none[i] > best[i][0] else example.context[max(0, best[i][1]) : max(0, best[i][2])]
+        for i, example in enumerate(examples)
+    ]

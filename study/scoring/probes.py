@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from study.config.score_config import ScoreConfig
 from study.model.rounding import multiply_in_int8
 from study.scoring.attempt import ScoreAttempt
-from study.scoring.features import Pooling, layer_features
+from study.scoring.baselines import ALIKE_EVERYWHERE, one_by_one
+from study.scoring.features import LAST_LAYERS, Combination, Pooling, combined, layer_features
 from study.scoring.fine_tuning_trainer import task_model
 from study.scoring.predictions import Logits, predictions, test_facts
 from study.scoring.task_inputs import TaskInputs
@@ -31,14 +32,16 @@ ITERATIONS = 200
 
 
 def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
-    """Fit a probe on every layer and pooling, and report test for the best on dev."""
+    """Fit a probe on every layer and pooling, and on the last four together, and report test for the best on dev."""
     started, config = time.perf_counter(), scoring.config
     model = task_model(config, scoring.run, data).to(torch.device(scoring.execution.device))
     if scoring.in_int8:
         multiply_in_int8(model.encoder)
     poolings: tuple[Pooling, ...] = ("token",) if data.task.spec.kind == "tokens" else ("cls", "mean")
     features = {
-        split: layer_features(model.encoder, data.collator(split), poolings, scoring.precision, scoring.stop)
+        split: _with_last_layers(
+            layer_features(model.encoder, data.collator(split), poolings, scoring.precision, scoring.stop), poolings
+        )
         for split in ("train", "dev", "test")
     }
     best: tuple[dict[str, float], dict[str, Any]] | None = None
@@ -57,6 +60,19 @@ def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
     tokens = sum(int(inputs.tokens.lengths.sum()) for inputs in data.splits.values())
     seconds = time.perf_counter() - started
     return best[1] | {"dev_scores": best[0], "probes": tuple(probes), "tokens": tokens, "seconds": seconds}
+
+
+def _with_last_layers(
+    found: dict[tuple[int, Pooling], NDArray[np.float32]], poolings: tuple[Pooling, ...]
+) -> dict[tuple[int | Combination, Pooling], NDArray[np.float32]]:
+    """Features by layer, and of the last layers together if there are so many."""
+    features: dict[tuple[int | Combination, Pooling], NDArray[np.float32]] = dict(found.items())
+    depth = max(layer for layer, _ in found)
+    if depth >= LAST_LAYERS:
+        for pooling in poolings:
+            last = [found[layer, pooling] for layer in range(depth + 1 - LAST_LAYERS, depth + 1)]
+            features["concat", pooling], features["sum", pooling] = combined(last, "concat"), combined(last, "sum")
+    return features
 
 
 def _best_strength(
@@ -87,14 +103,18 @@ def _fitted(data: TaskInputs, features: NDArray[np.float32], targets: NDArray[An
 
     if data.task.spec.regression:
         return Ridge(alpha=1 / strength).fit(features, targets)
+    model = LogisticRegression(C=strength, max_iter=ITERATIONS)
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ALIKE_EVERYWHERE)
         warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early it is a little more regularised, and dev judges it
-        return LogisticRegression(C=strength, max_iter=ITERATIONS).fit(features, targets)
+        return (one_by_one(model) if data.task.spec.multi_label else model).fit(features, targets)
 
 
 def _predicted(data: TaskInputs, split: str, fitted: Any, features: NDArray[np.float32]) -> list[Any]:
     if data.task.spec.regression:
         rows = fitted.predict(features)[:, None]
+    elif data.task.spec.multi_label:
+        rows = fitted.decision_function(features)
     else:
         rows = np.full((len(features), len(data.task.labels)), -np.inf)
         decided = fitted.decision_function(features)

@@ -56,7 +56,7 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
             order = np.random.RandomState(_SUBSET_SEED).permutation(len(splits[name]))[:limit]
             splits[name] = [splits[name][place] for place in sorted(order)]
     if len(found := _labels_of(splits.get("train", ()))) == 1:
-        label = shown(task.labels[int(found.pop())] if task.labels else found.pop())
+        label = _label_text(task, found.pop())
         if len(_labels_of(task.train)) == 1:
             raise InputError.at(task.spec.name, f"all training examples have the label {label}; add examples of other labels")
         message = f"leaves {task.spec.name} only examples of the label {label} to learn from; raise it"
@@ -64,6 +64,12 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
     return replace(task, splits=splits)
 
 
-def _labels_of(examples: Sequence[Example]) -> set[int | float]:
-    of_texts = {example.label for example in examples if isinstance(example, TextExample)}
+def _label_text(task: TaskData, label: int | float | tuple[int, ...]) -> str:
+    if isinstance(label, tuple):
+        return shown([name for name, marked in zip(task.labels, label, strict=True) if marked])
+    return shown(task.labels[int(label)] if task.labels else label)
+
+
+def _labels_of(examples: Sequence[Example]) -> set[int | float | tuple[int, ...]]:
+    of_texts: set[int | float | tuple[int, ...]] = {example.label for example in examples if isinstance(example, TextExample)}
     return of_texts.union(*(example.labels for example in examples if isinstance(example, TokensExample)))

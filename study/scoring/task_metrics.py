@@ -1,7 +1,8 @@
 """How well predictions match the gold labels of a split: the field's metrics, higher is better, and their bootstrap.
 
-A prediction follows the kind of the task: a class index, a number, the classes of an example's words, the text of an answer, or
-for a minimal pair 1 where the good sentence won, 0 where it lost, and 0.5 for a tie.
+A prediction follows the kind of the task: a class index, a number, a 0 or 1 for each of several labels, the classes of an
+example's words, the text of an answer (empty for none), or for a minimal pair 1 where the good sentence won, 0 where it lost,
+and 0.5 for a tie.
 
 Every metric is a function of a sum over examples (of counts by class, of moments, of predicted and gold entities …), so a
 bootstrap resample is a weighted sum, and thousands of them are one matrix product. Letters: N examples, P parts.
@@ -65,10 +66,11 @@ def by_paradigm(examples: Sequence[Example], predictions: Sequence[float]) -> di
 def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
     """Exact match and F1 of an answer against the best gold one, after SQuAD's normalisation.
 
-    F1 is that of the bags of words. Equal to torchmetrics' `squad`, in a tenth of its time and in double precision.
+    A question without an answer wants an empty one. F1 is that of the bags of words. Equal to torchmetrics' `squad`, in a tenth
+    of its time and in double precision.
     """
     own = normalised(prediction)
-    gold = [normalised(answer) for answer in example.answers]
+    gold = [normalised(answer) for answer in example.answers or ("",)]
     return float(max(own == answer for answer in gold)), max(_overlap_f1(own, answer) for answer in gold)
 
 
@@ -89,7 +91,7 @@ def parts_of(task: TaskData, examples: Sequence[Example], predictions: Sequence[
     match metric:
         case "pearson" | "spearman":
             predicted = np.array(predictions, dtype=np.float64)
-            gold = np.array([example.label for example in examples if isinstance(example, TextExample)], dtype=np.float64)
+            gold = np.array([example.label for example in _texts(examples)], dtype=np.float64)
             return _moments(predicted, gold) if metric == "pearson" else _moments(rankdata(predicted), rankdata(gold))
         case "exact_match" | "answer_f1":
             spans = [example for example in examples if isinstance(example, SpanExample)]
@@ -99,11 +101,21 @@ def parts_of(task: TaskData, examples: Sequence[Example], predictions: Sequence[
             return _paradigms([example for example in examples if isinstance(example, MinimalPair)], predictions)
         case "entity_f1":
             return _entities(task.labels, examples, predictions)
+        case "subset_accuracy":
+            same = [example.label == said for example, said in zip(_texts(examples), predictions, strict=True)]
+            return _mean(np.array(same, dtype=np.float64))
         case "accuracy" if task.spec.kind == "minimal_pairs":
             return _mean(np.asarray(predictions, dtype=np.float64))
         case _:
-            combine = {"accuracy": _accuracy, "f1": _f1, "macro_f1": _macro_f1, "matthews": _matthews}[metric]
-            return Parts(_counts(len(task.labels), examples, predictions), combine)
+            combine = {
+                "accuracy": _accuracy,
+                "f1": _f1,
+                "macro_f1": _macro_f1,
+                "micro_f1": _micro_f1,
+                "matthews": _matthews,
+            }[metric]
+            counts = _label_counts(examples, predictions) if task.spec.multi_label else None
+            return Parts(_counts(len(task.labels), examples, predictions) if counts is None else counts, combine)
 
 
 def _mean(values: Floats) -> Parts:
@@ -161,12 +173,28 @@ def _classes(examples: Sequence[Example], predictions: Sequence[Any]) -> tuple[N
     predicted: list[int] = []
     for example, prediction in zip(examples, predictions, strict=True):
         own = [prediction] if isinstance(example, TextExample) else list(prediction)
-        meant = [int(example.label)] if isinstance(example, TextExample) else list(_words(example))
+        meant = [_class(example)] if isinstance(example, TextExample) else list(_words(example))
         if len(own) != len(meant):
             raise ValueError(f"{len(own)} classes for the {len(meant)} words of row {example.row}")
         gold += meant
         predicted += own
     return np.array(predicted, dtype=np.int64), np.array(gold, dtype=np.int64)
+
+
+def _label_counts(examples: Sequence[Example], predictions: Sequence[Sequence[int]]) -> Floats:
+    """Correct, gold and predicted marks of each class for each example of several labels: (N, 3·classes)."""
+    gold = np.array([example.label for example in _texts(examples)], dtype=np.float64)
+    predicted = np.array(predictions, dtype=np.float64)
+    return np.concatenate([gold * predicted, gold, predicted], axis=1)
+
+
+def _texts(examples: Sequence[Example]) -> list[TextExample]:
+    return [example for example in examples if isinstance(example, TextExample)]
+
+
+def _class(example: TextExample) -> int:
+    assert isinstance(example.label, int)
+    return example.label
 
 
 def _words(example: Example) -> tuple[int, ...]:
@@ -191,6 +219,12 @@ def _f1(sums: Floats) -> Floats:
 def _macro_f1(sums: Floats) -> Floats:
     found, there = _class_f1(sums)
     return _ratio(found.sum(axis=-1), (there > 0).sum(axis=-1).astype(np.float64))
+
+
+def _micro_f1(sums: Floats) -> Floats:
+    """2 · correct ÷ (gold + predicted), over all classes together."""
+    right, meant, said = np.split(sums, 3, axis=-1)
+    return _ratio(2 * right.sum(axis=-1), meant.sum(axis=-1) + said.sum(axis=-1))
 
 
 def _matthews(sums: Floats) -> Floats:

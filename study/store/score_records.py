@@ -49,9 +49,12 @@ _TEST = "test/"
 
 
 class Probe(Strict):
-    """A linear model on frozen features of one layer (0 is the embeddings), with its main metric on dev and test."""
+    """A linear model on frozen features, with its main metric on dev and test.
 
-    layer: Index
+    `layer` is one layer (0 is the embeddings), or the last four, concatenated or summed.
+    """
+
+    layer: Index | Literal["concat", "sum"]
     pooling: Literal["cls", "mean", "token"]
     regularisation: Magnitude
     dev: Magnitude

@@ -13,12 +13,12 @@ from study.tasks.task_spec import TaskSpec
 
 @dataclass(frozen=True, slots=True)
 class TextExample:
-    """One text, or two for pair tasks, with its class index or score."""
+    """One text, or two for pair tasks, with its class index, its score, or a 0 or 1 for each class."""
 
     row: int
     text: str
     text_b: str | None
-    label: int | float
+    label: int | float | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TokensExample:
 
 @dataclass(frozen=True, slots=True)
 class SpanExample:
-    """A question, its context, and the answers with their character offsets."""
+    """A question, its context, and the answers with their character offsets, none if the context does not answer it."""
 
     row: int
     context: str

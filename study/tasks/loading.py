@@ -14,7 +14,7 @@ from study.tasks.embedded import embedded_tables
 from study.tasks.entities import TagScheme
 from study.tasks.example_tables import ExampleTable, pick, read_hub_split, read_table, split_file, splits_there
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
-from study.tasks.parsing import RowError, parse, several_labels
+from study.tasks.parsing import RowError, parse, several_labels, several_names
 from study.tasks.task_spec import TaskSource, TaskSpec, label_name, read_spec
 
 _GIVEN = "with --data, in a sweep file as downstream.data"
@@ -162,8 +162,8 @@ def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable])
     if column in table.classes:
         return tuple(map(label_name, table.classes[column]))
     values: list[Any] = list(table.columns[column])
-    if spec.kind == "tokens":
-        values = [label for row, tags in enumerate(values) for label in _tags_of(table, row, tags)]
+    if spec.kind == "tokens" or spec.multi_label:
+        values = [label for row, several in enumerate(values) for label in _labels_of(table, row, several, spec)]
     names = {label_name(value) for value in values} - {"", *(["-1"] if "unlabelled" in source.drop else [])}
     if len(names) < 2:
         raise InputError.at(table.place, f"column {column!r} holds {len(names)} kinds of label; a task needs at least two")
@@ -171,9 +171,9 @@ def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable])
     return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
 
 
-def _tags_of(table: ExampleTable, row: int, tags: object) -> list[Any]:
+def _labels_of(table: ExampleTable, row: int, several: object, spec: TaskSpec) -> list[Any]:
     try:
-        return several_labels(tags)
+        return several_names(several) if spec.multi_label else several_labels(several)
     except RowError as error:
         raise InputError.at(table.where(row), str(error)) from error
 

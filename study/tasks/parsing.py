@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from study.base.errors import InputError, Problem, near, shown
@@ -102,7 +103,9 @@ class ClassIndex:
 
 
 def _maker(spec: TaskSpec, index: ClassIndex) -> Callable[..., Example]:
-    label: Callable[[object], int | float] = _number if spec.regression else index
+    label: Callable[[object], int | float | tuple[int, ...]] = _number if spec.regression else index
+    if spec.multi_label:
+        label = partial(_classes, index)
     match spec.kind:
         case "single":
             return lambda row, text, value: TextExample(row, _text("text", text), None, label(value))
@@ -111,7 +114,7 @@ def _maker(spec: TaskSpec, index: ClassIndex) -> Callable[..., Example]:
         case "tokens":
             return lambda row, tokens, tags: _tagged(row, tokens, tags, index)
         case "spans":
-            return _span
+            return partial(_span, spec.unanswerable)
         case "minimal_pairs":
             return lambda row, good, bad, paradigm: MinimalPair(
                 row, _text("good", good), _text("bad", bad), _text("paradigm", paradigm)
@@ -128,12 +131,19 @@ def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> Tokens
     return TokensExample(row, tuple(words), tuple(index(label) for label in labels))
 
 
-def _span(row: int, context: object, question: object, answers: object, starts: object) -> SpanExample:
+def _classes(index: ClassIndex, value: object) -> tuple[int, ...]:
+    if value is None or value != value or value == "":
+        raise RowError("has no labels; fill them in, with [] for none, or remove the row", "unlabelled")
+    marked = {index(name) for name in several_names(value)}
+    return tuple(int(number in marked) for number in range(len(index.labels)))
+
+
+def _span(unanswerable: bool, row: int, context: object, question: object, answers: object, starts: object) -> SpanExample:
     text = _text("context", context)
     texts = [_text("answer", answer) for answer in ([answers] if isinstance(answers, str) else several(answers))]
     offsets: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
-    if not texts:
-        raise RowError("has no answer; remove questions without an answer")
+    if not texts and not unanswerable:
+        raise RowError("has no answer; remove questions without an answer, or set `unanswerable: true` of the task")
     if len(texts) != len(offsets):
         raise RowError(f"has {len(texts)} answers and {len(offsets)} starts; give each answer one start")
     checked = tuple(_checked_start(text, answer, start) for answer, start in zip(texts, offsets, strict=True))
@@ -181,6 +191,16 @@ def several_labels(value: object) -> list[Any]:
     if isinstance(value, str) and _WHOLE_NUMBERS.fullmatch(value.strip()):
         return re.findall(r"-?\d+", value)
     return several(value)
+
+
+def several_names(value: object) -> list[Any]:
+    """Read the labels of a text: a list, or names with a comma, semicolon or bar between them."""
+    if not isinstance(value, str):
+        return list(value) if isinstance(value, list | tuple) else [value]
+    text = value.strip()
+    if text.startswith("["):
+        return [] if not text.strip("[] ") else several_labels(text)
+    return [name.strip() for name in re.split(r"[,;|]", text)]
 
 
 def _text(role: str, value: object) -> str:

@@ -3,6 +3,7 @@
 ```yaml
 name: reviews
 kind: single                      # single, pair, tokens, spans or minimal_pairs
+multi_label: false                # true: any number of labels a text, or none
 labels: [bad, good]               # by index; default: those of the train split, sorted
 metrics: [accuracy, macro_f1]     # the first is the headline
 sources:                          # the first available one is read
@@ -34,6 +35,8 @@ Metric = Literal[
     "f1",
     "macro_f1",
     "matthews",
+    "micro_f1",
+    "subset_accuracy",
     "pearson",
     "spearman",
     "entity_f1",
@@ -53,14 +56,15 @@ ROLES: dict[Kind, dict[str, str]] = {
 
 CLASSIFICATION: tuple[Metric, ...] = ("accuracy", "f1", "macro_f1", "matthews")
 REGRESSION: tuple[Metric, ...] = ("pearson", "spearman")
+MULTI_LABEL: tuple[Metric, ...] = ("micro_f1", "macro_f1", "subset_accuracy")
 METRICS: dict[Kind, tuple[Metric, ...]] = {
-    "single": (*CLASSIFICATION, *REGRESSION),
-    "pair": (*CLASSIFICATION, *REGRESSION),
+    "single": (*CLASSIFICATION, "micro_f1", "subset_accuracy", *REGRESSION),
+    "pair": (*CLASSIFICATION, "micro_f1", "subset_accuracy", *REGRESSION),
     "tokens": ("accuracy", "macro_f1", "entity_f1"),
     "spans": ("exact_match", "answer_f1"),
     "minimal_pairs": ("paradigm_accuracy", "accuracy"),
 }
-"""The metrics of each kind; for single and pair they depend on `regression`."""
+"""The metrics of each kind; for single and pair they depend on `regression` and `multi_label`."""
 
 SPECS = "tasks/specs"
 """The folder of the tasks that are known by name."""
@@ -111,12 +115,16 @@ class TaskSource(Strict):
 class TaskSpec(Strict):
     """A downstream task. `labels` are the class names by index, empty if the train split defines them.
 
-    Data may give a class by name or, if no name is a number, by index. `terms` is the data's licence.
+    Data may give a class by name or, if no name is a number, by index. With `multi_label` a text has any number of them, or
+    none. `unanswerable`: some questions have no answer (SQuAD 2.0, Rajpurkar et al. 2018, arXiv:1806.03822). `terms` is the
+    data's licence.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     kind: Kind
     regression: bool = False
+    multi_label: bool = False
+    unanswerable: bool = False
     labels: tuple[Text, ...] = ()
     metrics: Distinct[Metric]
     sources: tuple[TaskSource, ...]
@@ -136,11 +144,14 @@ class TaskSpec(Strict):
     def _fits_together(self) -> Self:
         if not self.metrics or not self.sources:
             raise ValueError("needs at least one metric and one source")
-        known = [*METRICS[self.kind]]
-        if self.kind in ("single", "pair"):
-            known = [metric for metric in known if (metric in REGRESSION) == self.regression]
-        elif self.regression:
-            raise ValueError(f"regression is for texts and pairs of texts, not for {self.kind}")
+        if self.kind not in ("single", "pair") and (self.regression or self.multi_label):
+            field = "regression" if self.regression else "multi_label"
+            raise ValueError(f"{field} is for texts and pairs of texts, not for {self.kind}")
+        if self.unanswerable and self.kind != "spans":
+            raise ValueError(f"unanswerable is for spans, not for {self.kind}")
+        if self.regression and self.multi_label:
+            raise ValueError("regression and multi_label exclude each other; leave out one")
+        known = [*self._known_metrics()]
         for metric in self.metrics:
             if metric not in known:
                 raise ValueError(f"metric {metric!r} does not fit the task; {nearest(metric, list[str](known))}")
@@ -153,6 +164,11 @@ class TaskSpec(Strict):
                 if role not in (*ROLES[self.kind], "id"):
                     raise ValueError(f"columns: {role!r} is not a role; {nearest(role, [*ROLES[self.kind], 'id'])}")
         return self
+
+    def _known_metrics(self) -> tuple[Metric, ...]:
+        if self.kind not in ("single", "pair"):
+            return METRICS[self.kind]
+        return REGRESSION if self.regression else MULTI_LABEL if self.multi_label else CLASSIFICATION
 
     @property
     def headline(self) -> Metric:

@@ -26,7 +26,7 @@ from study.scoring.baselines import (
 from study.scoring.task_metrics import measure
 from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.loading import load_task
-from tests.made_tasks import tagged, task, texts
+from tests.made_tasks import question, tagged, task, texts
 
 RANGES = {
     "cola": ("matthews", 0.0, (0.0, 0.2)),
@@ -163,6 +163,29 @@ def test_an_answer_is_sought_beside_the_words_of_the_question() -> None:
     context = "Ann, who was born in Oslo, met Bob in Paris last summer."
     assert nearest_run(SpanExample(0, context, "Where was Ann born?", ("Oslo",), (21,))) == "Oslo"
     assert nearest_run(SpanExample(0, "To be", "To be?", ("To",), (0,))) == "To be"
+
+
+def test_a_bag_of_words_learns_each_of_several_labels() -> None:
+    words = [("sun", "dry"), ("rain", "wet"), ("snow", "wet cold"), ("sun", "dry hot")] * 20
+    names = ["dry", "wet", "cold", "hot"]
+    rows = [
+        TextExample(
+            number,
+            f"{text} {'ice' * ('cold' in marks)} {'fire' * ('hot' in marks)}",
+            None,
+            tuple(int(n in marks) for n in names),
+        )
+        for number, (text, marks) in enumerate(words)
+    ]
+    made = task("single", ["micro_f1"], rows, names, multi_label=True)
+    found = baselines(made)
+    assert found["bag_of_words"]["micro_f1"] == 1.0
+    assert found["majority"]["micro_f1"] == pytest.approx(2 * 40 / (80 + 120))
+
+
+def test_no_answer_is_the_usual_one_where_some_questions_have_none() -> None:
+    rows = [question([]), question(["two"])]
+    assert baselines(task("spans", ["answer_f1"], rows, unanswerable=True))["majority"]["answer_f1"] == 0.5
 
 
 def test_pairs_of_words_see_order_and_words_alone_do_not() -> None:

@@ -117,6 +117,20 @@ def test_gold_places_give_the_gold_answer_back(max_length: int, answer: str) -> 
     assert answers([example], inputs, logits) == [answer]
 
 
+@pytest.mark.parametrize("max_length", [12, 48])
+def test_a_question_without_an_answer_is_labelled_at_cls_and_answered_where_every_window_says_so(max_length: int) -> None:
+    example = SpanExample(0, CONTEXT, "a ?", (), ())
+    inputs = encoder(max_length).encode([example])
+    assert not inputs.labels.any()
+    logits = [np.zeros((len(row), 2)) for row in (inputs.tokens[number] for number in range(len(inputs)))]
+    for of_row in logits:
+        of_row[0] = 1.0
+    assert answers([example], inputs, logits, unanswerable=True) == [""]
+    assert answers([example], inputs, logits) != [""]
+    logits[-1][int(inputs.second[-1])] = 1.5
+    assert answers([example], inputs, logits, unanswerable=True) != [""]
+
+
 def test_the_best_span_is_the_best_of_all_that_are_short_enough() -> None:
     draw = np.random.default_rng(0)
     start, end = draw.normal(size=50), draw.normal(size=50)

@@ -36,7 +36,7 @@ def texts(tmp_path: Path) -> Path:
 def test_each_line_has_its_embedding(study: Any, run: RunFolder, texts: Path) -> None:
     status, out, _ = study("features", run.path, texts, "--precision", "fp32", "--device", "cpu")
     assert (status, out) == (0, f"3 embeddings of width 16: {texts.with_suffix('.npy')}\n")
-    expected = embed(pretrained(run.path), LINES, None, "mean", "fp32", Execution()).values
+    expected = embed(pretrained(run.path), LINES, [-1], "concat", "mean", "fp32", Execution()).values
     np.testing.assert_allclose(np.load(texts.with_suffix(".npy")), expected, atol=1e-6)
     by_id = study("features", run.run_id[:8], texts, "--device", "cpu", "--results", SweepFolder.of(run).path.parent)
     assert by_id[:2] == (0, out)
@@ -46,7 +46,7 @@ def test_features_are_all_that_is_kept_of_what_the_encoder_gives(run: RunFolder)
     """A view of the first token would keep the outputs of all; 512 texts of 16 tokens are a batch."""
     encoder = pretrained(run.path)
     two, eight = (
-        tracked_peak(lambda n=batches: embed(encoder, ["kame " * 20] * (512 * n), None, "cls", "fp32", Execution()))  # type: ignore[misc]
+        tracked_peak(lambda n=batches: embed(encoder, ["kame " * 20] * (512 * n), [-1], "concat", "cls", "fp32", Execution()))  # type: ignore[misc]
         for batches in (2, 8)
     )
     assert eight < 1.1 * two
@@ -64,8 +64,20 @@ def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: R
     assert study("features", run.path, texts, *options)[0] == 0
     table = pd.read_parquet(into)
     assert table["text"].tolist() == LINES
-    expected = embed(pretrained(run.path), LINES, 0, "cls", "fp32", Execution()).values
+    expected = embed(pretrained(run.path), LINES, [0], "concat", "cls", "fp32", Execution()).values
     np.testing.assert_allclose(np.stack(table["embedding"].tolist()), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("combination", "width"), [("concat", 32), ("sum", 16)])
+def test_last_layers_are_combined(study: Any, run: RunFolder, texts: Path, combination: str, width: int) -> None:
+    options = ("--layer", -2, "--layer", -1, "--combine", combination, "--precision", "fp32", "--device", "cpu")
+    status, out, _ = study("features", run.path, texts, *options)
+    assert (status, out) == (0, f"3 embeddings of width {width}: {texts.with_suffix('.npy')}\n")
+    before, last = (
+        embed(pretrained(run.path), LINES, [layer], "concat", "mean", "fp32", Execution()).values for layer in (1, 2)
+    )
+    expected = np.concatenate([before, last], 1) if combination == "concat" else before + last
+    np.testing.assert_allclose(np.load(texts.with_suffix(".npy")), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +86,12 @@ def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: R
         (b"kame\n\nkame\n", (), "texts.txt:2: is empty; remove the line, or fill it"),
         (b"kame\xff\n", (), "texts.txt: is not UTF-8 text (byte 4)"),
         (b"kame\n", ("--into", "features.csv"), "--into: 'features.csv' is neither .npy nor .parquet"),
-        (b"kame\n", ("--layer", 3), "--layer: layer 3 does not exist: run {run} has layers 0 (the embeddings) to 2"),
+        (
+            b"kame\n",
+            ("--layer", 3),
+            "--layer: layer 3 does not exist: run {run} has layers 0 (the embeddings) to 2, or -3 to -1",
+        ),
+        (b"kame\n", ("--layer", -4), "--layer: layer -4 does not exist"),
     ],
 )
 def test_what_cannot_be_embedded_is_refused(

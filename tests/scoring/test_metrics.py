@@ -23,7 +23,7 @@ from study.scoring.task_metrics import (
     resampled_sums,
 )
 from study.tasks.examples import TaskData, TextExample
-from study.tasks.task_spec import Metric
+from study.tasks.task_spec import MULTI_LABEL, Metric
 from tests.made_tasks import pairs, question, tagged, task, texts
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -48,6 +48,24 @@ def test_metrics_of_classes_equal_scikit_learn(count: int) -> None:
     if count == 2:
         expected["f1"] = sklearn.metrics.f1_score(gold, predicted)
     assert measure(made, "test", predicted) == pytest.approx(expected, abs=1e-12)
+
+
+def test_metrics_of_several_labels_equal_scikit_learn() -> None:
+    generator = np.random.default_rng(5)
+    gold, said = (generator.random((200, 4)) < [0.1, 0.3, 0.5, 0.0] for _ in range(2))
+    made = task("single", [*MULTI_LABEL], texts(list(map(tuple, gold.astype(int).tolist()))), [*"abcd"], multi_label=True)
+    found = measure(made, "test", list(map(tuple, said.astype(int).tolist())))
+    there = (gold | said).any(0)
+    assert found["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, said, average="micro"))
+    assert found["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold[:, there], said[:, there], average="macro"))
+    assert found["subset_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(gold, said))
+
+
+@pytest.mark.parametrize(
+    ("answers", "prediction", "score"), [([], "", 1.0), ([], "two", 0.0), (["two"], "", 0.0), (["the"], "", 1.0)]
+)
+def test_a_question_without_an_answer_wants_none(answers: list[str], prediction: str, score: float) -> None:
+    assert answer_scores(question(answers), prediction) == (score, score)
 
 
 def test_a_classifier_that_always_says_yes_has_no_correlation() -> None:
@@ -131,7 +149,10 @@ def every_metric() -> list[tuple[TaskData, list[Any], Metric]]:
     tokens = task("tokens", ["entity_f1", "accuracy", "macro_f1"], tagged(sentences), TAGS)
     spans = task("spans", ["answer_f1", "exact_match"], [question(["one two", "two"]) for _ in range(90)])
     minimal = task("minimal_pairs", ["paradigm_accuracy", "accuracy"], pairs([*"aab" * 40]))
+    marks, said_marks = (list(map(tuple, generator.integers(2, size=(90, 3)).tolist())) for _ in range(2))
+    several = task("single", [*MULTI_LABEL], texts(marks), ["a", "b", "c"], multi_label=True)
     cases = [
+        (several, said_marks),
         (two, two_said),
         (four, four_said),
         (numbers, np.round(score + generator.normal(size=150), 1).tolist()),

@@ -75,6 +75,7 @@ ScoreProgress = Progress[AnyScoreJob, AnyScoreRecord]
 
 TASKS: dict[str, dict[str, Any]] = {
     "first": {"kind": "single", "metrics": ["accuracy"]},
+    "several": {"kind": "single", "multi_label": True, "metrics": ["micro_f1", "macro_f1", "subset_accuracy"]},
     "alike": {"kind": "pair", "regression": True, "metrics": ["spearman"]},
     "tags": {"kind": "tokens", "metrics": ["accuracy"]},
     "found": {"kind": "spans", "metrics": ["answer_f1", "exact_match"]},
@@ -107,6 +108,8 @@ def example(name: str, words: list[str]) -> dict[str, Any]:
     match name:
         case "first":
             return {"text": text, "label": "early" if words[0] < "m" else "late"}
+        case "several":
+            return {"text": text, "label": [kind for kind, letter in (("an a", "a"), ("an e", "e")) if letter in text]}
         case "alike":
             return {"text_a": text, "text_b": words[0], "label": float(sum(word < "m" for word in words))}
         case "tags":
@@ -183,7 +186,7 @@ def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
         assert record.tokens is not None
 
 
-@pytest.mark.parametrize("task", ["first", "alike", "tags", "found"])
+@pytest.mark.parametrize("task", ["first", "several", "alike", "tags", "found"])
 def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> None:
     started = time.perf_counter()
     record = made(job(run, task, protocol="frozen", update="head", seed=7))
@@ -196,6 +199,16 @@ def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> N
         assert (record.dev, record.test) == (chosen.dev, chosen.test)
     assert record.seconds is not None
     assert 0 < record.seconds < time.perf_counter() - started
+
+
+def test_the_last_four_layers_are_probed_together(run: RunFolder) -> None:
+    place = run.path.parents[3]
+    deep = trained(
+        place / "results" / "deep", config(place / "text.txt", architecture={"depth": 4}, recipe={"budget": {"steps": 2}})
+    )
+    record = made(job(deep, "first", protocol="frozen", update="head"))
+    assert {probe.layer for probe in record.probes} == {0, 1, 2, 3, 4, "concat", "sum"}
+    assert record.dev == max(probe.dev for probe in record.probes)
 
 
 @pytest.mark.parametrize("kind", [SHARED, ORDERED], ids=["shared layers, narrow tables", "bias, normed queries"])
@@ -388,8 +401,8 @@ def test_embeddings_do_not_depend_on_what_stands_beside_a_text(run: RunFolder) -
     encoder = pretrained(run.path)
     poolings: tuple[Literal["mean", "cls"], ...] = ("mean", "cls")
     for pooling in poolings:
-        together = embed(encoder, texts, 1, pooling, "fp32", Execution()).values
-        alone = np.concatenate([embed(encoder, [text], 1, pooling, "fp32", Execution()).values for text in texts])
+        together = embed(encoder, texts, [1], "concat", pooling, "fp32", Execution()).values
+        alone = np.concatenate([embed(encoder, [text], [1], "concat", pooling, "fp32", Execution()).values for text in texts])
         assert together.shape == (3, 16)
         assert together == pytest.approx(alone, abs=1e-5)
 

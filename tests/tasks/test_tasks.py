@@ -64,13 +64,13 @@ def refused(path: str) -> str:
 
 
 def test_every_task_of_the_package_is_a_valid_file() -> None:
-    assert set(SHARED) | GLUE | {"squad", "conll2003"} <= set(known_tasks())
+    assert set(SHARED) | GLUE | {"squad", "squad_v2", "conll2003"} <= set(known_tasks())
     for name in known_tasks():
         spec, folder = read_spec(name)
         assert (spec.name, folder) == (name, None)
         assert spec.about
         assert set(spec.metrics) <= set(METRICS[spec.kind])
-    for name in (*GLUE, "squad", "conll2003", "blimp"):
+    for name in (*GLUE, "squad", "squad_v2", "conll2003", "blimp"):
         assert any(source.hub for source in read_spec(name)[0].sources), f"{name} has no name on the hub"
 
 
@@ -202,6 +202,44 @@ def test_nested_answers_are_reached_by_a_dotted_name(tmp_path: Path) -> None:
     assert task.test[0] == SpanExample(0, "one two to", "what?", ("two", "to"), (4, 8))
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_question_may_have_no_answer(suffix: str, tmp_path: Path) -> None:
+    rows = [{"context": "one two", "question": "what?", "answer": ["two"], "answer_start": [4]}]
+    rows.append({"context": "one two", "question": "why?", "answer": [], "answer_start": []})
+    spec = {"kind": "spans", "metrics": ["answer_f1"], "unanswerable": True}
+    task = load_task(made(tmp_path, spec, suffix, train=rows, dev=rows, test=rows))
+    assert task.test[1] == SpanExample(1, "one two", "why?", (), ())
+
+
+SEVERAL = {"kind": "single", "metrics": ["micro_f1"], "multi_label": True}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        [["art", "big news"], ["art"], []],
+        ["['art', 'big news']", "['art']", "[]"],
+        ['["big news", "art"]', '["art"]', "[ ]"],
+        ["art, big news", "art", "[]"],
+        ["big news|art|art", " art ", "[]"],
+    ],
+)
+@pytest.mark.parametrize("named", [{}, {"labels": ["art", "big news"]}])
+def test_a_text_may_have_several_labels_or_none(tmp_path: Path, written: list[Any], named: dict[str, Any]) -> None:
+    rows = [{"text": "x", "label": each} for each in written]
+    task = load_task(made(tmp_path, SEVERAL | named, train=rows, dev=rows, test=rows))
+    assert task.labels == ("art", "big news")
+    assert [example.label for example in task.test if isinstance(example, TextExample)] == [(1, 1), (1, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("missing", [None, ""])
+def test_labels_that_are_missing_are_not_none_of_them(tmp_path: Path, missing: str | None) -> None:
+    rows = [{"text": "x", "label": ["art"]}, {"text": "y", "label": ["news"]}]
+    found = refused(made(tmp_path, SEVERAL, train=rows, dev=rows, test=[*rows, {"text": "z", "label": missing}]))
+    remedy = "fill them in, with [] for none, or remove the row, or skip such rows with `drop: [unlabelled]` of the source"
+    assert found.endswith(f"has no labels; {remedy}")
+
+
 def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
     """A folder of Parquet files is a dataset by its path, so that no network is needed."""
     for split in ("train", "test"):
@@ -297,6 +335,10 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ({"metrics": ["entity_f1"]}, "metric 'entity_f1' does not fit the task"),
     ({"metrics": ["pearson"]}, "metric 'pearson' does not fit the task"),
     ({"kind": "tokens", "regression": True}, "regression is for texts and pairs of texts, not for tokens"),
+    ({"kind": "tokens", "multi_label": True}, "multi_label is for texts and pairs of texts, not for tokens"),
+    ({"regression": True, "multi_label": True}, "regression and multi_label exclude each other; leave out one"),
+    ({"multi_label": True}, "metric 'accuracy' does not fit the task"),
+    ({"unanswerable": True}, "unanswerable is for spans, not for single"),
     ({"kind": "spans", "metrics": ["answer_f1"]}, "labels are for classes, and this task has none"),
     ({"labels": ["bad", "bad"]}, "labels need at least two names, all different"),
     ({"labels": ["bad"]}, "labels need at least two names, all different"),
@@ -359,7 +401,7 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"kind": "spans", "metrics": ["answer_f1"]},
         {"context": "one two", "question": "what?", "answer": [], "answer_start": []},
-        "has no answer; remove questions without an answer",
+        "has no answer; remove questions without an answer, or set `unanswerable: true` of the task",
     ),
 ]
 
