@@ -177,13 +177,15 @@ def tidy_table(table: pd.DataFrame, path: Path, semicolons: bool = False) -> pd.
 
 
 def _as_floats(table: pd.DataFrame) -> pd.DataFrame:
-    """Replace integers beyond float range by infinity, which later excludes their rows."""
+    """Replace integers beyond float range by infinity, which later excludes their rows, and dates by text."""
 
     def as_float(value: object) -> object:
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             return math.inf if value > 0 else -math.inf
         return value
 
+    dates = {str(name): table[name].astype(str) for name in table.select_dtypes(["datetime", "datetimetz", "timedelta"])}
+    table = table.assign(**dates)
     mixed = [str(name) for name in table if table[name].dtype == object]
     return table.assign(**{name: table[name].map(as_float) for name in mixed}) if mixed else table
 
@@ -337,8 +339,11 @@ def _find_header(text: str, path: Path) -> _Header:
     if line.lstrip().startswith("|"):
         raise InputError.at(str(path), "is a Markdown table; save it as .csv")
     rest = list(lines)
-    separator = _separator(line, next((row for row in rest if row.strip()), ""))
+    first = next((row for row in rest if row.strip()), "")
+    separator = _separator(line, first)
     names, used = _fields(chain([line], rest), separator)
+    if separator in (_BLANKS, _WIDE_BLANKS) and len(_fields([first], separator)[0]) > len(names):
+        names = ["", *names]  # R and pandas give the names, or numbers, of rows no header
     if not _is_row(names):
         return _Header(names, separator, len(comments) + used)
     for comment in reversed(comments):
@@ -352,16 +357,17 @@ def _separator(header: str, row: str) -> str:
     most = max("\t;,|", key=header.count)
     if header.count(most):
         return most
-    for blanks in (_BLANKS, _WIDE_BLANKS):
-        fields = re.split(blanks, header.strip())
-        if 1 < len(fields) == len(re.split(blanks, row.strip())):
-            return blanks
+    for unnamed in (0, 1):
+        for blanks in (_BLANKS, _WIDE_BLANKS):
+            fields = re.split(blanks, header.strip())
+            if 1 < len(fields) == len(re.split(blanks, row.strip())) - unnamed:
+                return blanks
     return ","
 
 
 def _fields(lines: Any, separator: str) -> tuple[list[str], int]:
     if separator in (_BLANKS, _WIDE_BLANKS):
-        return re.split(separator, next(iter(lines)).strip()), 1
+        return [name.strip('"') for name in re.split(separator, next(iter(lines)).strip())], 1
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
     return [name.strip() for name in next(reader, [])], reader.line_num
 

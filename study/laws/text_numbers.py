@@ -14,7 +14,7 @@ Commas = Literal["decimal", "grouping", "unclear"]
 """The meaning of a comma between digits; `unclear` if 3,656 may be 3.656 or 3656."""
 
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "%": 0.01}
-_SHAPE = re.compile(r"^([+-]?[\d.,' \u00a0\u202f_]*\d\.?(?:e[+-]?\d+)?)\s*([kmbgt%]?)$", re.IGNORECASE)
+_SHAPE = re.compile(r"^([+-]?[\d.,'’ \u00a0\u202f_]*\d\.?(?:e[+-]?\d+)?)\s*([kmbgt%]?)$", re.IGNORECASE)
 _UNITS = {
     r"nats?(?:\s*(?:/|per)\s*token)?": "nats",
     r"bits?(?:\s*(?:/|per)\s*token)?": "bits",
@@ -28,7 +28,7 @@ _UNITS = {
 """The unit of each pattern that may end a cell."""
 
 _UNIT = re.compile(rf"[(\[]?({'|'.join(_UNITS)})[)\]]?$", re.IGNORECASE)
-_GROUPED = re.compile(r"^[+-]?[1-9]\d{0,2}(?P<mark>[,' \u00a0\u202f_])\d{3}(?:(?P=mark)\d{3})*(?:\.\d+)?$")
+_GROUPED = re.compile(r"^[+-]?[1-9]\d{0,2}(?P<mark>[,'’ \u00a0\u202f_])\d{3}(?:(?P=mark)\d{3})*(?:\.\d+)?$")
 _GROUPED_BY_POINTS = re.compile(r"^[+-]?[1-9]\d{0,2}(?:(?:\.\d{3}){2,}(?:,\d+)?|\.\d{3},\d+)$")
 _DECIMAL_COMMA = re.compile(r"^[+-]?\d+,\d+(?:e[+-]?\d+)?$", re.IGNORECASE)
 _SURELY_DECIMAL = re.compile(r"^[+-]?(?:0,\d+|\d+,(?:\d{1,2}|\d{4,})|[1-9]\d{3,},\d+|\d+,\d+e[+-]?\d+)$", re.IGNORECASE)

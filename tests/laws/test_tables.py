@@ -41,6 +41,8 @@ def csv(frame: pd.DataFrame = FRAME) -> bytes:
         ("t.tsv.xz", lzma.compress(csv().replace(b",", b"\t"))),
         ("runs.v2.jsonl.gz", gzip.compress(FRAME.to_json(orient="records", lines=True).encode())),
         ("t.txt", FRAME.to_string(index=False).encode()),
+        ("t.txt", FRAME.to_string().encode()),
+        ("t.dat", b'"N" "loss"\n' + "".join(f'"{row}" {N} {loss}\n' for row, N, loss in FRAME.itertuples()).encode()),
         ("t.csv", csv().replace(b",", b" ")),
         ("t.dat", b"# of last week\n" + csv().replace(b",", b"   ")),
         ("t.txt", csv().replace(b",", b"|")),
@@ -54,6 +56,7 @@ def csv(frame: pd.DataFrame = FRAME) -> bytes:
         ("t.tsv", FRAME.to_csv(index=False, sep="\t", decimal=",").encode()),
         ("t.csv", FRAME.to_csv(index=False, decimal=",").encode()),
         ("t.csv", FRAME.assign(N=[f"{size:,}" for size in SIZES]).to_csv(index=False).encode()),
+        ("t.csv", FRAME.assign(N=[f"{size:,}".replace(",", "’") for size in SIZES]).to_csv(index=False).encode()),
         ("t.csv", FRAME.assign(N=[f"{size / 1e6:g}M" for size in SIZES]).to_csv(index=False).encode()),
         (
             "t.csv",
@@ -186,6 +189,13 @@ def _two_sheets(path: Path) -> None:
     with pd.ExcelWriter(path) as book:
         FRAME.to_excel(book, sheet_name="one", index=False)
         FRAME.to_excel(book, sheet_name="two", index=False)
+
+
+def test_dates_are_no_numbers(tmp_path: Path) -> None:
+    """A spreadsheet makes 3-12 a date, and the nanoseconds of dates were read as sizes and losses."""
+    FRAME.assign(loss=pd.to_datetime(["2026-03-12"] * len(FRAME))).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"loss: holds 5 non-numeric values \(row 1: '2026-03-12"):
+        check(tmp_path / "t.parquet")
 
 
 def test_the_only_sheet_of_a_workbook_is_read(tmp_path: Path) -> None:
