@@ -7,6 +7,7 @@ entity. `O` is outside.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,10 @@ _LETTERS = ("BI", "BIES", "BILU", "IE")
 
 _AS_BIOES = {"L": "E", "U": "S"}
 
-_SCHEMES = "entity_f1 reads IO, IOB1, IOB2, IOE, BIOES and BILOU"
+_SCHEMES = "entity_f1 reads IO, IOB1, IOB2, IOE, BIOES and BILOU, as in B-PER, PER_B or B"
+
+_LETTER_AND_SIGN = re.compile(r"^[A-Za-z][\W_]|[\W_][A-Za-z]$")
+"""What types do not all look like: b-per, B:PER, B- and M-PER are tags of schemes that are written otherwise."""
 
 Entity = tuple[str, int, int]
 """Type, first word and last word."""
@@ -44,6 +48,8 @@ class TagScheme:
             return cls({OUTSIDE: (OUTSIDE, "")} | {tag: (_AS_BIOES.get(at, at), kind) for tag, (at, kind) in parts.items()})
         if parts and len(parts) == len(inside):
             raise ValueError(f"tag letters {', '.join(sorted(letters))} fit no single scheme; {_SCHEMES}")
+        if inside and all(map(_LETTER_AND_SIGN.search, inside)):
+            raise ValueError(f"tags {', '.join(inside[:3])} are written as in no scheme that is read; {_SCHEMES}")
         if OUTSIDE not in tags:
             raise ValueError(
                 f"tags {', '.join(inside[:3])} spell no entities: none is {OUTSIDE!r}, and they have no letters as in "

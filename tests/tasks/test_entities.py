@@ -101,6 +101,11 @@ def test_tags_of_no_type_are_entities_all_the_same() -> None:
     ("tags", "message"),
     [
         (["NOUN", "VERB", "ADJ"], "spell no entities: none is 'O'"),
+        (["O", "b-PER", "i-PER"], "tags b-PER, i-PER are written as in no scheme that is read"),
+        (["O", "B:PER", "I:PER"], "tags B:PER, I:PER are written as in no scheme"),
+        (["O", "B-", "I-"], "tags B-, I- are written as in no scheme"),
+        (["O", "PER/b", "PER/i"], "tags PER/b, PER/i are written as in no scheme"),
+        (["O", "B-PER", "M-PER", "E-PER", "S-PER"], "'M-PER' has no letter"),
         (["O", "B-PER", "I-PER", "ORG"], "tag 'ORG' has no letter, but 'B-PER' has one"),
         (["O", "B-PER", "L-PER", "S-PER"], "tag letters B, L, S fit no single scheme"),
         (["o", "b-per", "i-per"], "spell no entities"),
