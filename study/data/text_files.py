@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ class CorpusFiles:
 def corpus_files(corpus: str) -> CorpusFiles:
     """Return the files of a corpus: the path itself, or all files of known kinds below a folder, sorted.
 
-    Hidden files are ignored. Of a `save_to_disk` dataset only the files it names are read; of several splits, only train.
+    Hidden files are ignored, and links to folders skipped. Of a `save_to_disk` dataset only the files it names are read; of
+    several splits, only train.
 
     Raises InputError if the path is missing, its suffix unknown, a file empty, or a folder holds no known kind.
     """
@@ -72,16 +74,22 @@ def _files_at(corpus: str) -> CorpusFiles:
 
 
 def _files_in(folder: Path) -> CorpusFiles:
-    below = (file for file in files_below(folder) if not any(map(_is_hidden, file.relative_to(folder).parts)))
-    files = sorted(file for file in below if file.is_file())
+    below = [file for file in (*files_below(folder), *_linked_folders(folder)) if not _is_hidden(file.relative_to(folder))]
+    files = sorted(file for file in below if file.is_file() or file.is_symlink())
     unread = {file for left_out in map(_left_out_by, files) for file in left_out}
-    read = {file for file in files if kind_of(file) is not None and not unread & {file, *file.parents}}
+    known = (file for file in files if kind_of(file) is not None and not file.is_dir())
+    read = {file for file in known if not unread & {file, *file.parents}}
     others = (file for file in files if file not in read and file.name not in _OF_A_DATASET)
     return CorpusFiles(tuple(sorted(read)), tuple(others))
 
 
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".")
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _linked_folders(folder: Path) -> Iterator[Path]:
+    """Yield the links to folders, which are not followed, since they may lead in circles."""
+    yield from (link for parent, names, _ in os.walk(folder) for name in names if (link := Path(parent, name)).is_symlink())
 
 
 def _left_out_by(file: Path) -> Iterator[Path]:

@@ -145,6 +145,20 @@ def test_a_folder_says_what_it_passes_over_and_hidden_files_are_no_part_of_it(tm
     assert passed_over(str(tmp_path / "a.txt")) is None
 
 
+def test_links_of_a_folder_are_read_told_or_refused(tmp_path: Path) -> None:
+    """A link to a file is that file; a linked folder may lead in circles; behind a broken link, text is missing."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    written(tmp_path / "elsewhere.txt", "x")
+    (folder / "a.txt").symlink_to("../elsewhere.txt")
+    (folder / "here").symlink_to(".")
+    assert names(corpus_files(str(folder)).read, folder) == ["a.txt"]
+    assert passed_over(str(folder)) == f"1 file of {folder} is skipped: {folder / 'here'}"
+    (folder / "b.txt").symlink_to("nowhere.txt")
+    with pytest.raises(InputError, match=r"cannot be read: No such file or directory \('.*b\.txt'\)"):
+        corpus_files(str(folder))
+
+
 TEXTS = ['one, "two"\nthree', "", "ünï\u2028code", "four"]
 
 
