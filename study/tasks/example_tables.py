@@ -187,7 +187,15 @@ def _read_conll(path: Path) -> ExampleTable:
             tags.append([])
             lines.append(number)
     count = len(tokens) if tokens[-1] else len(tokens) - 1
+    if any(words[1:] for words in tokens) and all(_is_numbered(words) for words in tokens[:count]):
+        raise InputError.at(f"{path}:{lines[0]}", "numbers its words, as CoNLL-U does; keep only the columns of words and tags")
     return ExampleTable(str(path), {"tokens": tokens[:count], "tags": tags[:count]}, lines[:count])
+
+
+def _is_numbered(words: Sequence[str]) -> bool:
+    """Whether words count on from 0 or 1; CoNLL-U also has 1-2 before 1 and 2, and 1.1 after 1."""
+    whole = [int(word) for word in words if word.isdecimal() and len(word) < 7]
+    return bool(whole) and whole == list(range(whole[0], whole[0] + len(whole))) and whole[0] < 2 and words[0][0].isdecimal()
 
 
 def _columns(line: str) -> list[str]:

@@ -20,10 +20,11 @@ _SHOWN_PROBLEMS = 8
 _TRUTH = ("false", "true")
 
 _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
-_LIST = re.compile(rf"\[\s*(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.pattern}))*\s*,?\s*\]")
-"""A list of quoted items with commas or white space between them."""
+_ITEMS = rf"(?:(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.pattern}))*\s*,?)?"
+_LIST = re.compile(rf"\[\s*{_ITEMS}\s*\]|\(\s*{_ITEMS}\s*\)")
+"""A list or tuple of quoted items with commas or white space between them, or of none."""
 
-_WHOLE_NUMBERS = re.compile(r"\[\s*-?\d+(?:(?:\s*,\s*|\s+)-?\d+)*\s*\]")
+_WHOLE_NUMBERS = re.compile(r"[\[(]\s*-?\d+(?:(?:\s*,\s*|\s+)-?\d+)*\s*,?\s*[\])]")
 
 _MOST_DIGITS = 18
 """No index has more; Python refuses to parse numbers of thousands of digits."""
@@ -171,8 +172,8 @@ def _whole_number(name: str) -> int | None:
 def several(value: object) -> list[Any]:
     """Return a list as is; of text, the list it spells, or its words.
 
-    pandas writes a list into a delimited file as `['New', 'Town']` and an array as `['New' 'Town']`; JSON is `["New", "Town"]`.
-    Raises RowError if text begins as such a list but does not end as one.
+    pandas writes a list into a delimited file as `['New', 'Town']`, a tuple as `('New', 'Town')` and an array as
+    `['New' 'Town']`; JSON is `["New", "Town"]`. Raises RowError if text begins as such a list but does not end as one.
     """
     if isinstance(value, list | tuple):
         return list(value)
@@ -182,15 +183,25 @@ def several(value: object) -> list[Any]:
     if _LIST.fullmatch(text):
         return [ast.literal_eval(item) for item in _ITEM.findall(text)]
     if text.startswith(("['", '["')):
-        raise RowError(f"{shown(value)} is not a complete list; write lists as JSON, or the words with spaces between them")
+        raise _not_a_list(value)
     return text.split()
 
 
+def _not_a_list(value: str) -> RowError:
+    return RowError(f"{shown(value)} is not a complete list; write lists as JSON, or the words with spaces between them")
+
+
 def several_labels(value: object) -> list[Any]:
-    """Read the labels of words like `several`, and also text such as `[0, 3]` or `[0 3]`."""
+    """Read the labels of words like `several`, and also text such as `[0, 3]` or `[0 3]`.
+
+    Raises RowError for any other text in brackets, such as `[B-LOC, I-LOC]`, which no labels are written in.
+    """
     if isinstance(value, str) and _WHOLE_NUMBERS.fullmatch(value.strip()):
         return re.findall(r"-?\d+", value)
-    return several(value)
+    labels = several(value)
+    if isinstance(value, str) and labels and str(labels[0]).startswith(("[", "(")):
+        raise _not_a_list(value)
+    return labels
 
 
 def several_names(value: object) -> list[Any]:

@@ -557,6 +557,8 @@ def test_f1_needs_two_classes(tmp_path: Path) -> None:
         ("['New', 'Town']", "['B-LOC', 'I-LOC']"),
         ("['New' 'Town']", "['B-LOC' 'I-LOC']"),
         ('["New", "Town"]', '["B-LOC", "I-LOC"]'),
+        ("('New', 'Town')", "('B-LOC', 'I-LOC')"),
+        ("New Town", "(0, 1)"),
         ("New Town", "[0, 1]"),
         ("New Town", "[0 1]"),
         ("New Town", "B-LOC I-LOC"),
@@ -577,6 +579,29 @@ def test_a_list_that_is_cut_off_is_refused(tmp_path: Path, labels: dict[str, Any
     path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]} | labels, ".csv", train=[row, odd], dev=[row], test=[row])
     assert f"{tmp_path / 'train.csv'}:3: " in refused(path)
     assert "is not a complete list; write lists as JSON, or the words with spaces between them" in refused(path)
+
+
+@pytest.mark.parametrize("labels", [{}, {"labels": ["O", "[]", "[O,", "O]", "B-LOC"]}])
+@pytest.mark.parametrize(
+    ("tokens", "tags", "message"), [("[]", "[]", "has no tokens"), ("a b", "[O, O]", "is not a complete list")]
+)
+def test_a_list_of_nothing_is_no_word_and_brackets_are_no_label(
+    tmp_path: Path, labels: dict[str, Any], tokens: str, tags: str, message: str
+) -> None:
+    row, odd = {"tokens": "['a', 'b']", "tags": "['B-LOC', 'O']"}, {"tokens": tokens, "tags": tags}
+    path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]} | labels, ".csv", train=[row, odd], dev=[row], test=[row])
+    assert f"{tmp_path / 'train.csv'}:3: " in refused(path)
+    assert message in refused(path)
+
+
+def test_the_numbers_of_words_in_conllu_are_no_words(tmp_path: Path) -> None:
+    """Words that count alone are a sentence as any other."""
+    path = tmp_path / "test.conll"
+    path.write_text("# sent_id = 1\n1-2 New NOUN\n1 New NOUN\n2 Town NOUN\n\n1 ok INTJ\n")
+    with pytest.raises(InputError, match=r"test\.conll:2: numbers its words, as CoNLL-U does; keep only"):
+        read_table(path, ("tokens", "tags"))
+    path.write_text("1 NUM\n2 NUM\n\nok INTJ\n")
+    assert read_table(path, ("tokens", "tags")).columns["tokens"] == [["1", "2"], ["ok"]]
 
 
 @pytest.mark.parametrize("comment", ["# id 1f00 domain=en", "# id 1f00\tdomain=en", "# text = Ann is here", "#"])
