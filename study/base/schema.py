@@ -139,15 +139,19 @@ def _problems(model: type[Strict], error: ValidationError, place: str) -> list[P
     """Every problem once, in the order of the fields."""
     problems: dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
-        path = join_path(place, *_without_tags(detail["loc"]))
+        path = join_path(place, *_without_tags(detail["loc"], detail["type"] == "extra_forbidden"))
         problems.setdefault(path, Problem(path, _message(model, detail)))
     return list(problems.values())
 
 
-def _without_tags(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """A location without the names that pydantic adds for the arms of a union."""
-    tags = ("int", "float", "str", "bool")
-    return tuple(part for part in location if isinstance(part, int) or not ("[" in part or part in tags))
+def _without_tags(location: tuple[str | int, ...], own_key: bool) -> tuple[str | int, ...]:
+    """A location without the names that pydantic adds for the arms of a union; an unknown key at its end is no such name."""
+    tags, last = ("int", "float", "str", "bool"), len(location) - 1
+    return tuple(
+        part
+        for index, part in enumerate(location)
+        if isinstance(part, int) or (own_key and index == last) or not ("[" in part or part in tags)
+    )
 
 
 def _message(model: type[Strict], detail: ErrorDetails) -> str:

@@ -119,6 +119,11 @@ def test_a_key_that_is_nearly_one_beside_it_is_not_sought_in_parts_below() -> No
     assert problems({"number": 1}) == {"number": "is not a known key; did you mean 'numbers'?"}
 
 
+@pytest.mark.parametrize("key", ["count[0]", "int", "str"])
+def test_an_unknown_key_that_looks_like_an_arm_of_a_union_is_named(key: str) -> None:
+    assert [*problems({"leaf": {key: 1}}, "base")] == [f"base.leaf.{key}"]
+
+
 def test_a_word_that_is_like_none_of_a_few_has_them_told_once() -> None:
     assert problems({"leaf": {"kind": "bpe"}}) == {"leaf.kind": "'bpe' is not one of wordpiece, file"}
 
