@@ -11,6 +11,7 @@ import yaml
 
 from study.base import garbage
 from study.base.durable_files import is_there, retry_write, write_atomically
+from study.base.errors import map_all
 from study.base.quantities import plus_minus
 from study.config.run_config import RunConfig, Texts
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
@@ -171,8 +172,8 @@ class RunProposer(Proposer[RunJob, RunRecord]):
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
         """Read the records of the sweep's runs; returns the configurations of started runs without a record."""
         started = []
-        for run in self.folder.runs():
-            record = run.record()
+        runs = self.folder.runs()
+        for run, record in zip(runs, map_all(RunFolder.record, runs), strict=True):
             config = run.config() if record is None else record.config
             if not belongs(config) or run_id(config, self.texts) != run.run_id:
                 continue

@@ -16,6 +16,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from study.base.durable_files import is_there, retry_write, write_once
+from study.base.errors import map_readable, warn_of
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -49,24 +50,26 @@ class SharedRuns:
         return os.path.join("..", self.folder.name, "runs", run_id)
 
     def _is_home(self, home: RunFolder) -> bool:
-        """Whether a run is still trained there: not in a deleted sweep, nor where another search pruned it."""
+        """Whether a run is still trained there: in no deleted sweep, nor where it was pruned or its record is unreadable."""
         mine = home.path == self.folder.run(home.run_id).path
-        return (is_there(home.path) or home.is_run) and (mine or not _is_pruned(home))
+        return (is_there(home.path) or home.is_run) and (mine or _is_of_use(home))
 
     def record(self, run_id: str) -> RunRecord | None:
         """The record of a run, taken from another sweep where that one has it; None without any."""
         own, home = self.folder.run(run_id), self.home(run_id)
         others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != SweepFolder.of(home).name]
         for other in (home, *others):
-            if other.path != own.path and other.ended and not _is_pruned(other):
+            if other.path != own.path and _is_of_use(other) and other.ended:
                 _link_files(other, own)
                 break
         return own.record()
 
 
-def _is_pruned(run: RunFolder) -> bool:
-    record = run.record()
-    return record is not None and record.state == "PRUNED"
+def _is_of_use(run: RunFolder) -> bool:
+    """Whether another sweep can use a run: it was not pruned, and its record, if there is one, can be read."""
+    records, problems = map_readable(RunFolder.record, [run])
+    warn_of(problems)
+    return not problems and all(record is None or record.state != "PRUNED" for record in records)
 
 
 def _link_files(ended: RunFolder, into: RunFolder) -> None:

@@ -177,6 +177,39 @@ def test_a_record_that_was_there_before_it_was_shared_is_found(tmp_path: Path) -
 ONLY: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}}
 
 
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"run_id": 3}', None])
+def test_a_run_whose_record_is_damaged_in_another_sweep_is_trained_anew(
+    tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other sweep keeps what it has, and says so to whoever reads it."""
+    launched(tmp_path, "one", FakeExecutor(), **ONLY)
+    (run,) = SweepFolder(tmp_path / "results" / "one").runs()
+    run.record_file.unlink()
+    if damage is None:
+        run.record_file.symlink_to(run.record_file.name)
+    else:
+        run.record_file.write_bytes(damage)
+    second = FakeExecutor()
+    (ended,) = launched(tmp_path, "two", second, **ONLY).ended.values()
+    assert (second.submitted, ended.state) == ([run.run_id], "COMPLETED")
+    assert str(run.record_file) in caplog.text
+    with pytest.raises((InputError, OSError)):
+        run.record()
+
+
+def test_a_launch_names_every_damaged_record_of_its_own_before_it_trains(tmp_path: Path) -> None:
+    """It may be of a newer version, so that nothing is trained in its place without a word."""
+    launched(tmp_path, "one", FakeExecutor(), **THREE)
+    files = [run.record_file for run in SweepFolder(tmp_path / "results" / "one").runs()[:2]]
+    for file in files:
+        file.write_bytes(b"{")
+    executor = FakeExecutor()
+    with pytest.raises(InputError) as refused:
+        launched(tmp_path, "one", executor, **THREE)
+    assert [problem.place for problem in refused.value.problems] == [*map(str, files)]
+    assert executor.submitted == []
+
+
 def failed_in(tmp_path: Path, *names: str) -> list[SweepFolder]:
     """Sweeps that share one run, which failed."""
 
