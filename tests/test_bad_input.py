@@ -107,7 +107,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("depth: [1]", "depth: 1", "shapes.grid.depth: 1"),
         ("width: [16]", "width: [1000000000000]", "shapes.grid.width[0]: 1000000000000 is above the most allowed, 1,000,000"),
         ("width: [16]", "width: [true]", "shapes.grid.width[0]: True is true or false, not a number"),
-        ("batch_tokens: 256", "learning_rate: -1e-3", "base.recipe.learning_rate: '-1e-3' must be above 0"),
+        ("batch_tokens: 256", "learning_rate: -1e-3", "base.recipe.learning_rate: -0.001 must be above 0"),
         ("batch_tokens: 256", "learning_rate: .nan", "base.recipe.learning_rate: nan must be a finite number"),
         ("batch_tokens: 256", "learning_rate: .inf", "base.recipe.learning_rate: inf must be a finite number"),
         (

@@ -16,12 +16,13 @@ from study.base.quantities import read_count
 
 
 def _number(value: object) -> object:
-    """Parse a number with a prefix or commas, such as 10M or 190,350,517; other values stay, booleans are refused."""
+    """Parse a number with a prefix, commas or exponent, such as 10M, 190,350,517 or 2e5; others stay, booleans are refused."""
     if type(value) in (int, float):  # the common case, as in records
         return value
     if isinstance(value, bool):
         raise ValueError("is true or false, not a number")
-    return number_in(value) if isinstance(value, str) and (value[-1:].isalpha() or "," in value) else value
+    written = isinstance(value, str) and (value[-1:].isalpha() or "," in value or "e" in value.lower())
+    return number_in(value) if written else value
 
 
 _Number = BeforeValidator(_number)

@@ -50,6 +50,8 @@ def problems(values: object, place: str = "") -> dict[str, str]:
         ("rate", 2, 2.0),
         ("count", 2e5, 200_000),
         ("count", "200000", 200_000),
+        ("count", "2e5", 200_000),
+        ("index", "1E3", 1000),
         ("count", "16.1K", 16_100),
         ("index", "2M", 2_000_000),
         ("index", "190,350,517", 190_350_517),
