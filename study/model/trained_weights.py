@@ -20,7 +20,7 @@ def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
     """Load the weights of a completed run, in fp32; those stored in bf16 or int8 have the values that these hold.
 
     Raises InputError if the file is missing, differs from the record's SHA-256 (safetensors misses flipped bits; older records
-    have none), or does not match the run's architecture.
+    have none), does not match the run's architecture, or holds values that are not finite.
     """
     file, record, config = folder.weights_file, folder.record(), folder.config()
     try:
@@ -45,4 +45,6 @@ def _unlike(weights: Mapping[str, Tensor], architecture: Architecture) -> str | 
             return f"holds {name}"
         if tuple(weights[name].shape) != sizes[name]:
             return f"holds {name} of {tuple(weights[name].shape)} instead of {sizes[name]}"
+        if not weights[name].isfinite().all():
+            return f"holds {name} with values that are not finite"
     return None

@@ -129,6 +129,7 @@ def test_one_flipped_byte_of_weights_is_noticed(corpus: Path, tmp_path: Path) ->
         ),
         (lambda weights: weights | {"extra": torch.zeros(1)}, "holds extra, unlike the run's config.yaml"),
         (lambda weights: {name: tensor[..., :1].clone() for name, tensor in weights.items()}, " instead of ("),
+        (lambda weights: {name: tensor / 0 for name, tensor in weights.items()}, " with values that are not finite"),
     ],
 )
 def test_weights_of_another_architecture_are_refused_by_whoever_loads_them(
