@@ -17,7 +17,7 @@ from study.benching.latency import LatencyCase, Timing, disturbance, measure
 from study.counting.memory import WeightFormat, inference_memory
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
-from study.store.score_records import chosen, scores_of
+from study.store.score_records import chosen, readable_scores
 
 SOURCE = "source"
 """The name of the run that was compressed."""
@@ -180,7 +180,7 @@ def paired_difference_of(run: RunFolder, source: RunFolder) -> tuple[float, floa
 
 
 def _test_scores(run: RunFolder) -> Iterator[tuple[str, float]]:
-    completed = grouped(scores_of(run), lambda record: (record.config.task, record.config.protocol))
+    completed = grouped(readable_scores([run]), lambda record: (record.config.task, record.config.protocol))
     for (task, protocol), records in completed.items():
         values = [record.test for record in chosen(records) if record.test is not None]
         if values and protocol != "random_init":

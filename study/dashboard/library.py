@@ -238,9 +238,9 @@ class Library:
 
 
 def stamp_of(file: Path) -> tuple[int, int, int] | None:
-    """The time, size and inode of a file, None if missing."""
+    """The time, size and inode of a file, None if it is missing or out of reach, as reading it says."""
     try:
         status = file.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino

@@ -146,6 +146,8 @@ def _answer(name: str, library: Callable[[], Library]) -> Callable[[Request], Re
             value, status = make(library(), request.query_params), 200
         except InputError as error:
             value, status = {"problems": [str(problem) for problem in error.problems]}, 422
+        except OSError as error:
+            value, status = {"problems": [f"{error.filename or name}: cannot be read: {error.strerror or error}"]}, 422
         except Exception as error:  # the page shows it; a terminal has no use for a traceback
             value, status = {"problems": [f"this cannot be shown: {type(error).__name__}: {error}"]}, 500
         return Response(json_text(value), status_code=status, media_type="application/json")

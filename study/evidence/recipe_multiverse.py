@@ -70,7 +70,7 @@ def explore_recipes(folders: Sequence[Path]) -> Multiverse:
 def _compared(path: Path) -> list[_Compared]:
     """What a sweep compares, its largest budget and size first."""
     if not is_there(SweepFolder(path).sweep_file):
-        raise InputError.at(str(path), "is not a sweep folder; give one for each of several sweeps")
+        raise InputError.at(str(path), "is not a sweep folder: it has no sweep.yaml; give one for each of several sweeps")
     if problems := why_not_shape(path):
         raise InputError.at(str(path), problems[0].message)
     evidence = gather(SweepFolder(path))

@@ -19,7 +19,7 @@ from study.running.shutdown import SAVE_SECONDS
 from study.store.locks import held, is_held
 from study.store.records import RETRIED, RunRecord, timestamp
 from study.store.run_folder import RunFolder
-from study.store.score_records import ScoreRecord, score_folder, scores_of
+from study.store.score_records import ScoreRecord, readable_scores, score_folder
 from study.store.sweep_folder import LEAST_OF_ID, SweepFolder, runs_of_id
 
 _KEPT = ("COMPLETED", "PRUNED")
@@ -131,7 +131,7 @@ def _texts_of(folder: SweepFolder) -> Collection[str]:
 
 def _failed_scores(folder: SweepFolder, run_ids: Sequence[str]) -> list[tuple[RunFolder, ScoreRecord]]:
     runs = _named(folder, run_ids) if run_ids else folder.runs()
-    scores = [(run, score) for run in runs for score in scores_of(run)]
+    scores = [(run, score) for run in runs for score in readable_scores([run])]
     return [(run, score) for run, score in scores if score.state in RETRIED or (run_ids and score.state != "COMPLETED")]
 
 

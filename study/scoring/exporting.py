@@ -20,7 +20,7 @@ from study.model.in_transformers import their_config, their_weights, without_mlm
 from study.model.transformers_classes import class_for
 from study.scoring.model_card import model_card
 from study.scoring.pretrained import Pretrained
-from study.store.score_records import scores_of
+from study.store.score_records import readable_scores
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def export(run: Pretrained, folder: Path) -> Exported:
     if (trained := run.folder.record()) is not None and trained.untrained_head:
         weights = without_mlm_head(weights, family)
     files = {
-        "README.md": model_card(record, scores_of(run.folder), family.name).encode(),
+        "README.md": model_card(record, readable_scores([run.folder]), family.name).encode(),
         "record.json": content,
         "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
         "tokenizer_config.json": _json(_tokenizer_config(run)),

@@ -71,7 +71,7 @@ def target(path: Path) -> Target:
         raise InputError.at(str(path), "has no completed run; complete one with study launch")
     if not completed:
         table = ledger(sweep.records(), sweep.tuned(), sweep.cells())
-        unused = sorted(table[table["state"] == "COMPLETED"]["exclusion"].dropna().unique())
+        unused = [] if table.empty else sorted(table[table["state"] == "COMPLETED"]["exclusion"].dropna().unique())
         why = f" ({'; '.join(unused)})" if unused else ""
         remedy = "give the folder of another run, or complete more with study launch"
         raise InputError.at(str(path), f"has no completed run that its answer uses{why}; {remedy}")

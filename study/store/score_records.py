@@ -187,7 +187,7 @@ def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
 
 
 def scores_of(run: RunFolder) -> list[ScoreRecord]:
-    """The ended scores of a run, by id."""
+    """The ended scores of a run, by id; raises InputError for one that cannot be read."""
     ended = (score_folder(run, name).score() for name in run.names(run.scores))
     return [record for record in ended if record is not None]
 
@@ -203,12 +203,17 @@ def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineR
     return parsed(content_of(file), str(file), BaselineRecord, _SCORE_AGAIN)
 
 
-def scores_in(folder: SweepFolder) -> pd.DataFrame:
-    """The table of `scores` of a sweep."""
-    folders = (score_folder(run, name) for run in folder.runs() for name in run.names(run.scores))
+def readable_scores(runs: Iterable[RunFolder]) -> list[ScoreRecord]:
+    """The ended scores of runs; unreadable ones are logged."""
+    folders = (score_folder(run, name) for run in runs for name in run.names(run.scores))
     ended, problems = map_readable(ScoreFolder.score, folders)
     warn_of(problems)
-    return scores(record for record in ended if record is not None)
+    return [record for record in ended if record is not None]
+
+
+def scores_in(folder: SweepFolder) -> pd.DataFrame:
+    """The table of `scores` of a sweep."""
+    return scores(readable_scores(folder.runs()))
 
 
 def write_scores(folder: SweepFolder) -> pd.DataFrame:

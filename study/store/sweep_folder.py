@@ -145,12 +145,12 @@ class SweepFolder(Folder):
         return [folder for folder in _folders_of_runs(self.path.parent) if folder.path != self.path]
 
     def runs(self, start: str = "") -> list[RunFolder]:
-        """The planned, started or packed runs whose id has this start, by id."""
+        """The planned, started or packed runs whose id has this start, by id; reading a folder out of reach says so."""
         packed, folder = self.packed, self.runs_folder
         ids = frozenset[str]() if packed is None else packed.run_ids
         names = sorted(name for name in {*names_in(folder), *ids} if name.startswith(start) and name[0] != ".")
         runs = (RunFolder(folder / name, packed) for name in names)
-        return [run for run in runs if run.run_id in ids or run.is_run]
+        return [run for run in runs if run.run_id in ids or _may_be_run(run)]
 
     @garbage.paused()  # collections would walk all records
     def records(self) -> list[RunRecord]:
@@ -270,6 +270,14 @@ class SweepFolder(Folder):
         return table
 
 
+def _may_be_run(run: RunFolder) -> bool:
+    """Whether a folder holds a run, or cannot be looked into, as another user's or where a link leads in a circle."""
+    try:
+        return run.is_run
+    except OSError:
+        return True
+
+
 def _own_record(run: RunFolder) -> RunRecord | None:
     """The record of a run; raises InputError for another run's."""
     record = run.record()
@@ -305,8 +313,10 @@ def sweeps_in(results: Path) -> dict[str, SweepFolder]:
     """
     if not results.is_dir():
         raise InputError.at(str(results), "is not a folder; give one that `study launch` wrote to, or a folder of these")
-    files = (file for pattern in (".", "[!.]*", "[!.]*/[!.]*") for file in sorted(results.glob(f"{pattern}/sweep.yaml")))
-    folders = [SweepFolder(file.parent) for file in files]
+    paths = [results, *sorted(results.glob("[!.]*")), *sorted(results.glob("[!.]*/[!.]*"))]
+    folders = [
+        SweepFolder(path) for path in paths if os.path.lexists(path / SWEEP_FILE)
+    ]  # a broken link is named by its reader
     if not folders:
         raise InputError.at(str(results), "holds no sweep; give a folder that `study launch` wrote to, or a folder of these")
     return {
