@@ -106,7 +106,7 @@ def _(mo):
 def _(best, fit):
     _settings = best.filter(["architecture.position_encoding"])
     _one = best[_settings.eq(_settings.iloc[0]).all(axis=1)]
-    law = fit(_one, "chinchilla", parameters="parameters", tokens="target_tokens", loss="loss_nats", bootstrap=200)
+    law = fit(_one, "chinchilla", parameters="parameters", tokens="target_tokens", loss="loss_nats")
     return (law,)
 
 

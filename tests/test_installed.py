@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pandas as pd
 import pytest
@@ -22,6 +24,7 @@ from packaging.utils import canonicalize_name
 from study.base.shipped import shipped
 from study.laws.catalogue import LAWS
 from study.tasks.task_spec import known_tasks
+from tests.browsing import served
 from tests.points import TRUTHS, columns_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,11 +111,11 @@ def test_the_demonstration_answers_its_question(site: Path, tmp_path: Path) -> N
     assert (tmp_path / "results" / "demo" / "figures" / "loss_by_shape.svg").is_file()
 
 
-def short_list() -> list[str]:
-    """The packages that docs/quickstart.md names for reading and counting alone."""
+def short_list(first: str) -> list[str]:
+    """The packages that docs/quickstart.md names for reading and counting alone, in the line that begins with `first`."""
     page = (ROOT / "docs" / "quickstart.md").read_text()
-    (line,) = re.findall(r"^pip install (click .*)$", page, re.MULTILINE)
-    return shlex.split(line)
+    (line,) = re.findall(rf"^pip install ({first} .*)$", page, re.MULTILINE)
+    return shlex.split(line, comments=True)
 
 
 def needed(names: list[str]) -> Iterator[str]:
@@ -129,17 +132,22 @@ def needed(names: list[str]) -> Iterator[str]:
             ]
 
 
-@pytest.fixture(scope="module")
-def reading(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of packages with the short list alone."""
-    folder = tmp_path_factory.mktemp("packages")
-    for name in needed(short_list()):
+def linked(folder: Path, names: list[str]) -> Path:
+    """A folder of packages with these alone, and what they require."""
+    folder.mkdir(exist_ok=True)
+    for name in needed(names):
         found = distribution(name)
         for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
             if not (folder / top).exists():
                 (folder / top).symlink_to(Path(str(found.locate_file(top))).resolve())
     assert not {"torch", "pytorch_lightning", "optuna", "wandb", "datasets", "tokenizers", "sklearn"} & {*os.listdir(folder)}
     return folder
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of packages with the short list alone."""
+    return linked(tmp_path_factory.mktemp("packages"), short_list("click"))
 
 
 READS = [
@@ -167,6 +175,25 @@ def test_the_short_list_is_enough_to_read_and_count(
     status, out, errors = run(site, *arguments, cwd=tmp_path, packages=reading)
     assert (status, errors) == (0, "")
     assert told in out
+
+
+def test_the_dashboard_and_a_page_to_send_take_three_packages_more(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = linked(tmp_path / "packages", [*short_list("click"), *short_list("markdown-it-py")])
+    shutil.copytree(ROOT / "results" / "reference" / "norm", tmp_path / "norm")
+    status, _, errors = run(site, "report", "norm", "--html", cwd=tmp_path, packages=packages)
+    assert (status, errors) == (0, "")
+    assert (tmp_path / "norm" / "report.html").is_file()
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{packages}")
+    command = ("-S", "-m", "study", "dashboard", tmp_path / "norm", "--no-open")
+    with served(tmp_path, tmp_path / "log", *command) as url:
+        opener = build_opener(HTTPCookieProcessor())
+        assert b"<main" in opener.open(url).read()
+        page = url.partition("?")[0]
+        assert json.load(opener.open(f"{page}api/overview"))["sweeps"][0]["sweep"] == "norm"
+        missing = json.load(opener.open(f"{page}api/importances?sweep=norm&target=loss_nats"))["why_not"]
+        assert missing == "Importances need optuna and sklearn: pip install optuna scikit-learn"
 
 
 def test_a_command_that_needs_more_says_what_to_install(site: Path, reading: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
@@ -69,6 +70,8 @@ def importances(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     if len(runs) < FEWEST_RUNS or not knobs:
         why = f"Importances need {FEWEST_RUNS} completed runs that differ in a knob; there are {plural(len(runs), 'run')}."
         return {"importances": {}, "why_not": why}
+    if missing := [package for package in ("optuna", "sklearn") if find_spec(package) is None]:
+        return {"importances": {}, "why_not": f"Importances need {' and '.join(missing)}: pip install optuna scikit-learn"}
     values = runs[target].astype(float) * (-1 if _is_score(target) else 1)
     key = ("importances", evaluator, target, name, library.snapshot(name).version)
     return {"importances": library.kept(key, lambda: _importances(runs[knobs], values, evaluator)), "runs": len(runs)}

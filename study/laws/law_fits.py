@@ -143,6 +143,7 @@ class LawFit:
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
         lines += [self._row(name) for name in fitted.law.parameters]
+        lines += self._other_count_lines()
         lines += ["", forecast_to_text(self.forecast), *map(forecast_to_text, self.groups.values())]
         lines += self._exclusion_lines()
         lines += [f"warning: {warning}" for warning in fitted.observations.warnings]
@@ -151,6 +152,22 @@ class LawFit:
     def _row(self, name: str) -> str:
         interval = _span(self.fit.intervals.get(name)) or "none"
         return f"{name:12}{self.fit.estimates[name]:>14.6g}   {interval:28}{_span(self.profiles.get(name)):24}"
+
+    def _other_count_lines(self) -> list[str]:
+        """The exponents with the other count of N, with or without embeddings."""
+        return [
+            f"with {count} as N: "
+            + (other if isinstance(other, str) else f"{other.exponents_in_words()}, {status_words(other.fit.status)}")
+            for count, other in self.with_and_without_embeddings.items()
+            if other is not self
+        ]
+
+    def exponents_in_words(self) -> str:
+        """The exponents with their intervals."""
+        fitted = self.fit
+        ends = {name: fitted.intervals.get(name) for name in fitted.law.exponents}
+        spans = {name: f"95% interval {low_high[0]:.3g} to {low_high[1]:.3g}" for name, low_high in ends.items() if low_high}
+        return ", ".join(f"{name} {fitted.estimates[name]:.3g} ({spans.get(name, 'no interval')})" for name in ends)
 
     def _exclusion_lines(self) -> list[str]:
         return [

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -331,16 +332,30 @@ def log_ticks(axes: Axes) -> None:
     if high < 2 * low:
         middle = np.sqrt(low * high)
         low, high = axes.set_xlim(middle / np.sqrt(2), middle * np.sqrt(2))
-    axes.xaxis.set_major_locator(log_locator(low, high))
+    fitting = (one for one in log_locators(low, high) if _has_room(axes, one.tick_values(low, high)))
+    axes.xaxis.set_major_locator(next(fitting, LogLocator()))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _x_tick(axes, value)))
 
 
-def log_locator(low: float, high: float) -> LogLocator:
-    """Ticks between two values on a logarithmic axis, few enough that labels fit."""
+def log_locators(low: float, high: float) -> list[LogLocator]:
+    """Ticks between two values on a logarithmic axis, the most first."""
     decades = np.log10(high / low)
     narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 1.5, 2, 3, 4, 6, 8)
-    return LogLocator(subs=narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,))
+    most = narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,)
+    return [LogLocator(subs=subs) for subs in (most, (1, 2, 5), (1, 3)) if len(subs) <= len(most)]
+
+
+def _has_room(axes: Axes, values: Sequence[float]) -> bool:
+    """Whether the labels of ticks fit side by side, two letters apart."""
+    low, high = axes.get_xlim()
+    ticks = [value for value in values if low <= value <= high]
+    columns = place.get_gridspec().ncols if (place := axes.get_subplotspec()) is not None else 1
+    letters = letters_in(0.8 * style().width / columns) / np.log(high / low)
+    return all(
+        np.log(right / left) * letters > (len(_x_tick(axes, left)) + len(_x_tick(axes, right))) / 2 + 2
+        for left, right in pairwise(ticks)
+    )
 
 
 def _x_tick(axes: Axes, value: float) -> str:

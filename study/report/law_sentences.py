@@ -45,7 +45,7 @@ def law_sentence(fitted: LawFit) -> str:
     n = f"n = {fitted.fit.n}" if points.n_clusters == fitted.fit.n else f"n = {points.counted}"
     if not fitted.fit.usable:
         return f"{fitted.name}, {law.formula}, over {columns}: {status}, {n}."
-    parts = filter(None, (exponents_in_words(fitted), *_other_counts(fitted), _forecast_words(fitted.forecast)))
+    parts = filter(None, (fitted.exponents_in_words(), *_other_counts(fitted), _forecast_words(fitted.forecast)))
     return f"{fitted.name}, {law.formula}, over {columns}: {status}, {n}; {'; '.join(parts)}."
 
 
@@ -53,15 +53,7 @@ def _other_counts(fitted: LawFit) -> Iterator[str]:
     """The exponents with the other count of N, with or without embeddings."""
     for count, other in fitted.with_and_without_embeddings.items():
         if other is not fitted and not isinstance(other, str) and other.fit.usable and other.fit.intervals:
-            yield f"with {count} as N {exponents_in_words(other)}"
-
-
-def exponents_in_words(fitted: LawFit) -> str:
-    """The exponents with their intervals."""
-    intervals = ((name, *fitted.fit.intervals[name]) for name in fitted.fit.law.exponents)
-    return ", ".join(
-        f"{name} {fitted.fit.estimates[name]:.3g} (95% interval {low:.3g} to {high:.3g})" for name, low, high in intervals
-    )
+            yield f"with {count} as N {other.exponents_in_words()}"
 
 
 def _forecast_words(forecast: Forecast | str) -> str:

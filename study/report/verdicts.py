@@ -26,7 +26,6 @@ from study.evidence.paired import Difference
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.evidence.spending import Spending
 from study.report.findings import missing_comparison, run_count, why_excluded
-from study.report.law_sentences import exponents_in_words
 from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown
 
 MOST_NAMES = 4
@@ -172,7 +171,7 @@ def _on_tokens(evidence: Evidence) -> Verdict:
     """The law if its fit converged, else the gain of the largest budget; then the best variant."""
     law = evidence.laws.shown
     if law is not None and law.fit.status == "converged":
-        clauses = [f"the loss follows {law.fit.law.formula} with {exponents_in_words(law)}"]
+        clauses = [f"the loss follows {law.fit.law.formula} with {law.exponents_in_words()}"]
         sure, figures = "The law's fit converged.", ("law_fit", "loss_against_flops")
     else:
         clauses = [_token_gain(evidence)]

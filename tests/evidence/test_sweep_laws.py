@@ -109,6 +109,9 @@ def test_a_law_is_fitted_in_every_count_of_what_it_reads(tmp_path: Path) -> None
     lines = law_by_count(found).splitlines()
     assert [line.split(" | ")[0].strip("| ").replace("\\", "") for line in lines[2:]] == list(LEDGER_PARAMETERS)
     assert f"{found.fit.estimates['alpha']:.3g} (" in lines[3]
+    counted = found.with_and_without_embeddings["parameters_non_embedding"]
+    assert isinstance(counted, LawFit)
+    assert f"with parameters_non_embedding as N: {counted.exponents_in_words()}, " in found.to_text()
 
 
 def test_a_law_of_neither_parameters_nor_flops_has_no_counts(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from study.plotting.style import (
     STYLES,
     StyleName,
     drawn_as,
-    log_locator,
+    log_locators,
     panels,
     save_in,
     theme,
@@ -805,6 +805,6 @@ def test_lines_at_one_place_stand_side_by_side_and_a_line_alone_stands_there(tmp
 @pytest.mark.parametrize("factor", [2, 2.5, 3, 4, 6])
 def test_ticks_of_a_logarithmic_axis_stand_about_evenly(factor: float) -> None:
     for low in np.geomspace(1e5, 1e6, 30):
-        ticks = log_locator(low, factor * low).tick_values(low, factor * low)
+        ticks = log_locators(low, factor * low)[0].tick_values(low, factor * low)
         steps = np.diff(np.log([tick for tick in ticks if low <= tick <= factor * low]))
         assert steps.max() < 2 * steps.min()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from study.laws.reading import TableQuery
 from study.laws.tables import RunTable
 from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.law_figures import _exponents, draw_all
-from study.plotting.style import log_ticks, panels, save_in, title_of
+from study.plotting.style import log_ticks, panels, save_in, theme, title_of
 from tests.laws.test_frontiers import best, iso_flop_runs
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 
@@ -261,6 +261,21 @@ def test_parameters_and_tokens_are_counted_in_billions_and_flops_in_si(title: st
     log_ticks(axes[0])
     figure.draw_without_rendering()
     assert [text for label in axes[1].get_xticklabels() if (text := label.get_text()) in (*labels, "1B", "1G")] == labels
+
+
+@pytest.mark.parametrize(("low", "high"), [(2e14, 6e15), (1e14, 6e14), (8e6, 3e7), (5e11, 1e13)])
+def test_labels_of_ticks_stand_apart_in_narrow_panels(low: float, high: float) -> None:
+    with theme():
+        figure, axes = panels(["one", "two", "three"], "FLOPs of pre-training", "score", columns=3)
+        for panel in axes:
+            panel.plot([low, high], [0.2, 0.4])
+            log_ticks(panel)
+        figure.draw_without_rendering()
+    for panel in axes:
+        shown = [tick.label1.get_window_extent() for tick in panel.xaxis.get_major_ticks()]
+        within = [box for box, at in zip(shown, panel.get_xticks(), strict=True) if np.prod(np.sign(panel.get_xlim() - at)) < 0]
+        assert len(within) >= 2
+        assert all(left.x1 < right.x0 for left, right in pairwise(within))
 
 
 @pytest.mark.parametrize(
