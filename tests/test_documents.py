@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -73,6 +74,19 @@ def test_where_do_i_says_where_it_is(question: str, paths: list[str], names: lis
     text = "\n".join(file_named(path).read_text() for path in paths)
     for part in (part for name in names for part in name.split(".")):
         assert re.search(rf"^\s*(?:class|def)\s+{part}\b|^\s*{part}\b\s*[:=]", text, re.MULTILINE), f"{question}: {part}"
+
+
+def test_the_worked_example_of_statistics_is_that_of_the_committed_answer() -> None:
+    page = (ROOT / "docs" / "statistics.md").read_text()
+    named = re.findall(r"^(L\S+) − (L\S+): (\S+) nats \(95% interval (\S+) to (\S+)\), Holm's p (\S+)$", page, re.MULTILINE)
+    pairs = json.loads((ROOT / "results/reference/depth_or_width/fits/paired_differences.json").read_text())["pairs"]
+    assert len(pairs) == 12
+    assert len(named) == 2
+    for first, second, *numbers in named:
+        (pair,) = (one for one in pairs if (one["first"], one["second"], one["budget"]) == (first, second, "800k tokens"))
+        found = pair["difference"]
+        said = [f"{found[key]:+.4f}" for key in ("estimate_nats", "low_nats", "high_nats")]
+        assert numbers == [*said, f"{pair['p_value_holm']:.2g}"]
 
 
 def test_the_readme_is_for_a_first_visit() -> None:
