@@ -160,11 +160,12 @@ class Multiverse:
         named = self.first + (f" on {usual.choices['validation']}" if "validation" in usual.choices else "")
         if usual.value is None:
             return f"{UNDECIDED}: {named} have no answer ({status_words(usual.status)})."
+        given = f"{self.question.quantity} {usual.value:.3g}"
         if usual.interval is None:
-            return f"{UNDECIDED}: {named} give {usual.value:.3g} without an interval."
-        given = f"{usual.value:.3g} ({usual.interval[0]:.3g} to {usual.interval[1]:.3g})"
+            return f"{UNDECIDED}, say {named}: {given}, without an interval."
+        given += f" (95% interval {usual.interval[0]:.3g} to {usual.interval[1]:.3g})"
         if self.verdict == UNDECIDED:
-            return f"{UNDECIDED}: {named} give {given}, which rules out neither answer."
+            return f"{UNDECIDED}, say {named}: {given}, which rules out neither answer."
         return f"{self.verdict}, say {named}: {given}."
 
     def _share_line(self) -> str:

@@ -129,13 +129,21 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
 @pytest.mark.parametrize(
     ("usual", "verdict", "told"),
     [
-        (Universe({}, "converged", 0.6, (0.55, 0.65)), "Yes", "Yes, say the usual conventions: 0.6 (0.55 to 0.65)."),
+        (
+            Universe({}, "converged", 0.6, (0.55, 0.65)),
+            "Yes",
+            "Yes, say the usual conventions: exponent of N* in C 0.6 (95% interval 0.55 to 0.65).",
+        ),
         (
             Universe({}, "converged", 0.51, (0.49, 0.53)),
             "Undecided",
-            "give 0.51 (0.49 to 0.53), which rules out neither answer.",
+            "exponent of N* in C 0.51 (95% interval 0.49 to 0.53), which rules out neither answer.",
         ),
-        (Universe({}, "converged", 0.6), "Undecided", "Undecided: the usual conventions give 0.6 without an interval."),
+        (
+            Universe({}, "converged", 0.6),
+            "Undecided",
+            "Undecided, say the usual conventions: exponent of N* in C 0.6, without an interval.",
+        ),
         (Universe({}, "on_bound", None), "Undecided", "Undecided: the usual conventions have no answer (on bound)."),
     ],
 )

@@ -43,7 +43,7 @@ def test_an_answer_that_turns_with_the_recipe_is_seen_to(tmp_path: Path) -> None
     assert told["answers"]["Depth"] == {"universes": 8, "decided": found.decided("Depth")}
     assert found.decided("Depth") > 4
     text = found.to_text()
-    assert "Width, say the runs of the first sweep at its largest budget and size: 0.0" in text
+    assert "Width, say the runs of the first sweep at its largest budget and size: nats that doubling the" in text
     assert "position encoding flips the answer in 100% of pairs (agreement: learned 100%, rotary 0%)" in text
     assert "never flips it alone: optimizer, budget, size" in text
     assert found.universes[0].choices["budget"] == "2M tokens"
