@@ -138,7 +138,7 @@ export function lines(node, series, { x, y, logX, logY, colour, caption, zoom })
     Plot.line(points.filter(p => p.raw !== undefined), { x: "x", y: "raw", z: p => p.series.name, stroke: "group",
       strokeOpacity: 0.2, strokeWidth: 1, clip: true }),
     Plot.line(points, { ...channels, z: p => p.series.name, stroke: "group", strokeWidth: 1.5, strokeOpacity: faint, clip: true }),
-    Plot.dot(points.filter(p => p.series.points.length === 1), { ...channels, fill: "group", r: 2.5, clip: true }),
+    Plot.dot(points.filter(p => p.series.points.length === 1), { ...channels, fill: "group", r: 2.5, clip: Boolean(box) }),
     Plot.dot(inside, Plot.pointer({ ...channels, stroke: "group", r: 4 })),
     Plot.tip(inside, Plot.pointer({ ...channels, title: p => `${p.series.name}\n${y.replace(/ \(.*/, "")}: ${plain(p.y)}` +
       `${p.low === undefined ? "" : `, ${plain(p.low)} to ${plain(p.high)}`}\n${x.replace(/ \(.*/, "")}: ${brief(p.x)}` })),
