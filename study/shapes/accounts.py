@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -89,7 +90,7 @@ class Account:
         rows = [["component", "formula", "parameters", "share"]]
         rows += [[c.name, written[c.name], f"{c.count:,}", f"{c.count / total:.1%}"] for c in self.count.components]
         rows.append(["MLM model", "", f"{total:,}", "100%"])
-        return [self.title, *aligned(rows, left=2), _legend(written)]
+        return [self.title, *aligned(rows, left=2), *textwrap.wrap(_legend(written), 80)]
 
     def _totals(self) -> list[str]:
         rows = [[TOTALS[key], f"{value:,}"] for key, value in totals(self.count).items()]
@@ -97,8 +98,8 @@ class Account:
 
     def _flops(self) -> list[str]:
         lengths = f"{self.conditions.sequence_length} tokens a sequence, {self.predictions} of them masked"
-        title = f"training FLOPs per token, forward and backward ({lengths})"
-        return [title, *aligned([[convention, f"{value:,.0f}"] for convention, value in self.flops.items()])]
+        titles = ["training FLOPs per token, forward and backward", f"({lengths})"]
+        return [*titles, *aligned([[convention, f"{value:,.0f}"] for convention, value in self.flops.items()])]
 
     def _memory(self) -> list[str]:
         rows = [[f"memory ({self.conditions}), bytes", *self.memory]]
@@ -110,8 +111,8 @@ class Account:
     def _explanations(self) -> list[str]:
         figures = [x.figure if isinstance(x.figure, str) else f"{x.figure:,}" for x in self.explanations]
         rows = aligned([[x.name, figure] for x, figure in zip(self.explanations, figures, strict=True)])
-        pairs = zip(rows, self.explanations, strict=True)
-        return ["why other numbers differ", *(line for row, x in pairs for line in (row, f"    {x.reason}"))]
+        wrapped = [textwrap.wrap(x.reason, 80, initial_indent="    ", subsequent_indent="    ") for x in self.explanations]
+        return ["why other numbers differ", *(line for row, lines in zip(rows, wrapped, strict=True) for line in (row, *lines))]
 
 
 TOTALS = {
