@@ -47,8 +47,8 @@ def several(words: str) -> list[str]:
 def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """The curve of each run of a sweep that logged a `metric`, of `runs` or of all, and the metrics that there are.
 
-    Without a metric it is the training loss of a live sweep, else the validation loss, else the first. The last row of a step
-    counts.
+    Without a metric it is the validation loss, or the training loss if the sweep is live or no run was validated twice, or else
+    the first. The last row of a step counts.
     """
     shot, ids = library.snapshot(asked.get("sweep", "")), frozenset(several(asked.get("runs", "")))
     metric, x = asked.get("metric", ""), asked.get("x", "")
@@ -61,9 +61,10 @@ def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
         except UNREADABLE as error:
             problems.append(str(error))
     metrics = sorted({name for columns in logged.values() for name in columns if name not in AXES}, key=_usual)
-    usual = "train/loss" if shot.live else "val/loss"
-    metric = metric if metric in metrics else usual if usual in metrics else next(iter(metrics), "")
     x = x if x in AXES else next(iter(AXES))
+    validated = [curve for columns in logged.values() if (curve := _curve(columns, x, "val/loss")) is not None]
+    usual = "val/loss" if not shot.live and any(len(curve["x"]) > 1 for curve in validated) else "train/loss"
+    metric = metric if metric in metrics else usual if usual in metrics else next(iter(metrics), "")
     return {
         "metrics": {name: WORDS.get(name, name) for name in metrics},
         "axes": AXES,

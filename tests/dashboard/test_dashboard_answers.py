@@ -183,6 +183,17 @@ def test_every_logged_metric_has_a_curve_over_tokens_steps_or_flops(tmp_path: Pa
         )
 
 
+def test_runs_that_were_validated_once_begin_with_their_training_loss(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
+    (run,) = folder.runs()
+    rows = [{"trainer/step": n, "trainer/tokens": 10 * n, "train/loss": 7.0 - n} for n in (1, 2)]
+    once = rows[-1] | {"val/loss": 5.5}
+    run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, once]))
+    assert curves(Library(tmp_path), {"sweep": "made"})["metric"] == "train/loss"
+    run.metrics_file.write_text(json.dumps(once) + "\n" + json.dumps({**once, "trainer/tokens": 30}) + "\n")
+    assert curves(Library(tmp_path), {"sweep": "made"})["metric"] == "val/loss"
+
+
 def test_a_live_sweep_begins_with_its_training_loss_and_its_version_follows_each_row(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
     run, library = folder.run("a" * 16), Library(tmp_path)

@@ -30,7 +30,7 @@ export function curvesView(sweep, rows, first) {
       click: () => history.pushState(null, "", address({ page: "run", sweep, run: one.row.run })) ?? dispatchEvent(new PopStateEvent("popstate")),
     }));
     const missing = rows.length - series.length;
-    const caption = `${cells ? `Mean over seeds of ${drawn.length} cells, with a band from the least to the greatest seed` : `${series.length} runs`}` +
+    const caption = `${cells ? `Mean over seeds of ${drawn.length} cells, with a band from the least to the greatest seed` : `${series.length} ${series.length === 1 ? "run" : "runs"}`}` +
       `${smooth ? `, smoothed by ${smooth}` : ""}${missing ? `; ${missing} logged no such value` : ""}. Drag to zoom; click a curve for its run.`;
     return [
       el("div", { class: "controls" },
