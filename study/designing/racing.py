@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from study.base.durable_files import write_atomically
 from study.base.statistics import CONFIDENCE
 from study.base.text import table
-from study.designing.stopping import always_valid_interval
+from study.designing.stopping import valid_interval
 from study.laws.law import Floats
 
 Interval = tuple[float, float]
@@ -45,10 +45,10 @@ class Race:
 def race(losses: Floats, difference: float, shared: Shared = lambda *_: 0.0, level: float = CONFIDENCE) -> list[Race]:
     """The looks at a race, one after each seed, until it is decided.
 
-    `losses` are variants × seeds, NaN from the first seed that a variant lacks. Seeds are paired. Each pair has a confidence
-    sequence (study.designing.stopping) at an equal share of the error, so that with probability `level` all intervals of all
-    pairs hold after any number of seeds; a pair's interval is the intersection of those so far. A variant drops out once it is
-    above another, and the race ends when one stands, or all that stand lie within `difference` of each other.
+    `losses` are variants × all planned seeds, NaN from the first seed that a variant lacks. Seeds are paired. Each pair has
+    intervals that hold at all looks together (study.designing.stopping) at an equal share of the error, so that with probability
+    `level` all intervals of all pairs hold; a pair's interval is the intersection of those so far. A variant drops out once it
+    is above another, and the race ends when one stands, or all that stand lie within `difference` of each other.
     """
     pairs = [*combinations(range(len(losses)), 2)]
     of_pair = 1 - (1 - level) / len(pairs)
@@ -59,7 +59,8 @@ def race(losses: Floats, difference: float, shared: Shared = lambda *_: 0.0, lev
             break
         raced = [pair for pair in pairs if set(pair) <= set(standing)]
         for one, other in raced:
-            low, high = always_valid_interval(losses[one, :seeds] - losses[other, :seeds], shared(one, other, seeds), of_pair)
+            differences = losses[one, :seeds] - losses[other, :seeds]
+            low, high = valid_interval(differences, shared(one, other, seeds), losses.shape[1], of_pair)
             before = intervals[one, other]
             intervals[one, other] = max(low, before[0]), min(high, before[1])
         compared = {pair: intervals[pair] for pair in raced}
@@ -72,13 +73,6 @@ def race(losses: Floats, difference: float, shared: Shared = lambda *_: 0.0, lev
         if outcome != "open":
             break
     return looks
-
-
-def fewest_seeds(variants: int, shared: float = 1.0, level: float = CONFIDENCE) -> int:
-    """The fewest seeds after which a race can decide anything, with shared noise unless that is 0."""
-    of_pair = 1 - (1 - level) / (variants * (variants - 1) / 2)
-    counts = range(2, 1000)
-    return next(count for count in counts if np.isfinite(always_valid_interval(np.zeros(count), shared, of_pair)[1]))
 
 
 @dataclass(frozen=True)

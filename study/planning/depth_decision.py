@@ -15,7 +15,8 @@ from study.config.recipe import Budget
 from study.config.run_config import RunConfig
 from study.config.shape_spec import Shapes
 from study.config.sweep import GoalSweep
-from study.designing.racing import Race, fewest_seeds, race, simulate_races
+from study.designing.racing import Race, race, simulate_races
+from study.designing.stopping import FIRST
 from study.laws.law import Floats
 from study.planning.goal_design import GoalDesign, Place, usable
 from study.planning.run_of import run_config
@@ -57,29 +58,25 @@ class DepthDecision(GoalDesign):
 
     def check(self) -> None:
         """Raise InputError where seeds or limit cannot decide anything."""
-        fewest, cost = self._fewest, float(self.flops.sum())
+        cost = float(self.flops.sum())
         problems = []
-        if self.spec.seeds < fewest:
+        if self.spec.seeds < FIRST:
             what = f"{self.spec.seeds} cannot decide among {len(self.points)} depths with looks after every seed"
-            problems.append(Problem("seeds", f"{what}; give {fewest} or more, of which a launch runs what it needs"))
+            problems.append(Problem("seeds", f"{what}; give {FIRST} or more, of which a launch runs what it needs"))
         if self.flops.min() > self.limit:
             cheapest = float(self.flops.min())
             problems.append(Problem("spend.flops", f"{self.limit:g} is less than the cheapest run costs, {cheapest:.3g}"))
-        elif fewest * cost > self.limit:
-            what = f"{self.limit:g} is less than {fewest} seeds of each depth cost, {fewest * cost:.3g}"
+        elif FIRST * cost > self.limit:
+            what = f"{self.limit:g} is less than {FIRST} seeds of each depth cost, {FIRST * cost:.3g}"
             problems.append(Problem("spend.flops", f"{what}, before which nothing is decided"))
         if problems:
             raise InputError(problems)
-
-    @property
-    def _fewest(self) -> int:
-        return fewest_seeds(len(self.points))
 
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
         """The depths that stand at the next seed, and at all seeds before which nothing is decided."""
         looks, seeds = self._race(ended), self._seeds(ended)
         left, places = self.limit - self.committed(ended, busy), list[Place]()
-        for seed in seeds[: max(self._fewest, len(looks) + 1)]:
+        for seed in seeds[: max(FIRST, len(looks) + 1)]:
             for point in self._standing(looks):
                 place = point, seed
                 if place in ended or place in busy or len(places) == free or self.flops[point] > left:
@@ -134,7 +131,7 @@ class DepthDecision(GoalDesign):
         lines = [
             f"Goal: the best of depths {self._open(self._race(ended))} at {self._where}, where {self.goal.difference:g} nats "
             f"matter, for at most {flops_text(self.limit)}FLOPs.",
-            f"A look after every seed from {self._fewest} on errs in at most 5% of sweeps whose depths are equal.",
+            f"A look after every seed from {FIRST} on errs in at most 5% of sweeps whose depths are equal.",
         ]
         for scatter in SCATTERS:
             odds = simulate_races(1.0, (scatter, scatter), most, variants=depths, sweeps=SIMULATED)
@@ -154,7 +151,7 @@ class DepthDecision(GoalDesign):
 
     def _looked_at(self, ended: Mapping[Place, RunRecord]) -> list[Race]:
         seeds = self._seeds(ended)
-        losses = np.full((len(self.points), max(1, len(seeds))), np.nan)
+        losses = np.full((len(self.points), self.spec.seeds), np.nan)
         for point in range(len(self.points)):
             for column, seed in enumerate(seeds):
                 if (record := ended.get((point, seed))) is not None and record.loss_nats is not None:
@@ -209,7 +206,7 @@ class DepthDecision(GoalDesign):
     def _would_take(self, look: Race) -> str:
         """How many seeds would narrow the widest interval to the difference, at the scatter so far."""
         if not np.isfinite(look.half_width):
-            return f"{self._fewest} seeds or more would be needed"
+            return f"{FIRST} seeds or more would be needed"
         seeds = int(np.ceil(look.seeds * (look.half_width / self.goal.difference) ** 2))
         return f"about {seeds} seeds would narrow the widest interval from ± {look.half_width:.2g} to {self.goal.difference:g}"
 

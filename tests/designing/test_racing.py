@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from study.designing.racing import fewest_seeds, measure, race, simulate_races, write
-from study.designing.stopping import always_valid_interval
+from study.designing.racing import measure, race, simulate_races, write
+from study.designing.stopping import valid_interval
 
 SWEEPS = 300
 
@@ -29,16 +29,16 @@ def test_null_races_err_in_at_most_five_percent(variants: int, shared: float) ->
 
 def test_a_clear_best_is_found_for_fewer_runs_and_rarely_dropped() -> None:
     odds = simulate_races(5.0, (0.2, 1.0), 12, variants=3, shared=0.3, difference=0.1, sweeps=100)
-    assert odds.decided > 0.9
+    assert odds.decided > 0.95
     assert odds.wrong <= allowed(100)
-    assert odds.spent < 0.75
+    assert odds.spent < 0.55
     assert odds.fixed >= odds.decided
 
 
 def test_two_variants_are_decided_at_the_seed_at_which_their_interval_excludes_zero() -> None:
     losses = np.random.default_rng(0).normal(size=(2, 12)) * 0.1 + np.array([[0.0], [0.3]])
     looks = race(losses, difference=0.01)
-    ends = [always_valid_interval(losses[0, :count] - losses[1, :count]) for count in range(1, 13)]
+    ends = [valid_interval(losses[0, :count] - losses[1, :count], 0.0, 12) for count in range(1, 13)]
     first = next(count for count, (low, high) in enumerate(ends, 1) if low > 0 or high < 0)
     assert looks[-1].seeds == first
     assert looks[-1].outcome == "best"
@@ -59,13 +59,6 @@ def test_a_variant_that_dropped_out_needs_no_more_seeds() -> None:
     looks = race(losses, difference=1e-9)
     assert len(looks) > until
     assert all(later.half_width <= before.half_width for before, later in zip(looks[until:], looks[until + 1 :], strict=False))
-
-
-def test_the_fewest_seeds_are_those_of_the_first_finite_interval() -> None:
-    fewest = fewest_seeds(3)
-    for seeds, finite in ((fewest - 1, False), (fewest, True)):
-        assert np.isfinite(always_valid_interval(np.zeros(seeds), 1.0, 1 - 0.05 / 3)[1]) == finite
-    assert fewest_seeds(2, shared=0.0) < fewest_seeds(4)
 
 
 def test_the_table_has_a_row_for_each_race(tmp_path: Path) -> None:
