@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from study.base.schema import OneOrSeveral, Positive, Several, Strict, whole
 from study.config.shape_spec import Depth, FfnRatio, Width
+from study.counting.architecture import SIZES
 from study.counting.solving import HEAD_WIDTH
+
+SOLVED = ("depth", "width")
+"""The sizes that are compared at equal parameters."""
+
+_UNLIKE = {*(f"architecture.{size}" for size in SIZES), "architecture.vocabulary"}
 
 Tokens = Annotated[Positive, Field(le=1e18)]
 Parameters = Annotated[Positive, Field(le=1e12)]
@@ -50,27 +56,82 @@ class ExponentGoal(Strict):
     within: HalfWidth
 
 
-class DecisionGoal(Strict):
-    """Decide which of some depths has the lowest loss at equal non-embedding parameters, one seed of each after another.
+class ComparedPoint(Strict):
+    """Where variants are compared: a budget, and a size for which the other sizes are solved, or one shape."""
 
-    It ends once one depth is below all others, or all that are left lie within `difference` nats of each other. Looking after
-    every seed errs in at most 5% of sweeps whose depths are equal (study.designing.racing).
+    tokens: Tokens
+    parameters_non_embedding: Parameters | None = None
+    depth: Depth | None = None
+    width: Width | None = None
+
+    @model_validator(mode="after")
+    def _a_size_or_a_shape(self) -> Self:
+        shape = [size for size in (self.depth, self.width) if size is not None]
+        if len(shape) == 1 or (self.parameters_non_embedding is None) == (not shape):
+            raise ValueError("needs parameters_non_embedding, or depth and width of one shape")
+        return self
+
+
+class DecisionGoal(Strict):
+    """Decide which of some variants has the lowest loss, one seed of each after another.
+
+    `decide` is depth or width, compared at equal non-embedding parameters, or the path of a knob of architecture or recipe,
+    such as recipe.masking.rate, compared at one shape. It ends once one variant is below all others, or all that are left lie
+    within `difference` nats of each other. Looking after every seed errs in at most 5% of sweeps whose variants are equal
+    (study.designing.racing).
     """
 
-    decide: Literal["depth"]
-    among: Several[Depth]
-    at: SizedPoint
+    decide: Annotated[str, Field(max_length=100)]
+    among: Several[Any]
+    at: ComparedPoint
     difference: Positive
+
+    @field_validator("decide")
+    @classmethod
+    def _is_compared_in_nats(cls, knob: str) -> str:
+        if knob not in SOLVED and not knob.startswith(("architecture.", "recipe.")):
+            raise ValueError(f"is {knob!r}; give {' or '.join(SOLVED)}, or a knob such as recipe.masking.rate")
+        if knob.startswith("recipe.budget"):
+            raise ValueError("is the budget, which a decision holds equal; forecast a loss to compare budgets")
+        if knob in _UNLIKE:
+            raise ValueError(f"is {knob}, whose values differ in size or in loss per token; write {' or '.join(SOLVED)}")
+        return knob
 
     @field_validator("among")
     @classmethod
-    def _two_or_more(cls, among: tuple[int, ...]) -> tuple[int, ...]:
+    def _two_or_more(cls, among: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(among) < 2:
-            raise ValueError("is one depth; give two or more to decide among")
+            raise ValueError("is one variant; give two or more to decide among")
+        if odd := [value for value in among if not isinstance(value, str | int | float)]:
+            raise ValueError(f"has {odd[0]!r}, which is no single value")
+        if len({*among}) < len(among):
+            raise ValueError("names a variant twice")
         return among
 
+    @model_validator(mode="after")
+    def _compared_at_what_it_needs(self) -> Self:
+        solved = self.decide in SOLVED
+        if solved != (self.at.parameters_non_embedding is not None):
+            needed = "parameters_non_embedding" if solved else "depth and width"
+            raise ValueError(f"decides {self.decide}, which is compared at {needed} and tokens; give these under at")
+        if solved and (odd := [value for value in self.among if not isinstance(value, int) or value < 1]):
+            raise ValueError(f"has {odd[0]!r} among, which is no {self.decide}")
+        return self
 
-_KINDS = {"forecast": ForecastGoal, "exponent": ExponentGoal, "decide": DecisionGoal}
+
+class OptimumGoal(Strict):
+    """Find the depth or width of the least loss at equal non-embedding parameters, among those of the pool.
+
+    A decision whose variants are the pool's: it ends once one is below all others, or those left lie `within` so many nats of
+    each other, of which any is the optimum to that precision.
+    """
+
+    optimum: Literal["depth", "width"]
+    at: SizedPoint
+    within: Positive
+
+
+_KINDS = {"forecast": ForecastGoal, "exponent": ExponentGoal, "decide": DecisionGoal, "optimum": OptimumGoal}
 
 
 def _one_goal(values: object) -> object:
@@ -78,8 +139,6 @@ def _one_goal(values: object) -> object:
     if not isinstance(values, Mapping):
         return values
     named = [kind for kind in _KINDS if kind in values]
-    if "optimum" in values:
-        raise ValueError("optimum is no goal yet; decide compares depths at one size, forecast and exponent fit a law")
     if len(named) != 1:
         raise ValueError(f"needs exactly one of {', '.join(_KINDS)}, not {', '.join(named) or 'none'}")
     return values
@@ -95,7 +154,8 @@ SweepGoal: TypeAlias = Annotated[
     Annotated[
         Annotated[ForecastGoal, Tag("[forecast]")]
         | Annotated[ExponentGoal, Tag("[exponent]")]
-        | Annotated[DecisionGoal, Tag("[decide]")],
+        | Annotated[DecisionGoal, Tag("[decide]")]
+        | Annotated[OptimumGoal, Tag("[optimum]")],
         Discriminator(_kind_of_goal),
     ],
     BeforeValidator(_one_goal),
@@ -108,7 +168,8 @@ class RunPool(Strict):
 
     Each is one value, or the two ends of a range, which is filled in steps of about a doubling; widths are multiples of
     `width_multiple`. Heads and FFN follow the width by `head_width` and `ffn_ratio` (study.counting.solving.ShapeRules). A
-    decision gives depths, size and budget itself, and takes only these rules from the pool.
+    decision gives depths, size and budget itself, and takes only these rules from the pool; an optimum takes the candidates of
+    its size from it.
     """
 
     depth: OneOrSeveral[Depth] | None = None
@@ -156,6 +217,13 @@ def _doublings(ends: tuple[float, ...]) -> list[float]:
 
 
 class SpendLimit(Strict):
-    """What a goal may cost at most: `train_flops` of all runs."""
+    """What a goal may cost at most: `flops`, the `train_flops` of all runs, `hours` of training summed over runs, or both."""
 
-    flops: Annotated[Positive, Field(le=1e30)]
+    flops: Annotated[Positive, Field(le=1e30)] | None = None
+    hours: Annotated[Positive, Field(le=1e7)] | None = None
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.flops is None and self.hours is None:
+            raise ValueError("needs flops or hours")
+        return self

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 
 from study.base.errors import InputError, Problem, nearest, shown
 from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, deep_merge, set_path, whole
-from study.config.goal_spec import DecisionGoal, RunPool, SpendLimit, SweepGoal
+from study.config.goal_spec import SOLVED, DecisionGoal, OptimumGoal, RunPool, SpendLimit, SweepGoal
 from study.config.named_runs import NO_RUN, cell_as_text, cell_in
 from study.config.presets import PRESETS, PresetName
 from study.config.recipe import Budget
@@ -455,8 +455,8 @@ class SearchSweep(SweepBase):
 class GoalSweep(SweepBase):
     """A sweep with a goal: runs are chosen from a pool, one batch after another, until the goal is met or the compute is spent.
 
-    `seeds` is the most seeds of one shape and budget. `prior` is the JSON of a fit of the law by study fit, from which the
-    first runs are chosen; without one, published exponents with wide priors.
+    `seeds` is the most seeds of one shape and budget. `prior` is where the first runs are chosen from: the JSON of a fit of the
+    law by study fit, or a ledger or results folder to fit it to; without one, published exponents with wide priors.
     """
 
     goal: SweepGoal
@@ -467,13 +467,18 @@ class GoalSweep(SweepBase):
     @model_validator(mode="after")
     def _pool_serves_the_goal(self) -> Self:
         axes = {"depth": self.pool.depth, "width": self.pool.width, "tokens": self.pool.tokens}
-        if isinstance(self.goal, DecisionGoal):
-            if given := [name for name, ends in axes.items() if ends is not None]:
-                raise ValueError(f"decides among depths at one size and budget; leave out pool.{', pool.'.join(given)}")
+        given = [name for name, ends in axes.items() if ends is not None]
+        asked = [*axes]
+        if isinstance(self.goal, DecisionGoal | OptimumGoal):
+            asked = [self.goal.optimum] if isinstance(self.goal, OptimumGoal) else []
+            if others := [name for name in given if name not in asked]:
+                raise ValueError(f"compares variants at one point; leave out pool.{', pool.'.join(others)}")
             if self.prior is not None:
                 raise ValueError("decides without a law, and so without a prior; leave it out")
-        elif missing := [name for name, ends in axes.items() if ends is None]:
+        if missing := [name for name in asked if name not in given]:
             raise ValueError(f"has no runs to choose from: the pool needs {', '.join(missing)}")
+        if asked and len(asked) == 1 and len(self.candidates) < 2:
+            raise ValueError(f"has one {asked[0]} in the pool; give a range of two or more")
         if (count := self._shapes_and_budgets * self.seeds) > MOST_OF_POOL:
             raise ValueError(
                 f"has {count:,} runs to choose from, more than {MOST_OF_POOL:,}; give a smaller pool or fewer seeds"
@@ -481,10 +486,35 @@ class GoalSweep(SweepBase):
         return self
 
     @property
+    def candidates(self) -> tuple[Any, ...]:
+        """The variants that a decision or an optimum compares; none for a law."""
+        match self.goal:
+            case DecisionGoal(among=among):
+                return among
+            case OptimumGoal(optimum=size):
+                return tuple(self.pool.depths() if size == "depth" else self.pool.widths())
+        return ()
+
+    @property
+    def compared(self) -> str | None:
+        """What a decision or an optimum compares; None for a law."""
+        match self.goal:
+            case DecisionGoal(decide=knob) | OptimumGoal(optimum=knob):
+                return knob
+        return None
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The knob that a decision compares, unless it is a size of the shape."""
+        return () if self.compared is None or self.compared in SOLVED else (self.compared,)
+
+    def place_of(self, knob: str) -> str | None:
+        """The place in the file that lists the values of the compared knob; None for other knobs."""
+        return "goal.among" if knob in self.varied else None
+
+    @property
     def _shapes_and_budgets(self) -> int:
-        if isinstance(self.goal, DecisionGoal):
-            return len(self.goal.among)
-        return len(self.pool.depths()) * len(self.pool.widths()) * len(self.pool.budgets())
+        return len(self.candidates) or len(self.pool.depths()) * len(self.pool.widths()) * len(self.pool.budgets())
 
     @property
     def of_shapes(self) -> tuple[str, ...]:

@@ -46,9 +46,9 @@ def race(losses: Floats, difference: float, shared: Shared = lambda *_: 0.0, lev
     """The looks at a race, one after each seed, until it is decided.
 
     `losses` are variants × all planned seeds, NaN from the first seed that a variant lacks. Seeds are paired. Each pair has
-    intervals that hold at all looks together (study.designing.stopping) at an equal share of the error, so that with probability
-    `level` all intervals of all pairs hold; a pair's interval is the intersection of those so far. A variant drops out once it
-    is above another, and the race ends when one stands, or all that stand lie within `difference` of each other.
+    intervals that hold at all looks together (study.designing.stopping) at an equal share of the error, so that with
+    probability `level` all intervals of all pairs hold; a pair's interval is the intersection of those so far. A variant drops
+    out once it is above another, and the race ends when one stands, or all that stand lie within `difference` of each other.
     """
     pairs = [*combinations(range(len(losses)), 2)]
     of_pair = 1 - (1 - level) / len(pairs)

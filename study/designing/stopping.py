@@ -27,9 +27,9 @@ def boundaries(most: int, error: float) -> tuple[float, ...]:
 
     t is that of n normal differences with any unknown variance. t/√(n − 1) is the tangent of an angle, and these angles form a
     Markov chain: sin θ' = (√n·sin θ·cos ψ + sin ψ)/√(n + 1), where √n·tan ψ has Student's distribution of n degrees of freedom
-    and is independent of θ. Each look spends its share of the error on sequences that have not exceeded a boundary before. Sources:
-    the recursion over looks of Armitage, McPherson and Rowe 1969 (J. R. Stat. Soc. A 132, 235-244), here for t; spending as a
-    power of the share of the data, Kim and DeMets 1987 (Biometrika 74, 149-154).
+    and is independent of θ. Each look spends its share of the error on sequences that have not exceeded a boundary before.
+    Sources: the recursion over looks of Armitage, McPherson and Rowe 1969 (J. R. Stat. Soc. A 132, 235-244), here for t;
+    spending as a power of the share of the data, Kim and DeMets 1987 (Biometrika 74, 149-154).
     """
     spent = error * (np.arange(most + 1) / most) ** SPENDING
     found = [float(stdtrit(FIRST - 1, 1 - spent[FIRST] / 2))]
@@ -70,11 +70,11 @@ def _within(ends: Floats, angles: Floats, n: int) -> Floats:
 def valid_interval(differences: Floats, shared: float, most: int, level: float = CONFIDENCE) -> tuple[float, float]:
     """The interval of a mean difference after so many seeds of `most`; with `level` those of all looks hold together.
 
-    `differences` are those of paired seeds; `shared` is the standard error that all of them have in common, as of one validation
-    set. Infinite before FIRST seeds. Half of it is the boundary times √(s²/n + shared²), which is conservative: the boundary is
-    that of seeds alone, whose scatter s is estimated and whose looks differ more (Mickey and Brown 1966, Ann. Math. Stat. 37,
-    639-642, for one look; for many by the simulation of study.designing.racing). Source: repeated confidence intervals,
-    Jennison and Turnbull 2000, Group Sequential Methods, ch. 9.
+    `differences` are those of paired seeds; `shared` is the standard error that all of them have in common, as of one
+    validation set. Infinite before FIRST seeds. Half of it is the boundary times √(s²/n + shared²), which is conservative: the
+    boundary is that of seeds alone, whose scatter s is estimated and whose looks differ more (Mickey and Brown 1966, Ann. Math.
+    Stat. 37, 639-642, for one look; for many by the simulation of study.designing.racing). Source: repeated confidence
+    intervals, Jennison and Turnbull 2000, Group Sequential Methods, ch. 9.
     """
     n = len(differences)
     if n < FIRST:

@@ -11,6 +11,7 @@ from study.base.quantities import count_text, flops_text, plural
 from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
 from study.counting.parameters import parameters
+from study.planning.step_times import ASSUMED_FLOPS_PER_SECOND
 from study.store.goal_path import ChosenRun, GoalLook, GoalPath, GoalState
 from study.store.records import RunRecord
 from study.store.run_folder import expected_flops
@@ -29,10 +30,31 @@ class GoalDesign(ABC):
         self.tokens = np.array([config.tokens for config in points])
         self._places = {config.identity(("seed",)): number for number, config in enumerate(points)}
 
+    def limit(self, ended: Mapping[Place, RunRecord]) -> float:
+        """The most FLOPs to spend: as given, or what the hours left buy at the rate of the runs so far.
+
+        Before any run has ended, the rate is the one that cost estimates assume of a CPU core.
+        """
+        flops, hours = self.spec.spend.flops, self.spec.spend.hours
+        if hours is None:
+            assert flops is not None
+            return flops
+        so_far, seconds = spent(ended.values()), sum(record.wall_seconds or 0.0 for record in ended.values())
+        rate = so_far / seconds if seconds else ASSUMED_FLOPS_PER_SECOND["cpu"]
+        bought = so_far + rate * (3600 * hours - seconds)
+        return bought if flops is None else min(bought, flops)
+
     @property
-    def limit(self) -> float:
-        """The most FLOPs to spend."""
-        return self.spec.spend.flops
+    def limit_place(self) -> str:
+        """The key of the file that limits what is spent."""
+        return "spend.flops" if self.spec.spend.hours is None else "spend.hours"
+
+    @property
+    def _limit_text(self) -> str:
+        """The limit in words."""
+        flops, hours = self.spec.spend.flops, self.spec.spend.hours
+        given = [] if flops is None else [f"{flops_text(flops)}FLOPs"]
+        return " and ".join([*given, *([] if hours is None else [f"{hours:g} hours of training"])])
 
     def run(self, place: Place) -> RunConfig:
         """The run at a place."""
@@ -95,7 +117,7 @@ class GoalDesign(ABC):
         return GoalPath(
             of=of,
             wanted=wanted,
-            spend_flops=self.limit,
+            spend_flops=max(self.limit(ended), 1.0),
             state=state,
             sentence=f"{why}, after {self._cost(ended)}",
             looks=tuple(self.looks(ended)),
@@ -105,8 +127,8 @@ class GoalDesign(ABC):
         )
 
     def _cost(self, ended: Mapping[Place, RunRecord]) -> str:
-        flops = spent(ended.values())
-        return f"{plural(len(ended), 'run')} and {flops_text(flops)}FLOPs, {flops / self.limit:.0%} of what may be spent"
+        flops, limit = spent(ended.values()), max(self.limit(ended), 1.0)
+        return f"{plural(len(ended), 'run')} and {flops_text(flops)}FLOPs, {flops / limit:.0%} of what may be spent"
 
     def _chosen(self, ended: Mapping[Place, RunRecord]) -> Iterable[ChosenRun]:
         for (point, _), record in ended.items():

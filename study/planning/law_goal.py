@@ -12,6 +12,7 @@ import numpy as np
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.quantities import count_text, flops_text, plural
+from study.base.text import joined
 from study.config.goal_spec import ExponentGoal, ForecastGoal
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
@@ -22,9 +23,12 @@ from study.designing.choosing import METHODS, Preview, batch, expected_error, ha
 from study.designing.criteria import Basin
 from study.designing.posterior import Learner, Pool, Rows, fitted_prior, published_prior
 from study.laws.catalogue import LAWS
+from study.laws.estimation import Settings, fit
 from study.laws.law import Floats
 from study.laws.law_files import read_law
 from study.laws.observations import Observations
+from study.laws.reading import TableQuery, read_observations
+from study.laws.tables import RunTable
 from study.planning.goal_design import GoalDesign, Place, spent, usable
 from study.planning.run_of import run_config
 from study.store.goal_path import GoalLook, GoalState
@@ -121,11 +125,12 @@ class LawGoal(GoalDesign):
                 what = f"gives {plural(found, 'value')} of {variable}, and {LAW.name} needs {fewest}"
                 problems.append(Problem(f"pool.{name}", f"{what}: with fewer, any floor fits with some exponent; widen it"))
         ordered, needed = np.sort(self.flops), len(LAW.parameters) + 1
-        if ordered[0] > self.limit:
-            problems.append(Problem("spend.flops", f"{self.limit:g} is less than the cheapest run costs, {ordered[0]:.3g}"))
-        elif not problems and ordered[:needed].sum() > self.limit:
-            message = f"{self.limit:g} is less than the {needed} cheapest runs cost, {ordered[:needed].sum():.3g}"
-            problems.append(Problem("spend.flops", f"{message}, which {LAW.name}'s {len(LAW.parameters)} parameters need"))
+        limit = self.limit({})
+        if ordered[0] > limit:
+            problems.append(Problem(self.limit_place, f"{limit:g} is less than the cheapest run costs, {ordered[0]:.3g}"))
+        elif not problems and ordered[:needed].sum() > limit:
+            message = f"{limit:g} is less than the {needed} cheapest runs cost, {ordered[:needed].sum():.3g}"
+            problems.append(Problem(self.limit_place, f"{message}, which {LAW.name}'s {len(LAW.parameters)} parameters need"))
         if problems:
             raise InputError(problems)
 
@@ -136,30 +141,30 @@ class LawGoal(GoalDesign):
         basins = [*found.basins]
         for row in under_way.tolist():
             basins = [basin.after(row) for basin in basins]
-        committed = self.committed(ended, busy)
-        open_ = np.setdiff1d(self._affordable(found, self.limit - committed), under_way)
+        committed, limit = self.committed(ended, busy), self.limit(ended)
+        open_ = np.setdiff1d(self._affordable(found, limit - committed), under_way)
         if not len(open_):
             return []
-        stage = stage_of(committed, self.limit, float(self.pool.costs[open_].min()))
+        stage = stage_of(committed, limit, float(self.pool.costs[open_].min()))
         rows = batch(basins, self.pool.costs, open_, stage, free, METHOD)
         return self._in_seed_order(rows, {*ended, *busy})
 
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
         """A look at each twentieth of the limit, and at the last run."""
-        records, looks, share = [*ended.items()], list[GoalLook](), 0
+        records, looks, share, limit = [*ended.items()], list[GoalLook](), 0, self.limit(ended)
         for count in range(1, len(records) + 1):
             flops = spent(record for _, record in records[:count])
-            if count < len(records) and int(LOOKS * flops / self.limit) <= share:
+            if count < len(records) and int(LOOKS * flops / limit) <= share:
                 continue
-            share = int(LOOKS * flops / self.limit)
+            share = int(LOOKS * flops / limit)
             found = self._posterior(dict(records[:count]))
             looks.append(GoalLook(runs=count, spent_flops=flops, half_width=found.half_width if found.judged else None))
         return looks
 
     def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
         """Met where the interval is narrow enough; given up where the rest of the limit is not expected to make it so."""
-        found, (_, wanted) = self._posterior(ended), self.half_width
-        left = self._affordable(found, self.limit - found.spent)
+        found, (_, wanted), limit = self._posterior(ended), self.half_width, self.limit(ended)
+        left = self._affordable(found, limit - found.spent)
         interval = f"{self._estimate(found)} is known to ± {self._shown(found.half_width)}"
         if found.judged and found.half_width <= wanted:
             return "met", f"The goal is met: {interval}"
@@ -167,33 +172,36 @@ class LawGoal(GoalDesign):
             why = interval if found.judged else "too few runs read word order to fit the law"
             what = "All runs of the pool are" if len(found.closed) == len(self.pool) else "The compute is"
             return "spent", f"{what} spent before the goal of ± {self._shown(wanted)} is met: {why}"
-        if found.judged and found.spent >= FUTILE_FROM * self.limit:
-            expected = half_width_of(self._preview(found, self.limit).errors[-1])
+        if found.judged and found.spent >= FUTILE_FROM * limit:
+            expected = half_width_of(self._preview(found, limit).errors[-1])
             if expected > FUTILE * wanted:
                 rest = f"all that may be spent is expected to leave ± {self._shown(expected)}"
-                return "unreachable", f"The goal of ± {self._shown(wanted)} cannot be met: {rest}; {self._would_take(found)}"
+                return (
+                    "unreachable",
+                    f"The goal of ± {self._shown(wanted)} cannot be met: {rest}; {self._would_take(found, limit)}",
+                )
         return "open", interval if found.judged else "The runs so far are too few to fit the law"
 
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
         """The runs that would be chosen if all went as expected."""
-        return self._in_seed_order([*self._preview(self._posterior(ended), self.limit).rows], {*ended})
+        return self._in_seed_order([*self._preview(self._posterior(ended), self.limit(ended)).rows], {*ended})
 
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
         """First runs with their moves, the expected interval after each tenth, a grid beside it, and warnings."""
-        found = self._posterior(ended)
-        ahead, (of, wanted) = self._preview(found, self.limit), self.half_width
-        tenths = [self.limit * part / TENTHS for part in range(1, TENTHS + 1)]
+        found, limit = self._posterior(ended), self.limit(ended)
+        ahead, (of, wanted) = self._preview(found, limit), self.half_width
+        tenths = [limit * part / TENTHS for part in range(1, TENTHS + 1)]
         widths = [self._shown(half_width_of(ahead.error_at(flops))) for flops in tenths if flops >= found.spent]
         source = "the runs so far" if len(found.used) else self.spec.prior or "published exponents with wide priors"
         last = half_width_of(ahead.errors[-1])
         lines = [
-            f"Goal: half the 95% interval of {of} within {self._shown(wanted)}, for at most {flops_text(self.limit)}FLOPs.",
+            f"Goal: half the 95% interval of {of} within {self._shown(wanted)}, for at most {self._limit_text}.",
             f"First, by {source}: {'; '.join(self._moves(ended))}.",
             f"Expected ± after each {'tenth' if not len(found.used) else 'tenth still to spend'}: {', '.join(widths)}.",
-            f"The best grid of the same cost is expected to give ± {self._shown(self._grid(found))}.",
+            f"The best grid of the same cost is expected to give ± {self._shown(self._grid(found, limit))}.",
         ]
         if last > wanted:
-            lines.append(f"The goal is not expected to be met for this much: {self._would_take(found)}.")
+            lines.append(f"The goal is not expected to be met for this much: {self._would_take(found, limit)}.")
         return [*lines, *self._warnings(found)]
 
     def _moves(self, ended: Mapping[Place, RunRecord]) -> Iterator[str]:
@@ -265,22 +273,22 @@ class LawGoal(GoalDesign):
         open_ = np.setdiff1d(np.arange(len(self.pool)), found.closed)
         return preview([*found.basins], self.pool.costs, open_, limit, found.spent, METHOD)
 
-    def _would_take(self, found: Posterior) -> str:
+    def _would_take(self, found: Posterior, limit: float) -> str:
         """What the goal is expected to take of this pool, in words."""
         wanted = self.half_width[1]
         for times in DEARER:
-            ahead = self._preview(found, times * self.limit)
+            ahead = self._preview(found, times * limit)
             enough = [flops for flops, error in zip(ahead.spent, ahead.errors, strict=True) if half_width_of(error) <= wanted]
             if enough:
                 return f"it is expected to take about {flops_text(enough[0])}FLOPs"
         return f"{DEARER[-1]} times as much of this pool is not expected to meet it either; give a pool nearer to the target"
 
-    def _grid(self, found: Posterior) -> float:
+    def _grid(self, found: Posterior, limit: float) -> float:
         """The expected half-width of the best grid for the limit: the cheapest shapes, each at all budgets up to a longest."""
-        return min(self._grid_up_to(longest, found) for longest in np.unique(self.tokens).tolist())
+        return min(self._grid_up_to(longest, found, limit) for longest in np.unique(self.tokens).tolist())
 
-    def _grid_up_to(self, longest: int, found: Posterior) -> float:
-        basins, left = [*found.basins], self.limit - found.spent
+    def _grid_up_to(self, longest: int, found: Posterior, limit: float) -> float:
+        basins, left = [*found.basins], limit - found.spent
         short = np.flatnonzero(self.tokens <= longest).tolist()
         shapes = grouped(short, lambda point: self.points[point].architecture).values()
         for points in sorted(shapes, key=lambda points: float(self.flops[points].sum())):
@@ -332,9 +340,25 @@ def _points(spec: GoalSweep) -> Iterator[RunConfig]:
 
 
 def _fit_at(path: str) -> Mapping[str, float]:
-    """The estimates of a fit's JSON; raises InputError for another law or count of parameters."""
-    fitted = read_law(Path(path))
+    """The estimates of a fit's JSON, or of the law fitted to a ledger or the ledger of a results folder.
+
+    Raises InputError for another law or count of parameters, and for rows that do not determine the law.
+    """
+    place = Path(path)
+    if place.is_dir() or place.suffix not in ("", ".json"):
+        return _fitted_to(place / "ledger.parquet" if place.is_dir() else place)
+    fitted = read_law(place)
     if fitted.law.name != LAW.name or fitted.convention != COUNT:
         found = f"{fitted.law.name} in {fitted.convention}"
         raise InputError.at("prior", f"{path} is a fit of {found}; give one of {LAW.name} in {COUNT}, as by study fit")
     return fitted.estimates
+
+
+def _fitted_to(ledger: Path) -> Mapping[str, float]:
+    if not ledger.is_file():
+        raise InputError.at("prior", f"{ledger} does not exist; give a results folder with its ledger, a table or a fit's JSON")
+    rows = read_observations(TableQuery(RunTable.read(ledger), {"parameters": COUNT}, any_units=True), LAW)
+    found = fit(LAW, rows, Settings(bootstrap=0))
+    if not found.usable:
+        raise InputError.at("prior", f"{LAW.name} fitted to {ledger} {joined(found.reasons)}; give runs that determine it")
+    return found.estimates

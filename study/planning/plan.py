@@ -17,7 +17,6 @@ from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
 from study.base.schema import deep_merge, flatten, number_in
 from study.config.effects import MAY_COINCIDE, without_effect
-from study.config.goal_spec import DecisionGoal
 from study.config.named_runs import NO_RUN, cell_in, kept_layers
 from study.config.run_config import RunConfig, Texts, describe_knobs
 from study.config.search_spec import Dimension
@@ -84,10 +83,10 @@ class Plan:
     def design(self) -> GoalDesign:
         """The runs of a goal, and how they are chosen."""
         assert isinstance(self.spec, GoalSweep)
-        if isinstance(self.spec.goal, DecisionGoal):
-            from study.planning.depth_decision import DepthDecision
+        if self.spec.compared is not None:
+            from study.planning.decision import Decision
 
-            return DepthDecision(self.spec, lambda record: RunFolder(self.runs / record.run_id))
+            return Decision(self.spec, lambda record: RunFolder(self.runs / record.run_id))
         from study.planning.law_goal import LawGoal
 
         return LawGoal(self.spec)

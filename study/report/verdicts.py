@@ -14,7 +14,6 @@ from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN, budget_words, plural, plus_minus, span
 from study.base.statistics import CONFIDENCE
 from study.base.text import at_budget, joined, printable
-from study.config.goal_spec import DecisionGoal
 from study.config.sweep import GoalSweep
 from study.evidence.averages import Average
 from study.evidence.cells import run_ids_in, shorten_run_ids
@@ -377,7 +376,7 @@ def _on_goal(evidence: Evidence) -> Verdict:
     met = (
         f"Half the 95% interval of {path.of} is at most {path.wanted:g}, as the goal asks; beyond its runs the law is assumed."
     )
-    if isinstance(sweep.goal, DecisionGoal):
+    if sweep.compared is not None:
         met = "The intervals of all pairs hold at all looks together with 95%."
     certainty = {"met": met, "open": "The launch has not ended."}.get(path.state, "The goal is not met.")
     change = "other text or another recipe" if path.state == "met" else "more to spend, or another pool"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy.stats import norm, t
@@ -35,7 +37,7 @@ def test_null_sequences_exceed_the_boundaries_as_often_as_planned_at_each_look(m
 
 def test_boundaries_fall_to_little_more_than_that_of_one_look() -> None:
     found = boundaries(MOST, 0.05)
-    assert all(later < before for before, later in zip(found, found[1:], strict=False))
+    assert all(later < before for before, later in pairwise(found))
     assert 1.0 < found[-1] / t.ppf(0.975, MOST - 1) < 1.25
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from study.base.errors import InputError
@@ -13,7 +14,7 @@ from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
 from study.executing.slots import Slot
 from study.planning.cost_estimate import estimate_cost
-from study.planning.depth_decision import DepthDecision
+from study.planning.decision import Decision
 from study.planning.goal_design import GoalProposer
 from study.planning.law_goal import LawGoal
 from study.planning.plan import Plan
@@ -46,6 +47,19 @@ DECISION: dict[str, Any] = {
     "pool": {"head_width": 8, "width_multiple": 4},
     "seeds": 16,
     "spend": {"flops": 1e13},
+}
+
+
+RATES: dict[str, Any] = {
+    "decide": "recipe.masking.rate",
+    "among": [0.2, 0.3],
+    "at": {"depth": 2, "width": 16, "tokens": 1e4},
+    "difference": 0.05,
+}
+
+OPTIMUM = DECISION | {
+    "goal": {"optimum": "depth", "at": DECISION["goal"]["at"], "within": 0.05},
+    "pool": {"depth": [1, 4], "head_width": 8, "width_multiple": 4},
 }
 
 
@@ -86,7 +100,7 @@ def test_a_forecast_is_met_for_part_of_the_limit_and_holds() -> None:
     assert len({config.key for config in asked}) == len(asked)
     assert path.looks[-1].half_width is not None
     assert path.looks[-1].half_width <= 0.04
-    assert sum(run.spent_flops for run in path.runs) < design.limit
+    assert sum(run.spent_flops for run in path.runs) < design.limit({})
     said = float(path.sentence.split(" nats")[0].rsplit(" ", 1)[1])
     assert said == pytest.approx(2.0 + 12 * 2e5**-0.3 + 30 * 2e5**-0.3, rel=0.04)
 
@@ -136,7 +150,7 @@ def test_a_goal_out_of_reach_is_given_up_with_what_it_would_take() -> None:
     _, path = follow(design)
     assert path.state == "unreachable"
     assert "cannot be met: all that may be spent is expected to leave ±" in path.sentence
-    assert 0.25 * design.limit <= sum(run.spent_flops for run in path.runs) < 0.6 * design.limit
+    assert 0.25 * design.limit({}) <= sum(run.spent_flops for run in path.runs) < 0.6 * design.limit({})
 
 
 def test_an_exponent_is_a_goal() -> None:
@@ -160,10 +174,10 @@ def folder_of(tmp_path: Path, losses: dict[str, np.ndarray]) -> Any:
     return made
 
 
-def decided(tmp_path: Path, better: float, slots: int = 1, **changes: Any) -> tuple[DepthDecision, list[RunConfig], GoalPath]:
+def decided(tmp_path: Path, better: float, slots: int = 1, **changes: Any) -> tuple[Decision, list[RunConfig], GoalPath]:
     """A decision in which depth 2 lies so much below the others, whose seeds scatter by 0.01 nats."""
     losses: dict[str, np.ndarray] = {}
-    design = DepthDecision(goal_sweep(DECISION, **changes), folder_of(tmp_path, losses))
+    design = Decision(goal_sweep(DECISION, **changes), folder_of(tmp_path, losses))
     hard = np.random.default_rng(0).normal(size=SEQUENCES)
     proposer, asked = GoalProposer(design, [], ()), list[RunConfig]()
     while batch := proposer.wanted({}, (), slots):
@@ -196,6 +210,54 @@ def test_a_decision_between_equal_depths_ends_where_none_is_better_by_what_matte
     assert len({config.key for config in asked}) == len(asked)
 
 
+def test_a_knob_is_decided_at_one_shape() -> None:
+    design = Plan(goal_sweep(DECISION, goal=RATES)).design
+    assert [config.recipe.masking.rate for config in design.points] == [0.2, 0.3]
+    assert len({config.architecture for config in design.points}) == 1
+    assert len({config.key for config in design.points}) == 2
+    assert "the best of values 0.2 and 0.3 of recipe.masking.rate at" in design.lines({})[0]
+
+
+def test_widths_are_compared_at_equal_parameters() -> None:
+    at = {"parameters_non_embedding": 5.1e4, "tokens": 1e4}
+    design = Plan(goal_sweep(DECISION, goal=DECISION["goal"] | {"decide": "width", "among": [32, 64], "at": at})).design
+    assert [config.architecture.width for config in design.points] == [32, 64]
+    assert design.points[0].architecture.depth > design.points[1].architecture.depth
+    assert max(abs(design.sizes / 5.1e4 - 1)) <= 0.05
+
+
+def test_an_optimum_is_sought_among_the_depths_of_the_pool(tmp_path: Path) -> None:
+    design, _, path = decided(tmp_path, better=0.3, **{key: OPTIMUM[key] for key in ("goal", "pool")})
+    assert [config.architecture.depth for config in design.points] == [1, 2, 4]
+    assert path.sentence.startswith("Depth 2 has the lowest loss")
+    _, _, equal = decided(tmp_path, better=0.0, **{key: OPTIMUM[key] for key in ("goal", "pool")})
+    assert "each is the optimum to this precision" in equal.sentence
+
+
+def test_hours_are_spent_at_the_rate_of_the_runs_so_far() -> None:
+    design = LawGoal(goal_sweep(FORECAST, spend={"hours": 1}))
+    assert design.limit({}) == pytest.approx(3600 * 4e10)
+    config = design.run(design.wanted({}, (), 1)[0])
+    done = design.ended([ended(design, config, 1, wall_seconds=1800.0)])
+    flops = next(iter(done.values())).train_flops
+    assert design.limit(done) == pytest.approx(2 * flops)
+    both = LawGoal(goal_sweep(FORECAST, spend={"hours": 1, "flops": 4e11}))
+    assert both.limit({}) == 4e11
+    over = design.ended([ended(design, config, 1, wall_seconds=3700.0)])
+    assert design.standing(over)[0] == "spent"
+
+
+def test_a_prior_is_fitted_to_a_ledger(tmp_path: Path) -> None:
+    sizes, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e4, 1e6, 6), np.geomspace(1e5, 1e7, 6)))
+    law = {"parameters_non_embedding": sizes, "tokens": tokens, "loss_nats": 2.0 + 12 * sizes**-0.3 + 30 * tokens**-0.25}
+    pd.DataFrame(law).to_parquet(tmp_path / "ledger.parquet")
+    pd.DataFrame(law).to_csv(tmp_path / "runs.csv", index=False)
+    for prior in (tmp_path, tmp_path / "runs.csv"):
+        design = LawGoal(goal_sweep(FORECAST, prior=str(prior)))
+        exponents = [design.pool.law.parameters.index(name) for name in ("alpha", "beta")]
+        assert design.prior.mean[exponents] == pytest.approx([0.3, 0.25], abs=0.02)
+
+
 def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path: Path) -> None:
     goal = DECISION["goal"] | {"difference": 1e-4}
     _, asked, path = decided(tmp_path, better=0.0, goal=goal, seeds=9)
@@ -214,16 +276,24 @@ def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path:
         (FORECAST, {"pool": {**FORECAST["pool"], "tokens": 2e4}}, "pool.tokens", "gives 1 value of tokens, and chinchilla"),
         (FORECAST, {"spend": {"flops": 1e3}}, "spend.flops", "is less than the cheapest run costs"),
         (FORECAST, {"spend": {"flops": 3e9}}, "spend.flops", "cheapest runs cost"),
-        (FORECAST, {"spend": {"hours": 1}}, "spend.hours", "is not a known key"),
-        (FORECAST, {"goal": {"optimum": "depth"}}, "goal", "optimum is no goal yet"),
-        (FORECAST, {"goal": {"within": 0.1}}, "goal", "needs exactly one of forecast, exponent, decide"),
+        (FORECAST, {"spend": {}}, "spend", "needs flops or hours"),
+        (FORECAST, {"spend": {"hours": 1e-6}}, "spend.hours", "cheapest run"),
+        (FORECAST, {"goal": {"within": 0.1}}, "goal", "needs exactly one of forecast, exponent, decide, optimum"),
         (FORECAST, {"goal": {"exponent": "gamma", "within": 0.1}}, "goal.exponent", "is not one of alpha, beta"),
         (FORECAST, {"budgets": {"steps": [100]}}, "", "a goal takes its runs from pool"),
         (FORECAST, {"prior": "nowhere.json"}, "nowhere.json", "does not exist"),
         (DECISION, {"pool": {"depth": [1, 2]}}, "", "leave out pool.depth"),
-        (DECISION, {"seeds": 3}, "seeds", "cannot decide among 3 depths"),
-        (DECISION, {"spend": {"flops": 1e10}}, "spend.flops", "seeds of each depth cost"),
+        (DECISION, {"seeds": 2}, "seeds", "cannot decide among 3 depths"),
+        (DECISION, {"spend": {"flops": 1e10}}, "spend.flops", "seeds of each variant cost"),
         (DECISION, {"goal": DECISION["goal"] | {"among": [2]}}, "goal.among", "give two or more"),
+        (DECISION, {"goal": DECISION["goal"] | {"decide": "recipe.masking.rate"}}, "goal", "is compared at depth and width"),
+        (DECISION, {"goal": DECISION["goal"] | {"decide": "data.corpus"}}, "goal.decide", "or a knob such as"),
+        (DECISION, {"goal": RATES | {"decide": "recipe.masking.rat"}}, "goal.among", "is not a known key"),
+        (DECISION, {"goal": RATES | {"among": [0.15, 7]}}, "goal.among", ""),
+        (OPTIMUM, {"pool": {"width": [8, 16]}}, "", "leave out pool.width"),
+        (OPTIMUM, {"pool": {"head_width": 8}}, "", "the pool needs depth"),
+        (OPTIMUM, {"pool": {"depth": 2}}, "", "give a range of two or more"),
+        (FORECAST, {"prior": "."}, "prior", "ledger.parquet does not exist"),
         (
             DECISION,
             {"goal": DECISION["goal"] | {"at": {"parameters_non_embedding": 50, "tokens": 1e4}}},
@@ -263,8 +333,8 @@ def test_a_plan_says_what_comes_first_what_to_expect_and_what_a_grid_would_give(
 
 def test_a_plan_of_a_decision_states_its_power() -> None:
     text = summary(goal_sweep(DECISION))
-    assert "errs in at most 5% of sweeps whose depths are equal" in text
-    assert text.count("a depth that is 0.05 nats better is found in ") == 3
+    assert "errs in at most 5% of sweeps whose variants are equal" in text
+    assert text.count("a variant that is 0.05 nats better is found in ") == 3
 
 
 def test_a_design_is_expected_to_beat_a_grid_of_its_cost() -> None:

@@ -1,0 +1,272 @@
+"""A goal that a race meets: which variant is best at one size and budget, by paired seeds and intervals valid at all looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from study.base.errors import InputError, Problem, shown
+from study.base.quantities import count_text, plural
+from study.base.statistics import variance_of_mean
+from study.base.text import joined
+from study.config.goal_spec import SOLVED, ComparedPoint, DecisionGoal, OptimumGoal, SizedPoint
+from study.config.recipe import Budget
+from study.config.run_config import RunConfig
+from study.config.shape_spec import Shapes, needs_even_heads
+from study.config.sweep import GoalSweep
+from study.counting.parameters import parameters
+from study.counting.solving import ShapeRules
+from study.designing.racing import Race, race, simulate_races
+from study.designing.stopping import FIRST
+from study.laws.law import Floats
+from study.planning.goal_design import GoalDesign, Place, usable
+from study.planning.run_of import run_config
+from study.store.goal_path import GoalLook, GoalState
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+
+SIZE = "goal.at.parameters_non_embedding"
+
+TOLERANCE = 0.05
+"""The most by which a variant may miss the size at which variants are compared."""
+
+SIMULATED = 300
+"""The races simulated for the power that a plan states."""
+
+SCATTERS = (0.25, 0.5, 1.0)
+"""The deviations over seeds, in differences that matter, for which a plan states the power."""
+
+
+class Decision(GoalDesign):
+    """Runs one seed of every variant that stands after another, until one is best or all are equal.
+
+    Variants are depths or widths at equal parameters, or values of a knob at one shape. `folder_of` gives the folder of a run,
+    whose losses by validation sequence say how much of a difference is of these sequences: noise that all seeds share.
+    """
+
+    def __init__(self, spec: GoalSweep, folder_of: Callable[[RunRecord], RunFolder]) -> None:
+        goal = spec.goal
+        assert isinstance(goal, DecisionGoal | OptimumGoal)
+        self.goal = goal
+        self.compared = goal.decide if isinstance(goal, DecisionGoal) else goal.optimum
+        self.difference = goal.difference if isinstance(goal, DecisionGoal) else goal.within
+        self.seeks_optimum = isinstance(goal, OptimumGoal)
+        super().__init__(spec, [*_variants(spec, self.compared, goal.at)])
+        self._folder_of = folder_of
+        self._per_token: dict[str, Floats] = {}
+        self._raced: dict[tuple[str, ...], list[Race]] = {}
+
+    @property
+    def half_width(self) -> tuple[str, float]:
+        """The difference that matters, in nats."""
+        return "the widest difference (nats)", self.difference
+
+    @property
+    def target(self) -> tuple[float, float]:
+        """Where the variants are compared: the size of the goal, else their mean size."""
+        at = self.goal.at
+        return at.parameters_non_embedding or float(np.mean(self.sizes)), at.tokens
+
+    def check(self) -> None:
+        """Raise InputError where seeds or limit cannot decide anything."""
+        cost, limit = float(self.flops.sum()), self.limit({})
+        problems = []
+        if self.spec.seeds < FIRST:
+            what = f"{self.spec.seeds} cannot decide among {self._kind(len(self.points))} with looks after every seed"
+            problems.append(Problem("seeds", f"{what}; give {FIRST} or more, of which a launch runs what it needs"))
+        if self.flops.min() > limit:
+            cheapest = float(self.flops.min())
+            problems.append(Problem(self.limit_place, f"{limit:g} is less than the cheapest run costs, {cheapest:.3g}"))
+        elif FIRST * cost > limit:
+            what = f"{limit:g} is less than {FIRST} seeds of each variant cost, {FIRST * cost:.3g}"
+            problems.append(Problem(self.limit_place, f"{what}, before which nothing is decided"))
+        if problems:
+            raise InputError(problems)
+
+    def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
+        """The variants that stand at the next seed, and at all seeds before which nothing is decided."""
+        looks, seeds = self._race(ended), self._seeds(ended)
+        left, places = self.limit(ended) - self.committed(ended, busy), list[Place]()
+        for seed in seeds[: max(FIRST, len(looks) + 1)]:
+            for point in self._standing(looks):
+                place = point, seed
+                if place in ended or place in busy or len(places) == free or self.flops[point] > left:
+                    continue
+                left -= float(self.flops[point])
+                places.append(place)
+        return places
+
+    def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
+        """A look after each seed of all standing variants."""
+        seeds, looks = self._seeds(ended), self._race(ended)
+        found, standing = list[GoalLook](), self._standing(())
+        count, flops = 0, 0.0
+        for seed, look in zip(seeds, looks, strict=False):
+            count += len(standing)
+            flops += sum(ended[point, seed].train_flops for point in standing)
+            half = look.half_width if np.isfinite(look.half_width) else None
+            found.append(GoalLook(runs=count, spent_flops=flops, half_width=half))
+            standing = look.standing
+        return found
+
+    def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
+        """Met where one variant is best or all that stand are equal."""
+        looks = self._race(ended)
+        if looks and looks[-1].outcome == "best":
+            best = f"{self._words(looks[-1].standing[0])} has the lowest loss at {self._where}"
+            return "met", f"{best[0].upper()}{best[1:]}, {self._against(looks[-1])}"
+        if looks and looks[-1].outcome == "equal":
+            equal = f"{self._open(looks)} lie within {self.difference:g} nats of each other at {self._where}"
+            optimum = ", so that each is the optimum to this precision" if self.seeks_optimum else ""
+            return "met", f"{equal[0].upper()}{equal[1:]}{optimum}"
+        if self.wanted(ended, (), 1):
+            return "open", f"Nothing is decided between {self._open(looks)}"
+        why = "all seeds" if len(looks) == len(self._seeds(ended)) else "the compute"
+        if not looks:
+            return "spent", "Nothing is decided, since no seed of every variant ended with a loss and reads word order"
+        return "spent", f"Nothing is decided between {self._open(looks)} with {why} spent; {self._would_take(looks[-1])}"
+
+    def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
+        """Every seed of the standing variants, as far as the limit reaches."""
+        places, left = list[Place](), self.limit(ended) - self.committed(ended, ())
+        standing = self._standing(self._race(ended))
+        for seed in self._seeds(ended):
+            for point in standing:
+                if (point, seed) not in ended and self.flops[point] <= left:
+                    left -= float(self.flops[point])
+                    places.append((point, seed))
+        return places
+
+    def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
+        """The rule, its power by simulation for seeds that scatter more or less, and that of a grid of all seeds."""
+        count, most = len(self.points), len(self.expected({})) // len(self.points)
+        lines = [
+            f"Goal: {'the optimum' if self.seeks_optimum else 'the best'} of {self._open(self._race(ended))} at {self._where}, "
+            f"where {self.difference:g} nats matter, for at most {self._limit_text}.",
+            f"A look after every seed from {FIRST} on errs in at most 5% of sweeps whose variants are equal.",
+        ]
+        for scatter in SCATTERS:
+            odds = simulate_races(1.0, (scatter, scatter), most, variants=count, sweeps=SIMULATED)
+            of, better = f"{scatter * self.difference:.2g} nats", f"{self.difference:g} nats better"
+            cost = f"{odds.spent:.0%} of {plural(count * most, 'run')}"
+            lines.append(
+                f"If seeds scatter by {of}, a variant that is {better} is found in {odds.decided:.0%} of sweeps, after {cost}; "
+                f"a grid of all finds it in {odds.fixed:.0%}."
+            )
+        return lines
+
+    def _race(self, ended: Mapping[Place, RunRecord]) -> list[Race]:
+        key = tuple(sorted(record.run_id for record in ended.values()))
+        if key not in self._raced:
+            self._raced[key] = self._looked_at(ended)
+        return self._raced[key]
+
+    def _looked_at(self, ended: Mapping[Place, RunRecord]) -> list[Race]:
+        seeds = self._seeds(ended)
+        losses = np.full((len(self.points), self.spec.seeds), np.nan)
+        for point in range(len(self.points)):
+            for column, seed in enumerate(seeds):
+                if (record := ended.get((point, seed))) is not None and record.loss_nats is not None:
+                    losses[point, column] = record.loss_nats
+
+        def shared(one: int, other: int, count: int) -> float:
+            return self._shared([[ended[point, seed] for seed in seeds[:count]] for point in (one, other)])
+
+        return race(losses, self.difference, shared)
+
+    def _seeds(self, ended: Mapping[Place, RunRecord]) -> list[int]:
+        """The seeds of which no run failed or reads no word order, so that all variants can be paired."""
+        vain = {seed for (_, seed), record in ended.items() if not usable(record)}
+        return [seed for seed in range(self.spec.seeds) if seed not in vain]
+
+    def _shared(self, records: Sequence[Sequence[RunRecord]]) -> float:
+        """The standard error of the difference of two variants over validation sequences, clustered by document."""
+        first, second = (np.mean([self._losses(record) for record in of], axis=0) for of in records)
+        documents = self._folder_of(records[0][0]).validation_documents()
+        return float(variance_of_mean(first - second, documents) ** 0.5)
+
+    def _losses(self, record: RunRecord) -> Floats:
+        """The nats per masked token of each validation sequence, whose mean is the run's loss."""
+        if (name := record.run_id) not in self._per_token:
+            tokens, loss = record.validation_masked_tokens or np.nan, record.loss_nats or np.nan
+            self._per_token[name] = self._folder_of(record).losses_per_token(tokens, loss)
+        return self._per_token[name]
+
+    def _standing(self, looks: Sequence[Race]) -> Sequence[int]:
+        return looks[-1].standing if looks else range(len(self.points))
+
+    def _value(self, point: int) -> str:
+        return shown(self.spec.candidates[point]).strip("'")
+
+    def _words(self, point: int) -> str:
+        value = self._value(point)
+        return f"{self.compared} {value}" if self.compared in SOLVED else f"value {value} of {self.compared}"
+
+    def _kind(self, count: int) -> str:
+        return f"{count} {self.compared}s" if self.compared in SOLVED else f"{count} values of {self.compared}"
+
+    def _open(self, looks: Sequence[Race]) -> str:
+        values = joined([self._value(point) for point in self._standing(looks)])
+        return f"{self.compared}s {values}" if self.compared in SOLVED else f"values {values} of {self.compared}"
+
+    @property
+    def _where(self) -> str:
+        size, tokens = self.target
+        return f"{count_text(size)} non-embedding parameters and {count_text(tokens)} tokens"
+
+    def _against(self, look: Race) -> str:
+        """By how much the best is below those that stood until then."""
+        best, gaps = look.standing[0], []
+        for (one, other), (low, high) in look.intervals.items():
+            if best in (one, other):
+                less, more = (low, high) if best == other else (-high, -low)
+                gaps.append(f"{less:.3f} to {more:.3f} nats below {self._words(one if best == other else other)}")
+        return f"{joined(gaps)} (95% intervals that hold at every look)"
+
+    def _would_take(self, look: Race) -> str:
+        """How many seeds would narrow the widest interval to the difference, at the scatter so far."""
+        if not np.isfinite(look.half_width):
+            return f"{FIRST} seeds or more would be needed"
+        seeds = int(np.ceil(look.seeds * (look.half_width / self.difference) ** 2))
+        return f"about {seeds} seeds would narrow the widest interval from ± {look.half_width:.2g} to {self.difference:g}"
+
+
+def _variants(spec: GoalSweep, compared: str, at: ComparedPoint | SizedPoint) -> Iterator[RunConfig]:
+    """Each variant at the goal's size and budget; raises InputError where no depth or width meets the size, or for a value that
+    the knob cannot have.
+    """
+    pool, budget = spec.pool, Budget(tokens=at.tokens)
+    rules = {"head_width": pool.head_width, "ffn_ratio": pool.ffn_ratio, "width_multiple": pool.width_multiple}
+    architecture = spec.shared.get("architecture", {})
+    if compared == "depth":
+        shapes = Shapes.parse({"iso_parameters": [at.parameters_non_embedding], "depth": list(spec.candidates)} | rules)
+        sizes, unmet = shapes.sizes(architecture)
+        if unmet:
+            raise InputError(Problem(SIZE, problem.message) for problem in unmet)
+        yield from (run_config(spec, size, budget, {}) for size in sizes)
+        return
+    solved = ShapeRules(pool.head_width, pool.ffn_ratio, pool.width_multiple, needs_even_heads(architecture))
+    if compared == "width":
+        yield from (_of_width(spec, solved, width, at) for width in spec.candidates)
+        return
+    assert isinstance(at, ComparedPoint)
+    shape = solved.completed({"depth": at.depth, "width": at.width})
+    yield from (run_config(spec, shape, budget, {compared: value}) for value in spec.candidates)
+
+
+def _of_width(spec: GoalSweep, rules: ShapeRules, width: int, at: ComparedPoint | SizedPoint) -> RunConfig:
+    """A width with the depth that comes nearest to the goal's size: parameters are linear in depth."""
+    target = at.parameters_non_embedding
+    assert target is not None
+
+    def of_depth(depth: int) -> RunConfig:
+        return run_config(spec, rules.completed({"depth": depth, "width": width}), Budget(tokens=at.tokens), {})
+
+    one, two = (parameters(of_depth(depth).architecture).parameters_non_embedding for depth in (1, 2))
+    found = of_depth(max(1, round(1 + (target - one) / (two - one))))
+    size = parameters(found.architecture).parameters_non_embedding
+    if abs(size / target - 1) > TOLERANCE:
+        near = f"width {width} comes nearest with depth {found.architecture.depth}, {size:,} parameters"
+        raise InputError.at(SIZE, f"is {target:,.0f}, and {near}: give a size or widths that meet within {TOLERANCE:.0%}")
+    return found
