@@ -196,7 +196,14 @@ class Library:
             except UNREADABLE as error:
                 sweep = None
                 problems.append(str(error))
-        files = (folder.sweep_file, folder.answer_file, folder.ledger_file, folder.scores_file, folder.cells_file)
+        files = (
+            folder.sweep_file,
+            folder.answer_file,
+            folder.ledger_file,
+            folder.scores_file,
+            folder.cells_file,
+            folder.goal_file,
+        )
         moving = [(run.run_id, run.state, stamp_of(run.home.metrics_file)) for run in runs.values() if run.record is None]
         facts = (*map(stamp_of, files), held, list(stamps.items()), moving, problems)
         version = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

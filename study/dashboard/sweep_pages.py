@@ -116,6 +116,7 @@ def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 
 def _sweep_page(library: Library, shot: Snapshot) -> dict[str, Any]:
     text = _answer_text(shot)
+    goal, damaged = _goal(shot)
     return {
         **_overview_row(library, shot),
         "expect": "" if shot.sweep is None else printable(shot.sweep.expect or ""),
@@ -124,8 +125,21 @@ def _sweep_page(library: Library, shot: Snapshot) -> dict[str, Any]:
         "runs": [run_row(shot, run) for run in shot.runs.values()],
         "file": (content_of(shot.folder.sweep_file) or b"").decode(errors="replace"),
         "version": shot.version,
-        "problems": list(shot.problems),
+        "problems": [*shot.problems, *damaged],
+        "goal": goal,
     }
+
+
+def _goal(shot: Snapshot) -> tuple[dict[str, Any] | None, list[str]]:
+    """The path to the sweep's goal, None without one, or what is wrong with its file."""
+    try:
+        path = shot.folder.goal_path()
+    except InputError as error:
+        return None, [printable(str(problem)) for problem in error.problems]
+    if path is None:
+        return None, []
+    values: dict[str, Any] = path.model_dump()
+    return values | {"of": printable(path.of), "sentence": printable(f"{path.sentence}.")}, []
 
 
 def run_row(shot: Snapshot, run: SeenRun) -> dict[str, Any]:

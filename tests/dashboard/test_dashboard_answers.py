@@ -32,6 +32,7 @@ from study.laws.reading import TableQuery
 from study.report.answer import report
 from study.report.figures import FIGURES
 from study.shapes.accounts import Conditions, account, default_length
+from study.store.goal_path import ChosenRun, GoalLook, GoalPath
 from study.store.ownership import work_lock
 from study.store.packing import pack
 from study.store.sweep_folder import SweepFolder
@@ -109,6 +110,34 @@ def test_what_has_not_changed_is_not_read_again_and_what_has_is(tmp_path: Path, 
     versions.append(pulse(library, {"sweep": "made"})["version"])
     assert len(set(versions)) == 4
     assert sweep_page(library, {"sweep": "made"})["verdict"] == "It is lower."
+
+
+def test_the_page_of_a_goal_shows_its_path_and_follows_it(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
+    library, asked = Library(tmp_path), {"sweep": "made"}
+    before = sweep_page(library, asked)
+    assert before["goal"] is None
+    run = ChosenRun(
+        run_id=folder.runs()[0].run_id,
+        shape="L1 H64",
+        parameters_non_embedding=1000,
+        tokens=10**6,
+        seed=0,
+        spent_flops=1e9,
+        used=True,
+    )
+    looks = (GoalLook(runs=1, spent_flops=1e9, half_width=0.2), GoalLook(runs=2, spent_flops=2e9))
+    path = GoalPath(of="beta", wanted=0.1, spend_flops=1e10, state="open", sentence="beta is known", looks=looks, runs=(run,))
+    folder.goal_file.write_text(path.model_dump_json())
+    found = sweep_page(library, asked)
+    assert found["version"] != before["version"]
+    assert found["goal"]["sentence"] == "beta is known."
+    assert [look["half_width"] for look in found["goal"]["looks"]] == [0.2, None]
+    assert found["goal"]["runs"][0]["run_id"] == run.run_id
+    folder.goal_file.write_text('{"of": "<b>"}')
+    damaged = sweep_page(library, asked)
+    assert damaged["goal"] is None
+    assert any("goal" in problem for problem in damaged["problems"])
 
 
 def test_a_packed_sweep_is_shown_like_the_folders_it_was_packed_from(tmp_path: Path) -> None:

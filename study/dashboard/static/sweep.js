@@ -1,9 +1,10 @@
 // One sweep: its answer and figures, its curves and runs, and its file.
+import { scatter } from "/static/charts.js";
 import { curvesView } from "/static/curves-view.js";
-import { el, field, passes, problems, section, set, table } from "/static/dom.js";
+import { el, field, passes, plain, problems, region, section, set, short, table } from "/static/dom.js";
 import { address, ask, joined, parted, value } from "/static/state.js";
 
-const TABS = { answer: "Answer", runs: "Runs and curves", figures: "Figures", file: "Sweep file" };
+const TABS = { answer: "Answer", goal: "Goal", runs: "Runs and curves", figures: "Figures", file: "Sweep file" };
 
 const COLUMNS = [
   { key: "run", label: "run", always: true, class: "nowrap",
@@ -32,7 +33,7 @@ export async function sweepPage() {
   const found = await ask("sweep", { sweep });
   const tab = value("tab", found.live || !found.answer ? "runs" : "answer");
   const tabs = el("nav", { class: "tabs", "aria-label": "Parts of the sweep" },
-    Object.entries(TABS).filter(([name]) => (name !== "answer" || found.answer) && (name !== "figures" || found.figures.length))
+    Object.entries(TABS).filter(([name]) => (name !== "answer" || found.answer) && (name !== "goal" || found.goal) && (name !== "figures" || found.figures.length))
       .map(([name, words]) => el("a", { href: address({ page: "sweep", sweep, tab: name }), "aria-current": name === tab ? "page" : null }, words)),
     el("a", { href: address({ page: "scaling", sweeps: joined([sweep]) }) }, "Scaling plot"),
     el("a", { href: address({ page: "knobs", sweep }) }, "Knobs"));
@@ -46,7 +47,7 @@ export async function sweepPage() {
       found.live ? " It is running; this page follows it." : ""),
     problems(found.problems),
     tabs,
-    ...({ answer: answerTab, runs: runsTab, figures: figuresTab, file: fileTab }[tab] ?? runsTab)(sweep, found),
+    ...({ answer: answerTab, goal: goalTab, runs: runsTab, figures: figuresTab, file: fileTab }[tab] ?? runsTab)(sweep, found),
   ] };
 }
 
@@ -85,6 +86,26 @@ function runsTab(sweep, found) {
       el("div", { class: "controls" }, field("filter", "Filter, for the curves too", "words, or depth>2 state=failed")),
       table("table", "Runs", [...COLUMNS.slice(0, 1), boxes, ...COLUMNS.slice(1)], rows.map(row => ({ ...row, chosen: "1" })),
         found.live ? "state~down" : "loss_nats~up")),
+  ];
+}
+
+// Where a goal stands: half the interval against what was spent, and the chosen runs on the plane of size and tokens.
+function goalTab(sweep, found) {
+  if (!found.goal) return [el("p", { class: "quiet" }, "This sweep has no goal.")];
+  const { of, wanted, sentence, looks, runs, spend_flops: most, target_parameters: size, target_tokens: tokens } = found.goal;
+  const narrowed = looks.filter(look => look.half_width !== null).map(look => ({ x: look.spent_flops, y: look.half_width, used: true, colour: look.runs,
+    words: `after ${look.runs} runs: ± ${plain(look.half_width)}` }));
+  const aim = { size: [0, most], law: [wanted, wanted], low: [null, null], high: [null, null], beyond: [false, false], level: "goal" };
+  const chosen = runs.map((run, order) => ({ x: run.parameters_non_embedding, y: run.tokens, used: run.used, colour: order + 1, run: run.run_id,
+    words: `run ${order + 1}: ${run.shape}, seed ${run.seed}\n${short(run.tokens)} tokens, ${short(run.spent_flops)} FLOPs` }));
+  const target = size === null ? [] : [{ x: size, y: tokens, used: false, held: true, colour: chosen.length, words: "where the loss is wanted" }];
+  return [
+    el("p", { class: "lead verdict" }, sentence),
+    narrowed.length ? section("path", "Interval against what was spent", region("interval against what was spent", async node => [scatter(node, narrowed, [aim], { x: "spent (train_flops)",
+      y: `half the 95% interval of ${of}`, logY: true, colour: "runs", caption: `It narrows as runs end; the goal is ${plain(wanted)}, for at most ${short(most)} FLOPs.` })])) : null,
+    chosen.length ? section("chosen", "Chosen runs", region("chosen runs", async node => [scatter(node, [...chosen, ...target], [], { x: "non-embedding parameters", y: "tokens",
+      logX: true, logY: true, colour: "order", caption: "One point a run, coloured in the order of their end; hollow: not used; in a ring: where the loss is wanted. Click a point for its run.",
+      click: row => { if (row.run) { history.pushState(null, "", address({ page: "run", sweep, run: row.run })); dispatchEvent(new PopStateEvent("popstate")); } } })])) : null,
   ];
 }
 
