@@ -89,17 +89,18 @@ def _designs(only: tuple[str, ...], pools: Path | None, output: Path, as_json: b
         )
     if pools is None:
         raise InputError.at("--pools", "is needed with --only design: the folder of scalebench's tables")
-    from study.designing.benchmark import as_line, measure, write
+    from study.designing.benchmark import as_line, measure, measure_coverage, write
 
     rows: list[dict[str, Any]] = []
 
     def report(row: dict[str, Any]) -> None:
         rows.append(row)
-        write(rows, output)
+        write(rows, (), output)
         echo(as_line(row), err=True)
 
     measure(pools, report)
-    echo(json.dumps(rows, indent=1) if as_json else (output / "design.md").read_text(encoding="utf-8"))
+    written = write(rows, measure_coverage(), output)
+    echo((written.with_suffix(".json") if as_json else written).read_text(encoding="utf-8"))
 
 
 def _stopping(output: Path, as_json: bool) -> None:

@@ -141,7 +141,7 @@ def advise(
     basins = learner.basins(rows, response)
     best = plan(basins, pool.costs, np.arange(many, len(pool)), budget, chosen)
     fixed = expected_error(basins)
-    forecast = basins[0].at_targets if space == "linear" else np.exp(basins[0].at_targets)
+    forecast = basins[0].forecast if space == "linear" else np.exp(basins[0].forecast)
     return Advice(
         law=law,
         space=space,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ class Basin:
 
     `weight` is its posterior probability. Predictions at the candidates (c) and targets (t) are `at_candidates` and
     `at_targets`; their uncertain parts are `candidates`·z and `targets`·z with z standard normal of any length, and `noise` is
-    the variance of one run.
+    the variance of one run. `bend` is what a law that may bend is expected to miss at the targets.
     """
 
     weight: float
@@ -30,6 +30,12 @@ class Basin:
     candidates: Floats
     targets: Floats
     noise: float
+    bend: Floats = field(default_factory=lambda: np.zeros(1))
+
+    @property
+    def forecast(self) -> Floats:
+        """What is expected at the targets: the law, and its bend as far as the runs show it."""
+        return np.asarray(self.at_targets + self.bend)
 
     @property
     def variance(self) -> float:
@@ -46,7 +52,7 @@ class Basin:
         candidates, targets = (
             part - shrink * np.outer(part @ direction, direction) for part in (self.candidates, self.targets)
         )
-        return Basin(self.weight, self.at_candidates, self.at_targets, candidates, targets, self.noise)
+        return replace(self, candidates=candidates, targets=targets)
 
 
 def basin_of(

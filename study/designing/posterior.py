@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -88,7 +88,7 @@ class Learner:
         self.random = np.random.default_rng(seed)
         self.columns = {name: np.concatenate([pool.candidates[name], pool.targets[name]]) for name in pool.law.variables}
         self.surface = pool.law.at(self.columns)
-        self.terms = _bends(self.columns)
+        self.terms = bend_terms(self.columns)
         size = np.sum(np.log(np.column_stack([*pool.targets.values()])), axis=1)
         spread = np.unique(np.linspace(0, len(size) - 1, MOST_TARGETS).astype(int))
         self.aims = len(pool) + np.argsort(size, kind="stable")[spread]
@@ -135,7 +135,9 @@ class Learner:
         """The basins, the best first; without rows the prior is one."""
         if not len(rows) and self.prior is not None:
             mean = self.prior.mean[None]
-            return [self._basin(Optima(mean, np.zeros(1), self._noise(response[rows], None), self.prior), 0, 1.0, rows)]
+            return [
+                self._basin(Optima(mean, np.zeros(1), self._noise(response[rows], None), self.prior), 0, 1.0, rows, response)
+            ]
         found = self.fit(rows, response)
         likelihood = np.exp(-(found.value - found.value[0]) / 2)
         values = self._wanted(found.theta, *self._in_space(found.theta))[0]
@@ -145,9 +147,10 @@ class Learner:
             if len(kept) < MOST_BASINS and apart:
                 kept.append(index)
         weights = likelihood[kept] / likelihood[kept].sum()
-        return [self._basin(found, index, weight, rows) for index, weight in zip(kept, weights, strict=True)]
+        return [self._basin(found, index, weight, rows, response) for index, weight in zip(kept, weights, strict=True)]
 
-    def _basin(self, found: Optima, index: int, weight: float, rows: Rows) -> Basin:
+    def _basin(self, found: Optima, index: int, weight: float, rows: Rows, response: Floats) -> Basin:
+        """A basin; at its optimum the residuals pull at the bends alone."""
         value, slopes = (part[0] for part in self._in_space(found.theta[[index]]))
         size = 1.0 if self.pool.space == "log" else float(np.abs(value[rows]).mean())
         slopes = np.column_stack([slopes, self.terms])
@@ -155,7 +158,11 @@ class Learner:
         precision = np.diag(spread**-2.0) + slopes[rows].T @ slopes[rows] / found.noise
         many = len(self.pool)
         wanted, of_wanted = (part[0] for part in self._wanted(found.theta[[index]], value[None], slopes[None]))
-        return basin_of(float(weight), precision, (value[:many], slopes[:many]), (wanted, of_wanted), found.noise)
+        basin = basin_of(float(weight), precision, (value[:many], slopes[:many]), (wanted, of_wanted), found.noise)
+        log = np.log(response[rows]) if self.pool.space == "log" else response[rows]
+        pull = np.zeros(slopes.shape[1])
+        pull[-self.terms.shape[1] :] = self.terms[rows].T @ (log - value[rows]) / found.noise
+        return replace(basin, bend=of_wanted @ np.linalg.solve(precision, pull))
 
     def _wanted(self, theta: Floats, value: Floats, slopes: Floats) -> tuple[Floats, Floats]:
         """Values and gradients of what is wanted, B × T and B × T × p: the law at the targets, or an exponent."""
@@ -172,7 +179,7 @@ class Learner:
         return (value, slopes) if self.pool.space == "linear" else (np.log(value), slopes / value[:, :, None])
 
 
-def _bends(columns: Mapping[str, Floats]) -> Floats:
+def bend_terms(columns: Mapping[str, Floats]) -> Floats:
     """Squares and products of the standardised log variables, n × q."""
     logs = [np.log(values) for values in columns.values()]
     unit = [(each - each.mean()) / (each.std() or 1.0) for each in logs]

@@ -310,7 +310,7 @@ class LawGoal(GoalDesign):
         return places
 
     def _estimate(self, found: Posterior) -> str:
-        value = float(found.basins[0].at_targets[0])
+        value = float(found.basins[0].forecast[0])
         if self.target is None:
             assert isinstance(self.goal, ExponentGoal)
             return f"{self.goal.exponent}, {value:.3g},"

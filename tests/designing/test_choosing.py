@@ -12,7 +12,7 @@ import pytest
 
 from study.base.errors import InputError
 from study.designing import benchmark
-from study.designing.benchmark import Task, as_markdown, load, measure, score
+from study.designing.benchmark import Task, as_markdown, load, measure, score, simulate_coverage
 from study.designing.choosing import METHODS, choose, pilot
 from study.designing.posterior import Learner, Pool, Rows
 from study.laws.catalogue import LAWS
@@ -80,12 +80,22 @@ def test_the_benchmark_scores_every_method_within_its_budget(monkeypatch: pytest
     by_method = {row["method"]: row["r2"] for row in rows}
     assert by_method["all"] == pytest.approx([1.0], abs=1e-4)
     assert by_method["error"] > [0.9]
-    written = benchmark.write(rows, tmp_path)
-    assert json.loads((tmp_path / "design.json").read_text()) == rows
-    assert written.read_text() == as_markdown(rows)
+    coverage = [{"bend": 0.01, "simulated": 200, "covered": 0.95, "half_width": 0.02}]
+    written = benchmark.write(rows, coverage, tmp_path)
+    assert json.loads((tmp_path / "design.json").read_text()) == {"designs": rows, "coverage": coverage}
+    assert written.read_text() == as_markdown(rows, coverage)
     assert "| farseer | error |" in written.read_text()
+    assert "Of 200 simulated laws that bend by 1.0%, 95.0% have the loss" in written.read_text()
     with pytest.raises(InputError, match=r"--pools: .* has no farseer_train.parquet"):
         load("farseer", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("bend", [0.0, 0.01])
+def test_the_interval_of_a_forecast_holds_as_often_as_it_says(bend: float) -> None:
+    """Of 30 random laws; 25 would be two standard errors too few."""
+    found = simulate_coverage(bend, simulated=30)
+    assert found.covered >= 25 / 30
+    assert 0 < found.half_width < 0.2
 
 
 def test_r2_is_clipped() -> None:
