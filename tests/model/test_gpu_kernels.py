@@ -6,7 +6,9 @@ import importlib
 import os
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,13 +39,13 @@ def _triton() -> None:
     pytest.importorskip("triton", reason="Triton is not installed here")
 
 
-@pytest.fixture
-def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In processes of their own Triton interprets kernels on a CPU."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-
-
-interpreted = pytest.mark.usefixtures("_interpreted")
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[ProcessPoolExecutor]:
+    """A process in which Triton interprets kernels on a CPU: it is told before it imports Triton."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        with patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
+            process.submit(os.getpid).result()  # the process starts with this environment, and no other does
+        yield process
 
 
 def kernels() -> Any:
@@ -259,10 +261,9 @@ def all_differences() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def differences() -> dict[str, Any]:
-    """The differences, found in one process that interprets kernels."""
-    with patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
-        return apart(all_differences)
+def differences(interpreter: ProcessPoolExecutor) -> dict[str, Any]:
+    """The differences, found once."""
+    return interpreter.submit(all_differences).result()
 
 
 def test_every_kernel_gives_what_torch_does(differences: dict[str, Any]) -> None:
@@ -276,17 +277,18 @@ def test_what_is_written_out_gives_torchs_numbers_and_gradients(what: str, most:
     assert max(differences[what].values()) < most, differences[what]
 
 
-@interpreted
 @needs_compiler
-def test_a_run_by_kernels_that_are_written_out_learns_what_another_does(tmp_path: Path) -> None:
-    eager, fused, calls = apart(losses_written_out, tmp_path, write_corpus(tmp_path / "corpus.txt"))
+def test_a_run_by_kernels_that_are_written_out_learns_what_another_does(
+    interpreter: ProcessPoolExecutor, tmp_path: Path
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt")
+    eager, fused, calls = interpreter.submit(losses_written_out, tmp_path, corpus).result()
     assert calls == 6, "once a step"
     assert fused == pytest.approx(eager, rel=1e-6)
 
 
-@interpreted
-def test_the_benchmark_times_kernels_beside_torchs_that_make_the_same() -> None:
-    found = apart(differences_of_timed_kernels)
+def test_the_benchmark_times_kernels_beside_torchs_that_make_the_same(interpreter: ProcessPoolExecutor) -> None:
+    found = interpreter.submit(differences_of_timed_kernels).result()
     assert len(found) == 38, "all kernels, each at its own division and at those that are tried"
     assert max(found.values()) < 5e-6, found
 
