@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from jaxtyping import config as checks
 
 from study.base.schema import deep_merge
 from study.config.run_config import RunConfig
@@ -21,6 +25,9 @@ from study.training.stopping import StopSignal
 
 SHARED: dict[str, Any] = {"activation": "geglu", "layer_groups": 1, "embedding_width": 8}
 """Layers that share gated weights, behind narrow tables."""
+
+CHECKED_STEPS = 3
+"""The steps of a run in which the shapes of tensors are checked."""
 
 ORDERED: dict[str, Any] = {"position_encoding": "none", "distance_bias": "learned", "query_key_norm": True}
 """Word order from a bias by distance alone, and normed queries and keys."""
@@ -70,8 +77,26 @@ def run_folder(root: Path, config: RunConfig) -> RunFolder:
 def trained(root: Path, config: RunConfig, stop: StopSignal | None = None, **execution: Any) -> RunFolder:
     """Train a run in this process and return its folder."""
     folder = run_folder(root, config)
-    train(config, folder, "test", Execution(**execution), stop or StopSignal())
+    with shapes_checked_at_first(MaskedLanguageModelling):
+        train(config, folder, "test", Execution(**execution), stop or StopSignal())
     return folder
+
+
+@contextmanager
+def shapes_checked_at_first(module: type[Any]) -> Iterator[None]:
+    """Check shapes in the first steps of training alone: the others have the same, and checks are a third of their time."""
+    original, steps = module.training_step, count()
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        checks.update("jaxtyping_disable", next(steps) >= CHECKED_STEPS)
+        try:
+            return original(self, batch, batch_idx)
+        finally:
+            checks.update("jaxtyping_disable", False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "training_step", training_step)
+        yield
 
 
 def losses(folder: WorkFolder) -> list[float]:

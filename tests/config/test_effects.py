@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,23 @@ def of(
     return config(corpus, architecture=architecture or {}, recipe={**recipe, "budget": lasting})
 
 
-def weights(root: Path, run: RunConfig) -> str:
-    """The hash of what a run ends with."""
-    record = trained(root, run).record()
-    assert record is not None
-    assert record.weights_sha256 is not None
-    return record.weights_sha256
+Weights = Callable[[RunConfig], str]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+    """The hash of what a run ends with; each run is trained once, though many are compared with it."""
+    found: dict[str, str] = {}
+
+    def weights_of(run: RunConfig) -> str:
+        if run.key not in found:
+            record = trained(tmp_path_factory.mktemp("run"), run).record()
+            assert record is not None
+            assert record.weights_sha256 is not None
+            found[run.key] = record.weights_sha256
+        return found[run.key]
+
+    return weights_of
 
 
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -92,30 +104,34 @@ APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), ALIKE, ids=str)
-def test_runs_that_are_said_to_train_alike_do(one: dict[str, Any], other: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
+def test_runs_that_are_said_to_train_alike_do(
+    one: dict[str, Any], other: dict[str, Any], corpus: Path, weights: Weights
+) -> None:
     first, second = of(corpus, **one), of(corpus, **other)
     assert first.key != second.key, "they have two names"
     assert training_key(first) == training_key(second)
-    assert weights(tmp_path, first) == weights(tmp_path, second)
+    assert weights(first) == weights(second)
 
 
 @pytest.mark.parametrize(("one", "other"), APART, ids=str)
-def test_runs_that_train_unlike_are_said_to(one: dict[str, Any], other: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
+def test_runs_that_train_unlike_are_said_to(one: dict[str, Any], other: dict[str, Any], corpus: Path, weights: Weights) -> None:
     first, second = of(corpus, **one), of(corpus, **other)
     assert training_key(first) != training_key(second)
-    assert weights(tmp_path, first) != weights(tmp_path, second)
+    assert weights(first) != weights(second)
 
 
-def test_a_run_that_begins_with_trained_weights_has_no_initialisation(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+def test_a_run_that_begins_with_trained_weights_has_no_initialisation(
+    corpus: Path, source: RunFolder, weights: Weights
+) -> None:
     given: dict[str, Any] = {**NARROW, "start": str(source.path)}
     first, second = of(corpus, **given), of(corpus, **given, initialisation="unit_stream", residual_initialisation="zero")
     assert without_effect(second)["recipe.initialisation"] == "all weights come from the run that recipe.start names"
     assert training_key(first) == training_key(second)
-    assert weights(tmp_path, first) == weights(tmp_path, second)
+    assert weights(first) == weights(second)
 
 
 def test_where_no_step_is_trained_the_recipe_has_no_effect_but_for_the_start(
-    corpus: Path, source: RunFolder, tmp_path: Path
+    corpus: Path, source: RunFolder, weights: Weights
 ) -> None:
     given: dict[str, Any] = {**NARROW, "start": str(source.path), "budget": {"steps": 0}}
     first, second = (
@@ -123,11 +139,11 @@ def test_where_no_step_is_trained_the_recipe_has_no_effect_but_for_the_start(
         of(corpus, **given, learning_rate=1e-2, dropout=0.5, optimizer="muon", masking={"rate": 0.5}),
     )
     assert training_key(first) == training_key(second)
-    assert weights(tmp_path, first) == weights(tmp_path, second)
+    assert weights(first) == weights(second)
     assert {"recipe.start", "recipe.batch_tokens", "recipe.precision", "recipe.weights"}.isdisjoint(without_effect(first))
     rounded = of(corpus, **given, weights="int8")
     assert training_key(rounded) != training_key(first)
-    assert weights(tmp_path, rounded) != weights(tmp_path, first)
+    assert weights(rounded) != weights(first)
 
 
 def test_rules_name_knobs_of_a_run_and_how_they_are_found_out_goes_by_them() -> None:

@@ -66,7 +66,7 @@ from study.store.work_folder import checkpoints_in
 from study.training.compressing import Compression, compress
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
-from tests.small import ORDERED, SHARED, config, losses, trained, write_corpus
+from tests.small import ORDERED, SHARED, config, losses, shapes_checked_at_first, trained, write_corpus
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import ScoreLaw, add_score
 from tests.waiting import ImpatientClock, until
@@ -137,7 +137,8 @@ def job(run: RunFolder, task: str = "first", **changes: Any) -> ScoreJob:
 
 
 def made(requested: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
-    requested.execute(Execution(checkpoint_seconds=1e9), stop or StopSignal())
+    with shapes_checked_at_first(FineTuning):
+        requested.execute(Execution(checkpoint_seconds=1e9), stop or StopSignal())
     record = requested.folder.score()
     assert record is not None
     assert record.state == "COMPLETED", record.reason
@@ -211,7 +212,11 @@ def test_the_last_four_layers_are_probed_together(run: RunFolder) -> None:
     assert record.dev == max(probe.dev for probe in record.probes)
 
 
-@pytest.mark.parametrize("kind", [SHARED, ORDERED], ids=["shared layers, narrow tables", "bias, normed queries"])
+@pytest.mark.parametrize(
+    "kind",
+    [SHARED, pytest.param(ORDERED, marks=pytest.mark.slow)],
+    ids=["shared layers, narrow tables", "bias, normed queries"],
+)
 def test_encoders_of_other_kinds_are_scored_by_each_protocol(run: RunFolder, kind: dict[str, Any]) -> None:
     place = run.path.parents[3]
     other = trained(place / "results" / "other", config(place / "text.txt", architecture=kind))
