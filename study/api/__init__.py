@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from study.api.analysing import fit, load_ledger, report
-    from study.api.sweeping import Sweep, launch
-    from study.api.training import train
+    from study.api.sweeping import Sweep, launch, train
     from study.config.run_config import RunConfig
     from study.counting.architecture import Architecture
     from study.data.batches import PackedBatches
@@ -33,7 +32,7 @@ HOMES = {
     "RunConfig": "study.config.run_config",
     "PackedBatches": "study.data.batches",
     "MaskedLanguageModelling": "study.model.lightning",
-    "train": "study.api.training",
+    "train": "study.api.sweeping",
     "Sweep": "study.api.sweeping",
     "launch": "study.api.sweeping",
     "load_ledger": "study.api.analysing",
