@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-settings.register_profile("unhurried", parent=settings.default, deadline=None)
+settings.register_profile("unhurried", parent=settings.default, deadline=None, max_examples=50)
 settings.register_profile("fuzz", parent=settings.get_profile("unhurried"), max_examples=5000)
 settings.load_profile("unhurried")
 
@@ -42,6 +43,26 @@ def shared_data() -> Path:
     if not SHARED.exists():
         pytest.skip(f"{SHARED} is not here")
     return SHARED
+
+
+@pytest.fixture(scope="module")
+def few_resamples() -> Iterator[None]:
+    """A quarter of the usual resamples, for the laws of a sweep and of its scores, frontiers and universes."""
+    from study.evidence import downstream, shape_multiverse, sweep_laws
+    from study.laws import multiverse
+    from study.laws.approaches import resample_frontier
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resample_frontier, "__defaults__", (100,))
+        for module, name in (
+            (multiverse, "UNIVERSE_SETTINGS"),
+            (shape_multiverse, "UNIVERSE_SETTINGS"),
+            (sweep_laws, "DEFAULT_SETTINGS"),
+            (downstream, "_SETTINGS"),
+            (downstream, "_LOSS_SETTINGS"),
+        ):
+            patch.setattr(module, name, replace(getattr(module, name), bootstrap=100))
+        yield
 
 
 Figure = Callable[[str], None]

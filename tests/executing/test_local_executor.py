@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
@@ -160,6 +161,22 @@ def test_two_ranks_train_one_run_to_the_losses_of_one_device(corpus: Path, tmp_p
     assert [loss for _, loss in losses[1]] == pytest.approx([loss for _, loss in losses[0]], abs=1e-4)
 
 
+@pytest.fixture
+def _light() -> Iterator[None]:
+    """Forkservers that load no torch, for jobs that train nothing; the one that has loaded it is put aside meanwhile."""
+    here: Any = forkserver._forkserver
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in vars(here) if name.startswith("_forkserver_")]:
+            patch.setattr(here, name, None)
+        patch.setattr(processes, "PRELOADED", ("__main__",))
+        yield
+        here._stop()
+
+
+light = pytest.mark.usefixtures("_light")
+
+
+@light
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_rank_that_waits_for_one_that_has_ended_is_ended_too(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one does that is within an exchange between GPUs, which does not tell it that nobody answers any more."""
@@ -178,6 +195,7 @@ def wait_deaf() -> None:
     time.sleep(60)
 
 
+@light
 def test_a_run_starts_though_the_forkserver_is_killed_before_it_forks() -> None:
     context = processes.start_forkserver()
     before: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
@@ -189,6 +207,7 @@ def test_a_run_starts_though_the_forkserver_is_killed_before_it_forks() -> None:
     assert run.exitcode == 7
 
 
+@light
 def test_ctrl_c_while_the_forkserver_is_being_started_leaves_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
     spawn = util.spawnv_passfds
 
@@ -198,7 +217,6 @@ def test_ctrl_c_while_the_forkserver_is_being_started_leaves_a_whole_one(monkeyp
         return pid
 
     resource_tracker.ensure_running()
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
     monkeypatch.setattr(util, "spawnv_passfds", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -214,6 +232,7 @@ def test_ctrl_c_while_the_forkserver_is_being_started_leaves_a_whole_one(monkeyp
     assert (run.exitcode, forkserver._forkserver._forkserver_pid) == (7, started)  # type: ignore[attr-defined]
 
 
+@light
 @pytest.mark.parametrize(("asked", "used"), [(None, b"passive"), ("active", b"active")])
 def test_jobs_come_from_a_forkserver_whose_threads_rest_at_barriers(
     asked: str | None, used: bytes, monkeypatch: pytest.MonkeyPatch
@@ -224,7 +243,6 @@ def test_jobs_come_from_a_forkserver_whose_threads_rest_at_barriers(
         monkeypatch.delenv(name)
     if asked is not None:
         monkeypatch.setenv("OMP_WAIT_POLICY", asked)
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
     processes.start_forkserver()
     pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     variables = Path(f"/proc/{pid}/environ")

@@ -40,11 +40,11 @@ def write_rounds(path: Path, documents: int = 600) -> Path:
     return path
 
 
-def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_path: Path) -> None:
+def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_path: Path, study: Any) -> None:
     made = Place(tmp_path / "here")
     corpus = write_rounds(tmp_path / "text.txt")
     write_sweep(made.path / "toy.yaml", corpus, **GOAL)
-    planned = made.study("plan", "toy.yaml").stdout
+    _, planned, _ = study("plan", made.path / "toy.yaml", "--results", made.path / "results")
     assert "Goal: half the 95% interval of the forecast" in planned
     assert "The best grid of the same cost is expected to give ± " in planned
 
@@ -55,7 +55,9 @@ def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_p
     stopped = {record.run_id: record for record in made.folder.records()}
     assert len(stopped) >= 2
 
-    resumed = made.study(*LAUNCH, "--json", seconds=300)
+    here = ("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
+    status, resumed, errors = study(*here, "--json")
+    assert status == 0, errors
     path = made.folder.goal_path()
     assert path is not None
     assert path.state in ("met", "spent", "unreachable")
@@ -64,7 +66,7 @@ def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_p
     assert all(records[name] == record for name, record in stopped.items())
     assert {run.run_id for run in path.runs} == {*records}
     assert sum(run.spent_flops for run in path.runs) <= path.spend_flops
-    answer = json.loads(resumed.stdout)
+    answer = json.loads(resumed)
     assert answer["headline"] == f"{path.sentence}."
     assert "figures/path_to_goal.svg" in answer["figures"]
 
@@ -72,9 +74,9 @@ def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_p
         {file: file.stat().st_mtime_ns for file in made.folder.path.rglob("record.json")},
         made.folder.goal_file.read_text(),
     )
-    again = made.study(*LAUNCH, seconds=300)
-    assert "COMPLETED" not in again.stdout
-    assert path.sentence in " ".join(again.stdout.split())
+    status, again, _ = study(*here)
+    assert (status, "COMPLETED" in again) == (0, False)
+    assert path.sentence in " ".join(again.split())
     assert made.folder.goal_file.read_text() == text
     assert {file: file.stat().st_mtime_ns for file in made.folder.path.rglob("record.json")} == before
     assert GoalPath.model_validate_json(text) == path

@@ -63,6 +63,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> tuple[Pl
     return made, made.study(*LAUNCH).stdout
 
 
+def launched(made: Place, study: Any, *options: str) -> tuple[str, str]:
+    """What a launch says on standard output and error, in this process, whose forkserver has loaded torch for all tests."""
+    status, output, errors = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:], *options)
+    assert status == 0, output + errors
+    return output, errors
+
+
 def copied(finished: tuple[Place, str], to: Path) -> Place:
     shutil.copytree(finished[0].path, to / "copy")
     return Place(to / "copy")
@@ -108,19 +115,19 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     again = copied(finished, tmp_path)
     before, drawn = times(again.folder), written(again.folder.path, DERIVED)
     shutil.rmtree(again.folder.figures)
-    done = again.study(*LAUNCH, "--json")
+    output, errors = launched(again, study, "--json")
     assert times(again.folder) == before
     assert written(again.folder.path, DERIVED) == drawn
-    cost, left, passes, overlap, there = done.stderr.splitlines()[:5]
+    cost, left, passes, overlap, there = errors.splitlines()[:5]
     assert cost.startswith("6 runs, 384,000 tokens, ")
     assert left == "Nothing is left to do: all runs have ended."
     assert passes == "the text has 21.6k tokens to train on; the longest run reads them 3.0 times"
     assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
     assert there == "8 runs have ended already"
-    assert "COMPLETED" not in done.stderr
-    launched = json.loads(done.stdout)
-    assert launched["runs"] == {"started": 8, "ended": 8, "excluded": 0}
-    assert json.loads(study("report", again.folder.path, "--json")[1]) == launched
+    assert "COMPLETED" not in errors
+    told = json.loads(output)
+    assert told["runs"] == {"started": 8, "ended": 8, "excluded": 0}
+    assert json.loads(study("report", again.folder.path, "--json")[1]) == told
     results = again.path / "results"
     paid = json.loads(study("plan", again.path / "toy.yaml", "--results", results, "--json", "--device", "cpu")[1])
     assert paid["runs"] == 6
@@ -174,7 +181,7 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
     os.killpg(launcher.pid, signal.SIGINT)
     waiting = assert_stopped(made, launcher, study)
     assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
-    made.study(*LAUNCH)
+    launched(made, study)
     assert numbers(made.folder) == numbers(finished[0].folder)
     assert study("status", made.folder.path)[1].startswith("toy: 8 runs started, 8 completed, not running")
 
@@ -209,7 +216,7 @@ def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_sto
     assert_stopped(made, launcher, study)
 
 
-@pytest.mark.parametrize("how", ["stop", "SIGTERM"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpus: Path, tmp_path: Path, study: Any) -> None:
     """Nothing is there of it yet but its lock; a second launch need not wait for the text to be told who has the first."""
     made = place(tmp_path, corpus, data={"tokenizer": {"vocabulary": 99}})
@@ -311,7 +318,7 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
     assert not [*made.folder.path.rglob("scores/*/record.json")]
     assert not made.folder.launching.stop_file.exists()
-    told = made.study(*LAUNCH).stdout
+    told, _ = launched(made, study)
     ended = "all runs have ended; writing an answer without scores, then scoring on tasks/first.yaml\n"
     assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]
     assert "longer than what an encoder reads, and cut" in made.folder.answer_file.read_text()
@@ -337,6 +344,7 @@ def test_a_launch_whose_words_nobody_takes_writes_its_answer_all_the_same(corpus
     assert (lost.returncode, lost.stderr) == (1, b"error: standard output: No space left on device\n")
 
 
+@pytest.mark.slow  # a disk that is full, as above, takes words away likewise
 def test_a_launch_whose_terminal_is_gone_writes_its_answer(corpus: Path, tmp_path: Path) -> None:
     """As one that nohup started on a connection that then broke."""
     made = place(tmp_path, corpus, budgets={"steps": [600]})
@@ -406,7 +414,7 @@ def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, t
         budgets={"steps": [250]},
         seeds=2,
     )
-    printed = made.study(*LAUNCH).stdout
+    printed, _ = launched(made, study)
     ledger = pd.read_parquet(made.folder.ledger_file)
     diverged = ledger[ledger["recipe.learning_rate"] == 1e12]
     assert list(diverged["state"]) == ["DIVERGED", "DIVERGED"]
@@ -438,7 +446,7 @@ def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Pat
     assert r"FAILED: \[31m \[/red\] \*disk\* full" in answer
 
 
-def test_tokenisers_are_compared_in_bits_per_byte_of_the_same_words(tmp_path: Path, corpus: Path) -> None:
+def test_tokenisers_are_compared_in_bits_per_byte_of_the_same_words(tmp_path: Path, corpus: Path, study: Any) -> None:
     changes: dict[str, Any] = {
         "question": "What does the vocabulary buy?",
         "base": TUNED["base"],
@@ -448,8 +456,8 @@ def test_tokenisers_are_compared_in_bits_per_byte_of_the_same_words(tmp_path: Pa
         "seeds": 2,
     }
     made = place(tmp_path, corpus, **changes)
-    made.study(*LAUNCH)
-    made.study("report", "results/toy", "--include-unbracketed")
+    launched(made, study)
+    assert study("report", made.folder.path, "--include-unbracketed")[0] == 0
     ledger = pd.read_parquet(made.folder.ledger_file)
     assert len(ledger) == 4
     assert ledger["masked_words"].nunique() == 1

@@ -45,7 +45,6 @@ from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs, cut
 from study.training.trainer import Trained
 from study.training.watchdog import Watchdog
-from tests.launching import Place
 from tests.small import SHARED, config, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
 from tests.synthetic import add_run, sweep_folder
@@ -433,7 +432,9 @@ def test_a_teacher_of_longer_sequences_teaches_shorter_ones(corpus: Path, source
     assert record.state == "COMPLETED", record.reason
 
 
-@pytest.mark.parametrize("all_else", [False, True], ids=["as BERT", "every knob of the recipe"])
+@pytest.mark.parametrize(
+    "all_else", [pytest.param(False, marks=pytest.mark.slow), True], ids=["as BERT", "every knob of the recipe"]
+)
 def test_a_taught_run_that_was_stopped_goes_on_to_the_same_bits(
     all_else: bool, corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,7 +476,15 @@ LAYERS = {
 """Losses between layers as a recipe names them."""
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("cosine", marks=pytest.mark.slow),
+        "TinyBERT, projected",
+        pytest.param("MiniLM", marks=pytest.mark.slow),
+        "MiniLMv2",
+    ],
+)
 def test_a_run_that_matches_layers_goes_on_to_the_same_bits_and_counts_them(
     name: str, corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -597,7 +606,8 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
     assert f"recipe.start {source.path}: has 4 of the 5 layers" in later[2], "of shapes that wait for a rate too"
     gone = study("plan", file, f"vary.recipe.start=[runs/{'0' * 16}]")
     assert (gone[0], "is not the folder of a finished run" in gone[2]) == (2, True)
-    Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
+    launched = study("launch", file, "--results", tmp_path / "results", "--no-wandb", "--device", "cpu")
+    assert launched[0] == 0, launched[2]
     answer = json.loads(study("report", tmp_path / "results/toy", "--include-unbracketed", "--json")[1])
     of_starts, of_teachers = (
         [p for p in answer["comparisons"]["pairs"] if knob in p["first"]] for knob in ("start", "teacher")
@@ -633,8 +643,8 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     assert "5 runs, 0 tokens, 0 FLOPs: about 0 s" in study("plan", file)[1], "all four layers are one run"
     others = [f"{source.path}:last", f"{source.path}:spread"]
     assert "1 run, 0 tokens" in study("plan", file, f"vary.recipe.start={others}", "shapes.grid.depth=[4]")[1]
-    launched = Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
-    assert "Warning" not in launched.stderr
+    status, _, errors = study("launch", file, "--results", tmp_path / "results", "--no-wandb", "--device", "cpu")
+    assert (status, "Warning" in errors) == (0, False)
     assert "5 COMPLETED of about 5 planned" in study("status", folder)[1]
     environments = [record.environment for record in SweepFolder(folder).records()]
     assert {each.kernels for each in environments if each is not None} == {"eager"}, "by which they were validated"
