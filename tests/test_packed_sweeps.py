@@ -34,6 +34,8 @@ from tests.wandb_files import Held, assert_all_there
 
 DERIVED = ("ledger.csv", "scores.csv", "answer.md", "fits", "figures")
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepFolder, SweepFolder]:
@@ -48,15 +50,21 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepFolder, SweepFo
     return made, packed
 
 
-def test_a_report_has_the_same_bytes(both: tuple[SweepFolder, SweepFolder]) -> None:
+@pytest.fixture(scope="module")
+def reported(both: tuple[SweepFolder, SweepFolder]) -> tuple[SweepFolder, SweepFolder]:
+    """The two with their answers."""
     for folder in both:
         report(folder)
-    loose, packed = (written(folder.path, DERIVED) for folder in both)
+    return both
+
+
+def test_a_report_has_the_same_bytes(reported: tuple[SweepFolder, SweepFolder]) -> None:
+    loose, packed = (written(folder.path, DERIVED) for folder in reported)
     assert loose == packed
     assert {"answer.md", "fits/downstream.json", "figures/loss_curves.svg"} <= loose.keys()
 
 
-def test_status_tables_and_notebooks_are_the_same(both: tuple[SweepFolder, SweepFolder]) -> None:
+def test_status_tables_and_notebooks_are_the_same(reported: tuple[SweepFolder, SweepFolder]) -> None:
     def seen(folder: SweepFolder) -> list[str]:
         runs, problems = runs_in({"x": folder})
         assert problems == {}
@@ -65,9 +73,7 @@ def test_status_tables_and_notebooks_are_the_same(both: tuple[SweepFolder, Sweep
         tables = runs, write_scores(folder)
         return [str(status(folder).to_dict()), str(scores.to_dict()), *(table.to_csv() for table in tables)]
 
-    for folder in both:
-        report(folder)
-    loose, packed = map(seen, both)
+    loose, packed = map(seen, reported)
     assert loose == packed
 
 

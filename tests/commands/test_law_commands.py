@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,12 @@ import pandas as pd
 import pytest
 
 from study.laws import multiverse
-from study.laws.approaches import resample_frontier
 from study.laws.catalogue import LAWS
 from tests.laws.test_frontiers import EXPONENT, iso_flop_runs
 from tests.laws.test_two_steps import TRUE_SCORE
 from tests.points import TRUTHS
 
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of the usual resamples for frontiers and universes, since many commands are run."""
-    monkeypatch.setattr(resample_frontier, "__defaults__", (100,))
-    monkeypatch.setattr(multiverse, "UNIVERSE_SETTINGS", replace(multiverse.UNIVERSE_SETTINGS, bootstrap=100))
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
 @pytest.fixture
@@ -75,8 +68,9 @@ def test_reasons_for_no_frontier_are_told_once_and_where_there_is_none_as_an_err
     assert second.startswith("error: parametric: chinchilla: its 5 parameters need 6 or more different points, got 4")
 
 
-def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> None:
+def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve runs with noise of 1% hardly tell the exponents of the law."""
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     random = np.random.default_rng(4)
     sizes = {"parameters": 10 ** random.uniform(7, 9, 12), "tokens": 10 ** random.uniform(9, 10.5, 12)}
     loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], sizes) * np.exp(random.normal(0, 0.01, 12))
@@ -254,7 +248,10 @@ def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Pa
     assert (status, err.strip()) == (2, f"{few} 1"), "that one row has one size is said once"
 
 
-def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_others(study: Any, runs: Path) -> None:
+def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_others(
+    study: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     data = pd.read_csv(runs)
     data.loc[3:5, "loss"], data.loc[8, "C"], data["N"] = np.nan, np.nan, [f"{n / 1e6:.6f}M" for n in data["N"]]
     data.to_csv(runs, index=False)

@@ -40,6 +40,8 @@ from study.store.sweep_folder import SweepFolder
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder, with_found
 from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
@@ -456,7 +458,7 @@ def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(
         assert noise.over_examples == pytest.approx(0.004**2 * (1 / 0.5**2 + 1) / 4), "each task has examples of its own"
 
 
-@pytest.mark.parametrize(("common", "own"), [(0.0, 0.01), (0.01, 0.003)])
+@pytest.mark.parametrize(("common", "own"), [pytest.param(0.0, 0.01, marks=pytest.mark.slow), (0.01, 0.003)])
 def test_an_average_covers_its_truth_though_a_lucky_run_is_lucky_on_every_task(common: float, own: float) -> None:
     """Four equal encoders of three runs on three tasks; and two of them are seldom told apart."""
     random, covered, apart, draws = np.random.default_rng(0), [], [], 150

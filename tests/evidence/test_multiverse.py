@@ -25,7 +25,7 @@ from study.laws import approaches as compute_optimal
 from study.laws import multiverse, tables
 from study.laws.approaches import frontiers
 from study.laws.law import Floats
-from study.laws.multiverse import QUESTION, UNIVERSE_SETTINGS, Multiverse, Universe, explore
+from study.laws.multiverse import QUESTION, Multiverse, Universe, explore
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery
 from study.laws.tables import RunTable, read_table
@@ -36,6 +36,8 @@ from tests import synthetic
 from tests.evidence.test_averages import cell, losses
 from tests.laws.test_frontiers import EXPONENT, iso_flop_runs
 from tests.synthetic import SHAPES, SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
 @pytest.fixture
@@ -195,6 +197,8 @@ def test_a_table_is_read_from_its_file_once_for_all_universes(table: Path, monke
         return read_table(path)
 
     monkeypatch.setattr(tables, "read_table", counted)
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(multiverse, "LOSSES", {"huber": 1e-3})
     found = explore(
         TableQuery(RunTable.read(table), {"tokens": "C/(6*N)"}), parameters=("N", "without embeddings"), flops=("C",)
     )
@@ -253,7 +257,7 @@ def test_the_valleys_of_a_universe_have_as_many_resamples_as_its_laws(monkeypatc
     parameters, flops, loss = iso_flop_runs(noise=0.0005)
     points = Observations.of({"parameters": parameters, "tokens": flops / parameters / 6}, loss, np.arange(len(loss)) // 2)
     (found,) = multiverse._valley(points)
-    assert drawn == [UNIVERSE_SETTINGS.bootstrap]
+    assert drawn == [multiverse.UNIVERSE_SETTINGS.bootstrap]
     assert found.interval is not None
 
 

@@ -27,6 +27,8 @@ from study.store.records import counts_of
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @dataclass(frozen=True)
 class Chinchilla(Law):

@@ -16,6 +16,7 @@ import pytest
 from study.base.errors import InputError
 from study.base.text import escape
 from study.evidence.evidence import gather, save_fits
+from study.laws.estimation import Settings
 from study.report.answer import Answer, report
 from study.report.findings import loss_findings
 from study.report.open_questions import undecided
@@ -71,7 +72,8 @@ def test_decided(tmp_path: Path) -> None:
     assert "278.8M" not in text, "the question does not ask about parameters"
 
 
-def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path) -> None:
+def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("study.evidence.sweep_laws.DEFAULT_SETTINGS", Settings(bootstrap=100))
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6, 4e6), seeds=1)
     answer = undrawn(folder)
     save_fits(answer.evidence)
@@ -455,6 +457,7 @@ def test_missing_sweep_file_is_an_input_error(tmp_path: Path) -> None:
         report(SweepFolder(tmp_path))
 
 
+@pytest.mark.slow  # tests/running/test_launch.py rebuilds a sweep where torch cannot be imported
 def test_report_does_not_import_torch(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
     heavy = "{'torch', 'optuna', 'wandb', 'lightning', 'pytorch_lightning'}"
