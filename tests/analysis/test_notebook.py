@@ -57,6 +57,7 @@ def test_notebook_runs_on_the_folder_it_is_given(folder: SweepFolder) -> None:
     assert run(NOTEBOOK, "--folder", folder.path).startswith("Width lowers loss more at equal parameters: L1-H128")
 
 
+@pytest.mark.slow
 def test_the_notebook_of_laws_tells_those_of_the_folder_it_is_given(sizes: SweepFolder) -> None:
     told = run(LAWS, "--", "--folder", sizes.path)
     assert told.startswith("sizes: 15 of 15 runs ended\nchinchilla, E + A·N^−alpha + B·D^−beta, over parameters, tokens: ")
@@ -68,11 +69,12 @@ def test_the_notebook_of_scores_tells_those_of_the_folder_it_is_given(folder: Sw
     assert "Beside a bag of words" in told
 
 
+@pytest.mark.slow
 def test_the_notebook_of_pandas_reads_the_table_of_the_folder_it_is_given(sizes: SweepFolder) -> None:
     assert re.fullmatch(r"sizes: 15 runs, \d+ columns\n", run(PANDAS, "--folder", sizes.path))
 
 
-@pytest.mark.parametrize("notebook", [LAWS, PANDAS], ids=lambda notebook: notebook.stem)
+@pytest.mark.parametrize("notebook", [pytest.param(LAWS, marks=pytest.mark.slow), PANDAS], ids=lambda notebook: notebook.stem)
 def test_notebook_of_a_folder_that_is_missing_says_so_in_one_line(tmp_path: Path, notebook: Path) -> None:
     done = subprocess.run([sys.executable, notebook, "--", "--folder", tmp_path / "gone"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")

@@ -223,6 +223,12 @@ FAST = {
     "one layer",
     "validation",
     "validation, its forward pass",
+    "lesson",
+    "cosine",
+    "MSE, projected",
+    "MSE, projected, bf16",
+    "TinyBERT",
+    "MiniLM",
 }
 """One run for each part of the formula; the others, of further precisions and sizes, take longer."""
 
@@ -265,7 +271,7 @@ TAUGHT = {
 """Students, the weights of their lessons, and the sizes of their teachers."""
 
 
-@pytest.mark.parametrize("name", TAUGHT)
+@pytest.mark.parametrize("name", some_slow(TAUGHT))
 def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> None:
     run, weight, sizes = TAUGHT[name]
     a = run.architecture
@@ -317,7 +323,7 @@ MATCHED: dict[str, tuple[str, RunConfig, dict[str, Any], LayerLosses]] = {
 """The moment of the peak, students, the sizes of their teachers of four layers, and losses between layers."""
 
 
-@pytest.mark.parametrize("name", MATCHED)
+@pytest.mark.parametrize("name", some_slow(MATCHED))
 def test_losses_between_layers_take_the_memory_that_is_predicted(name: str) -> None:
     moment, run, sizes, losses = MATCHED[name]
     a = run.architecture

@@ -55,7 +55,13 @@ def test_a_part_of_a_surface_has_the_values_and_gradients_of_its_rows(law: Law) 
     np.testing.assert_allclose(gradients, surface.derivatives(theta).jacobian, rtol=1e-12)
 
 
-@EVERY_LAW
+LONG = ("chinchilla-power", "data-constrained", "farseer", "gemstones", "learning-rate-batch", "score-of-sizes")
+"""Laws whose resamples take seconds."""
+
+
+@pytest.mark.parametrize(
+    "law", [pytest.param(law, id=name, marks=pytest.mark.slow if name in LONG else []) for name, law in LAWS.items()]
+)
 def test_law_is_recovered_to_the_noise(law: Law) -> None:
     settings = Settings(huber_delta=1e-3, bootstrap=100 if isinstance(law, FormulaLaw) else 300)
     fitted = fit(law, observed(law), settings)

@@ -186,9 +186,15 @@ def depths(*given: int, **asked: Any) -> list[float]:
     return [moved(shape, recipe(base_width=64, learning_rate=1e-3, **asked))[0] for shape in shapes]
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize(
-    ("optimizer", "widest"), [("adamw", 1024), ("muon", 256), pytest.param("muon", 1024, marks=pytest.mark.slow)]
+    ("optimizer", "widest", "norm"),
+    [
+        ("adamw", 1024, "pre"),
+        ("muon", 256, "post"),
+        pytest.param("adamw", 1024, "post", marks=pytest.mark.slow),
+        pytest.param("muon", 1024, "post", marks=pytest.mark.slow),
+        pytest.param("muon", 1024, "pre", marks=pytest.mark.slow),
+    ],
 )
 def test_steps_move_encoders_of_every_width_and_depth_as_far(optimizer: str, widest: int, norm: str) -> None:
     """A coordinate check (Yang et al. 2022, arXiv:2203.03466, appendix D.1): under the standard large ones move farther.

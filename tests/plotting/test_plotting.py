@@ -685,6 +685,7 @@ def test_seeds_are_a_band_around_their_mean(evidence: Evidence) -> None:
         assert row["loss_nats"] == pytest.approx(losses.mean())
 
 
+@pytest.mark.slow  # tests/test_packed_sweeps.py compares the same of two folders of one sweep
 def test_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = (depth_or_width(tmp_path / place / "depth_or_width", budgets=(1e6,)) for place in ("a", "b"))
     report(first)

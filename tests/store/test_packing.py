@@ -117,8 +117,9 @@ def test_the_rows_of_a_packed_run_stand_where_they_stood_for_who_follows_them(tm
     assert [*packed.new()] == []
 
 
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("before", ["run folders", "a pack and a run beside it", "a pack"])
-def test_whenever_it_is_killed_nothing_is_lost_and_the_same_call_goes_on(tmp_path: Path, before: str) -> None:
+def test_whenever_it_is_killed_nothing_is_lost_and_the_same_call_goes_on(tmp_path: Path, before: str, every: int) -> None:
     made = two_runs(tmp_path / "made" / "x")
     if before != "run folders":
         pack(made)
@@ -130,7 +131,7 @@ def test_whenever_it_is_killed_nothing_is_lost_and_the_same_call_goes_on(tmp_pat
     if before != "run folders":
         unpack(SweepFolder(unpacked))
     files = files_of(SweepFolder(unpacked))
-    for step in itertools.count(1):
+    for step in itertools.count(1, every):
         folder = SweepFolder(tmp_path / str(step) / "x")
         shutil.copytree(made.path, folder.path)
         killed = is_killed_before(step, lambda folder=folder: act(folder))  # type: ignore[misc]

@@ -54,8 +54,13 @@ def text(place: Path, **changes: Any) -> list[Any]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(
+    ("name", "tied"),
+    [
+        *((name, True) for name in CLASSES),
+        *(pytest.param(name, False, marks=[] if name == "BertForMaskedLM" else pytest.mark.slow) for name in CLASSES),
+    ],
+)
 def test_what_a_run_exports_is_imported_at_its_loss(study: Any, place: Path, tmp_path: Path, name: str, tied: bool) -> None:
     run = run_of(place, **CLASSES[name], tied_decoder=tied)
     status, out, err = study("import-encoder", exported(place, run), "--into", tmp_path / "theirs", *text(place))

@@ -245,7 +245,7 @@ def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) 
     assert folder.attempts() == 1
 
 
-@pytest.mark.parametrize("changes", [
+RESUMED: list[dict[str, Any]] = [
     {},
     {"recipe": {"schedule": "cosine", "dropout": 0.1}},
     {"recipe": {"schedule": "wsd", "precision": "bf16", "dropout": 0.1}},
@@ -254,8 +254,16 @@ def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) 
     {"architecture": ORDERED, "recipe": {"residual_initialisation": "zero"}},
     {"recipe": {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 2}}},
     {"architecture": SHARED, "recipe": {"optimizer": "muon", "schedule": "wsd", "weight_decay": 0.1}},
-])  # fmt: skip
-@pytest.mark.parametrize("step", [7, 11])
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        *((changes, 7) for changes in RESUMED),
+        *(pytest.param(changes, 11, marks=pytest.mark.slow if changes else []) for changes in RESUMED),
+    ],
+)
 def test_a_stopped_run_resumes_bit_for_bit(
     changes: dict[str, Any], step: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
