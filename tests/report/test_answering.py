@@ -132,7 +132,7 @@ def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path
     remedy = 'fit some with study fit of this folder and --where "masking.rate == …"'
     assert told == f"No law is fitted: the losses of runs that differ in masking.rate are not comparable; {remedy}."
     moved = SweepFolder(folder.path.rename(tmp_path / "moved"))
-    assert checked(moved).findings["laws"] == [told], "an answer is the same wherever its folder lies"
+    assert undrawn(moved).findings["laws"] == [told], "an answer is the same wherever its folder lies"
 
 
 def test_depth_can_win(tmp_path: Path) -> None:
