@@ -63,11 +63,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> tuple[Pl
     return made, made.study(*LAUNCH).stdout
 
 
-def launched(made: Place, study: Any, *options: str) -> tuple[str, str]:
-    """What a launch says on standard output and error, in this process, whose forkserver has loaded torch for all tests."""
-    status, output, errors = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:], *options)
-    assert status == 0, output + errors
-    return output, errors
+def launched(made: Place, study: Any) -> str:
+    """What a launch prints in this process, whose forkserver has loaded torch for all tests."""
+    status, printed, errors = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
+    assert status == 0, printed + errors
+    return str(printed)
 
 
 def copied(finished: tuple[Place, str], to: Path) -> Place:
@@ -115,17 +115,17 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     again = copied(finished, tmp_path)
     before, drawn = times(again.folder), written(again.folder.path, DERIVED)
     shutil.rmtree(again.folder.figures)
-    output, errors = launched(again, study, "--json")
+    done = again.study(*LAUNCH, "--json")
     assert times(again.folder) == before
     assert written(again.folder.path, DERIVED) == drawn
-    cost, left, passes, overlap, there = errors.splitlines()[:5]
+    cost, left, passes, overlap, there = done.stderr.splitlines()[:5]
     assert cost.startswith("6 runs, 384,000 tokens, ")
     assert left == "Nothing is left to do: all runs have ended."
     assert passes == "the text has 21.6k tokens to train on; the longest run reads them 3.0 times"
     assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
     assert there == "8 runs have ended already"
-    assert "COMPLETED" not in errors
-    told = json.loads(output)
+    assert "COMPLETED" not in done.stderr
+    told = json.loads(done.stdout)
     assert told["runs"] == {"started": 8, "ended": 8, "excluded": 0}
     assert json.loads(study("report", again.folder.path, "--json")[1]) == told
     results = again.path / "results"
@@ -318,7 +318,7 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
     assert not [*made.folder.path.rglob("scores/*/record.json")]
     assert not made.folder.launching.stop_file.exists()
-    told, _ = launched(made, study)
+    told = made.study(*LAUNCH).stdout
     ended = "all runs have ended; writing an answer without scores, then scoring on tasks/first.yaml\n"
     assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]
     assert "longer than what an encoder reads, and cut" in made.folder.answer_file.read_text()
@@ -414,7 +414,7 @@ def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, t
         budgets={"steps": [250]},
         seeds=2,
     )
-    printed, _ = launched(made, study)
+    printed = launched(made, study)
     ledger = pd.read_parquet(made.folder.ledger_file)
     diverged = ledger[ledger["recipe.learning_rate"] == 1e12]
     assert list(diverged["state"]) == ["DIVERGED", "DIVERGED"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -66,12 +66,12 @@ def assert_mirrored(folder: SweepFolder) -> None:
         assert Held(folder, as_fake).summary["loss_nats"] == record.loss_nats
 
 
-def assert_synced_once(made: Place, study: Any) -> None:
+def assert_synced_once(made: Place) -> None:
     """`study sync` mirrors all runs, and does nothing a second time."""
-    assert f"{RUNS} runs mirrored now, 0 already there, 0 failed" in study("sync", made.folder.path)[1]
+    assert f"{RUNS} runs mirrored now, 0 already there, 0 failed" in made.study("sync", "results/toy").stdout
     assert_mirrored(made.folder)
     before = _written(made.folder.wandb)
-    assert f"0 runs mirrored now, {RUNS} already there, 0 failed" in study("sync", made.folder.path)[1]
+    assert f"0 runs mirrored now, {RUNS} already there, 0 failed" in made.study("sync", "results/toy").stdout
     assert _written(made.folder.wandb) == before
 
 
@@ -80,7 +80,7 @@ def _written(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != "debug-core.log"}
 
 
-def test_the_mirror_is_killed(corpus: Path, tmp_path: Path, normal_seconds: float, study: Any) -> None:
+def test_the_mirror_is_killed(corpus: Path, tmp_path: Path, normal_seconds: float) -> None:
     made = place(tmp_path, corpus)
     begin = time.monotonic()
     launcher = made.start(*LAUNCH)
@@ -92,11 +92,11 @@ def test_the_mirror_is_killed(corpus: Path, tmp_path: Path, normal_seconds: floa
     assert "Traceback" not in output + errors
     assert f"{RUNS} runs and the answer are not in W&B yet: study sync results/toy" in output
     assert_complete(made)
-    assert_synced_once(made, study)
+    assert_synced_once(made)
 
 
 @pytest.mark.slow
-def test_the_folder_of_w_and_b_is_a_file(corpus: Path, tmp_path: Path, normal_seconds: float, study: Any) -> None:
+def test_the_folder_of_w_and_b_is_a_file(corpus: Path, tmp_path: Path, normal_seconds: float) -> None:
     made = place(tmp_path, corpus)
     made.folder.path.mkdir(parents=True)
     made.folder.wandb.write_text("a file where the folder should be")
@@ -108,11 +108,11 @@ def test_the_folder_of_w_and_b_is_a_file(corpus: Path, tmp_path: Path, normal_se
     failed = made.study("sync", "results/toy", status=1)
     assert f"0 runs mirrored now, 0 already there, {RUNS} failed" in failed.stdout
     made.folder.wandb.unlink()
-    assert_synced_once(made, study)
+    assert_synced_once(made)
 
 
 @pytest.mark.slow
-def test_the_server_hangs(corpus: Path, tmp_path: Path, normal_seconds: float, study: Any) -> None:
+def test_the_server_hangs(corpus: Path, tmp_path: Path, normal_seconds: float) -> None:
     listener, secret = Listener(), "f00d" * 10
     online = {"WANDB_BASE_URL": listener.url, "WANDB_API_KEY": secret, "WANDB_MODE": "online"}
     made = place(tmp_path, corpus, **online)
@@ -123,6 +123,7 @@ def test_the_server_hangs(corpus: Path, tmp_path: Path, normal_seconds: float, s
     listener.close()
     assert f"{RUNS} runs and the answer are not in W&B yet" in printed
     assert_complete(made)
-    assert_synced_once(Place(tmp_path), study)
+    offline = Place(tmp_path)
+    assert_synced_once(offline)
     written = [path for path in made.folder.path.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
     assert written == []
