@@ -24,6 +24,7 @@ class Stream(IntEnum):
     MASKED_WORDS = 12
     GROWTH = 13
     PROJECTION = 14
+    VALIDATION_REPLACEMENTS = 15
 
 
 def stream_seed(stream: Stream, *numbers: int) -> int:

@@ -173,19 +173,21 @@ def export(folder: Path, into: Path, push: str | None, results: Path) -> None:
     RUN is the folder of a completed run, its id or the start of it. Its tokeniser, its record and a model card are included.
     The class of transformers is one that computes the same: BERT, with rotary positions RoFormer; in pre-norm Megatron-BERT,
     with both ESM; with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. An encoder that none
-    of them computes is refused, with the differences.
+    of them computes is refused, with the differences. A run of objective rtd becomes an ELECTRA: a folder discriminator,
+    which --push uploads, and a folder generator.
     """
     from study.scoring.exporting import export as write
     from study.scoring.exporting import push as upload
     from study.scoring.targets import single_run
 
-    exported = write(single_run(_folder(folder, results)), into)
-    if exported.lacks_pair_head:
-        echo(f"The head for pairs of segments is left out, since {exported.class_name} has none.")
-    opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
-    echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
+    written = write(single_run(_folder(folder, results)), into)
+    for exported in written:
+        if exported.lacks_pair_head:
+            echo(f"The head for pairs of segments is left out, since {exported.class_name} has none.")
+        opened = f"transformers.{exported.class_name}.from_pretrained({str(exported.folder)!r})"
+        echo(f"{exported.parameters:,} parameters: {exported.folder}; open it with {opened}, or any Auto class")
     if push is not None:
-        echo(f"Pushed to {upload(into, push)}; its README.md wants a licence")
+        echo(f"Pushed to {upload(written[0].folder, push)}; its README.md wants a licence")
 
 
 @click.command("import-encoder")

@@ -322,6 +322,7 @@ def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
 
 def _check_tasks(spec: Sweep) -> None:
     if spec.downstream is not None:
-        from study.scoring.targets import load_tasks
+        from study.planning.plan import Plan
+        from study.scoring.targets import check_tasks
 
-        load_tasks(spec.downstream)
+        check_tasks(spec.downstream, lambda: Plan(spec).first_runs)

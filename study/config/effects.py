@@ -70,14 +70,19 @@ RULES = (
         lambda run: run.recipe.judges_pairs,
     ),
     Rule(
+        ("recipe.generator_share",),
+        "only objective rtd uses it",
+        lambda run: not run.recipe.detects_replaced,
+    ),
+    Rule(
         ("recipe.initialisation", "recipe.residual_initialisation"),
         "all weights come from the run that recipe.start names",
-        lambda run: run.recipe.init_from is not None,
+        lambda run: run.recipe.init_from is not None and not run.recipe.detects_replaced,
     ),
     Rule(
         ("recipe.initialisation",),
         "it changes the projection of narrower tables, and the tables are as wide as the layers",
-        lambda run: run.architecture.table_width == run.architecture.width,
+        lambda run: run.architecture.table_width == run.architecture.width and not run.recipe.detects_replaced,
     ),
     Rule(
         ("architecture.positions",),

@@ -14,7 +14,7 @@ from study.counting.memory import AskedPrecision, WeightFormat
 Initialisation = Literal["bert", "unit_stream"]
 ResidualInitialisation = Literal["bert", "zero"]
 OptimiserName = Literal["adamw", "muon"]
-Objective = Literal["mlm", "mlm_nsp", "mlm_sop"]
+Objective = Literal["mlm", "mlm_nsp", "mlm_sop", "rtd"]
 Packing = Literal["full_sentences", "doc_sentences", "segment_pairs"]
 ParametrizationName = Literal["standard", "completep"]
 
@@ -120,11 +120,13 @@ class Recipe(Strict):
       et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
     - `masking`: training masks (TrainingMasking).
     - `objective`: `mlm` predicts masked words. `mlm_nsp` also tells whether the second of two segments follows the first
-      (BERT), `mlm_sop` whether two consecutive segments are in order (ALBERT); both losses are added (study.data.pairs).
-    - `packing`: how text fills training sequences under `mlm`, in the names of RoBERTa (Liu et al. 2019, arXiv:1907.11692,
-      section 4.2). `full_sentences` cuts the text every S − 1 tokens, across documents; `doc_sentences` begins a sequence with
-      each document and pads its last, padding counting as tokens; `segment_pairs` reads the pairs of `mlm_nsp` without their
-      loss. Validation always reads full sequences.
+      (BERT), `mlm_sop` whether two consecutive segments are in order (ALBERT); both losses are added (study.data.pairs). `rtd`
+      detects tokens that a generator of `generator_share` of the encoder's width, heads and ffn replaced (ELECTRA,
+      study.model.replaced_tokens).
+    - `packing`: how text fills training sequences under `mlm` and `rtd`, in the names of RoBERTa (Liu et al. 2019,
+      arXiv:1907.11692, section 4.2). `full_sentences` cuts the text every S − 1 tokens, across documents; `doc_sentences`
+      begins a sequence with each document and pads its last, padding counting as tokens; `segment_pairs` reads the pairs of
+      `mlm_nsp` without their loss. Validation always reads full sequences.
     - `parametrization`: `standard` uses one learning rate, weight decay and initial deviation at every size. `completep` scales
       those of an encoder of `base_width` and `base_depth` (study.model.parametrization).
     """
@@ -150,6 +152,7 @@ class Recipe(Strict):
     residual_initialisation: ResidualInitialisation = "bert"
     masking: TrainingMasking = TrainingMasking()
     objective: Objective = "mlm"
+    generator_share: Annotated[Positive, Field(le=1)] = 0.25
     packing: Packing = "full_sentences"
     optimizer: OptimiserName = "adamw"
     muon_rate_ratio: Positive = 4.0
@@ -204,7 +207,12 @@ class Recipe(Strict):
     @property
     def judges_pairs(self) -> bool:
         """Whether the objective includes a loss over pairs of segments."""
-        return self.objective != "mlm"
+        return self.objective in ("mlm_nsp", "mlm_sop")
+
+    @property
+    def detects_replaced(self) -> bool:
+        """Whether the encoder detects replaced tokens, and predicts no masked ones."""
+        return self.objective == "rtd"
 
     @property
     def reads_pairs(self) -> bool:

@@ -25,7 +25,7 @@ NUMERICS_VERSION = 1
 _LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
     include={
         *(*NO_RUN, "initialisation", "residual_initialisation", "masking", "optimizer", "muon_rate_ratio"),
-        *("parametrization", "base_width", "base_depth", "objective", "packing", "weights"),
+        *("parametrization", "base_width", "base_depth", "objective", "generator_share", "packing", "weights"),
     },
     exclude_none=True,
 )
@@ -203,9 +203,11 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _pair_head_follows_the_objective(self) -> Self:
-        if self.architecture.pair_head != (judges := self.recipe.judges_pairs):
-            object.__setattr__(self, "architecture", self.architecture.model_copy(update={"pair_head": judges}))
+    def _heads_follow_the_objective(self) -> Self:
+        share = self.recipe.generator_share if self.recipe.detects_replaced else 0.0
+        asked = {"pair_head": self.recipe.judges_pairs, "generator_share": share}
+        if any(getattr(self.architecture, name) != value for name, value in asked.items()):
+            object.__setattr__(self, "architecture", self.architecture.model_copy(update=asked))
         return self
 
     @model_validator(mode="after")
@@ -214,13 +216,10 @@ class RunConfig(Strict):
         length, pieces = data.sequence_length, data.tokenizer.vocabulary
         if problem := unbuildable(architecture):
             raise ValueError(f"architecture.{problem}")
-        if recipe.parametrization == "completep" and architecture.relative:
-            encoding = f"architecture.position_encoding {architecture.position_encoding}"
-            raise ValueError(f"recipe.parametrization completep has no rule for {encoding}")
-        if recipe.parametrization == "completep" and architecture.mlm_transform == "none":
-            raise ValueError(
-                "recipe.parametrization completep scales the logits by the MLM head's norm, which mlm_transform none lacks"
-            )
+        if architecture.generator is not None:
+            self._check_generator(architecture.generator)
+        if recipe.parametrization == "completep":
+            self._check_completep()
         if architecture.vocabulary != pieces:
             raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
         if architecture.positions < length:
@@ -254,6 +253,23 @@ class RunConfig(Strict):
                 raise ValueError(f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}")
         return self
 
+    def _check_generator(self, generator: Architecture) -> None:
+        if problem := unbuildable(generator):
+            raise ValueError(f"recipe.generator_share {self.recipe.generator_share:g} makes a generator whose {problem}")
+        if self.recipe.teacher_run is not None:
+            raise ValueError("recipe.teacher predicts masked words, which objective rtd does not learn; leave out one of them")
+
+    def _check_completep(self) -> None:
+        if self.recipe.detects_replaced:
+            raise ValueError("recipe.parametrization completep has no rule for objective rtd, whose two encoders share tables")
+        if self.architecture.relative:
+            encoding = f"architecture.position_encoding {self.architecture.position_encoding}"
+            raise ValueError(f"recipe.parametrization completep has no rule for {encoding}")
+        if self.architecture.mlm_transform == "none":
+            raise ValueError(
+                "recipe.parametrization completep scales the logits by the MLM head's norm, which mlm_transform none lacks"
+            )
+
     def _check_masks(self) -> None:
         length, training = self.data.sequence_length, self.training_masking
         if self.validation_predictions < 1:
@@ -269,9 +285,9 @@ class RunConfig(Strict):
             raise ValueError("recipe.budget.steps 0 trains nothing; set recipe.start to the run that has the weights")
         if self.recipe.teacher_run is not None:
             raise ValueError(f"recipe.budget.steps 0 trains nothing; leave out the teacher {self.recipe.teacher}")
-        if self.recipe.judges_pairs:
-            objective = f"recipe.objective {self.recipe.objective}"
-            raise ValueError(f"recipe.budget.steps 0 trains no head for pairs; leave out {objective}")
+        if self.recipe.objective != "mlm":
+            head = "head for pairs" if self.recipe.judges_pairs else "generator"
+            raise ValueError(f"recipe.budget.steps 0 trains no {head}; leave out recipe.objective {self.recipe.objective}")
 
     @property
     def at_base_sizes(self) -> bool:

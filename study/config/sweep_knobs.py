@@ -15,7 +15,7 @@ from study.config.recipe import Recipe, TrainingMasking
 from study.config.run_config import TRAINING_MASKS, Masking
 from study.config.shape_spec import LARGEST, why_beyond
 from study.config.sweep import MODEL, PARTS, TOKENIZER_KNOBS, Budgets, SweepBase
-from study.counting.architecture import COUNTED_ALONE, NOT_IN_MLM, Architecture, built_words
+from study.counting.architecture import COUNTED_ALONE, NOT_IN_MLM, SET_BY_OBJECTIVE, Architecture, built_words
 from study.counting.named_models import trained_values
 
 KNOBS = (
@@ -76,7 +76,7 @@ def _why_no_knob(section: str, knob: str, value: object) -> str | None:
         compared = " and ".join(TOKENIZER_KNOBS)
         remedy = f"write one sweep each ({compared} may stand under vary and are compared in bits per byte)"
         return f"is the same for all runs of a sweep, since losses on different text or tokens do not compare; {remedy}"
-    if field == "pair_head":
+    if field in SET_BY_OBJECTIVE:
         return "follows recipe.objective; leave it out"
     if knob == f"architecture.{MODEL}":
         return f"is the same for all runs of a sweep; launch the file once with each, as base.{knob}=NAME"
@@ -128,8 +128,8 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
             yield Problem(f"{place}.{size}", "is set by the shapes of the sweep; leave it out here")
         elif isinstance(value := number_in(given[size]), int | float) and (why := why_beyond(size, value)):
             yield Problem(f"{place}.{size}", f"{value:g} is {why}")
-    if "pair_head" in given:
-        yield Problem(f"{place}.pair_head", "follows recipe.objective; leave it out")
+    for name in [name for name in SET_BY_OBJECTIVE if name in given]:
+        yield Problem(f"{place}.{name}", "follows recipe.objective; leave it out")
     for key, value in given.items():
         yield from _problems_of_words(f"{place}.{key}", str(key), [value])
     own = {key: value for key, value in given.items() if key != MODEL}

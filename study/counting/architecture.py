@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from study.base.schema import Count, Index, Positive, Strict
+from study.base.schema import Count, Index, Positive, Share, Strict
 
 SIZES = ("depth", "width", "heads", "ffn")
 """The sizes of a shape, in sort order."""
@@ -36,8 +36,11 @@ BUILT_AS_BERT = (
 NONE = "none"
 """How a missing value is written."""
 
-NOT_IN_MLM = ("pooler", "second_output_bias", "pair_head")
-"""Fields outside the MLM model: those of other people's totals, and the head that recipe.objective adds."""
+SET_BY_OBJECTIVE = ("pair_head", "generator_share")
+"""Fields that follow recipe.objective."""
+
+NOT_IN_MLM = ("pooler", "second_output_bias", *SET_BY_OBJECTIVE)
+"""Fields outside the MLM model: those of other people's totals, and what recipe.objective adds."""
 
 Theta = Annotated[Positive, Field(ge=1, le=1e12)]
 """The base of rotary angles."""
@@ -78,6 +81,7 @@ class Architecture(Strict):
       MobileBERT), or is absent (NeoBERT, arXiv:2502.19587).
     - `pair_head`: a pooler (H → H and tanh) over [CLS] and a 2-way output, as in BertForPreTraining. `recipe.objective` sets
       it in every run, so that configurations omit it.
+    - `generator_share`: above 0, the encoder detects tokens that a `generator` replaced (ELECTRA); set like `pair_head`.
     - `pooler`, `contact_head` (ESM-2), and `second_output_bias`, which transformers adds to an untied BERT-style decoder.
 
     Raises InputError (through `parse`) or ValidationError if sizes do not fit together or one is below one.
@@ -120,6 +124,7 @@ class Architecture(Strict):
     contact_head: bool = False
     second_output_bias: bool = True
     pair_head: bool = Field(default=False, exclude=True)
+    generator_share: Share = Field(default=0.0, exclude=True)
 
     @field_validator(
         "embedding_width",
@@ -316,6 +321,22 @@ class Architecture(Strict):
     def relative(self) -> bool:
         """Whether attention has products with a table of relative positions."""
         return self.position_encoding.startswith("disentangled")
+
+    @property
+    def generator(self) -> Architecture | None:
+        """The MLM encoder that replaces tokens for this one to detect; None without.
+
+        It has as many layers, and a share of the width, heads and ffn, to whole numbers (heads to a divisor of its width). It
+        reads this encoder's tables through a projection of its own; its head is BERT's. Source: ELECTRA, Clark et al. 2020,
+        arXiv:2003.10555, section 3.2 and table 6.
+        """
+        if not self.generator_share:
+            return None
+        width, heads, ffn = (max(1, round(self.generator_share * size)) for size in (self.width, self.heads, self.ffn))
+        sizes: dict[str, Any] = {"width": width, "heads": nearest_divisor(width, heads), "ffn": ffn}
+        tables = None if self.table_width == width else self.table_width
+        own = {"embedding_width": tables, "mlm_transform": "embedding_width", "generator_share": 0.0}
+        return self.model_copy(update=sizes | own)
 
 
 def nearest_divisor(width: int, heads: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from study.counting.architecture import Architecture
@@ -49,6 +49,12 @@ class Symbol:
     def _factor(self) -> str:
         return f"({self})" if self.is_sum else self.text
 
+
+SHARED_WITH_GENERATOR = ("token embeddings", "position embeddings", "segment embeddings", "embedding norm")
+"""The components that a generator reads of its discriminator (Clark et al. 2020, arXiv:2003.10555, section 3.2)."""
+
+OF_GENERATOR = "generator "
+"""The prefix of the components of a generator alone."""
 
 Quantity = int | Symbol
 """A number, or its formula."""
@@ -121,6 +127,11 @@ class Letters:
             letters["N"] = 1
         return cls(**letters)
 
+    def primed(self, tables: Quantity) -> Letters:
+        """The letters of a generator: sizes of its own are primed, as H′, and its tables have another encoder's width."""
+        own = {letter: Symbol(f"{getattr(self, letter)}′") for letter in "HAFBD"}
+        return replace(self, **own, E=tables)
+
 
 Entry = tuple[Part, str, Quantity]
 
@@ -128,11 +139,21 @@ Entry = tuple[Part, str, Quantity]
 def components(architecture: Architecture, letters: Letters) -> Iterator[Entry]:
     """Every component of the MLM model: its part, its name and its count or formula.
 
-    Layers that share parameters count once (G instead of L). There is no pooler.
+    Layers that share parameters count once (G instead of L). There is no pooler. A generator has primed letters, and tables and
+    their norm in common with the encoder.
     """
     yield from _embeddings(architecture, letters)
     yield from _blocks(architecture, letters)
-    yield from _head(architecture, letters)
+    if (generator := architecture.generator) is None:
+        yield from _head(architecture, letters)
+        return
+    yield "head", "detector transform", letters.H**2 + letters.H
+    yield "head", "detector output", letters.H + 1
+    its = Letters.numbers(generator) if isinstance(letters.H, int) else Letters.symbols(generator).primed(letters.E)
+    for entries in (_embeddings, _blocks, _head):
+        for _, name, count in entries(generator, its):
+            if name not in SHARED_WITH_GENERATOR:
+                yield "head", f"{OF_GENERATOR}{name}", count
 
 
 def _embeddings(a: Architecture, x: Letters) -> Iterator[Entry]:
@@ -244,6 +265,11 @@ def head_weights(a: Architecture, x: Letters) -> Quantity:
         return x.V * x.H
     inner = x.E if a.mlm_transform == "embedding_width" else x.H
     return x.H * inner + x.V * inner
+
+
+def detector_weights(a: Architecture, x: Letters) -> Quantity:
+    """Weights of a token's products in the detector of replaced tokens."""
+    return x.H**2 + x.H if a.generator_share else 0
 
 
 def pair_weights(a: Architecture, x: Letters) -> Quantity:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
-from study.counting.components import matrices
+from study.counting.components import OF_GENERATOR, matrices
 from study.counting.distillation import NO_LOSSES, LayerLosses
 from study.counting.parameters import MASKING_RATE, masked_positions, parameters, relative_rows
 
@@ -149,6 +149,8 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
     (fused ones keep less); Lightning frees the gradients between forward and backward pass and before validation. Source:
     autograd's saved tensors, measured in tests/counting/test_memory.py.
     """
+    if architecture.generator is not None:
+        return _detection_memory(architecture, architecture.generator, step)
     matched, projected = _matched_bytes(architecture, step), _projection_parameters(architecture, step)
     count = parameters(architecture).parameters + projected
     weights, gradients = FLOAT * count, FLOAT * count * (2 if step.ranks > 1 else 1)
@@ -186,6 +188,52 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
     moment = max(moments, key=lambda name: moments[name])
     workspace = moments[moment] - fixed - gradients - copies - kept
     return Memory(moment, weights + more, gradients, moments_of_weights, copies, kept, workspace)
+
+
+def _detection_memory(detecting: Architecture, generator: Architecture, step: TrainingStep) -> Memory:
+    """`training_memory` of an encoder that detects the tokens that its generator replaced.
+
+    Stored: weights, gradients and moments of all unique tensors, and the activations of both encoders, of the detecting one at
+    all N tokens, with the generator's probabilities 4MV and the replaced tokens and what is told of each, 8N. The moments are
+
+    - forward pass and backward passes of the detecting encoder's last layers: as there, at all tokens, the latter two without
+      the decoder's gradient;
+    - detection: all stored parts, including the last step's gradients;
+    - gradient of the generator's loss: without activations of the detecting encoder, with its gradients 4P' and the token
+      table's 4VE;
+    - gradient of the token table: as there, or if more with the generator's activations in place of its gradients;
+    - validation at 2B sequences, and step of the matrices: as there.
+    """
+    total = parameters(detecting).parameters
+    positions = position_bytes(detecting) + position_bytes(generator)
+    weights, gradients = FLOAT * total, FLOAT * total * (2 if step.ranks > 1 else 1)
+    matrices_of_both = (_block_matrices(detecting) + _block_matrices(generator)) if step.muon else 0
+    moments_of_weights = 2 * weights - FLOAT * matrices_of_both
+    fixed = weights + moments_of_weights + positions
+    logits = FLOAT * step.masked * detecting.vocabulary
+    table = FLOAT * detecting.vocabulary * detecting.table_width
+    its_copies, its_kept = _copied_weights(generator, step), activation_bytes(generator, step)
+    copies = its_copies + _copied_weights(detecting, step)
+    kept = its_kept + logits + activation_bytes(detecting, step)
+    partial = fixed + FLOAT * parameters(detecting).parameters_encoder + its_copies + its_kept
+    stored = fixed + copies + kept
+    moments = {
+        "forward pass of the last layer": stored + gradients + _last_forward(detecting, step),
+        "detection": stored + gradients,
+        "backward pass of the last layer": stored + _layer_backward(detecting, step, last=True),
+        "backward pass of the layer before": stored + _layer_backward(detecting, step, last=False),
+        "gradient of the generator's loss": partial + table + (3 if step.device == "cuda" else 1) * logits,
+        "gradient of the token table": max(fixed + gradients, partial) + (1 + detecting.tied_decoder) * table,
+    }
+    if step.muon is not None:
+        numbers = max(_orthogonalised_numbers(each) for each in (detecting, generator))
+        moments["step of the matrices"] = fixed + gradients + itemsize(step.muon) * numbers
+    validated = FLOAT * step.validation.masked * detecting.vocabulary
+    forward = copies + _forward_activations(detecting, step.validation)
+    moments["validation"] = (max(moments.values()) if step.graphed else fixed) + max(2 * validated, forward)
+    moment = max(moments, key=lambda name: moments[name])
+    workspace = moments[moment] - fixed - gradients - copies - kept
+    return Memory(moment, weights + positions, gradients, moments_of_weights, copies, kept, workspace)
 
 
 def _block_matrices(architecture: Architecture) -> int:
@@ -289,8 +337,13 @@ def _window_masks(architecture: Architecture, step: TrainingStep) -> int:
 
 
 def _encoded(architecture: Architecture, step: TrainingStep) -> int:
-    """Positions at which the last layer works: the masked ones, and with a pair head each [CLS]; all with losses of layers."""
-    return step.tokens if step.losses else step.masked + step.batch * architecture.pair_head
+    """Positions at which the last layer works: the masked ones, and with a pair head each [CLS]; all if `_reads_all`."""
+    return step.tokens if _reads_all(architecture, step) else step.masked + step.batch * architecture.pair_head
+
+
+def _reads_all(architecture: Architecture, step: TrainingStep) -> bool:
+    """Whether the last layer's output is read at every token: by losses between layers, or by a detector."""
+    return bool(step.losses or architecture.generator_share)
 
 
 def _projection_parameters(architecture: Architecture, step: TrainingStep) -> int:
@@ -342,7 +395,7 @@ def _taught_bytes(architecture: Architecture, step: TrainingStep) -> int:
 def _layer_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
     """Activations kept for a layer; the last includes pre-norm's last norm."""
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    if last and step.losses:
+    if last and _reads_all(a, step):
         return _layer_activations(a, step, last=False) + n * (a.norm == "pre") * _norm_activations(a, h, step)
     rows = _encoded(a, step) if last else n
     normed = 2 * rows + (n + rows if last and a.norm == "pre" else 0)
@@ -561,8 +614,13 @@ def _bias_bytes(architecture: Architecture, queries: int, keys: int, item: int) 
 
 
 def _head_activations(architecture: Architecture, step: TrainingStep) -> int:
-    """Activations of the MLM head on M = B·K positions: its norm's, and M·(aH + 2aE) around it, after ReLU M·(aH + aE)."""
+    """Activations of the MLM head on M = B·K positions: its norm's, and M·(aH + 2aE) around it, after ReLU M·(aH + aE).
+
+    A detector has N·(3aH + 12), after ReLU N·(2aH + 12).
+    """
     a, embedding = architecture, architecture.table_width
+    if a.generator_share:
+        return step.tokens * (step.item * (2 if a.activation == "relu" else 3) * a.width + 3 * FLOAT)
     if a.mlm_transform == "none":
         return step.masked * step.item * a.width
     products = step.item * (a.width + (1 if a.mlm_activation == "relu" else 2) * embedding)
@@ -594,8 +652,10 @@ def _copied_weights(architecture: Architecture, step: TrainingStep) -> int:
     if step.precision == "fp32":
         return 0
     a = architecture
-    left_out = NOT_COPIED if a.tied_decoder else NOT_COPIED | {"token embeddings"}
+    decodes = a.tied_decoder and not a.generator_share
+    left_out = NOT_COPIED if decodes else NOT_COPIED | {"token embeddings"}
     unshared = parameters(a.model_copy(update={"layer_groups": None})).components
+    unshared = tuple(component for component in unshared if not component.name.startswith(OF_GENERATOR))
     return step.item * sum(component.count for component in unshared if component.name not in left_out)
 
 

@@ -14,6 +14,7 @@ from study.counting.components import (
     bottleneck_weights,
     components,
     convolution_weights,
+    detector_weights,
     ffn_weights,
     head_weights,
     pair_weights,
@@ -104,9 +105,13 @@ class SequenceFlops:
 
     `train_flops` are the matrix products of BERT's own code (google-research/bert, run_pretraining.py): 6 per block weight and
     token (layers that share weights count), full bidirectional attention 12·L·H·S per token, the head 6·(H² + V·H) on the
-    masked positions only, and a pair head 6·(H² + 2·H) per sequence. Training here runs less of the last layer
-    (`spared_flops_per_token`). `train_flops_dense_head` runs the head on every position. `train_flops_6n` is 6 · `parameters`
-    per token, and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361, §2.1).
+    masked positions only, and a pair head 6·(H² + 2·H) per sequence. Training here runs less of the
+    last layer (`spared_flops_per_token`). `train_flops_dense_head` runs the head on every position. `train_flops_6n` is
+    6 · `parameters` per token, and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020,
+    arXiv:2001.08361, §2.1).
+
+    With a generator they are those of both encoders, of which the generator has the MLM head and the other a detector at every
+    token, 6·(H² + H); the generator counts in `train_flops_6n_non_embedding`, too.
 
     Windowed layers count only pairs within their window, though training here multiplies all and masks some. Disentangled
     attention counts the table's projections for each sequence, as in a batch of one. Rotations, lookups, biases and norms are
@@ -127,6 +132,15 @@ def flops_per_sequence(architecture: Architecture, sequence_length: int, predict
     a, s = architecture, sequence_length
     count = parameters(a)
     encoder = s * _weights_per_token(a) + _attention_products(a, s)
+    if a.generator is not None:
+        detection = 6 * (encoder + s * _whole(detector_weights(a, Letters.numbers(a))))
+        its = flops_per_sequence(a.generator, s, predictions)
+        return SequenceFlops(
+            train_flops=detection + its.train_flops,
+            train_flops_dense_head=detection + its.train_flops_dense_head,
+            train_flops_6n=6 * s * count.parameters,
+            train_flops_6n_non_embedding=6 * s * count.parameters_non_embedding + its.train_flops_6n_non_embedding,
+        )
     head = _whole(head_weights(a, Letters.numbers(a)))
     pair = _whole(pair_weights(a, Letters.numbers(a)))
     return SequenceFlops(
@@ -188,10 +202,12 @@ def spared_flops_per_token(architecture: Architecture, sequence_length: int, pre
 
     Only the key and value weights, 2·H², meet all S tokens; the other products, with scores and mixtures 2·S·H, run at the K
     masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F, in a windowed layer for S the mean number of
-    tokens in a window, and R·H more with R relative positions. A pair head adds [CLS] to K. No convention subtracts it, so
-    counts compare with other code's.
+    tokens in a window, and R·H more with R relative positions. A pair head adds [CLS] to K. With a
+    generator only that saves any, since a detector reads every token. No convention subtracts it, so counts compare with other
+    code's.
     """
-    a, x = architecture, Letters.numbers(architecture)
+    a = architecture.generator or architecture
+    x = Letters.numbers(a)
     weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
     windowed = a.attention_window is not None and a.is_local(a.depth - 1)
     seen = pairs_within(a.attention_window or 0, sequence_length) / sequence_length if windowed else sequence_length

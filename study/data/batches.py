@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -56,12 +56,16 @@ class DataOrder:
 
 
 class ValidationBatch(NamedTuple):
-    """Masked validation sequences, their row numbers, their tokens permuted (Masker.permuted), and as many masked pairs."""
+    """Masked validation sequences, their row numbers, their tokens permuted (Masker.permuted), and what objectives read.
+
+    These are as many masked pairs, or a draw for each masked position (study.model.replaced_tokens).
+    """
 
     rows: Int[Tensor, " B"]
     masked: MaskedBatch
     permuted: Int[Tensor, "B S"]
     pairs: Pairs | None = None
+    draws: Float[Tensor, "B K"] | None = None
 
 
 class WordBatch(NamedTuple):
@@ -75,8 +79,9 @@ class PackedBatches(pl.LightningDataModule):
     """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set.
 
     Batches of pairs hold rows of `PackedPairs`; if the objective judges them, as many fixed masked ones are validated too. One
-    fixed permutation per validation sequence measures the value of word order; `words` are masked words that are the same for
-    every tokeniser, None if the data are no text. If `prepared` is None, the configured data are
+    fixed permutation per validation sequence measures the value of word order, and fixed draws replace its masked tokens if the
+    objective detects them; `words` are masked words that are the same for every tokeniser, None if the data are no text or the
+    encoder predicts no words. If `prepared` is None, the configured data are
     prepared. `pinned` batches are copied to the GPU while it computes.
     """
 
@@ -92,8 +97,12 @@ class PackedBatches(pl.LightningDataModule):
         generator.manual_seed(stream_seed(Stream.VALIDATION_ORDER))
         self.permuted = masker.permuted(self.validation, generator)
         self.pairs = _validation_pairs(config, prepared, masker) if config.recipe.judges_pairs else None
+        self.draws: Tensor | None = None
         self.words: MaskedWords | None = None
-        if prepared.passages:
+        if config.recipe.detects_replaced:
+            generator.manual_seed(stream_seed(Stream.VALIDATION_REPLACEMENTS))
+            self.draws = torch.rand(self.validation.positions.shape, generator=generator)
+        elif prepared.passages:
             special, length = prepared.special, prepared.sequence_length
             self.words = masked_words(prepared.passages, prepared.tokenizer(), special, length, config.masking.rate)
 
@@ -128,7 +137,8 @@ class PackedBatches(pl.LightningDataModule):
 
     def _validation_batch(self, rows: Int[Tensor, " B"]) -> ValidationBatch:
         pairs = None if self.pairs is None else Pairs(*(each[rows] for each in self.pairs))
-        return ValidationBatch(rows, MaskedBatch(*(each[rows] for each in self.validation)), self.permuted[rows], pairs)
+        draws = None if self.draws is None else self.draws[rows]
+        return ValidationBatch(rows, MaskedBatch(*(each[rows] for each in self.validation)), self.permuted[rows], pairs, draws)
 
 
 def training_sequences(config: RunConfig, prepared: PreparedData) -> TrainingSequences:

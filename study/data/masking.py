@@ -35,6 +35,12 @@ class MaskedBatch(NamedTuple):
     positions: Int[Tensor, "B K"]
     labels: Int[Tensor, "B K"]
 
+    @property
+    def originals(self) -> Int[Tensor, "B S"]:
+        """The tokens before their corruption."""
+        given = self.tokens.gather(1, self.positions)
+        return self.tokens.scatter(1, self.positions, torch.where(self.labels == IGNORED, given, self.labels))
+
 
 class StaticMasks(NamedTuple):
     """The number of masks per sequence, and their seed."""
@@ -81,7 +87,7 @@ class Masker:
         if self.static is not None:
             copies_B = (anew(1)[:, 0] * self.static.copies).long()
             draw = _static_draws(tokens, copies_B, self.static.seed)
-        special = torch.isin(tokens, _on_device(self.special_tokens, device))
+        special = self.special(tokens)
         chosen = self._chosen(draw(length), tokens, special)
         if (attended := self.attended(tokens)) is not None:
             most_B = (attended.sum(1).double() * self.masking.rate).round()  # as masked_positions rounds
@@ -98,6 +104,10 @@ class Masker:
         corrupted = torch.where(labels == IGNORED, originals, corrupted)
         return MaskedBatch(tokens.scatter(1, positions, corrupted), positions, labels)
 
+    def special(self, tokens: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        """Return where tokens are special, padding included."""
+        return torch.isin(tokens, _on_device(self.special_tokens, tokens.device))
+
     def attended(self, tokens: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:
         """Return where tokens are no padding; None if none are."""
         return None if self.padding is None else tokens != self.padding
@@ -108,7 +118,7 @@ class Masker:
         Special tokens and masked positions stay, whether they hold [MASK], a random token or the original.
         """
         tokens = masked.tokens
-        fixed = torch.isin(tokens, _on_device(self.special_tokens, tokens.device)).scatter_(1, masked.positions, True)
+        fixed = self.special(tokens).scatter_(1, masked.positions, True)
         keys = torch.rand(tokens.shape, device=tokens.device, generator=generator).masked_fill_(fixed, 1.0)
         targets, sources = (order.argsort(dim=1, stable=True) for order in (fixed.byte(), keys))  # fixed ones last, in order
         return tokens.scatter(1, targets, tokens.gather(1, sources))

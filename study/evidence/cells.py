@@ -374,7 +374,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         budget_share=config.tokens / config.budget_tokens if config.tokens else 1.0,
         train_flops=_train_flops(config, runs),
         validation=validated if per_byte else validation_of(config, validated),
-        unigram_entropy_nats=None if per_byte else _first_known(runs, "unigram_entropy_nats"),
+        unigram_entropy_nats=None if per_byte or config.recipe.detects_replaced else _first_known(runs, "unigram_entropy_nats"),
         rates=search.rates,
         runs=tuple(chosen["run_id"].astype(str)),
         seeds=tuple(int(seed) for seed in chosen["seed"]),

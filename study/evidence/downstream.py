@@ -155,7 +155,7 @@ class TaskScores:
         """Plain values for JSON."""
         trend = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
-        shown = self.points.drop(columns=["noise", "origins", "run_scores"])
+        shown = self.points.drop(columns=["noise", "origins", "run_scores", "detects"])
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
         above, compared = self.above_untrained
         return {
@@ -211,23 +211,31 @@ def _adjust_by_holm(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores, ...]:
 
 
 def _task(points: pd.DataFrame) -> TaskScores:
-    first, law, over_loss = points.iloc[0], _law_of_score(points), _over_loss(points)
+    first, beside = points.iloc[0], with_comparable_losses(points)
+    law, over_loss = _law_of_score(beside), _over_loss(beside)
     return TaskScores(
         task=first["task"],
         metric=first["metric"],
         chance=_chance(points),
         points=points,
-        trend=_trend(points),
+        trend=_trend(beside),
         law=score_law(points),
         forecast=forecast(law, over_loss, _SETTINGS, SHAPES_HELD_OUT),
-        forecast_from_sizes=_forecast_from_sizes(points, observed(points), law),
+        forecast_from_sizes=_forecast_from_sizes(beside, observed(beside), law),
     )
+
+
+def with_comparable_losses(points: pd.DataFrame) -> pd.DataFrame:
+    """The encoders with a loss of masked words, or if there are none all, whose loss is of telling replaced tokens."""
+    of_words = points[~points["detects"].astype(bool)]
+    return points if of_words.empty else of_words.reset_index(drop=True)
 
 
 def score_law(points: pd.DataFrame) -> Fit | str:
     """The law from loss to score of one task's encoders (study.evidence.score_points), or why there is none."""
+    beside = with_comparable_losses(points)
     try:
-        return fit(_law_of_score(points), _over_loss(points), _SETTINGS)
+        return fit(_law_of_score(beside), _over_loss(beside), _SETTINGS)
     except InputError as error:
         return str(error.problems[0])
 

@@ -45,6 +45,9 @@ _PATHS = ("data.corpus", "data.tokenizer.path")
 _NOT_VARIANTS = (*SHAPE, RATE, "recipe.warmup_fraction", "recipe.warmup_tokens")
 """Columns that may differ between runs of one law, beside budgets and tuned knobs."""
 
+OBJECTIVE = "recipe.objective"
+"""The column of what runs learn."""
+
 LEDGER_PARAMETERS = TOTALS
 """The ledger's counts of parameters."""
 
@@ -167,7 +170,9 @@ def validation_names(ledger: pd.DataFrame) -> list[str]:
     """
     if "data_fingerprint" not in ledger:
         return []
-    return [name for prefix in _VALIDATION for name in ledger.columns if name.startswith(prefix) and name not in _PATHS]
+    names = [name for prefix in _VALIDATION for name in ledger.columns if name.startswith(prefix) and name not in _PATHS]
+    detects = OBJECTIVE in ledger and ledger[OBJECTIVE].eq("rtd").any()  # its loss is of no masked words
+    return [*names, OBJECTIVE] if detects else names
 
 
 def validation_columns(runs: pd.DataFrame) -> list[str]:

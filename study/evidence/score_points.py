@@ -18,7 +18,7 @@ from study.counting.named_models import find
 from study.counting.parameters import parameters
 from study.evidence.cells import budgets_in_words, in_words, variant_columns
 from study.evidence.gains import START
-from study.evidence.ledgers import runs_of, usable
+from study.evidence.ledgers import OBJECTIVE, runs_of, usable
 from study.store.named_files import read_parquet
 from study.store.score_records import BaselineRecord, baseline, series
 from study.store.sweep_folder import SweepFolder
@@ -38,9 +38,9 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     Columns: `task` (see study.store.score_records.series), `metric`, `cell`; `runs`, one per pre-training seed, and their
     `run_scores`; `knobs`, unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`; cell
     facts, where `name` is the shape, with variant and budget if these differ; `origins`, the root runs (InitFrom, trunk, or
-    themselves); `loss_nats`, their mean; `score`, the mean over runs of means over `seeds`, its `noise`, standard `error` and
-    `half` of the 95% interval; `random` and `random_half`, the same for untrained weights; baselines `majority` and
-    `bag_of_words`, NaN if unknown.
+    themselves); `detects`, whether the loss is of telling replaced tokens; `loss_nats`, their mean; `score`, the mean over runs
+    of means over `seeds`, its `noise`, standard `error` and `half` of the 95% interval; `random` and `random_half`, the same
+    for untrained weights; baselines `majority` and `bag_of_words`, NaN if unknown.
 
     Noise (study.base.statistics) is over examples and between runs if any cell has two, else between seeds if any run has two;
     its deviation is pooled over a task's cells, untrained weights separately. Encoders share the examples, so it is
@@ -60,8 +60,9 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         name=list(map(at_budget, _named(ledger, settings), budgets_in_words(ledger))),
         architecture=_named(ledger, in_words(ledger, built)),
         origin=_origins(ledger),
+        detects=ledger.get(OBJECTIVE, pd.Series("mlm", ledger.index)).eq("rtd"),
     )
-    runs = runs.set_index("run_id")[[*_OF_CELL, "origin", "architecture", "cell", "data_fingerprint", "loss_nats"]]
+    runs = runs.set_index("run_id")[[*_OF_CELL, "origin", "detects", "architecture", "cell", "data_fingerprint", "loss_nats"]]
     scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
     used = set(usable(ledger, folder.trial_seeds())["run_id"])
     untrained = scores["protocol"] == "random_init"
@@ -90,6 +91,7 @@ def _row(scores: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], record: Ba
         "runs": tuple(each_run["run_id"]),
         "run_scores": tuple(of_runs[each_run["run_id"]]),
         "origins": tuple(each_run["origin"].unique()),
+        "detects": bool(first["detects"]),
         "knobs": first["knobs"],
         "truncated_examples": most["truncated_examples"],
         "examples": most["examples"],

@@ -22,34 +22,38 @@ class Embeddings(nn.Module):
 
     The projection is ALBERT's (Lan et al. 2020, arXiv:1909.11942, section 3.1): tables of width E, then E → H. The residual
     stream starts in its final precision, the tables' in pre-norm and the norms' in post-norm, so that every layer reads one
-    dtype and is compiled once.
+    dtype and is compiled once. A generator reads the tables and norm `of` its discriminator (ELECTRA, Clark et al. 2020,
+    arXiv:2003.10555, section 3.2), which alone lists them as its weights.
     """
 
-    def __init__(self, architecture: Architecture, dropout: float) -> None:
+    def __init__(self, architecture: Architecture, dropout: float, of: Embeddings | None = None) -> None:
         super().__init__()
         a = architecture
         width = a.table_width
         self.pre_norm = a.norm == "pre"
-        self.token = nn.Embedding(a.vocabulary, width)
-        self.position = nn.Embedding(a.positions, width) if a.position_encoding == "learned" else None
-        self.segment = nn.Embedding(a.segments, width) if a.segments else None
-        self.norm = norm(a, width) if a.norms_embeddings else nn.Identity()
+        self._of = None if of is None else (of,)  # torch would list the weights of a bare module
+        if of is None:
+            self.token = nn.Embedding(a.vocabulary, width)
+            self.position = nn.Embedding(a.positions, width) if a.position_encoding == "learned" else None
+            self.segment = nn.Embedding(a.segments, width) if a.segments else None
+            self.norm = norm(a, width) if a.norms_embeddings else nn.Identity()
         self.dropout = Dropout(dropout)
         self.projection = None if width == a.width else Linear(width, a.width, bias=a.biased)
 
     def forward(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S H"]:
         """Embed tokens; without `segments_BxS` all belong to segment 0."""
-        embedded_BxSxE: Tensor = self.token(tokens_BxS)
+        tables = self if self._of is None else self._of[0]
+        embedded_BxSxE: Tensor = tables.token(tokens_BxS)
         offsets: list[Tensor] = []  # equal for all sequences; summed before broadcasting
-        if self.position is not None:
-            offsets.append(self.position.weight[: tokens_BxS.shape[1]])
-        if self.segment is not None and segments_BxS is not None:
-            embedded_BxSxE = embedded_BxSxE + self.segment(segments_BxS)
-        elif self.segment is not None:
-            offsets.append(self.segment.weight[0])
+        if tables.position is not None:
+            offsets.append(tables.position.weight[: tokens_BxS.shape[1]])
+        if tables.segment is not None and segments_BxS is not None:
+            embedded_BxSxE = embedded_BxSxE + tables.segment(segments_BxS)
+        elif tables.segment is not None:
+            offsets.append(tables.segment.weight[0])
         if offsets:
             embedded_BxSxE = embedded_BxSxE + functools.reduce(torch.add, offsets)
-        normed_BxSxE: Tensor = self.dropout(self.norm(embedded_BxSxE))
+        normed_BxSxE: Tensor = self.dropout(tables.norm(embedded_BxSxE))
         stream_BxSxH: Tensor = normed_BxSxE if self.projection is None else self.projection(normed_BxSxE)
         return stream_BxSxH.to(embedded_BxSxE.dtype if self.pre_norm else normed_BxSxE.dtype)
 

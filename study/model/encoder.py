@@ -359,15 +359,16 @@ class Encoder(nn.Module):
     """Embeddings and L layers, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last norm.
 
     Each layer has its own block, or layers share blocks in G groups: layer i, from 0, uses group ⌊i·G/L⌋ (ALBERT, Lan et al.
-    2020, arXiv:1909.11942, section 3.1). `fused`, if set, replaces the blocks in training without padding.
+    2020, arXiv:1909.11942, section 3.1). `fused`, if set, replaces the blocks in training without padding. `tables` are another
+    encoder's embeddings, whose tables and norm it reads.
     """
 
     fused: Callable[[list[Block], Tensor, Tensor | None, Tensor | None], Tensor] | None = None
 
-    def __init__(self, architecture: Architecture, dropout: float = 0.0) -> None:
+    def __init__(self, architecture: Architecture, dropout: float = 0.0, tables: Embeddings | None = None) -> None:
         super().__init__()
         self.architecture = architecture
-        self.embeddings = Embeddings(architecture, dropout)
+        self.embeddings = Embeddings(architecture, dropout, tables)
         groups = architecture.groups
         normed = [architecture.skips_first_norm and group == 0 for group in range(groups)]
         self.blocks = nn.ModuleList(Block(architecture, dropout, each) for each in normed)

@@ -60,6 +60,24 @@ class MaskedLanguageModelHead(nn.Module):
         return token_embedding_VxE if self.decoder is None else self.decoder.weight
 
 
+class DetectionHead(nn.Module):
+    """The logit of each token being replaced: H → H, the encoder's activation (GELU if that is gated), H → 1.
+
+    As `ElectraDiscriminatorPredictions` (Clark et al. 2020, arXiv:2003.10555, equation 2).
+    """
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.activate = _ACTIVATIONS.get(architecture.activation, F.gelu)
+        self.transform = Linear(architecture.width, architecture.width)
+        self.output = Linear(architecture.width, 1)
+
+    def forward(self, hidden_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S"]:
+        """The logit at every token."""
+        logits_BxSx1: Tensor = self.output(self.activate(self.transform(hidden_BxSxH)))
+        return logits_BxSx1[..., 0]
+
+
 class SequenceHead(nn.Module):
     """A class or a number for the whole input: the pooler (H → H and tanh) on [CLS], dropout, H → C.
 

@@ -20,6 +20,7 @@ from study.model.embeddings import initialise
 from study.model.encoder import rotary_table
 from study.model.heads import MaskedLanguageModelHead
 from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
+from study.model.replaced_tokens import detector_state
 from study.model.transformers_classes import TransformersClass, class_for, class_in
 
 _JOINT, _PARTS = "query_key_value", ("query", "key", "value")
@@ -49,9 +50,11 @@ _BY_PIECE = (_TOKENS, "head.decoder.weight", "head.bias")
 """The weights that have a row for each piece of the vocabulary."""
 
 
-def their_config(architecture: Architecture, special: SpecialTokens, dropout: float = 0.0) -> dict[str, Any]:
-    """The config.json for `class_for(architecture)`."""
-    a, family = architecture, class_for(architecture)
+def their_config(
+    architecture: Architecture, special: SpecialTokens, dropout: float = 0.0, family: TransformersClass | None = None
+) -> dict[str, Any]:
+    """The config.json for a class, by default `class_for(architecture)`."""
+    a, family = architecture, family or class_for(architecture)
     values: dict[str, Any] = {"architectures": [family.name_for(a)], "model_type": family.model_type}
     plain: dict[str, Any] = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 0 if a.relative else 1}
     plain |= {"convolution_kernel": 0, "attention_window": 128, "local_rotary_theta": a.rotary_theta}
@@ -72,13 +75,16 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
     return values | {f"{piece}_token_id": ids[piece] for piece in family.special}
 
 
-def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel under the names of `class_for(architecture)`, with the rest of its state.
+def their_weights(
+    state: Mapping[str, Tensor], architecture: Architecture, family: TransformersClass | None = None
+) -> dict[str, Tensor]:
+    """The weights of a MaskedLanguageModel under the names of a class, as in `their_config`, with the rest of its state.
 
-    If the class has no segments, the first segment's row is added to each token, and the decoder keeps the original tokens. A
-    pair head is left out if no class has one.
+    Of an encoder with a generator they are its own and its detector's. If the class has no segments, the first segment's row is
+    added to each token, and the decoder keeps the original tokens. A pair head is left out if no class has one.
     """
-    a, family = architecture, class_for(architecture)
+    a, family = architecture, family or class_for(architecture)
+    state = detector_state(state) if a.generator_share else state
     ours: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if name.startswith(PAIR_HEAD) and family.pretraining is None:
@@ -91,7 +97,8 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
     if family.has_segments and not a.segments and not a.relative:  # only DeBERTa may have no table of segments
         ours[_SEGMENTS] = torch.zeros(1, ours[_TOKENS].shape[1])
     debertas = family.model_type.startswith("deberta")  # the legacy head adds the bias in the decoder, tied or not
-    if debertas or (not a.tied_decoder and family.model_type != "esm"):  # ESM's decoder has no bias
+    untied = not a.tied_decoder and family.model_type != "esm" and not a.generator_share  # ESM's decoder has no bias
+    if debertas or untied:
         ours["head.decoder.bias"] = ours["head.bias"]
     more: dict[str, Tensor] = {}
     match family.model_type:

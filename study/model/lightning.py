@@ -36,6 +36,7 @@ from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import TeacherLogits, TeacherModel
 from study.model.optimization import clip_gradients, learning_rate_factor, optimizer_of, schedule
 from study.model.parametrization import fresh_model
+from study.model.replaced_tokens import detection, joint_loss, replaced
 from study.model.step_graph import StepGraph
 
 HOOK = "_current_fx_name"
@@ -48,6 +49,12 @@ ORDER_SHARE = 0.25
 Validation takes at most 5% of a run (study.training.trainer.validations_of), so this takes at most 1.25% more.
 """
 
+OF_SOME = (
+    *("pair_loss", "pair_accuracy", "generator_loss", "generator_accuracy"),
+    *("bits_per_masked_byte", "bits_per_masked_byte_standard_error"),
+)
+"""What only some validations measure."""
+
 
 @dataclass(frozen=True)
 class ValidationResult:
@@ -56,7 +63,9 @@ class ValidationResult:
     `permuted_nats` are those of the first sequences, at a run's end of all, with visible tokens permuted. Standard errors
     cluster by `documents`, one per sequence (PreparedData.validation_documents), if known. `pair_nats` are those of each pair's
     label, if the objective judges pairs, of which it judged `pairs_correct` right. `word_nats` are those of each document's
-    masked words (study.data.masked_words), at a run's end, and `word_bytes` their bytes.
+    masked words (study.data.masked_words), at a run's end, and `word_bytes` their bytes. If the objective detects replaced
+    tokens, nats and predictions are those of the detection at all ordinary tokens, and `generator_loss` (nats) and
+    `generator_accuracy` those of its generator at the masked ones.
     """
 
     step: int
@@ -69,6 +78,8 @@ class ValidationResult:
     pairs_correct: int | None = None
     word_nats: Tensor | None = None
     word_bytes: Tensor | None = None
+    generator_loss: float | None = None
+    generator_accuracy: float | None = None
 
     @property
     def loss(self) -> float:
@@ -138,7 +149,7 @@ class ValidationResult:
 
     @property
     def accuracy(self) -> float:
-        """Share of masked tokens predicted correctly."""
+        """Share of masked tokens predicted correctly, or of ordinary tokens judged right."""
         return self.correct / int(self.tokens.sum())
 
     @property
@@ -157,14 +168,15 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     With a `teacher` the loss also follows its logits (MaskedLanguageModel.predicted_loss) and any losses between layers
     (study.model.distillation), and FLOPs include its forward pass and the products of these.
-    A training batch holds this rank's packed tokens (B, S), or rows of `PackedPairs`. If the objective judges pairs, the mean
-    cross-entropy of their labels is added to the loss. Every `log_every_steps` it logs `train/loss`, the mean since
-    the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; cumulative `trainer/step`, `trainer/tokens` and
-    `trainer/flops` (convention train_flops); `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`, the share
-    of it used by executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy` and
+    A training batch holds this rank's packed tokens (B, S), or rows of `PackedPairs`. If the objective judges pairs, the
+    mean cross-entropy of their labels is added to the loss; if it detects replaced tokens, the loss is that of
+    study.model.replaced_tokens. Every `log_every_steps` it logs `train/loss`, the mean since the last row;
+    `train/gradient_norm` before clipping; `recipe/learning_rate`; cumulative `trainer/step`, `trainer/tokens` and
+    `trainer/flops` (convention train_flops); `perf/tokens_per_second` and, if the device's peak is known, `perf/mfu`, the
+    share of it used by executed products (without `spared_flops_per_token`). Validation logs `val/loss`, `val/accuracy` and
     `val/order_gain` (ValidationResult), with standard errors clustered by `validation_documents`, one per sequence, of
-    pairs `val/pair_loss` and `val/pair_accuracy`, and at the end `val/bits_per_masked_byte`. Raises FloatingPointError if a
-    logged loss is not finite.
+    pairs `val/pair_loss` and `val/pair_accuracy`, of a generator `val/generator_loss` and `val/generator_accuracy`, and at
+    the end `val/bits_per_masked_byte`. Raises FloatingPointError if a logged loss is not finite.
 
     `trainer.callback_metrics` has the same metrics, for ModelCheckpoint, EarlyStopping and pruning callbacks. Without a
     `masker` the module prepares its data, so that `MaskedLanguageModelling(config)` trains under any Lightning Trainer with
@@ -240,8 +252,9 @@ class MaskedLanguageModelling(pl.LightningModule):
             functorch.ban_recompute_used_far_apart = False  # else norms keep fp32 values instead of recomputing them from bf16
             observed = self.matching is not None and self.matching.losses.of_attention
             for model in models:
-                for block in (model.encoder.embeddings, *(() if observed else model.encoder.blocks)):
-                    block.compile(dynamic=False)
+                for encoder in model.encoders:
+                    for block in (encoder.embeddings, *(() if observed else encoder.blocks)):
+                        block.compile(dynamic=False)
             self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)
             if self.uses_fused_kernels:
                 self._write_out()
@@ -258,8 +271,9 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     @property
     def uses_fused_kernels(self) -> bool:
-        """Whether BERT's blocks and the loss without a teacher use the Triton kernels: on a GPU in bf16."""
-        return self.device.type == "cuda" and self.trainer.precision == "bf16-mixed"
+        """Whether BERT's blocks and the loss without a teacher or generator use the Triton kernels: on a GPU in bf16."""
+        alone = self.model.generator is None
+        return alone and self.device.type == "cuda" and self.trainer.precision == "bf16-mixed"
 
     def _write_out(self) -> None:
         from study.model.fused import fused_blocks, fused_predicted_loss
@@ -296,6 +310,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         tokens, segments = (batch, None) if pairs is None else (pairs.tokens, pairs.segments)
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
         attended = self.masker.attended(tokens)
+        if recipe.detects_replaced:
+            draws_BxK = self._draws(masked.positions)
+            return joint_loss(self.model, masked, draws_BxK, ~self.masker.special(tokens), segments, attended)
         judges = pairs is not None and recipe.judges_pairs
         positions = F.pad(masked.positions, (1, 0)) if judges else masked.positions  # [CLS] first
         hidden, predicted, added = self._encoded(masked, positions, segments, attended)
@@ -303,6 +320,13 @@ class MaskedLanguageModelling(pl.LightningModule):
             first_Bx1xH, hidden = (part.contiguous() for part in hidden.tensor_split([1], 1))
             added = [*added, self.model.pair_loss(first_Bx1xH[:, 0], pairs.labels)]
         return sum(added, self._predicted_loss(hidden, masked.labels, *predicted))
+
+    def _draws(self, positions_BxK: Tensor) -> Tensor:
+        """A draw for each masked position of this rank's sequences, which do not depend on the number of ranks."""
+        (batch, predictions), rank = positions_BxK.shape, self.trainer.global_rank
+        size = (batch * self.trainer.world_size, predictions)
+        drawn = torch.rand(size, device=positions_BxK.device, generator=self._generator)
+        return drawn[rank * batch : (rank + 1) * batch]
 
     def _encoded(
         self, masked: MaskedBatch, positions_BxK: Tensor, segments_BxS: Tensor | None, attended_BxS: Tensor | None
@@ -436,7 +460,10 @@ class MaskedLanguageModelling(pl.LightningModule):
                 nats_BxK, _ = self._predicted(batch.masked)
                 self._words.append((batch.documents, nats_BxK))
             return
-        rows, masked, permuted_BxS, pairs = batch
+        rows, masked, permuted_BxS, pairs, draws_BxK = batch
+        if draws_BxK is not None:
+            self._validated.append((rows, *self._detected(rows, masked, permuted_BxS, draws_BxK)))
+            return
         nats, correct = self._scored(masked)
         permuted_nats, measured = nats.clone(), int((rows < self._sequences_permuted).sum())  # rows ascend
         if measured and self.config.architecture.orders_tokens:  # else only rounding differs
@@ -444,6 +471,27 @@ class MaskedLanguageModelling(pl.LightningModule):
             permuted_nats[:measured], _ = self._scored(first)
         judged = () if pairs is None else self._judged(pairs)
         self._validated.append((rows, nats, (masked.labels != IGNORED).sum(1), correct, permuted_nats, *judged))
+
+    def _detected(self, rows: Tensor, masked: MaskedBatch, permuted_BxS: Tensor, draws_BxK: Tensor) -> tuple[Tensor, ...]:
+        """What is measured of each sequence: the detection's nats, tokens, correct judgements and nats of permuted tokens.
+
+        Then the generator's nats, tokens and correct predictions.
+        """
+        logits_BxKxV = self.model(masked.tokens, masked.positions).float()
+        generated = F.cross_entropy(logits_BxKxV.flatten(0, 1), masked.labels.flatten(), reduction="none")
+        right = (logits_BxKxV.argmax(-1) == masked.labels).sum(1)
+        read_BxS, originals_BxS = replaced(masked, logits_BxKxV, draws_BxK), masked.originals
+        counted_BxS, changed_BxS = ~self.masker.special(originals_BxS), read_BxS != originals_BxS
+        found = detection(self.model.detection_logits(read_BxS), changed_BxS, counted_BxS)
+        permuted_nats, measured = found.nats.double().sum(1), int((rows < self._sequences_permuted).sum())
+        if measured and self.config.architecture.orders_tokens:  # else only rounding differs
+            permuted_BxS = permuted_BxS.scatter(1, masked.positions, read_BxS.gather(1, masked.positions))[:measured]
+            logits_BxS = self.model.detection_logits(permuted_BxS)
+            permuted_nats[:measured] = (
+                detection(logits_BxS, changed_BxS[:measured], counted_BxS[:measured]).nats.double().sum(1)
+            )
+        of_detector = (found.nats.double().sum(1), counted_BxS.sum(1), found.correct.sum(1), permuted_nats)
+        return *of_detector, generated.double().view_as(masked.labels).sum(1), (masked.labels != IGNORED).sum(1), right
 
     def _judged(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """The nats of each pair's label, and whether it is judged right."""
@@ -487,14 +535,16 @@ class MaskedLanguageModelling(pl.LightningModule):
         return sequences if self._ends else math.ceil(ORDER_SHARE * sequences)
 
     def on_validation_epoch_end(self) -> None:
-        """Combine the ranks' sequences and log `val/loss`, `val/order_gain`, their standard errors and the accuracy."""
+        """Combine the ranks' sequences and log what validation measured (see the class)."""
         rows, *measured = (torch.cat(parts) for parts in zip(*self._validated, strict=True))
         self._validated.clear()
         total = torch.zeros(len(measured), self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
         total[:, rows] = torch.stack([each.double() for each in measured])
-        nats, tokens, correct, permuted_nats, *judged = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
+        nats, tokens, correct, permuted_nats, *others = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
         permuted_nats = permuted_nats[: self._sequences_permuted]
         words = self._masked_words
+        judged, generated = ((), others) if self.config.recipe.detects_replaced else (others, ())
+        of_generator = (float(generated[n].sum() / generated[1].sum()) for n in (0, 2)) if generated else (None, None)
         result = ValidationResult(
             self.steps_done,
             nats,
@@ -503,13 +553,12 @@ class MaskedLanguageModelling(pl.LightningModule):
             permuted_nats,
             self.validation_documents,
             *((judged[0], int(judged[1].sum())) if judged else (None, None)),
-            *(() if words is None else (self._word_nats(words), words.word_bytes)),
+            *((None, None) if words is None else (self._word_nats(words), words.word_bytes)),
+            *of_generator,
         )
-        of_some = {
-            name: getattr(result, name)
-            for name in ("pair_loss", "pair_accuracy", "bits_per_masked_byte", "bits_per_masked_byte_standard_error")
-        }
-        for name, value in {"loss": result.loss, "order gain": result.order_gain, "pair loss": result.pair_loss}.items():
+        of_some = {name: getattr(result, name) for name in OF_SOME}
+        losses = {"loss": result.loss, "pair loss": result.pair_loss, "generator loss": result.generator_loss}
+        for name, value in {**losses, "order gain": result.order_gain}.items():
             if value is not None and not math.isfinite(value):
                 raise FloatingPointError(f"the validation {name} is {value} after step {self.steps_done}")
         self.validation = result

@@ -1,4 +1,4 @@
-"""The encoder with its MLM head and any pair head. Letters: B sequences, S tokens, K masked positions."""
+"""The encoder with the heads of its objective. Letters: B sequences, S tokens, K masked positions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from study.counting.parameters import parameters
 from study.data.masking import MaskedBatch
 from study.model.embeddings import initialise, initialise_unit_stream
 from study.model.encoder import Encoder, LayerState, at_positions
-from study.model.heads import MaskedLanguageModelHead, SequenceHead
+from study.model.heads import DetectionHead, MaskedLanguageModelHead, SequenceHead
 from study.model.loss import distillation_loss, mean_cross_entropy
 
 PAIR_HEAD = "pair_head."
 """The prefix of the weights of a pair head."""
+
+ENCODER = "encoder."
+"""The prefix of the weights of the encoder."""
 
 
 class TeacherLogits(NamedTuple):
@@ -38,8 +41,9 @@ class TeacherLogits(NamedTuple):
 class MaskedLanguageModel(nn.Module):
     """An encoder that predicts masked tokens; only requested positions pass through the last block and the head.
 
-    A pair head, initialised last so that it changes no other weight, judges pairs of segments from [CLS]. Raises InputError for
-    an architecture that can be counted but not built here.
+    A pair head, initialised last so that it changes no other weight, judges pairs of segments from [CLS]. With a generator that
+    predicts them, through the MLM head, and the encoder has a detector of replaced tokens (study.model.replaced_tokens).
+    Raises InputError for an architecture that can be counted but not built here.
     """
 
     def __init__(
@@ -57,12 +61,17 @@ class MaskedLanguageModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(Stream.INITIALISATION, seed))
             self.encoder = Encoder(architecture, dropout)
-            self.head = MaskedLanguageModelHead(architecture)
+            small, self.generator, self.detector = architecture.generator, None, None
+            if small is not None:
+                self.generator = Encoder(small, dropout, self.encoder.embeddings)
+                self.detector = DetectionHead(architecture)
+            self.head = MaskedLanguageModelHead(small or architecture)
             self.apply(initialise)
-            if initialisation == "unit_stream":
-                initialise_unit_stream(self.encoder.embeddings)
-            if residual_initialisation == "zero":
-                self.encoder.zero_residuals()
+            for encoder in self.encoders:
+                if initialisation == "unit_stream":
+                    initialise_unit_stream(encoder.embeddings)
+                if residual_initialisation == "zero":
+                    encoder.zero_residuals()
             self.pair_head = SequenceHead(architecture.width, 2, dropout=0.0) if architecture.pair_head else None
             if self.pair_head is not None:
                 self.pair_head.apply(initialise)
@@ -76,7 +85,28 @@ class MaskedLanguageModel(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B positions V"]:
         """Logits at `positions_BxK`, by default at every position."""
-        return self.logits(self.encoder(tokens_BxS, segments_BxS, attended_BxS, positions_BxK))
+        return self.logits(self.predictor(tokens_BxS, segments_BxS, attended_BxS, positions_BxK))
+
+    @property
+    def encoders(self) -> tuple[Encoder, ...]:
+        """The encoder, and its generator if any."""
+        return (self.encoder,) if self.generator is None else (self.encoder, self.generator)
+
+    @property
+    def predictor(self) -> Encoder:
+        """The encoder that predicts masked tokens: the generator if there is one."""
+        return self.encoders[-1]
+
+    def detection_logits(
+        self,
+        tokens_BxS: Int[Tensor, "B S"],
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "B S"]:
+        """The logit of each token being replaced."""
+        assert self.detector is not None, "the objective detects no replaced tokens"
+        logits_BxS: Tensor = self.detector(self.encoder(tokens_BxS, segments_BxS, attended_BxS))
+        return logits_BxS.float()
 
     def logits(self, hidden: Float[Tensor, "B positions H"]) -> Float[Tensor, "B positions V"]:
         """Logits at each position."""
@@ -100,8 +130,13 @@ class MaskedLanguageModel(nn.Module):
         return F.cross_entropy(self.judged(first_BxH), labels_B)
 
     def load_trained(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the weights of a trained model; a pair head that it lacks stays as it is, one too many is left out."""
+        """Load the weights of a trained model; a pair head that it lacks stays as it is, one too many is left out.
+
+        Weights of an encoder alone leave all else as it is.
+        """
         own = self.state_dict()
+        if all(name.startswith(ENCODER) for name in weights):
+            weights = {name: tensor for name, tensor in own.items() if not name.startswith(ENCODER)} | dict(weights)
         shared = {name: tensor for name, tensor in weights.items() if not name.startswith(PAIR_HEAD) or name in own}
         kept = {name: tensor for name, tensor in own.items() if name.startswith(PAIR_HEAD)}
         self.load_state_dict(kept | shared)

@@ -42,7 +42,7 @@ def optimizer_of(model: MaskedLanguageModel, recipe: Recipe, beside: Iterable[nn
     muon, others = recipe.optimizer == "muon", nn.ParameterList(beside)
     if not muon and recipe.parametrization == "standard":
         return adamw(nn.ModuleList((model, others)), recipe)
-    layers = [layer for layer in model.encoder.blocks.modules() if isinstance(layer, Linear)] if muon else []
+    layers = [layer for each in model.encoders for layer in each.blocks.modules() if isinstance(layer, Linear)] if muon else []
     matrices = {layer.weight: layer.matrices for layer in layers}
     apart = dict(others.named_parameters("beside"))
 

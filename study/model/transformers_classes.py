@@ -72,7 +72,8 @@ class TransformersClass:
     - `usual`: its configuration values that are fixed here.
     - `left_out`: its defaults that differ from ours.
     - `dropouts`, `special`: its names of dropout rates, and of the special pieces whose ids it stores.
-    - `pretraining`: the class with a pair head too, None if there is none.
+    - `pretraining`: the class with a pair head too, `detecting`: that with a detector of replaced tokens in place of the MLM
+      head, None if there is none.
     - `also`: other model types of the same class. `first_position`: the first row of its position table that is used.
     - `exported`: whether encoders are written as this class; others compute what a plainer one does, or are not in
       transformers.
@@ -91,9 +92,12 @@ class TransformersClass:
     dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     special: tuple[str, ...] = ("pad",)
     pretraining: str | None = None
+    detecting: str | None = None
 
     def name_for(self, architecture: Architecture) -> str:
         """The class with all heads of an architecture that it has."""
+        if architecture.generator_share and self.detecting is not None:
+            return self.detecting
         return self.pretraining if architecture.pair_head and self.pretraining is not None else self.name
 
     also: tuple[str, ...] = ()
@@ -155,6 +159,10 @@ _ELECTRAS_HEAD = {
     "head.transform": "generator_predictions.dense",
     "head.norm": "generator_predictions.LayerNorm",
     "head.decoder": "generator_lm_head",
+}
+_ELECTRAS_DETECTOR = {
+    "detector.transform": "discriminator_predictions.dense",
+    "detector.output": "discriminator_predictions.dense_prediction",
 }
 _ESMS_HEAD = {
     "head": "lm_head",
@@ -286,10 +294,11 @@ TRANSFORMERS_CLASSES = (
     TransformersClass(
         "electra",
         "ElectraForMaskedLM",
-        _berts("electra", head=_ELECTRAS_HEAD),
+        _berts("electra", head=_ELECTRAS_HEAD | _ELECTRAS_DETECTOR),
         fields=_FIELDS | _SEGMENTS | _FACTORISED,
         head_activates=False,
         left_out={"embedding_size": 128},
+        detecting="ElectraForPreTraining",
     ),
     TransformersClass(
         "albert",
@@ -403,20 +412,24 @@ _NOT_BUILT = {
 
 
 def class_for(architecture: Architecture) -> TransformersClass:
-    """The class of transformers that computes an architecture.
+    """The class of transformers that computes an architecture; of an encoder with a generator, both are of one class.
 
     Raises InputError if there is none, with the values that no class has, or with the differences of each, the nearest first.
     """
-    exported = [family for family in TRANSFORMERS_CLASSES if family.exported]
+    detects = architecture.generator is not None
+    exported = [family for family in TRANSFORMERS_CLASSES if family.exported and (family.detecting is not None or not detects)]
     unlike = sorted(((family, family.unlike(architecture)) for family in exported), key=lambda each: len(each[1]))
     nearest, differs = unlike[0]
     some = {name for family in exported for name in family.fields.values()}
     if nowhere := [name for name in differs if name not in some and all(name in each for _, each in unlike)]:
         fields = ", ".join(f"{name} {getattr(architecture, name)}" for name in nowhere)
-        raise InputError.at("architecture", f"has {fields}, which none of {', '.join(family.name for family in exported)} has")
+        names = ", ".join(family.name_for(architecture) for family in exported)
+        raise InputError.at("architecture", f"has {fields}, which {'no' if detects else 'none of'} {names} has")
     if differs:
         differences = {
-            family.name: ", ".join(f"{name} {has}, not {getattr(architecture, name)}" for name, has in each.items())
+            family.name_for(architecture): ", ".join(
+                f"{name} {has}, not {getattr(architecture, name)}" for name, has in each.items()
+            )
             for family, each in unlike
         }
         raise InputError(

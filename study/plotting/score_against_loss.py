@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.evidence.downstream import TaskScores
+from study.evidence.downstream import TaskScores, with_comparable_losses
 from study.evidence.evidence import Evidence
 from study.plotting.score_panels import drawn, measured, rising_scores
 from study.plotting.style import LOSS
@@ -22,13 +22,15 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     data = measured(evidence, "loss_nats")
     if data.empty or evidence.downstream is None:
         return data
+    comparable = {cell for task in evidence.downstream.all for cell in with_comparable_losses(task.points)["cell"]}
+    data = data[data["cell"].isin(comparable)]
     return pd.concat([data, *(_law(task) for task in evidence.downstream.all)], ignore_index=True)
 
 
 def _law(task: TaskScores) -> pd.DataFrame:
     if isinstance(task.law, str) or not task.law.usable:
         return pd.DataFrame()
-    loss = task.points["loss_nats"].astype(float)
+    loss = with_comparable_losses(task.points)["loss_nats"].astype(float)
     losses = np.linspace(loss.min(), loss.max(), _POINTS)
     low, high = task.law.interval(task.law.predictions({"loss": losses}))
     law = {"x": losses, "score": task.law.predict({"loss": losses}), "low": low, "high": high}

@@ -12,7 +12,7 @@ from study.evidence.cells import CellResult, difference_between, measured
 from study.evidence.comparisons import why_left_out
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, TokenGain, flops_fronts
-from study.evidence.ledgers import summarise_exclusions
+from study.evidence.ledgers import OBJECTIVE, summarise_exclusions
 from study.evidence.spending import spending_fronts, way
 from study.plotting.what_doubling_adds import shapes_shown
 from study.report.pair_sentences import (
@@ -62,6 +62,8 @@ def loss_findings(evidence: Evidence) -> list[str]:
     missing = missing_comparison(evidence)
     if missing and evidence.sweep.varied:
         sentences.append(f"{missing[0].upper()}{missing[1:]}.")
+    elif unlike := unlike_objectives(evidence):
+        sentences.append(f"{unlike[0].upper()}{unlike[1:]}.")
     for among in kinds.values():
         sentences += family_sentences(among)
     sentences += [*_cut_sentences(evidence), *_spending_sentences(evidence), *dominance_sentences(evidence)]
@@ -77,10 +79,20 @@ def missing_comparison(evidence: Evidence) -> str:
     pairs = evidence.comparisons.pairs
     if evidence.sweep.varied and all(pair.of_shapes for pair in pairs):
         why = f"no two cells can be used that differ in one of them, at one shape and budget{_unbracketed(evidence)}"
-        return f"variants are not compared: {why}"
+        return f"variants are not compared: {unlike_objectives(evidence) or why}"
     if evidence.sweep.iso_parameters and not pairs:
         return f"no comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}"
     return ""
+
+
+def unlike_objectives(evidence: Evidence) -> str:
+    """Why no loss of objective rtd stands beside one of another objective; empty unless the sweep has both."""
+    found = {cell.settings.get(OBJECTIVE) for cell in evidence.cells}
+    if "rtd" not in found or len(found) == 1:
+        return ""
+    return (
+        "the loss of objective rtd is of telling replaced tokens, and that of others of predicting masked words; compare scores"
+    )
 
 
 def _unbracketed(evidence: Evidence) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,18 @@ from typing import Any
 import safetensors.torch
 from tokenizers import Tokenizer
 from tokenizers.processors import BertProcessing
+from torch import Tensor
 
 from study.base.durable_files import is_there, takes_files, write_atomically
 from study.base.errors import InputError
+from study.counting.architecture import Architecture
+from study.counting.components import OF_GENERATOR
 from study.counting.parameters import parameters
 from study.data.hub_corpus import loading
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
 from study.model.in_transformers import their_config, their_weights, without_mlm_head
-from study.model.transformers_classes import class_for
+from study.model.replaced_tokens import generator_state
+from study.model.transformers_classes import TransformersClass, class_for
 from study.scoring.model_card import model_card
 from study.scoring.pretrained import Pretrained
 from study.store.score_records import readable_scores
@@ -25,15 +30,18 @@ from study.store.score_records import readable_scores
 
 @dataclass(frozen=True)
 class Exported:
-    """The class of transformers that opens an export, its parameters, and whether it lacks the run's pair head."""
+    """A folder of an export, its class of transformers, its parameters, and whether it lacks the run's pair head."""
 
+    folder: Path
     class_name: str
     parameters: int
     lacks_pair_head: bool = False
 
 
-def export(run: Pretrained, folder: Path) -> Exported:
+def export(run: Pretrained, folder: Path) -> list[Exported]:
     """Write a completed run as a new folder for `from_pretrained` of its model and all models on its encoder.
+
+    An encoder that detects replaced tokens and its generator are written into folders within it.
 
     `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. An encoder without
     a trained MLM head is written without one. Raises InputError where the folder is not empty, no class of transformers
@@ -41,27 +49,40 @@ def export(run: Pretrained, folder: Path) -> Exported:
     """
     _check_empty(folder)
     architecture = run.config.architecture
-    family = class_for(architecture)
+    family, state = class_for(architecture), run.state()
+    if (generator := architecture.generator) is None:
+        return [_export(run, folder, architecture, family, state)]
+    return [
+        _export(run, folder / "discriminator", architecture, family, state),
+        _export(run, folder / "generator", generator, family, generator_state(state)),
+    ]
+
+
+def _export(
+    run: Pretrained, folder: Path, architecture: Architecture, family: TransformersClass, state: Mapping[str, Tensor]
+) -> Exported:
+    """Write an encoder and its head."""
     record, content = run.folder.record(), run.folder.content(run.folder.record_file)
     assert record is not None, "a completed run has a record"
     assert content is not None
-    weights = {name: tensor.clone() for name, tensor in their_weights(run.state(), architecture).items()}
-    if (trained := run.folder.record()) is not None and trained.untrained_head:
+    weights = {name: tensor.clone() for name, tensor in their_weights(state, architecture, family).items()}
+    if record.untrained_head:
         weights = without_mlm_head(weights, family)
     files = {
-        "README.md": model_card(record, readable_scores([run.folder]), family.name).encode(),
+        "README.md": model_card(record, readable_scores([run.folder]), family.name_for(architecture)).encode(),
         "record.json": content,
         "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
-        "tokenizer_config.json": _json(_tokenizer_config(run)),
+        "tokenizer_config.json": _json(_tokenizer_config(run, family)),
         "model.safetensors": safetensors.torch.save(weights, {"format": "pt"}),
-        "config.json": _json(their_config(architecture, run.special, run.config.recipe.dropout)),
+        "config.json": _json(their_config(architecture, run.special, run.config.recipe.dropout, family)),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content)
     lacking = architecture.pair_head and family.pretraining is None
     written = architecture.model_copy(update={"pair_head": architecture.pair_head and not lacking})
-    return Exported(family.name_for(architecture), parameters(written).parameters, lacking)
+    own = [each.count for each in parameters(written).components if not each.name.startswith(OF_GENERATOR)]
+    return Exported(folder, family.name_for(architecture), sum(own), lacking)
 
 
 def push(folder: Path, repository: str) -> str:
@@ -96,9 +117,9 @@ def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
     return tokenizer
 
 
-def _tokenizer_config(run: Pretrained) -> dict[str, Any]:
+def _tokenizer_config(run: Pretrained, family: TransformersClass) -> dict[str, Any]:
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES, strict=True))
-    segments = ["token_type_ids"] if class_for(run.config.architecture).has_segments else []
+    segments = ["token_type_ids"] if family.has_segments else []
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.max_length(None),

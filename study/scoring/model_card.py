@@ -22,13 +22,16 @@ def model_card(record: RunRecord, scored: list[ScoreRecord], class_name: str) ->
 
     Paths are cut to their last part: a card is for others. Only the scores of this run at their chosen knobs are listed.
     """
-    head = {"library_name": "transformers", "pipeline_tag": "fill-mask", "license": LICENCE, "tags": ["fill-mask", "bert"]}
+    detects = record.config.recipe.detects_replaced
+    task, kind = ("feature-extraction", "electra") if detects else ("fill-mask", "bert")
+    what = "An encoder trained to detect replaced tokens, with its generator" if detects else "A masked language model"
+    head = {"library_name": "transformers", "pipeline_tag": task, "license": LICENCE, "tags": [task, kind]}
     shape, sizes = record.config.architecture.shape_name, (record.parameters, record.parameters_non_embedding)
     return "\n".join(
         [
             f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n",
             f"# {escape(shape)}\n",
-            f"A masked language model of {sizes[0]:,} parameters ({sizes[1]:,} without embeddings),",
+            f"{what} of {sizes[0]:,} parameters ({sizes[1]:,} without embeddings),",
             f"trained from run `{record.run_id}` of the sweep {escape(record.sweep)} with Scaling Study.\n",
             "```python\nfrom transformers import AutoTokenizer, " + class_name + "\n",
             f'model = {class_name}.from_pretrained("THIS_REPOSITORY")',
@@ -49,12 +52,16 @@ def _results(record: RunRecord) -> str:
     rows: list[tuple[str, object]] = []
     if record.loss_nats is not None:
         loss = plus_minus(record.loss_nats, record.loss_standard_error_nats)
-        rows.append(("validation loss, nats per masked token", loss))
+        of = "token, of telling whether it was replaced" if record.config.recipe.detects_replaced else "masked token"
+        rows.append((f"validation loss, nats per {of}", loss))
+    if record.generator_loss_nats is not None:
+        rows.append(("validation loss of the generator, nats per masked token", f"{record.generator_loss_nats:.4f}"))
     if record.order_gain_nats is not None:
         gain = plus_minus(record.order_gain_nats, record.order_gain_standard_error_nats)
         rows.append(("what the order of words is worth, nats", gain))
     if record.accuracy is not None:
-        rows.append(("accuracy at masked tokens", f"{record.accuracy:.4f}"))
+        at = "ordinary" if record.config.recipe.detects_replaced else "masked"
+        rows.append((f"accuracy at {at} tokens", f"{record.accuracy:.4f}"))
     rows += [("training tokens", f"{record.tokens:,}"), ("training FLOPs", f"{record.train_flops:.3g}")]
     return table(("", "value"), rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -154,6 +154,14 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     return dict(zip(names, map_all(loaded, range(len(names))), strict=True))
 
 
+def check_tasks(downstream: Downstream, planned: Callable[[], Iterable[RunConfig]]) -> None:
+    """Raise InputError where tasks cannot be loaded, or read an MLM head that the planned runs will not have."""
+    pairs = [name for name, task in load_tasks(downstream).items() if task.spec.kind == "minimal_pairs"]
+    if pairs and any(run.recipe.detects_replaced for run in planned()):
+        without = "reads the MLM head, which runs of objective rtd lack"
+        raise InputError(Problem(f"downstream.tasks {name}", f"{without}; leave out the task") for name in pairs)
+
+
 def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation]:
     """Every run on every requested task; raises InputError with everything that is wrong with the request."""
     lengths = [partial(run.max_length, downstream.knobs.max_length) for run in requested.runs]
@@ -166,11 +174,16 @@ def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation
 
 
 def _check_heads(found: Sequence[Evaluation]) -> None:
-    """Raise InputError where a task reads the MLM head of an encoder that was imported without one."""
-    headless = {run.run_id for run in (one.run for one in found) if (record := run.folder.record()) and record.untrained_head}
+    """Raise InputError where a task reads the MLM head of an encoder without one."""
+    why: dict[str, str] = {}
+    for run in (one.run for one in found):
+        if run.config.recipe.detects_replaced:
+            why[run.run_id] = "detects replaced tokens (objective rtd)"
+        elif (record := run.folder.record()) and record.untrained_head:
+            why[run.run_id] = "was imported without one"
     for one in found:
-        if one.protocol == "zero_shot" and one.run.run_id in headless:
-            without = f"reads the MLM head, and run {one.run.run_id} was imported without one"
+        if one.protocol == "zero_shot" and one.run.run_id in why:
+            without = f"reads the MLM head, and run {one.run.run_id} {why[one.run.run_id]}"
             raise InputError.at(f"downstream.tasks {one.name}", f"{without}; leave out the task, or start a run from it")
 
 

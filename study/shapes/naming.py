@@ -48,13 +48,17 @@ def resolve_architecture(name: str, results: Path) -> NamedArchitecture:
 def _in_file(path: Path) -> Architecture:
     """The architecture in a YAML file, alone or under `architecture` as in a run's config.yaml, with its objective's head."""
     from study.base.yaml_files import read_yaml
+    from study.config.recipe import Recipe
 
     values: dict[str, Any] = read_yaml(path)
     if "architecture" in values:
         architecture = Architecture.parse(values["architecture"], place=f"{path}: architecture")
         recipe = values.get("recipe")
-        judges = isinstance(recipe, dict) and recipe.get("objective", "mlm") != "mlm"
-        return architecture.model_copy(update={"pair_head": True}) if judges else architecture
+        given: dict[str, Any] = recipe if isinstance(recipe, dict) else {}
+        if (objective := given.get("objective", "mlm")) == "rtd":
+            share = given.get("generator_share", Recipe.model_fields["generator_share"].default)
+            return architecture.model_copy(update={"generator_share": share})
+        return architecture.model_copy(update={"pair_head": objective != "mlm"})
     if "shapes" in values:
         raise InputError.at(str(path), f"is a sweep of many architectures; see `study plan {pasted(path)}`")
     return Architecture.parse(values, place=str(path))

@@ -82,6 +82,8 @@ class RunRecord(Strict):
     text in windows of the training text (study.data.overlap). `order_gain_nats` is the rise of the loss, paired by sequence, if
     visible ordinary tokens are permuted; earlier versions say `stuck_at_unigram` for a loss above 97% of the unigram entropy.
     `pair_loss_nats` and `pair_accuracy` are of the labels of fixed validation pairs, None unless the objective judges pairs.
+    Under objective rtd, losses and accuracies are those of telling replaced tokens, over `validation_masked_tokens` ordinary
+    tokens, and `generator_loss_nats` and `generator_accuracy` are the generator's at the masked positions.
     `bits_per_masked_byte` is the loss of the pieces of fixed masked words ÷ the bytes of these, the same words whatever the
     tokeniser (study.data.masked_words); it compares between runs with equal `masked_words`. `lost_share` is the share of the
     train split's characters that are [UNK].
@@ -119,6 +121,8 @@ class RunRecord(Strict):
     order_gain_standard_error_nats: Amount | None = None
     pair_loss_nats: Amount | None = None
     pair_accuracy: Share | None = None
+    generator_loss_nats: Amount | None = None
+    generator_accuracy: Share | None = None
     bits_per_masked_byte: Amount | None = None
     bits_per_masked_byte_standard_error: Amount | None = None
     masked_words: str | None = None
@@ -247,7 +251,7 @@ OPTIONAL_COLUMNS = (
         "trunk_step",
     ),
     *("order_gain_nats", "order_gain_standard_error_nats", "stuck_at_unigram", "loss_spikes"),
-    *("pair_loss_nats", "pair_accuracy"),
+    *("pair_loss_nats", "pair_accuracy", "generator_loss_nats", "generator_accuracy"),
     *("bits_per_masked_byte", "bits_per_masked_byte_standard_error", "masked_words", "lost_share"),
 )
 """The columns that exist if any record has the field."""
@@ -323,9 +327,15 @@ def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) ->
 
 
 def validation_of(config: RunConfig, data_fingerprint: str) -> str:
-    """The fingerprint of a validation set and masks, without paths: losses are comparable only if equal."""
+    """The fingerprint of a validation set and masks, without paths: losses are comparable only if equal.
+
+    It covers objective rtd, whose loss is that of telling replaced tokens, and no masked word's.
+    """
     values = config.without_paths()
-    return fingerprint_of({"data_fingerprint": data_fingerprint, "data": values["data"], "masking": values["masking"]})
+    validated = {"data_fingerprint": data_fingerprint, "data": values["data"], "masking": values["masking"]}
+    if config.recipe.detects_replaced:
+        validated["objective"] = config.recipe.objective
+    return fingerprint_of(validated)
 
 
 def counts_of(config: RunConfig, steps: int, teacher: Architecture | None = None) -> dict[str, Any]:

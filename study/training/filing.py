@@ -180,6 +180,8 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
             "order_gain_standard_error_nats": validation.order_gain_standard_error,
             "pair_loss_nats": validation.pair_loss,
             "pair_accuracy": validation.pair_accuracy,
+            "generator_loss_nats": validation.generator_loss,
+            "generator_accuracy": validation.generator_accuracy,
             "bits_per_masked_byte": validation.bits_per_masked_byte,
             "bits_per_masked_byte_standard_error": validation.bits_per_masked_byte_standard_error,
             "masked_words": outcome.trained.masked_words,

@@ -18,7 +18,7 @@ from study.counting.architecture import NOT_IN_MLM, Architecture
 from study.data.cache import sha256_of
 from study.data.prepared import PreparedData
 from study.data.tokenizing import tokenizer_file
-from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
+from study.model.masked_language_model import ENCODER, MaskedLanguageModel, TeacherModel
 from study.model.trained_weights import trained_weights
 from study.store.records import RunRecord
 from study.store.run_folder import NONE_PLANNED, PlannedRuns, RunFolder
@@ -43,8 +43,10 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
     given, wanted = folder.config().architecture, config.architecture
     if init_from.grow is not None:
         return grown(trained_weights(folder), given, wanted, init_from.grow, config.seed)
-    layers = kept_layers(given.depth, wanted.depth, init_from.keep)
-    cut_off = cut(trained_weights(folder), layers)
+    layers, weights = kept_layers(given.depth, wanted.depth, init_from.keep), trained_weights(folder)
+    if given.generator != wanted.generator:
+        weights = {name: tensor for name, tensor in weights.items() if name.startswith(ENCODER)}
+    cut_off = cut(weights, layers)
     return shrunk(cut_off, given.model_copy(update={"depth": wanted.depth}), config, prepared)
 
 
@@ -130,6 +132,8 @@ def _problems(
     if record is None:
         remedy = f"give one that was trained (looked at {folder.path.absolute()})"
         yield Problem(place, f"is not the folder of a finished run; {remedy}")
+    elif predicts and record.config.recipe.detects_replaced:
+        yield Problem(place, "detects replaced tokens (objective rtd) and predicts none; start from it and train, or score it")
     elif predicts and record.untrained_head:
         yield Problem(place, "was imported without an MLM head and predicts nothing; start from it and train, or score it")
     elif problem := _incomplete(folder, record) or unfit(record.config.architecture):
@@ -149,6 +153,9 @@ def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
 
 
 def _unfit_start(given: Architecture, wanted: Architecture, init_from: InitFrom) -> str | None:
+    detects = given.generator is not None or wanted.generator is not None
+    if detects and (init_from.grow is not None or given.table_width != wanted.table_width):
+        return "cannot grow or get narrower tables from or into objective rtd; start at its width and embedding_width"
     if init_from.grow is not None:
         return ungrowable(given, wanted)
     sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, *SHRINKING)]
@@ -174,6 +181,8 @@ def _unfit_start(given: Architecture, wanted: Architecture, init_from: InitFrom)
 
 def _unfit_teacher(given: Architecture, config: RunConfig) -> str | None:
     wanted, length = config.architecture.vocabulary, config.data.sequence_length
+    if given.generator is not None:
+        return "detects replaced tokens (objective rtd) and predicts none that it could teach"
     if given.vocabulary != wanted:
         return f"has a vocabulary of {given.vocabulary}, not {wanted}; a teacher needs its student's vocabulary"
     if given.positions < length:
