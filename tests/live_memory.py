@@ -114,7 +114,8 @@ def train_three_steps(
     if config.recipe.judges_pairs:
         batches = [with_labels(tokens) for tokens in batches]
         pairs = Pairs.of(with_labels(torch.randint(5, vocabulary, masked.tokens.shape, generator=draw)))
-    validation = [ValidationBatch(rows, masked, validating.permuted(masked, draw), pairs)]
+    draws = torch.rand(masked.positions.shape, generator=draw) if config.recipe.detects_replaced else None
+    validation = [ValidationBatch(rows, masked, validating.permuted(masked, draw), pairs, draws)]
     trainer = pl.Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
         devices=1,

@@ -114,6 +114,7 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.optimizer": "muon",
     "recipe.muon_rate_ratio": 2,
     "recipe.objective": "mlm_nsp",
+    "recipe.generator_share": 0.5,
     "recipe.packing": "doc_sentences",
     "recipe.masking.rate": 0.3,
     "recipe.masking.mask_share": 0.7,

@@ -157,6 +157,9 @@ SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
     (SHARED, 2, 24, 4),
     (MODERN, 2, 24, 4),
     ({"pair_head": True}, 3, 24, 4),
+    ({"generator_share": 0.25}, 3, 24, 4),
+    (MODERN | WINDOWS | {"attention_window": 46, "generator_share": 0.5}, 2, 24, 4),
+    (DEBERTA | {"generator_share": 1.0}, 1, 24, 4),
     (NEOBERT, 2, 24, 4),
     (DEBERTA, 1, 24, 4),
     (DEBERTA | {"relative_positions": 64}, 1, 24, 4),
@@ -174,14 +177,18 @@ def test_flops_are_those_of_the_live_model(changes: dict[str, Any], batch: int, 
     model = MaskedLanguageModel(architecture)
     tokens = torch.randint(0, 97, (batch, length))
     positions, first = torch.arange(predictions).expand(batch, -1), int(architecture.pair_head)
+
+    def detected() -> torch.Tensor | int:
+        return 0 if model.detector is None else model.detection_logits(tokens).sum()
+
     # The counter knows the plain products, not the fused attention of the CPU.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as everywhere:
-        hidden = model.encoder(tokens)
-        judged = model.judged(hidden[:, 0]).sum() if first else 0
+        hidden = model.predictor(tokens)
+        judged = model.judged(hidden[:, 0]).sum() if first else detected()
         torch.autograd.backward(model.logits(at_positions(hidden, positions)).sum() + judged)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as here:
-        hidden = model.encoder(tokens, positions_BxK=torch.nn.functional.pad(positions, (first, 0)))
-        judged = model.judged(hidden[:, 0]).sum() if first else 0
+        hidden = model.predictor(tokens, positions_BxK=torch.nn.functional.pad(positions, (first, 0)))
+        judged = model.judged(hidden[:, 0]).sum() if first else detected()
         torch.autograd.backward(model.logits(hidden[:, first:]).sum() + judged)
     train_flops = batch * flops_per_sequence(architecture, length, predictions).train_flops
     spared = batch * length * spared_flops_per_token(architecture, length, predictions)

@@ -28,7 +28,7 @@ TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 """How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""
 
 
-RECIPE = ("precision", "dropout", "masking", "optimizer", "objective", "packing")
+RECIPE = ("precision", "dropout", "masking", "optimizer", "objective", "packing", "generator_share")
 """The knobs of a case that are no property of its architecture."""
 
 
@@ -158,6 +158,20 @@ TRAINED = {
     "pairs, one layer, bf16": config(
         1, 256, 4, 1024, vocabulary=512, length=16, batch=128, precision="bf16", objective="mlm_nsp"
     ),
+    "replaced tokens": config(2, 128, 2, 512, vocabulary=300, length=64, batch=16, objective="rtd"),
+    "replaced tokens, gradient of the token table": config(
+        2, 128, 2, 512, vocabulary=30522, length=64, batch=8, objective="rtd", generator_share=0.5
+    ),
+    "replaced tokens, bf16, factorised embeddings": config(
+        3, 128, 2, 512, vocabulary=2048, length=64, batch=16, embedding_width=32, precision="bf16", objective="rtd"
+    ),
+    "replaced tokens, dropout, padded": config(
+        3, 64, 4, 128, vocabulary=300, length=128, batch=8, dropout=0.1, packing="doc_sentences", objective="rtd"
+    ),
+    "replaced tokens, large generator": config(
+        1, 64, 1, 64, vocabulary=8000, length=64, batch=16, objective="rtd", generator_share=1
+    ),
+    "replaced tokens, Muon": config(3, 128, 4, 128, vocabulary=300, length=16, batch=2, optimizer="muon", objective="rtd"),
     "padded documents": config(3, 64, 8, 64, vocabulary=300, length=128, batch=8, packing="doc_sentences"),
     "one layer": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
@@ -219,6 +233,8 @@ FAST = {
     "Muon, matrices of one shape",
     "Muon, GeGLU, shared layers",
     "pairs",
+    "replaced tokens",
+    "replaced tokens, gradient of the token table",
     "padded documents",
     "one layer",
     "validation",
@@ -343,9 +359,9 @@ def test_losses_between_layers_take_the_memory_that_is_predicted(name: str) -> N
 def test_every_moment_is_the_peak_of_some_run_here() -> None:
     precisions: tuple[Precision, ...] = ("fp32", "bf16")
     moments = {run_memory(run, precision, "cpu").moment for run in TRAINED.values() for precision in precisions}
-    assert len(moments) == 7
-    moments |= {run_memory(run, precision, "cuda").moment for run in TRAINED.values() for precision in precisions}
     assert len(moments) == 8
+    moments |= {run_memory(run, precision, "cuda").moment for run in TRAINED.values() for precision in precisions}
+    assert len(moments) == 10
 
 
 @pytest.mark.parametrize("name", [name for name, run in TRAINED.items() if run.architecture.depth > 1])

@@ -45,6 +45,8 @@ KNOBS = [
     Knob("recipe.residual_initialisation", "bert", "zero"),
     Knob("recipe.objective", "mlm", "mlm_nsp"),
     Knob("recipe.objective", "mlm", "mlm_sop"),
+    Knob("recipe.objective", "mlm", "rtd"),
+    Knob("recipe.generator_share", 0.25, 0.5, {"recipe.objective": "rtd"}),
     Knob("recipe.packing", "full_sentences", "doc_sentences"),
     Knob("recipe.packing", "full_sentences", "segment_pairs"),
     Knob("architecture.distance_bias", "none", "learned"),
@@ -116,6 +118,10 @@ def as_written(value: object) -> object:
 @pytest.mark.parametrize("way", WAYS)
 def test_each_knob_composes_with_each_way_or_is_refused_in_one_sentence(way: str, knob: Knob) -> None:
     values = sweep_values(Path("corpus.txt"), **WAYS[way](knob))
+    if way == "teacher" and "rtd" in (knob.value, knob.beside.get("recipe.objective")):
+        with pytest.raises(InputError, match=r"masked words, which objective rtd does not learn"):
+            Plan(parse_sweep(values)).check()
+        return
     if way == "tune" and knob.name.rpartition(".")[2] in NO_NUMBER:
         with pytest.raises(InputError) as refusal:
             parse_sweep(values)
