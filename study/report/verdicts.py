@@ -182,13 +182,17 @@ def _on_tokens(evidence: Evidence) -> Verdict:
 
 
 def _token_gain(evidence: Evidence) -> str:
-    """For how many encoders the largest budget lowers the loss, and their median gain."""
+    """For how many encoders the largest budget lowers the loss, and their median gain; single seeds are not tested."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
-    lowering = [gain for gain in last if gain.status == "decided" and gain.difference.estimate_nats < 0]
+    untested = all(gain.status == "no_seed_replicates" for gain in last)
+    lower = [gain for gain in last if gain.difference.estimate_nats < 0]
+    lowering = lower if untested else [gain for gain in lower if gain.status == "decided"]
     ordered = sorted(lowering or last, key=lambda gain: gain.difference.estimate_nats)
     median = ordered[len(ordered) // 2]
-    counts = f"the largest budget lowers the loss significantly for {len(lowering)} of {plural(len(last), 'encoder')}"
-    return f"{counts}, in the median {median.step} by {median.difference.size_text}"
+    lowers = "lowers the loss" if untested else "lowers the loss significantly"
+    counts = f"the largest budget {lowers} for {len(lowering)} of {plural(len(last), 'encoder')}"
+    how_sure = " (no interval), which single seeds do not test" if untested else ""
+    return f"{counts}, in the median {median.step} by {median.difference.size_text}{how_sure}"
 
 
 def _on_pairs(evidence: Evidence) -> Verdict:

@@ -87,6 +87,19 @@ def test_a_question_about_tokens_is_answered_with_tokens(tmp_path: Path) -> None
     assert "from 1M tokens to 4M tokens by " in sentence
 
 
+def test_single_seeds_lower_the_loss_but_test_nothing(tmp_path: Path) -> None:
+    question = "How does the loss fall with the tokens?"
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": question, "tune": {}, "seeds": 1})
+    for width in (64, 128):
+        for tokens in (1e6, 4e6):
+            add_run(folder, run_config(1, width, tokens=tokens))
+    folder.write_ledger()
+    sentence = verdict_of(evidence_of(folder)).sentence
+    assert sentence.startswith("The largest budget lowers the loss for 2 of 2 encoders, in the median L1-H")
+    assert "significantly" not in sentence
+    assert sentence.endswith("nats (no interval), which single seeds do not test.")
+
+
 def test_each_knob_that_varies_has_a_clause_and_seeds_are_said_once(tmp_path: Path) -> None:
     vary = {"architecture.norm": ["post", "pre"], "architecture.tied_decoder": [True, False]}
     folder = sweep_folder(tmp_path / "s", SWEEP | {"question": "Which norm, and tied or not?", "tune": {}, "vary": vary})
