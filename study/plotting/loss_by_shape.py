@@ -20,7 +20,7 @@ from study.counting.parameters import parameters
 from study.evidence.evidence import MOST_PANELS, Evidence
 from study.laws.law_fits import LawFit
 from study.plotting.hover import explain
-from study.plotting.style import LOSS, LOSS_PER_BYTE, halo, in_lines, letters_in, log_ticks, panels, theme, title_above
+from study.plotting.style import LOSS, LOSS_PER_BYTE, in_lines, letters_in, log_ticks, panels, theme, title_above
 
 Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""
@@ -170,5 +170,7 @@ def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
 def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str, aside: int = 0) -> None:
     """Write text above and beside a point: centred, or with its near end there."""
     align = "center" if aside == 0 else "left" if aside > 0 else "right"
-    style: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "path_effects": halo()}
+    behind = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+    above_lines = 5 if colour == "black" else 2
+    style: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "bbox": behind, "zorder": above_lines}
     axes.annotate(text, at, (aside, above), textcoords="offset points", **style)
