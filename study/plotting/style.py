@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -411,6 +412,11 @@ def drawable(data: pd.DataFrame) -> pd.DataFrame:
     return data.assign(**{name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)})
 
 
+_COORDINATES = re.compile(rb'( (?:d|x|y)="|translate\()([^")]*)')
+_LONG = re.compile(rb"-?\d+\.\d{3,}")
+"""Places of coordinates in an SVG, and numbers with more decimals than they need."""
+
+
 def save_in(figure: Figure, folder: Path, name: str, formats: Iterable[Format] = ()) -> list[Path]:
     """Write `<name>.svg`, and the file of each of `formats`, without dates or versions, and return the files.
 
@@ -427,8 +433,13 @@ def save_in(figure: Figure, folder: Path, name: str, formats: Iterable[Format] =
             with theme(), _laid_out(figure, kind):
                 figure.savefig(buffer, format=kind, metadata=metadata)
             written.append(folder / f"{name}.{kind}")
-            write_atomically(written[-1], buffer.getvalue())
+            write_atomically(written[-1], shortened(buffer.getvalue()) if kind == "svg" else buffer.getvalue())
     return written
+
+
+def shortened(svg: bytes) -> bytes:
+    """An SVG with coordinates to a hundredth of a point, which is less than a screen or a printer shows."""
+    return _COORDINATES.sub(lambda found: found[1] + _LONG.sub(lambda number: b"%.2f" % float(number[0]), found[2]), svg)
 
 
 def remove_figure(folder: Path, name: str, keep: Iterable[str] = ()) -> None:
