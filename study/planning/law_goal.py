@@ -165,7 +165,7 @@ class LawGoal(GoalDesign):
         """Met where the interval is narrow enough; given up where the rest of the limit is not expected to make it so."""
         found, (_, wanted), limit = self._posterior(ended), self.half_width, self.limit(ended)
         left = self._affordable(found, limit - found.spent)
-        interval = f"{self._estimate(found)} is known to ± {self._shown(found.half_width)}"
+        interval = f"{self._estimate(found)} is known to ± {self._shown(found.half_width)} (half the 95% interval)"
         if found.judged and found.half_width <= wanted:
             return "met", f"The goal is met: {interval}"
         if not len(left):
