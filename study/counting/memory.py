@@ -182,12 +182,18 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
         moments["losses between layers"] = without_head + gradients + _taught_bytes(architecture, step)
         gradient = 2 * FLOAT + (step.item if step.precision == "bf16" else 0)
         moments["gradient of the losses between layers"] = without_head + _score_bytes(architecture, step, gradient)
-    validated = FLOAT * step.validation.masked * architecture.vocabulary
-    forward = copies + _forward_activations(architecture, step.validation)
-    moments["validation"] = (max(moments.values()) if step.graphed else fixed) + max(2 * validated, forward)
+    stored = Memory("", weights + more, gradients, moments_of_weights, copies, kept, 0)
+    return _at_the_peak(stored, moments, architecture, step)
+
+
+def _at_the_peak(stored: Memory, moments: dict[str, int], architecture: Architecture, step: TrainingStep) -> Memory:
+    """The stored parts with the largest of all moments, of which validation is one, and its workspace."""
+    logits = FLOAT * step.validation.masked * architecture.vocabulary
+    forward = stored.weight_copies + _forward_activations(architecture, step.validation)
+    before = max(moments.values()) if step.graphed else stored.weights + stored.optimiser
+    moments = moments | {"validation": before + max(2 * logits, forward)}
     moment = max(moments, key=lambda name: moments[name])
-    workspace = moments[moment] - fixed - gradients - copies - kept
-    return Memory(moment, weights + more, gradients, moments_of_weights, copies, kept, workspace)
+    return replace(stored, moment=moment, workspace=moments[moment] - stored.total)
 
 
 def _detection_memory(detecting: Architecture, generator: Architecture, step: TrainingStep) -> Memory:
@@ -228,12 +234,8 @@ def _detection_memory(detecting: Architecture, generator: Architecture, step: Tr
     if step.muon is not None:
         numbers = max(_orthogonalised_numbers(each) for each in (detecting, generator))
         moments["step of the matrices"] = fixed + gradients + itemsize(step.muon) * numbers
-    validated = FLOAT * step.validation.masked * detecting.vocabulary
-    forward = copies + _forward_activations(detecting, step.validation)
-    moments["validation"] = (max(moments.values()) if step.graphed else fixed) + max(2 * validated, forward)
-    moment = max(moments, key=lambda name: moments[name])
-    workspace = moments[moment] - fixed - gradients - copies - kept
-    return Memory(moment, weights + positions, gradients, moments_of_weights, copies, kept, workspace)
+    parts = Memory("", weights + positions, gradients, moments_of_weights, copies, kept, 0)
+    return _at_the_peak(parts, moments, detecting, step)
 
 
 def _block_matrices(architecture: Architecture) -> int:

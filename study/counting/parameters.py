@@ -105,10 +105,9 @@ class SequenceFlops:
 
     `train_flops` are the matrix products of BERT's own code (google-research/bert, run_pretraining.py): 6 per block weight and
     token (layers that share weights count), full bidirectional attention 12·L·H·S per token, the head 6·(H² + V·H) on the
-    masked positions only, and a pair head 6·(H² + 2·H) per sequence. Training here runs less of the
-    last layer (`spared_flops_per_token`). `train_flops_dense_head` runs the head on every position. `train_flops_6n` is
-    6 · `parameters` per token, and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020,
-    arXiv:2001.08361, §2.1).
+    masked positions only, and a pair head 6·(H² + 2·H) per sequence. Training here runs less of the last layer
+    (`spared_flops_per_token`). `train_flops_dense_head` runs the head on every position. `train_flops_6n` is 6 · `parameters`
+    per token, and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361, §2.1).
 
     With a generator they are those of both encoders, of which the generator has the MLM head and the other a detector at every
     token, 6·(H² + H); the generator counts in `train_flops_6n_non_embedding`, too.
@@ -202,9 +201,8 @@ def spared_flops_per_token(architecture: Architecture, sequence_length: int, pre
 
     Only the key and value weights, 2·H², meet all S tokens; the other products, with scores and mixtures 2·S·H, run at the K
     masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F, in a windowed layer for S the mean number of
-    tokens in a window, and R·H more with R relative positions. A pair head adds [CLS] to K. With a
-    generator only that saves any, since a detector reads every token. No convention subtracts it, so counts compare with other
-    code's.
+    tokens in a window, and R·H more with R relative positions. A pair head adds [CLS] to K. With a generator only that saves
+    any, since a detector reads every token. No convention subtracts it, so counts compare with other code's.
     """
     a = architecture.generator or architecture
     x = Letters.numbers(a)
