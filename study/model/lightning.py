@@ -312,7 +312,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         attended = self.masker.attended(tokens)
         if recipe.detects_replaced:
             draws_BxK = self._draws(masked.positions)
-            return joint_loss(self.model, masked, draws_BxK, ~self.masker.special(tokens), segments, attended)
+            return joint_loss(self.model, tokens, masked, draws_BxK, ~self.masker.special(tokens), segments, attended)
         judges = pairs is not None and recipe.judges_pairs
         positions = F.pad(masked.positions, (1, 0)) if judges else masked.positions  # [CLS] first
         hidden, predicted, added = self._encoded(masked, positions, segments, attended)
@@ -480,7 +480,8 @@ class MaskedLanguageModelling(pl.LightningModule):
         logits_BxKxV = self.model(masked.tokens, masked.positions).float()
         generated = F.cross_entropy(logits_BxKxV.flatten(0, 1), masked.labels.flatten(), reduction="none")
         right = (logits_BxKxV.argmax(-1) == masked.labels).sum(1)
-        read_BxS, originals_BxS = replaced(masked, logits_BxKxV, draws_BxK), masked.originals
+        originals_BxS = masked.originals
+        read_BxS = replaced(originals_BxS, masked, logits_BxKxV, draws_BxK)
         counted_BxS, changed_BxS = ~self.masker.special(originals_BxS), read_BxS != originals_BxS
         found = detection(self.model.detection_logits(read_BxS), changed_BxS, counted_BxS)
         permuted_nats, measured = found.nats.double().sum(1), int((rows < self._sequences_permuted).sum())

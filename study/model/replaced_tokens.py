@@ -45,9 +45,13 @@ def sampled(logits_NxV: Float[Tensor, "N V"], draws_N: Float[Tensor, " N"]) -> I
         return torch.searchsorted(cumulative_NxV, reached_Nx1, right=True)[:, 0].clamp_(max=logits_NxV.shape[1] - 1)
 
 
-def replaced(masked: MaskedBatch, logits_BxKxV: Float[Tensor, "B K V"], draws_BxK: Float[Tensor, "B K"]) -> Int[Tensor, "B S"]:
+def replaced(
+    originals_BxS: Int[Tensor, "B S"],
+    masked: MaskedBatch,
+    logits_BxKxV: Float[Tensor, "B K V"],
+    draws_BxK: Float[Tensor, "B K"],
+) -> Int[Tensor, "B S"]:
     """The original tokens with those at masked positions drawn from the generator's logits."""
-    originals_BxS = masked.originals
     drawn_BxK = sampled(logits_BxKxV.flatten(0, 1).float(), draws_BxK.flatten()).view_as(masked.labels)
     kept_BxK = torch.where(masked.labels == IGNORED, originals_BxS.gather(1, masked.positions), drawn_BxK)
     return originals_BxS.scatter(1, masked.positions, kept_BxK)
@@ -79,6 +83,7 @@ def generator_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def joint_loss(
     model: MaskedLanguageModel,
+    originals_BxS: Int[Tensor, "B S"],
     masked: MaskedBatch,
     draws_BxK: Float[Tensor, "B K"],
     counted_BxS: Bool[Tensor, "B S"],
@@ -90,8 +95,8 @@ def joint_loss(
     `counted_BxS` are the tokens that are neither special nor padding; the loss of others is zero.
     """
     logits_BxKxV = model(masked.tokens, masked.positions, segments_BxS, attended_BxS).float()
-    read_BxS = replaced(masked, logits_BxKxV, draws_BxK)
+    read_BxS = replaced(originals_BxS, masked, logits_BxKxV, draws_BxK)
     generator_loss = mean_cross_entropy(logits_BxKxV.flatten(0, 1), masked.labels.flatten())
     del logits_BxKxV
-    found = detection(model.detection_logits(read_BxS, segments_BxS, attended_BxS), read_BxS != masked.originals, counted_BxS)
+    found = detection(model.detection_logits(read_BxS, segments_BxS, attended_BxS), read_BxS != originals_BxS, counted_BxS)
     return generator_loss + DETECTION_WEIGHT * found.loss
