@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from study.scoring.task_metrics import measure
-from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
+from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
 from study.tasks.passages import ROLE_OF_SPLIT
 
 MAJORITY = "majority"
@@ -50,9 +50,6 @@ _FUNCTION_WORDS = (
 _TERM = r"\w+|[^\w\s]"
 
 _WORD = re.compile(r"\w+(?:[.'-]\w+)*|[^\w\s]")
-
-ALIKE_EVERYWHERE = "Label .* is present in all training examples"
-"""scikit-learn's warning of a label that all or no examples have."""
 
 Predictions = dict[str, list[Any]]
 
@@ -86,7 +83,7 @@ def docstring_text() -> Iterable[str]:
 
 
 def _of_texts(task: TaskData) -> Predictions:
-    train, dev, test = (_texts(task.splits[split]) for split in ("train", "dev", "test"))
+    train, dev, test = (texts_among(task.splits[split]) for split in ("train", "dev", "test"))
     gold = [example.label for example in train]
     constant = float(np.mean(gold)) if task.spec.regression else Counter(gold).most_common(1)[0][0]
     kept = [train[place] for place in sorted(np.random.RandomState(0).permutation(len(train))[:MOST_TRAIN])]
@@ -94,9 +91,7 @@ def _of_texts(task: TaskData) -> Predictions:
     learned, chosen_on, reported_on = features(kept), features(dev), features(test)
     best, best_score = None, -np.inf
     for inverse_penalty in INVERSE_PENALTIES:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ALIKE_EVERYWHERE)
-            model = _regression(task, inverse_penalty).fit(learned, [example.label for example in kept])
+        model = fit_to_labels(task, _regression(task, inverse_penalty), learned, [example.label for example in kept])
         score = measure(task, "dev", _predicted(model, chosen_on))[task.spec.headline]
         if score > best_score:
             best, best_score = model, score
@@ -115,15 +110,16 @@ def _regression(task: TaskData, inverse_penalty: float) -> Any:
     if task.spec.regression:
         return Ridge(alpha=1 / inverse_penalty, solver="lsqr", random_state=0)
     solver = "liblinear" if len(task.labels) == 2 or task.spec.multi_label else "lbfgs"
-    model = LogisticRegression(C=inverse_penalty, solver=solver, max_iter=300, random_state=0)
-    return one_by_one(model) if task.spec.multi_label else model
+    return LogisticRegression(C=inverse_penalty, solver=solver, max_iter=300, random_state=0)
 
 
-def one_by_one(model: Any) -> Any:
-    """A copy of a classifier of two classes for each of several labels; one that all or no examples have is a constant."""
+def fit_to_labels(task: TaskData, model: Any, features: Any, labels: Any) -> Any:
+    """A model fitted to labels; of several labels a text a copy for each, a constant where all or no examples have it."""
     from sklearn.multiclass import OneVsRestClassifier
 
-    return OneVsRestClassifier(model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Label .* is present in all training examples")
+        return (OneVsRestClassifier(model) if task.spec.multi_label else model).fit(features, labels)
 
 
 class Bag:
@@ -205,10 +201,6 @@ def _of_pairs(test: Sequence[MinimalPair], text: Callable[[], Iterable[str]]) ->
         name: [0.5 + 0.5 * float(np.sign(nats(pair.bad) - nats(pair.good))) for pair in test] for name, nats in compared.items()
     }
     return {MAJORITY: [0.5] * len(test), **found}
-
-
-def _texts(examples: Sequence[Example]) -> list[TextExample]:
-    return [example for example in examples if isinstance(example, TextExample)]
 
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from study.data.tokenizing import SpecialTokens
-from study.tasks.examples import Example, SpanExample, TextExample, TokensExample
+from study.tasks.examples import Example, SpanExample, TextExample, TokensExample, texts_among
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,11 @@ class TaskEncoder:
 
     def encode(self, examples: Sequence[Example]) -> Inputs:
         """The inputs of a split; all examples are of one kind."""
-        texts = [example for example in examples if isinstance(example, TextExample)]
         tagged = [example for example in examples if isinstance(example, TokensExample)]
         requested = [example for example in examples if isinstance(example, SpanExample)]
         if tagged:
             return self._tagged(tagged)
-        return self._spans(requested) if requested else self._texts(texts)
+        return self._spans(requested) if requested else self._texts(texts_among(examples))
 
     def _pieces(self, texts: Sequence[str]) -> list[Encoding]:
         encoded: list[Encoding] = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)

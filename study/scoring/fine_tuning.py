@@ -32,9 +32,8 @@ class FineTuning(pl.LightningModule):
 
     Dev is scored after every epoch, and the best weights are kept; training stops after `patience` epochs without improvement.
     Losses are the mean over examples (over words, or windows of spans) of cross entropy, binary for each of several labels, or
-    of squared error for numbers.
-    With `in_int8` the encoder learns in fp32, and is rounded and multiplied in int8 where it is evaluated. Logged are
-    `train/loss` and `downstream/<task>/<metric>`.
+    of squared error for numbers. With `in_int8` the encoder learns in fp32, and is rounded and multiplied in int8 where it is
+    evaluated. Logged are `train/loss` and `downstream/<task>/<metric>`.
     """
 
     def __init__(

@@ -123,8 +123,7 @@ def answers(
         found = (score, int(characters[first, 0]), int(characters[last, 1]))
         if example not in best or score > best[example][0]:
             best[example] = found
-        if unanswerable:
-            none[example] = min(none[example], of_input[0].sum())
+        none[example] = min(none[example], of_input[0].sum())
     return [
         "" if none[i] > best[i][0] else example.context[max(0, best[i][1]) : max(0, best[i][2])]
         for i, example in enumerate(examples)

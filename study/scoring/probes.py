@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from study.config.score_config import ScoreConfig
 from study.model.rounding import multiply_in_int8
 from study.scoring.attempt import ScoreAttempt
-from study.scoring.baselines import ALIKE_EVERYWHERE, one_by_one
+from study.scoring.baselines import fit_to_labels
 from study.scoring.features import LAST_LAYERS, Combination, Pooling, combined, layer_features
 from study.scoring.fine_tuning_trainer import task_model
 from study.scoring.predictions import Logits, predictions, test_facts
@@ -103,11 +103,9 @@ def _fitted(data: TaskInputs, features: NDArray[np.float32], targets: NDArray[An
 
     if data.task.spec.regression:
         return Ridge(alpha=1 / strength).fit(features, targets)
-    model = LogisticRegression(C=strength, max_iter=ITERATIONS)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ALIKE_EVERYWHERE)
         warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early it is a little more regularised, and dev judges it
-        return (one_by_one(model) if data.task.spec.multi_label else model).fit(features, targets)
+        return fit_to_labels(data.task, LogisticRegression(C=strength, max_iter=ITERATIONS), features, targets)
 
 
 def _predicted(data: TaskInputs, split: str, fitted: Any, features: NDArray[np.float32]) -> list[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from study.base.errors import InputError, shown
 from study.config.score_config import Knobs
-from study.tasks.examples import Example, TaskData, TextExample, TokensExample
+from study.tasks.examples import Example, TaskData, TokensExample, texts_among
 from study.tasks.loading import load_task
 from study.tasks.task_spec import Kind
 
@@ -71,5 +71,5 @@ def _label_text(task: TaskData, label: int | float | tuple[int, ...]) -> str:
 
 
 def _labels_of(examples: Sequence[Example]) -> set[int | float | tuple[int, ...]]:
-    of_texts: set[int | float | tuple[int, ...]] = {example.label for example in examples if isinstance(example, TextExample)}
+    of_texts = {example.label for example in texts_among(examples)}
     return of_texts.union(*(example.labels for example in examples if isinstance(example, TokensExample)))

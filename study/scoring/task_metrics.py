@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from study.tasks.entities import TagScheme
-from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
+from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
 from study.tasks.task_spec import Metric
 
 Floats = NDArray[np.float64]
@@ -91,7 +91,7 @@ def parts_of(task: TaskData, examples: Sequence[Example], predictions: Sequence[
     match metric:
         case "pearson" | "spearman":
             predicted = np.array(predictions, dtype=np.float64)
-            gold = np.array([example.label for example in _texts(examples)], dtype=np.float64)
+            gold = np.array([example.label for example in texts_among(examples)], dtype=np.float64)
             return _moments(predicted, gold) if metric == "pearson" else _moments(rankdata(predicted), rankdata(gold))
         case "exact_match" | "answer_f1":
             spans = [example for example in examples if isinstance(example, SpanExample)]
@@ -102,7 +102,7 @@ def parts_of(task: TaskData, examples: Sequence[Example], predictions: Sequence[
         case "entity_f1":
             return _entities(task.labels, examples, predictions)
         case "subset_accuracy":
-            same = [example.label == said for example, said in zip(_texts(examples), predictions, strict=True)]
+            same = [example.label == said for example, said in zip(texts_among(examples), predictions, strict=True)]
             return _mean(np.array(same, dtype=np.float64))
         case "accuracy" if task.spec.kind == "minimal_pairs":
             return _mean(np.asarray(predictions, dtype=np.float64))
@@ -114,8 +114,9 @@ def parts_of(task: TaskData, examples: Sequence[Example], predictions: Sequence[
                 "micro_f1": _micro_f1,
                 "matthews": _matthews,
             }[metric]
-            counts = _label_counts(examples, predictions) if task.spec.multi_label else None
-            return Parts(_counts(len(task.labels), examples, predictions) if counts is None else counts, combine)
+            if task.spec.multi_label:
+                return Parts(_label_counts(examples, predictions), combine)
+            return Parts(_counts(len(task.labels), examples, predictions), combine)
 
 
 def _mean(values: Floats) -> Parts:
@@ -183,13 +184,9 @@ def _classes(examples: Sequence[Example], predictions: Sequence[Any]) -> tuple[N
 
 def _label_counts(examples: Sequence[Example], predictions: Sequence[Sequence[int]]) -> Floats:
     """Correct, gold and predicted marks of each class for each example of several labels: (N, 3·classes)."""
-    gold = np.array([example.label for example in _texts(examples)], dtype=np.float64)
+    gold = np.array([example.label for example in texts_among(examples)], dtype=np.float64)
     predicted = np.array(predictions, dtype=np.float64)
     return np.concatenate([gold * predicted, gold, predicted], axis=1)
-
-
-def _texts(examples: Sequence[Example]) -> list[TextExample]:
-    return [example for example in examples if isinstance(example, TextExample)]
 
 
 def _class(example: TextExample) -> int:

@@ -54,6 +54,11 @@ class MinimalPair:
 Example = TextExample | TokensExample | SpanExample | MinimalPair
 
 
+def texts_among(examples: Sequence[Example]) -> list[TextExample]:
+    """The examples of a task of texts, none of another kind's."""
+    return [example for example in examples if isinstance(example, TextExample)]
+
+
 @dataclass(frozen=True)
 class TaskData:
     """A task with its examples: `train`, `dev` for choices, and `test` for reports; minimal pairs have only `test`.

@@ -210,7 +210,7 @@ def several_names(value: object) -> list[Any]:
         return list(value) if isinstance(value, list | tuple) else [value]
     text = value.strip()
     if text.startswith("["):
-        return [] if not text.strip("[] ") else several_labels(text)
+        return several_labels(text)
     return [name.strip() for name in re.split(r"[,;|]", text)]
 
 

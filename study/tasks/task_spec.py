@@ -57,9 +57,10 @@ ROLES: dict[Kind, dict[str, str]] = {
 CLASSIFICATION: tuple[Metric, ...] = ("accuracy", "f1", "macro_f1", "matthews")
 REGRESSION: tuple[Metric, ...] = ("pearson", "spearman")
 MULTI_LABEL: tuple[Metric, ...] = ("micro_f1", "macro_f1", "subset_accuracy")
+_OF_TEXTS: tuple[Metric, ...] = (*dict.fromkeys((*CLASSIFICATION, *MULTI_LABEL, *REGRESSION)),)
 METRICS: dict[Kind, tuple[Metric, ...]] = {
-    "single": (*CLASSIFICATION, "micro_f1", "subset_accuracy", *REGRESSION),
-    "pair": (*CLASSIFICATION, "micro_f1", "subset_accuracy", *REGRESSION),
+    "single": _OF_TEXTS,
+    "pair": _OF_TEXTS,
     "tokens": ("accuracy", "macro_f1", "entity_f1"),
     "spans": ("exact_match", "answer_f1"),
     "minimal_pairs": ("paradigm_accuracy", "accuracy"),
