@@ -62,9 +62,11 @@ def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
             problems.append(str(error))
     metrics = sorted({name for columns in logged.values() for name in columns if name not in AXES}, key=_usual)
     x = x if x in AXES else next(iter(AXES))
-    validated = [curve for columns in logged.values() if (curve := _curve(columns, x, "val/loss")) is not None]
-    usual = "val/loss" if not shot.live and any(len(curve["x"]) > 1 for curve in validated) else "train/loss"
-    metric = metric if metric in metrics else usual if usual in metrics else next(iter(metrics), "")
+    if metric not in metrics:
+        validated = (_curve(columns, x, "val/loss") for columns in logged.values())
+        several_times = any(curve is not None and len(curve["x"]) > 1 for curve in validated)
+        usual = "val/loss" if several_times and not shot.live else "train/loss"
+        metric = usual if usual in metrics else next(iter(metrics), "")
     return {
         "metrics": {name: WORDS.get(name, name) for name in metrics},
         "axes": AXES,

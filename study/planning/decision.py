@@ -48,8 +48,8 @@ class Decision(GoalDesign):
     def __init__(self, spec: GoalSweep, folder_of: Callable[[RunRecord], RunFolder]) -> None:
         goal = spec.goal
         assert isinstance(goal, DecisionGoal | OptimumGoal)
-        self.goal = goal
-        self.compared = goal.decide if isinstance(goal, DecisionGoal) else goal.optimum
+        assert spec.compared is not None
+        self.goal, self.compared = goal, spec.compared
         self.difference = goal.difference if isinstance(goal, DecisionGoal) else goal.within
         self.seeks_optimum = isinstance(goal, OptimumGoal)
         super().__init__(spec, [*_variants(spec, self.compared, goal.at)])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator
 
 from study.base.quantities import in_billions, tick
 from study.base.text import status_words
 from study.laws.approaches import Frontiers
 from study.laws.frontiers import Frontier
-from study.plotting.style import legend_below, log_ticks, panels, series_styles, theme, title_above
+from study.plotting.style import legend_below, log_ticks, panels, series_styles, theme, ticks_in_words, title_above
 
 
 def frame(frontiers: Frontiers) -> pd.DataFrame:
@@ -51,9 +51,7 @@ def draw(data: pd.DataFrame) -> Figure:
             axes.scatter(best["flops"], best["parameters"], c=faces, edgecolors=colour, marker=marker, s=40, zorder=3)
             axes.plot(line["flops"], line["parameters"], color=colour, linewidth=1.4, label=caption)
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: in_billions(tick(value, axes.get_ylim()[1]))))
-        axes.yaxis.set_minor_locator(NullLocator())
+        ticks_in_words(axes.yaxis, LogLocator(subs=(1, 2, 5)), lambda value: in_billions(tick(value, axes.get_ylim()[1])))
         log_ticks(axes)
         legend_below(figure, axes.get_legend_handles_labels()[0], columns=2)
         hollow = (data["kind"].eq("best") & ~data["inside"].eq(True)).any()

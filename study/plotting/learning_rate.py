@@ -9,13 +9,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
 from study.base.quantities import plural
 from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import LOSS, legend_below, panels, theme, title_above
+from study.plotting.style import LOSS, legend_below, panels, theme, ticks_in_words, title_above
 
 LEFT_OUT = "diverged"
 _BAND = 0.24
@@ -162,6 +162,4 @@ def _tick_rates(axes: Axes, rates: pd.Series) -> None:
     for rate in tried[1:]:  # with space for its label
         if rate / ticks[-1] >= (tried[-1] / tried[0]) ** (1 / 6):
             ticks.append(rate)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
+    ticks_in_words(axes.xaxis, FixedLocator(ticks), lambda rate: f"{rate:.2g}")

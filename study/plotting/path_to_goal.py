@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from study.base.quantities import compact_flops, in_billions, plural, tick
 from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
-from study.plotting.style import log_locators, log_ticks, style, theme, title_above, wide_figure
+from study.plotting.style import log_locators, log_ticks, style, theme, ticks_in_words, title_above, wide_figure
 
 _STATES = {"open": "Not yet met", "met": "Met", "spent": "Not met for what could be spent", "unreachable": "Given up"}
 
@@ -80,7 +78,11 @@ def _draw_looks(axes: Axes, looks: pd.DataFrame) -> None:
     axes.annotate("goal", (0.99, looks["wanted"].iloc[0]), xycoords=("axes fraction", "data"), ha="right", va="bottom")
     axes.set(yscale="log", xlabel="spent (train_flops)", ylabel="half the 95% interval", xlim=(0, None))
     relative = "relative" in looks["of"].iloc[0]
-    _plain_ticks(axes.yaxis, lambda value: f"{value:.2%}".replace(".00%", "%") if relative else f"{value:g}")
+    ticks_in_words(
+        axes.yaxis,
+        log_locators(*axes.get_ylim())[0],
+        lambda half: f"{half:.2%}".replace(".00%", "%") if relative else f"{half:g}",
+    )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact_flops(value) if value else "0"))
 
 
@@ -95,12 +97,4 @@ def _draw_runs(axes: Axes, runs: pd.DataFrame) -> None:
         axes.plot(runs["target_parameters"].iloc[0], runs["target_tokens"].iloc[0], "*", color="C3", markersize=12)
     axes.set(xscale="log", yscale="log", xlabel="parameters_non_embedding", ylabel="tokens")
     log_ticks(axes)
-    _plain_ticks(axes.yaxis, lambda value: in_billions(tick(value, axes.get_ylim()[1])))
-
-
-def _plain_ticks(axis: Axis, words: Callable[[float], str]) -> None:
-    """Ticks of a logarithmic axis as words."""
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(log_locators(low, high)[0])
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
+    ticks_in_words(axes.yaxis, log_locators(*axes.get_ylim())[0], lambda value: in_billions(tick(value, axes.get_ylim()[1])))

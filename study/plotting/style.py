@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
@@ -27,7 +28,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation, Text
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 from scipy.optimize import isotonic_regression
 
@@ -334,9 +335,14 @@ def log_ticks(axes: Axes) -> None:
         middle = np.sqrt(low * high)
         low, high = axes.set_xlim(middle / np.sqrt(2), middle * np.sqrt(2))
     fitting = (one for one in log_locators(low, high) if _has_room(axes, one.tick_values(low, high)))
-    axes.xaxis.set_major_locator(next(fitting, LogLocator()))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _x_tick(axes, value)))
+    ticks_in_words(axes.xaxis, next(fitting, LogLocator()), lambda value: _x_tick(axes, value))
+
+
+def ticks_in_words(axis: Axis, locator: Locator, words: Callable[[float], str]) -> None:
+    """Ticks of an axis where a locator puts them, labelled by words, and none between."""
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
 
 
 def log_locators(low: float, high: float) -> list[LogLocator]:
