@@ -123,7 +123,9 @@ SVG comes last: a page takes the positions of points from its layout (study.plot
 
 _FIXED = {
     "svg.hashsalt": "scaling-study",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # letters, not their outlines: half the size, and found by a search
+    # the font that matplotlib ships, so that every machine lays out alike, and one of the same widths for a reader without it
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
     "pdf.fonttype": 42,
     "figure.dpi": 100,
     "savefig.dpi": 200,
@@ -418,9 +420,10 @@ def drawable(data: pd.DataFrame) -> pd.DataFrame:
     return data.assign(**{name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)})
 
 
-_COORDINATES = re.compile(rb'( (?:d|x|y)="|translate\()([^")]*)')
+_COORDINATES = re.compile(rb'( (?:d|x|y)="|translate\(|rotate\()([^")]*)')
 _LONG = re.compile(rb"-?\d+\.\d{3,}")
-"""Places of coordinates in an SVG, and numbers with more decimals than they need."""
+_LEVEL = re.compile(rb' transform="rotate\(-0 [^"]*"')
+"""Places of coordinates in an SVG, numbers with more decimals than they need, and turns of text by nothing."""
 
 
 def save_in(figure: Figure, folder: Path, name: str, formats: Iterable[Format] = ()) -> list[Path]:
@@ -445,7 +448,8 @@ def save_in(figure: Figure, folder: Path, name: str, formats: Iterable[Format] =
 
 def shortened(svg: bytes) -> bytes:
     """An SVG with coordinates to a hundredth of a point, which is less than a screen or a printer shows."""
-    return _COORDINATES.sub(lambda found: found[1] + _LONG.sub(lambda number: b"%.2f" % float(number[0]), found[2]), svg)
+    level = _LEVEL.sub(b"", svg)
+    return _COORDINATES.sub(lambda found: found[1] + _LONG.sub(lambda number: b"%.2f" % float(number[0]), found[2]), level)
 
 
 def remove_figure(folder: Path, name: str, keep: Iterable[str] = ()) -> None:

@@ -108,7 +108,7 @@ def test_points_tell_the_runs_and_values_of_the_frame(folder: SweepFolder, text:
 def test_figures_without_room_are_named_and_long_tables_cut(folder: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("study.report.answer.FIGURES", {"loss_by_depth": FIGURES["loss_by_depth"]})
-        patch.setattr(page, "MOST_BYTES", 60_000)
+        patch.setattr(page, "MOST_BYTES", 10_000)
         patch.setattr(page, "MOST_ROWS", 2)
         report(folder, page=folder.path / "small.html")
     small = (folder.path / "small.html").read_text()
