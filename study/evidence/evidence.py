@@ -24,6 +24,7 @@ from study.evidence.families import Family, families_of, variant_families
 from study.evidence.gains import Cut, Gain, Rise, TokenGain, cuts_of, gains_of, pareto_front, rises_of, token_gains_of
 from study.evidence.ledgers import check_ledger, usable
 from study.evidence.paired import half_width
+from study.evidence.rate_transfer import RateTransfer, rate_transfers_of
 from study.evidence.seed_scatter import SeedScatter
 from study.evidence.spending import Spending, spendings_of
 from study.evidence.sweep_laws import SweepLaws, by_variant, sweep_laws
@@ -87,6 +88,11 @@ class Evidence:
     def dominances(self) -> tuple[Dominance, ...]:
         """Pairs of shapes of which one has less of everything and a lower estimated loss, among the cells compared."""
         return dominances_of(self._included, self.comparisons.seed_variances)
+
+    @cached_property
+    def rate_transfers(self) -> tuple[RateTransfer, ...]:
+        """How far the best learning rate moves over the shapes of each variant."""
+        return rate_transfers_of(self.cells)
 
     @property
     def _included(self) -> list[CellResult]:
@@ -200,7 +206,9 @@ class Evidence:
 
     def learning_rates(self) -> dict[str, Any]:
         """The content of `fits/learning_rate.json`."""
-        return {"cells": [cell.to_dict() | {"search": asdict(cell.rates)} for cell in self.cells]}
+        cells = [cell.to_dict() | {"search": asdict(cell.rates)} for cell in self.cells]
+        transfers = [transfer.to_dict() for transfer in self.rate_transfers]
+        return {"cells": cells} | ({"transfers": transfers} if transfers else {})
 
     def differences(self) -> dict[str, Any]:
         """The content of `fits/paired_differences.json`."""

@@ -22,6 +22,7 @@ from study.evidence.downstream import DownstreamEvidence
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, TokenGain
 from study.evidence.paired import Difference
+from study.evidence.rate_transfer import RateTransfer
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.evidence.spending import Spending
 from study.report.findings import missing_comparison, run_count, why_excluded
@@ -193,6 +194,30 @@ def _token_gain(evidence: Evidence) -> str:
     counts = f"the largest budget {lowers} for {len(lowering)} of {plural(len(last), 'encoder')}"
     how_sure = " (no interval), which single seeds do not test" if untested else ""
     return f"{counts}, in the median {median.step} by {median.difference.size_text}{how_sure}"
+
+
+def _on_rates(evidence: Evidence) -> Verdict:
+    """How far the best learning rate moves over shapes, the variant in which it moves least first."""
+    transfers = sorted(evidence.rate_transfers, key=lambda transfer: transfer.factor)
+    first, *others = map(_moves, transfers)
+    shapes = list(transfers[0].rates)
+    over = f"over {plural(len(shapes), 'shape')} ({listed(shapes)})"
+    clauses = [f"{over}, the best learning rate moves {joined([f'{first} (no interval)', *others])}"]
+    tried = [len(cell.rates.tried) for cell in evidence.cells if len(cell.rates.tried) > 1]
+    seeds = plural(max(cell.rates.seeds for cell in evidence.cells), "seed")
+    certainty = (
+        f"Best rates are vertices of parabolas through the best of {min(tried)} rates or more and its neighbours, at {seeds}."
+    )
+    change = f"more seeds, rates closer together; {_larger_sweep(evidence)}"
+    return Verdict(_sentence(evidence, clauses), certainty, change, ("learning_rate", "loss_against_parameters"))
+
+
+def _moves(transfer: RateTransfer) -> str:
+    """By what factor the best rate of a variant moves, and between which rates."""
+    lowest, highest = min(transfer.rates.values()), max(transfer.rates.values())
+    bound = "at least " if transfer.unbracketed else ""
+    where = f" under {transfer.setting}" if transfer.setting else ""
+    return f"by a factor of {bound}{transfer.factor:.2g}{where}, from {lowest:.2g} to {highest:.2g}"
 
 
 def _on_pairs(evidence: Evidence) -> Verdict:
@@ -392,6 +417,7 @@ _TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]],
     (lambda evidence: asks_about(evidence, "score", "task") and evidence.downstream is not None, _on_scores),
     (lambda evidence: bool(evidence.spendings), _on_spendings),
     (lambda evidence: asks_about(evidence, "token") and bool(evidence.token_gains), _on_tokens),
+    (lambda evidence: asks_about(evidence, "learning rate") and bool(evidence.rate_transfers), _on_rates),
     (lambda evidence: bool(evidence.comparisons.pairs), _on_pairs),
     (lambda evidence: bool(evidence.cuts), _on_cuts),
     (lambda evidence: bool(missing_comparison(evidence)), _not_compared),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from study.evidence.evidence import Evidence, gather
@@ -13,7 +14,7 @@ from study.report.answer import CONVENTIONS, Answer
 from study.report.notebooks import scrolling_tables
 from study.report.verdicts import asks_about, verdict_of
 from study.store.sweep_folder import SweepFolder
-from tests.synthetic import SWEEP, add_run, depth_or_width, in_setting, run_config, sweep_folder
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
@@ -98,6 +99,24 @@ def test_single_seeds_lower_the_loss_but_test_nothing(tmp_path: Path) -> None:
     assert sentence.startswith("The largest budget lowers the loss for 2 of 2 encoders, in the median L1-H")
     assert "significantly" not in sentence
     assert sentence.endswith("nats (no interval), which single seeds do not test.")
+
+
+def test_a_question_about_the_learning_rate_is_answered_with_how_far_it_moves(tmp_path: Path) -> None:
+    question = "Does the best learning rate stay when the width grows?"
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": question, "vary": {"recipe.schedule": ["linear", "wsd"]}})
+    for position, width in enumerate((32, 64, 128)):
+        for schedule, moves in (("linear", 1), ("wsd", 4)):
+            law = Law(best_rate=1.6e-2 / moves**position, seed_deviation=0.0)
+            for rate in 2.0 ** np.arange(-12.0, -3.0):
+                add_run(folder, run_config(1, width, float(rate), schedule=schedule), law)
+    evidence = evidence_of(folder)
+    stays, moves_on = sorted(evidence.rate_transfers, key=lambda transfer: transfer.factor)
+    assert stays.factor == pytest.approx(1, abs=0.1)
+    assert moves_on.factor == pytest.approx(16, rel=0.1)
+    sentence = verdict_of(evidence).sentence
+    assert sentence.startswith("Over 3 shapes (L1-H32")
+    assert re.search(r"by a factor of 1(\.\d)? under schedule=linear, from [\d.e-]+ to [\d.e-]+ \(no interval\)", sentence)
+    assert re.search(r"and by a factor of 1[67] under schedule=wsd", sentence)
 
 
 def test_each_knob_that_varies_has_a_clause_and_seeds_are_said_once(tmp_path: Path) -> None:
