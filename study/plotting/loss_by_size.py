@@ -128,9 +128,8 @@ class LossBySize:
             axes[0].xaxis.set_major_locator(FixedLocator(sorted(data["place"].unique())))
             axes[0].xaxis.set_minor_locator(NullLocator())
             axes[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            for panel in axes:
-                mark_plateau(panel, data["unigram_entropy_nats"])
-            title_above(figure, *_title(data, _NAME[self.size], cut))
+            finding, note = _title(data, _NAME[self.size], cut)
+            title_above(figure, finding, note + mark_plateau(axes, data["unigram_entropy_nats"]))
             legend_below(figure, style_key(styles), columns=2)
         return figure
 
@@ -183,7 +182,7 @@ def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str
     ends = means.groupby("place")["x"].agg(["min", "max"])
     for line, x, name, top, position in means[["line", "x", "label", "top", "place"]].itertuples(index=False):
         first, last = ends.loc[position]
-        side, aside = ("center", 0) if first == last or first < x < last else ("right", 4) if x == first else ("left", -4)
+        side, aside = ("center", 0) if first == last or first < x < last else ("right", 2) if x == first else ("left", -2)
         axes.annotate(name, (x, top), (aside, 5), ha=side, color=styles[line][0], **look)
 
 

@@ -68,9 +68,8 @@ def draw(data: pd.DataFrame) -> Figure:
             for (line, kind), runs in curves[curves["panel"] == name].groupby(["line", "kind"], sort=False):
                 _draw_seeds(panel, over_seeds(runs), styles[str(line)] | _OF[str(kind)], str(kind))
         log_ticks(axes[0])
-        for panel in axes:
-            mark_plateau(panel, data["unigram_entropy_nats"])
-        title_above(figure, _lowest(data[validated], len(names) > 1), _counts(data))
+        plateau = mark_plateau(axes, data["unigram_entropy_nats"])
+        title_above(figure, _lowest(data[validated], len(names) > 1), _counts(data) + plateau)
         legend_below(figure, line_key(styles), columns=3)
     return figure
 

@@ -211,23 +211,23 @@ def style_key(styles: Mapping[Any, tuple[str, str]], of: str = "") -> list[Line2
     return [Line2D([], [], color=colour, marker=mark, label=f"{of}{name}") for name, (colour, mark) in styles.items()]
 
 
-def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
-    """Draw the unigram entropy as a labelled line if near the drawn range, else as a note in the corner."""
+def mark_plateau(panels: Sequence[Axes], entropies: pd.Series) -> str:
+    """Draw the unigram entropy as a labelled line where it is near the drawn range, else return the title's note on it."""
     known = entropies.dropna()
     if known.empty:
-        return
-    entropy, (low, high) = float(known.max()), axes.get_ylim()
+        return ""
+    entropy, note = float(known.max()), ""
     label = f"unigram entropy {entropy:.2f}"
-    if low <= entropy <= high + 0.25 * (high - low):
+    for axes, (low, high) in [(panel, panel.get_ylim()) for panel in panels]:
+        if not low <= entropy <= high + 0.25 * (high - low):
+            note = f"; {label}, above the axis"
+            continue
         axes.set_ylim(low, max(high, entropy + 0.1 * (high - low)))
         axes.axhline(entropy, color="black", linestyle=":", linewidth=1.2)
         across = axes.get_yaxis_transform()
         beside: dict[str, Any] = {"xycoords": across, "textcoords": "offset points", "fontsize": "small"}
         axes.annotate(label, (0.99, entropy), (0, 3), ha="right", **beside)
-    else:
-        axes.annotate(
-            f"{label}: above this range", (0.99, 0.985), xycoords="axes fraction", ha="right", va="top", fontsize="small"
-        )
+    return note
 
 
 def side_by_side(sizes: pd.Series[float], among: pd.Series[str], inches: float) -> pd.Series[float]:
@@ -381,10 +381,9 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
     log_ticks(axes[0])
     losses, half = data["loss_nats"], data["half_nats"].astype(float)
     cut = cut_long_bars(axes[0], losses, losses - half, losses + half)
-    for panel in axes:
-        mark_plateau(panel, data["unigram_entropy_nats"])
+    plateau = mark_plateau(axes, data["unigram_entropy_nats"])
     counted = f"{plural(len(data), 'cell')}, {plural(int(data['seeds'].sum()), 'run')}"
-    title_above(figure, _lowest(data), f"{title}; {counted}; {what_bars_show(half, data['tokens'])}{cut}")
+    title_above(figure, _lowest(data), f"{title}; {counted}; {what_bars_show(half, data['tokens'])}{cut}{plateau}")
 
 
 def loss_axis(data: pd.DataFrame) -> str:
