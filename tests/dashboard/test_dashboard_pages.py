@@ -14,8 +14,10 @@ import pytest
 
 from study.counting.named_models import named
 from study.counting.parameters import parameters
+from study.store.goal_path import ChosenRun, GoalLook, GoalPath
 from study.store.ownership import work_lock
 from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.browsing import WORDS, browser, served
 from tests.dashboard.test_dashboard_answers import MALICE
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
@@ -133,6 +135,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     folder.answer_file.write_text("# made_up\n\n**Width lowers loss more at equal parameters.**\n")
     folder.figures.mkdir()
     (folder.figures / "loss_by_depth.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="90" height="60"/>')
+    folder.goal_file.write_text(goal_of(folder).model_dump_json())
     evil = sweep_folder(results / EVIL, SWEEP | {"question": f"Is {EVIL} \u202eshown?"})
     evil_run = evil.run(add_run(evil, run_config(1, 64), excluded=EVIL))
     evil.answer_file.write_text(f"**{EVIL}**\n\n{MALICE}")
@@ -150,6 +153,35 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         assert page.execute_script("return document.querySelector('main')") is None
         page.get(address)
         yield Shown(page, address.split("?")[0], log, live)
+
+
+def goal_of(folder: SweepFolder) -> GoalPath:
+    """The path to a forecast within 1%, by four runs of which the last is not used."""
+    ended = [
+        ChosenRun(
+            run_id=run.run_id,
+            shape=run.config().architecture.shape_name,
+            parameters_non_embedding=parameters(run.config().architecture).totals()["parameters_non_embedding"],
+            tokens=run.config().tokens,
+            seed=run.config().seed,
+            spent_flops=1e9,
+            used=place < 3,
+        )
+        for place, run in enumerate(folder.runs()[:4])
+    ]
+    halves = ((1, None), (2, 0.04), (4, 0.02))
+    looks = [GoalLook(runs=count, spent_flops=count * 1e9, half_width=half) for count, half in halves]
+    return GoalPath(
+        of="the forecast, relative",
+        wanted=0.01,
+        spend_flops=1e10,
+        state="open",
+        sentence="The loss is known to ± 2%",
+        looks=tuple(looks),
+        runs=tuple(ended),
+        target_parameters=10**6,
+        target_tokens=10**7,
+    )
 
 
 def row(step: int) -> str:
@@ -244,6 +276,23 @@ def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
     shown.open(page="knobs", sweep="made_up")
     assert shown.count("svg [data-mark=bar] rect") >= 3, "importances"
     assert shown.count("svg [data-mark=line] path") == 40, "parallel axes"
+
+
+def test_a_goal_shows_its_intervals_down_to_what_is_wanted_and_where_the_runs_are(shown: Shown) -> None:
+    shown.open(page="sweep", sweep="made_up", tab="goal")
+    assert shown.words.count("The loss is known to ± 2%.") == 1
+    assert shown.count("[aria-label='interval against what was spent'] [data-mark=dot] circle") == 2, "looks with an interval"
+    goal = shown.find("[aria-label='interval against what was spent'] [data-mark=rule] line")
+    drawn = shown.find("[aria-label='interval against what was spent'] svg[role=img]").rect
+    assert drawn["y"] < goal.rect["y"] < drawn["y"] + drawn["height"] - 40, "above the axis"
+    assert "goal: ± 1%" in shown.words
+    assert shown.count("[aria-label='chosen runs'] [data-mark=dot] path") >= 1, "the star where the loss is wanted"
+    shown.sized(390, 844, phone=True)
+    try:
+        shown.open(page="sweep", sweep="made_up", tab="goal")
+        assert "2" in shown.find("[aria-label='interval against what was spent'] [data-mark='y-axis tick label']").text.split()
+    finally:
+        shown.sized(1400, 1200)
 
 
 def test_what_if_counts_exactly_whatever_moves_the_controls(shown: Shown) -> None:

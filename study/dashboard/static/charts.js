@@ -18,16 +18,19 @@ const width = node => Math.max(280, Math.min(1200, (node?.clientWidth || documen
 function axis(label, log, domain, extent, room) {
   const scale = { label, type: log ? "log" : "linear", grid: true, labelArrow: "none", ...(domain ? { domain } : {}) };
   const [low, high] = domain ?? extent;
-  if (log && high / low < 8) return { ...scale, ticks: Math.max(3, Math.round(room / 110)), tickFormat: one => brief(one) };
+  if (log && high / low < 8) return { ...scale, ticks: d3.ticks(low, high, Math.max(3, Math.round(room / 110))), tickFormat: brief };
   if (log) {
-    const all = d3.range(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)) + 1)
-      .flatMap(power => (room / Math.log10(high / low) > 190 ? [1, 2, 5] : [1]).map(digit => digit * 10 ** power));
-    const ticks = all.filter(one => one >= low * 0.999 && one <= high * 1.001);
+    const ticks = decades(low, high, room / Math.log10(high / low) > 190 ? [1, 2, 5] : [1]);
     if (ticks.length > 1) scale.ticks = ticks;
   } else scale.ticks = Math.max(3, Math.round(room / 90));
   scale.tickFormat = brief;
   return scale;
 }
+
+// These digits times the powers of ten between two numbers.
+const decades = (low, high, digits) => d3.range(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)) + 1)
+  .flatMap(power => digits.map(digit => +(digit * 10 ** power).toPrecision(1))).filter(one => one >= low * 0.999 && one <= high * 1.001);
+
 export const brief = one => Math.abs(one) >= 1e4 ? short(one) : plain(one);
 
 // The colours of values: a ramp for numbers, which is logarithmic if they span a factor of ten; else one colour a name.
@@ -42,8 +45,9 @@ export function colours(values, label) {
       return { type: "ordinal", domain: sorted, range: sorted.map((_, place) => ramp(place / (sorted.length - 1))), label,
         legend: true, tickFormat: brief };
     }
-    return { type: low > 0 && high / low >= 10 ? "log" : "linear", domain: [low, high], interpolate: ramp, range: [0, 1], label,
-      legend: true, tickFormat: brief, ...(low > 0 && high / low >= 10 ? { ticks: 4 } : {}) };
+    const log = low > 0 && high / low >= 10;
+    return { type: log ? "log" : "linear", domain: [low, high], interpolate: ramp, range: [0, 1], label,
+      legend: true, tickFormat: brief, ...(log ? { ticks: decades(low, high, high / low < 300 ? [1, 2, 5] : [1]) } : {}) };
   }
   const names = distinct.map(String).sort(d3.ascending);
   return { type: "ordinal", domain: names, scheme: names.length <= 10 ? "observable10" : "tableau10", label, legend: names.length <= 24 };
@@ -55,7 +59,8 @@ const LOOK = { background: "transparent", fontSize: "12px", fontFamily: "inherit
 function figure(node, caption, options, marks, click, zoom) {
   const svg = Plot.plot({ style: LOOK, marginLeft: 62, marginBottom: 44, marginTop: 24, width: width(node), ...options, marks,
     figure: true, caption: null });
-  const frame = el("figure", { class: "chart" }, svg, el("figcaption", {}, caption));
+  const scrolls = (options.width ?? 0) > width(node);
+  const frame = el("figure", { class: scrolls ? "chart wide" : "chart", tabindex: scrolls ? "0" : null }, svg, el("figcaption", {}, caption));
   const drawing = svg.tagName === "svg" ? svg : svg.querySelector(":scope > svg:last-of-type");
   drawing.setAttribute("role", "img");
   drawing.setAttribute("aria-label", caption);
@@ -155,8 +160,9 @@ function padded([low, high], log) {
   return [low - room, high + room];
 }
 
-// Points with the curves of a law: `rows` are {x, y, low, high, colour, used, held, words}.
-export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zoom, click }) {
+// Points with the curves of a law: `rows` are {x, y, low, high, colour, used, held, runs, words}, and `runs` swells a point. Without `colour` a line joins them in their
+// order. `aim` is a level {y, words}, or a place {x, y, words}.
+export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zoom, click, aim }) {
   const shown = rows.filter(row => (!logX || row.x > 0) && (!logY || row.y > 0));
   if (!shown.length) return el("p", { class: "quiet" }, "Nothing to draw: no run has both quantities, or none is above zero for a logarithmic axis.");
   const curves = law.flatMap(curve => curve.size.map((size, place) => ({ x: size, y: curve.law[place], low: curve.low[place],
@@ -164,27 +170,33 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
   const box = zoomed(zoom);
   const ends = d3.rollups(curves, group => d3.greatest(group, p => p.x), p => p.level).map(([, p]) => p);
   const tall = Math.min(520, 0.62 * width(node) + 80);
-  const [low, high] = d3.extent(shown, row => row.y);
-  const aside = padded(d3.extent([...shown, ...curves], row => row.x), logX);
+  const aims = aim ? [aim] : [], starred = aims.filter(one => one.x !== undefined), paint = colour ? "colour" : "var(--accent)";
+  const upright = padded(d3.extent([...shown, ...aims], row => row.y), logY);
+  const aside = padded(d3.extent([...shown, ...curves, ...starred], row => row.x), logX);
   return figure(node, caption, {
     height: tall,
     marginRight: ends.some(p => p.level) ? 92 : 24,
     x: axis(x, logX, box?.slice(0, 2) ?? aside, aside, width(node)),
-    y: axis(y, logY, box?.slice(2) ?? padded([low, high], logY), [low, high], tall),
-    color: colours(shown.map(row => row.colour), colour),
+    y: axis(y, logY, box?.slice(2) ?? upright, upright, tall),
+    ...(colour ? { color: colours(shown.map(row => row.colour), colour) } : {}),
+    r: { type: "identity" },
   }, [
+    Plot.ruleY(aims.filter(one => one.x === undefined), { y: "y", stroke: "var(--mark)", strokeWidth: 1.5, strokeDasharray: "5 4" }),
+    Plot.text(aims.filter(one => one.x === undefined), { y: "y", text: "words", frameAnchor: "right", textAnchor: "end", dy: -8, fill: "var(--mark)" }),
+    Plot.line(colour ? [] : shown, { x: "x", y: "y", stroke: paint, strokeWidth: 1.5 }),
     Plot.areaY(curves.filter(p => p.low !== null), { x: "x", y1: "low", y2: "high", z: "level", fill: "currentColor",
       fillOpacity: 0.05, clip: true }),
     Plot.line(curves, { x: "x", y: "y", z: "level", stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, strokeDasharray: "1 3", clip: true }),
     Plot.line(curves.filter(p => !p.beyond), { x: "x", y: "y", z: "level", stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, clip: true }),
     Plot.text(ends.filter(p => p.level && (!box || (p.x <= box[1] && p.y >= box[2] && p.y <= box[3]))),
       { x: "x", y: "y", text: "level", textAnchor: "start", dx: 6, fontSize: 11 }),
-    Plot.ruleX(shown.filter(row => row.low !== undefined && row.low < row.high), { x: "x", y1: "low", y2: "high", stroke: "colour", clip: true }),
+    Plot.ruleX(shown.filter(row => row.low !== undefined && row.low < row.high), { x: "x", y1: "low", y2: "high", stroke: paint, clip: true }),
     Plot.dot(shown.filter(row => row.held), { x: "x", y: "y", r: 8, stroke: "currentColor", clip: true }),
-    Plot.dot(shown.filter(row => !row.used), { x: "x", y: "y", r: 4, stroke: "colour", strokeWidth: 1.4,
+    Plot.dot(shown.filter(row => !row.used), { x: "x", y: "y", r: 4, stroke: paint, strokeWidth: 1.4,
       opacity: row => row.faint ? 0.22 : 1, clip: true }),
-    Plot.dot(shown.filter(row => row.used), { x: "x", y: "y", r: 4.5, fill: "colour", opacity: row => row.faint ? 0.22 : 0.9, clip: true }),
-    Plot.tip(shown, Plot.pointer({ x: "x", y: "y", title: "words" })),
+    Plot.dot(shown.filter(row => row.used), { x: "x", y: "y", r: row => 4.5 * Math.sqrt(row.runs ?? 1), fill: paint, opacity: row => row.faint ? 0.22 : 0.9, clip: true }),
+    Plot.dot(starred, { x: "x", y: "y", r: 8, symbol: "star", fill: "var(--mark)" }),
+    Plot.tip([...shown, ...starred], Plot.pointer({ x: "x", y: "y", title: "words" })),
   ], click, zoom);
 }
 
@@ -229,9 +241,10 @@ export function parallel(node, rows, dimensions, { colour, caption, click }) {
   return figure(node, caption, {
     height: 380, marginLeft: 40, marginRight: 60, marginBottom: 56,
     x: { type: "point", domain: dimensions.map(({ key }) => key), label: null,
-      tickFormat: key => shortened(scales.get(key).label, Math.max(8, Math.floor(width(node) / dimensions.length / 6.5))) },
+      tickFormat: key => shortened(scales.get(key).label, Math.max(11, Math.floor(width(node) / dimensions.length / 6.5))) },
     y: { axis: null, domain: [0, 1] },
     color: colours(rows.map(row => row.colour), colour),
+    width: Math.max(width(node), 80 * dimensions.length),
   }, [
     Plot.ruleX(dimensions.map(({ key }) => key), { strokeOpacity: 0.4 }),
     Plot.line(long, { x: "dimension", y: "at", z: one => one.row.run_id + one.row.sweep, stroke: one => one.row.colour,
@@ -278,7 +291,7 @@ export function models(node, rows, own, nearest, { x, y, caption }) {
     y: axis(y, true, around("y"), null, 400),
   }, [
     Plot.dot(rows, { x: "x", y: "y", r: 3.5, fill: "currentColor", fillOpacity: row => near.has(row.name) ? 0.9 : 0.3, clip: true }),
-    Plot.text(apart(rows.filter(row => near.has(row.name))), { x: "x", y: "y", text: "name", textAnchor: "start", dx: 14, fontSize: 11, clip: true }),
+    Plot.text(apart(rows.filter(row => near.has(row.name))), { x: "x", y: "y", text: "name", textAnchor: "start", dx: 14, fontSize: 11, stroke: "var(--ground)", strokeWidth: 3, fill: "currentColor", clip: true }),
     Plot.dot([own], { x: "x", y: "y", r: 8, symbol: "star", fill: "var(--mark)" }),
     Plot.tip([...rows.filter(row => row.x >= around("x")[0] && row.x <= around("x")[1] && row.y >= around("y")[0] && row.y <= around("y")[1]), own], Plot.pointer({ x: "x", y: "y", title: row => `${row.name}\n${short(row.x)} parameters\n${short(row.y)} FLOPs a token` })),
   ]);

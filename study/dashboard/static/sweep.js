@@ -42,7 +42,7 @@ export async function sweepPage() {
   return { title: sweep, version: found.version, content: [
     el("h1", {}, sweep),
     tab === "answer" ? null : el("p", { class: "lead" }, found.question),
-    found.verdict && tab !== "answer" ? el("p", { class: "lead verdict" }, found.verdict) : null,
+    found.verdict && !["answer", "goal"].includes(tab) ? el("p", { class: "lead verdict" }, found.verdict) : null,
     el("p", { class: "quiet" }, counts ? `Runs: ${counts}.` : "No run has begun yet.",
       found.live ? " It is running; this page follows it." : ""),
     problems(found.problems),
@@ -93,18 +93,26 @@ function runsTab(sweep, found) {
 function goalTab(sweep, found) {
   if (!found.goal) return [el("p", { class: "quiet" }, "This sweep has no goal.")];
   const { of, wanted, sentence, looks, runs, spend_flops: most, target_parameters: size, target_tokens: tokens } = found.goal;
-  const narrowed = looks.filter(look => look.half_width !== null).map(look => ({ x: look.spent_flops, y: look.half_width, used: true, colour: look.runs,
-    words: `after ${look.runs} runs: ± ${plain(look.half_width)}` }));
-  const aim = { size: [0, most], law: [wanted, wanted], low: [null, null], high: [null, null], beyond: [false, false], level: "goal" };
-  const chosen = runs.map((run, order) => ({ x: run.parameters_non_embedding, y: run.tokens, used: run.used, colour: order + 1, run: run.run_id,
-    words: `run ${order + 1}: ${run.shape}, seed ${run.seed}\n${short(run.tokens)} tokens, ${short(run.spent_flops)} FLOPs` }));
-  const target = size === null ? [] : [{ x: size, y: tokens, used: false, held: true, colour: chosen.length, words: "where the loss is wanted" }];
+  const relative = of.endsWith(", relative"), shown = half => relative ? 100 * half : half;
+  const told = half => relative ? `${plain(100 * half)}%` : plain(half);
+  const narrowed = looks.filter(look => look.half_width !== null).map(look => ({ x: look.spent_flops, y: shown(look.half_width), used: true,
+    words: `after ${look.runs} runs for ${short(look.spent_flops)} FLOPs: ± ${told(look.half_width)}` }));
+  const places = new Map();  // runs that differ in the seed alone share a point
+  for (const [order, run] of runs.entries()) {
+    const key = `${run.parameters_non_embedding} ${run.tokens} ${run.used}`;
+    places.set(key, [...(places.get(key) ?? []), { ...run, order: order + 1 }]);
+  }
+  const chosen = [...places.values()].map(members => ({ x: members[0].parameters_non_embedding, y: members[0].tokens, used: members[0].used,
+    colour: members[0].order, run: members[0].run_id, runs: members.length,
+    words: members.map(run => `run ${run.order}: ${run.shape}, seed ${run.seed}, ${short(run.tokens)} tokens, ${short(run.spent_flops)} FLOPs`).join("\n") }));
   return [
     el("p", { class: "lead verdict" }, sentence),
-    narrowed.length ? section("path", "Interval against what was spent", region("interval against what was spent", async node => [scatter(node, narrowed, [aim], { x: "spent (train_flops)",
-      y: `half the 95% interval of ${of}`, logY: true, colour: "runs", caption: `It narrows as runs end; the goal is ${plain(wanted)}, for at most ${short(most)} FLOPs.` })])) : null,
-    chosen.length ? section("chosen", "Chosen runs", region("chosen runs", async node => [scatter(node, [...chosen, ...target], [], { x: "non-embedding parameters", y: "tokens",
-      logX: true, logY: true, colour: "order", caption: "One point a run, coloured in the order of their end; hollow: not used; in a ring: where the loss is wanted. Click a point for its run.",
+    narrowed.length ? section("path", "Interval against what was spent", region("interval against what was spent", async node => [scatter(node, narrowed, [], {
+      x: "spent (train_flops)", y: `half the 95% interval of ${relative ? of.replace(", relative", " (%)") : of}`, logY: true,
+      aim: { y: shown(wanted), words: `goal: ± ${told(wanted)}` }, caption: `One point a look at the runs that had ended. At most ${short(most)} FLOPs may be spent.` })])) : null,
+    chosen.length ? section("chosen", "Chosen runs", region("chosen runs", async node => [scatter(node, chosen, [], { x: "non-embedding parameters", y: "tokens",
+      logX: true, logY: true, colour: "order in which runs ended", aim: size === null ? null : { x: size, y: tokens, words: "where the loss is wanted" },
+      caption: `One point a size and budget, larger for several runs, in the colour of the first; hollow: not used${size === null ? "" : "; star: where the loss is wanted"}. Click a point for its first run.`,
       click: row => { if (row.run) { history.pushState(null, "", address({ page: "run", sweep, run: row.run })); dispatchEvent(new PopStateEvent("popstate")); } } })])) : null,
   ];
 }
