@@ -9,11 +9,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from study.base.durable_files import retry_write
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 RANK_SECONDS = 60.0
 """How long the other ranks may take to save once one has failed or the first has ended; then they are killed."""
 
-PRELOADED = ("__main__", "study.training.run", "study.scoring.making", "study.executing.processes")
-"""Modules that the forkserver imports once for all jobs; without `__main__`, each job would import the main script."""
+PRELOADED = ("study.training.run", "study.scoring.making", "study.executing.processes")
+"""Modules that the forkserver imports once for all jobs."""
+
+_hiding_main = threading.Lock()
 
 _DYING_LOOKS, _DYING_SECONDS = 100, 0.05
 """How often, and how far apart, a forkserver that answers nobody is looked at before that is told."""
@@ -100,6 +103,18 @@ def _run_forkserver() -> None:
     forkserver.ensure_running()
 
 
+@contextlib.contextmanager
+def without_main_script() -> Iterator[None]:
+    """Keep the script of this process out of those that start meanwhile, which would run it anew; jobs need nothing of it."""
+    with _hiding_main:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
 def start(process: BaseProcess) -> None:
     """Start a process; where the forkserver was killed before it forked, start a new forkserver.
 
@@ -107,12 +122,14 @@ def start(process: BaseProcess) -> None:
     """
     for _ in range(_DYING_LOOKS):
         try:
-            process.start()
+            with without_main_script():
+                process.start()
             return
         except (EOFError, ConnectionError):
             time.sleep(_DYING_SECONDS)
             _ensure_forkserver()
-    process.start()
+    with without_main_script():
+        process.start()
 
 
 def run_rank(jobs: Sequence[Job], execution: Execution, environment: dict[str, str]) -> None:

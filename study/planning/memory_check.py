@@ -129,9 +129,9 @@ def memory_for(slots: Sequence[Slot]) -> MemoryShare:
 
 def free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
     """Free memory of the fullest GPU of each group, read in another process: the query creates a context on every GPU."""
-    from study.executing.processes import start_forkserver
+    from study.executing.processes import start_forkserver, without_main_script
 
-    with ProcessPoolExecutor(1, start_forkserver()) as process:
+    with without_main_script(), ProcessPoolExecutor(1, start_forkserver()) as process:
         return process.submit(_free_gpu_bytes, devices).result()
 
 
