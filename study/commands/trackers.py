@@ -50,9 +50,12 @@ def sync(folder: Path, weights: bool, workspace: bool, as_json: bool) -> None:
             f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already:,} already there, {len(outcome.failed)} failed"
         )
         echo(f"{counts}{_ANSWER[outcome.answer]} (W&B is {outcome.mode})")
+        alike: dict[str, list[str]] = {}
         for name, reason in (outcome.failed | outcome.problems).items():
-            echo(f"{name}: {reason}", err=True)
-    if workspace:
+            alike.setdefault(reason, []).append(name)
+        for reason, (name, *others) in alike.items():
+            echo(f"{name}{f' and {len(others):,} more' if others else ''}: {reason}", err=True)
+    if workspace and outcome.mirrored + outcome.already:
         from study.tracking.workspaces import save_views
 
         views = save_views(sweep)

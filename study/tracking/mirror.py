@@ -135,6 +135,7 @@ class _Mirror:
         self._retry_at: dict[str, float] = {}
         self._errors: Counter[str] = Counter()
         self._server_retry_at, self._server_errors = 0.0, 0
+        self._unreachable: Unreachable | None = None
 
     def pass_over(self, closing: bool, progress: Callable[[int, int], None] | None = None) -> None:
         """Log new rows of every run; the last pass, `closing`, ends every W&B run. Errors stay within a run."""
@@ -159,8 +160,8 @@ class _Mirror:
                     self._reach(lambda: WandbAnswer(self._folder, self._mode)).log()
                     answer = "mirrored"
         except Exception as error:  # as in `pass_over`
-            logger.warning("the answer is not mirrored", exc_info=error)
-            answer, self._problems[ANSWER] = "failed", f"{type(error).__name__}: {error}"
+            _log("the answer", error)
+            answer, self._problems[ANSWER] = "failed", _reason(error)
         already = len(self._held.keys() - self._mirrored)
         return SyncReport(self._mode, len(self._mirrored), already, dict(self._failed), answer, dict(self._problems))
 
@@ -213,11 +214,13 @@ class _Mirror:
 
     def _reach(self, open_run: Callable[[], OpenedT]) -> OpenedT:
         """A W&B run; after a server failure, others wait too."""
-        if time.monotonic() < self._server_retry_at:
-            raise Unreachable("the W&B server did not answer recently")
+        if self._unreachable is not None and time.monotonic() < self._server_retry_at:
+            raise self._unreachable
         try:
             opened = open_run()
-        except Unreachable:
+        except Unreachable as error:
+            logger.warning("%s", error)
+            self._unreachable = error
             self._server_errors += 1
             self._server_retry_at = time.monotonic() + retry_seconds(self._server_errors)
             raise
@@ -226,9 +229,8 @@ class _Mirror:
 
     def _fail(self, run_id: str, error: Exception) -> None:
         """Note why a run was not mirrored; it is rebuilt later."""
-        expected = isinstance(error, OSError | ValueError | InputError)
-        logger.warning("run %s is not mirrored: %s", run_id, error, exc_info=not expected)
-        self._failed[run_id] = f"{type(error).__name__}: {error}"
+        _log(f"run {run_id}", error)
+        self._failed[run_id] = _reason(error)
         self._errors[run_id] += 1
         self._retry_at[run_id] = time.monotonic() + retry_seconds(self._errors[run_id])
         opened = self._open.pop(run_id, None)
@@ -239,3 +241,14 @@ class _Mirror:
                 logger.exception("the W&B run %s did not end", run_id)
         if not self._open:
             end_session()  # wandb's service may have failed: it crashes on unexpected answers
+
+
+def _log(what: str, error: Exception) -> None:
+    """Log that something is not mirrored; `_reach` has logged once that the server is unreachable."""
+    if not isinstance(error, Unreachable):
+        expected = isinstance(error, OSError | ValueError | InputError)
+        logger.warning("%s is not mirrored: %s", what, error, exc_info=None if expected else error)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, Unreachable) else f"{type(error).__name__}: {error}"

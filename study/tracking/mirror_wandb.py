@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 import wandb
 from pydantic import ValidationError
 from wandb.sdk.lib import wbauth
@@ -143,7 +144,8 @@ class _Opened:
                 **facts,
             )
         except wandb.errors.CommError as error:
-            raise Unreachable(str(error)) from error
+            server, why = wandb.setup(settings=_settings()).settings.base_url, " ".join(str(error).split())
+            raise Unreachable(f"the W&B server {server} refuses or does not answer; study sync tries again: {why}") from error
         self._folder = Path(self._run.dir).parent
 
     def abandon(self) -> None:
@@ -245,7 +247,7 @@ class WandbRun(_Opened):
 
 
 class WandbAnswer(_Opened):
-    """The W&B run of a sweep's answer: its text as notes, its figures as images, and all of its files as an artifact."""
+    """The W&B run of a sweep's answer: text as notes, figures as images, tables, and all of its files as an artifact."""
 
     def __init__(self, folder: SweepFolder, mode: Tracked) -> None:
         self._sweep = folder
@@ -275,7 +277,14 @@ class WandbAnswer(_Opened):
 
     def _log_all(self) -> None:
         sweep = self._sweep
-        if shown := {f"figures/{image.stem}": wandb.Image(str(image), caption=image.stem) for image in images(sweep)}:
+        shown: dict[str, Any] = {
+            f"figures/{image.stem}": wandb.Image(str(image), caption=image.stem) for image in images(sweep)
+        }
+        for file in (sweep.ledger_file, sweep.scores_file):
+            if is_there(file):
+                table = pd.read_parquet(file).dropna(axis="columns", how="all").astype(object)
+                shown[file.stem] = wandb.Table(dataframe=table, allow_mixed_types=True)
+        if shown:
             self._run.log(shown)
         if self._code is not None and self._code.diff:
             patch = Path(self._run.dir) / "diff.patch"

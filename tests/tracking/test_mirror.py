@@ -193,12 +193,16 @@ def test_the_answer_is_a_run_with_text_images_and_files(folder: SweepFolder) -> 
     (shown,) = [items(record.history.item) for record in held.records if record.HasField("history")]
     assert shown["figures/law_fit/_type"] == "image-file"
     assert (held.files / shown["figures/law_fit/path"]).is_file()
+    assert (shown["ledger/_type"], shown["ledger/nrows"]) == ("table-file", 1)
+    written = json.loads((held.files / shown["ledger/path"]).read_text())
+    assert dict(zip(written["columns"], written["data"][0], strict=True))["run_id"] == run.folder.run_id
     described = held.runs[0]
     assert (described.job_type, described.run_group, described.display_name) == ("answer", "depth", "answer of depth")
     assert described.notes == "**Depth helps.**\n\n**Runs:** 2."
     assert items(described.config.update)["question"] == "Does depth help?"
     files = {"answer.md", "sweep.yaml", "ledger.parquet", "ledger.csv", "figures/law_fit.png", "figures/law_fit.svg"}
-    assert held.artifacts == {"answer-depth": files}
+    assert held.artifacts.pop("answer-depth") == files
+    assert [*held.artifacts.values()] == [{"ledger.table.json"}], "what W&B keeps of the table"
     assert left_behind(folder) == []
     assert mirror_sweep(folder) == SyncReport("offline", already=1, answer="already")
     folder.answer_file.write_text("**Depth does not help.**\n")
@@ -368,7 +372,7 @@ def test_an_offline_run_can_be_synced_by_wandb_itself(
 
 
 def test_who_logs_in_later_is_mirrored_online_and_an_unreachable_server_is_asked_once(
-    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = [FakeRun(folder, seed) for seed in range(3)]
     for run in runs:
@@ -383,6 +387,9 @@ def test_who_logs_in_later_is_mirrored_online_and_an_unreachable_server_is_asked
     assert time.monotonic() - begin < 10
     assert (report.mode, report.mirrored, len(report.failed)) == ("online", 0, 3)
     assert SECRET not in str(report)
+    (reason,) = set(report.failed.values())
+    assert reason.startswith("the W&B server http://127.0.0.1:9 refuses or does not answer; study sync tries again: ")
+    assert [message for message in caplog.messages if "mirrored" in message or "W&B server" in message] == [reason], "told once"
 
 
 def test_who_is_not_logged_in_touches_no_network(
