@@ -87,6 +87,16 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Pa
     assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
 
 
+def test_what_the_container_copies_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    copies = re.findall(r"^COPY (.+) (\./\S*)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
+    for names, into in copies:
+        for name in names.split():
+            to = tmp_path / "source" / into / (name if into == "./" else "")
+            shutil.copytree(ROOT / name, to) if (ROOT / name).is_dir() else shutil.copy(ROOT / name, to)
+    again = built(tmp_path / "source", "wheel", tmp_path / "again")
+    assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
+
+
 def test_shipped_sweeps_notebooks_and_tasks_are_found_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
     rows = json.loads(run(site, "sweeps", "--json", cwd=tmp_path)[1])
     assert [row["name"] for row in rows] == [*shipped("sweeps")]
