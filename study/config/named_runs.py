@@ -9,28 +9,46 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from study.base.errors import shown
+from study.base.quantities import plural
 from study.base.schema import number_in, whole
 from study.counting.distillation import NO_LOSSES, LayerLosses, layers_as_text
 
 NO_RUN = {"start": "fresh", "teacher": "none"}
 """The knobs that name a trained run, with their value for none."""
 
-Keep = Literal["first", "last", "spread"]
-"""The kept layers of a deeper encoder: the first, the last, or evenly spread ones."""
+SPREADS = ("first", "last", "spread")
+"""The words for the kept layers of a deeper encoder: the first, the last, or evenly spread ones."""
 
 Grow = Literal["even", "uneven"]
 """How the weights that read a widened encoder's copies share their value: equally, or at random (study.training.growing)."""
 
 
-def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
-    """The layers, from 0, that `kept` layers take from an encoder of `depth`.
+def listed_layers(keep: str) -> tuple[int, ...] | None:
+    """The layers that a list such as `0,2,4` names, in its order; None for a word of SPREADS."""
+    return None if keep in SPREADS else tuple(map(int, keep.split(",")))
+
+
+def layers_problem(depth: int, kept: int, keep: str) -> str | None:
+    """Why an encoder of `depth` cannot give `kept` layers, in words that follow its name; None if it can."""
+    layers = listed_layers(keep)
+    if layers is None:
+        return None if 1 <= kept <= depth else f"has {depth} layers, of which {kept} cannot be kept"
+    if len(layers) != kept:
+        return f"gives {plural(len(layers), 'layer')} ({keep}) to {kept}; name as many as the encoder has"
+    if outside := [layer for layer in layers if layer >= depth]:
+        return f"has layers 0 to {depth - 1}, not {outside[0]}"
+    return None
+
+
+def kept_layers(depth: int, kept: int, keep: str) -> tuple[int, ...]:
+    """The layers, from 0, that `kept` layers take from an encoder of `depth`; a list such as `0,2,4` names them in its order.
 
     `first` drops the layers nearest the output, which loses least (Sajjad et al. 2023, arXiv:2004.03844). `spread` keeps
     round(i·(depth − 1)/(kept − 1)): 0, 2, 4, 7, 9 and 11 for six of 12, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108,
-    its scripts). Raises ValueError if there are too few layers.
+    its scripts). Raises ValueError as `layers_problem` says.
     """
-    if not 1 <= kept <= depth:
-        raise ValueError(f"{kept} layers cannot be kept of {depth}")
+    if problem := layers_problem(depth, kept, keep):
+        raise ValueError(problem)
     match keep:
         case "first":
             return tuple(range(kept))
@@ -39,6 +57,8 @@ def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
         case "spread":
             stride = (depth - 1) / max(1, kept - 1)
             return tuple(round(index * stride) for index in range(kept))
+        case _:
+            return tuple(map(int, keep.split(",")))
 
 
 @dataclass(frozen=True)
@@ -46,8 +66,13 @@ class InitFrom:
     """The trained run that supplies the initial weights, and the layers it keeps or how it grows."""
 
     folder: Path
-    keep: Keep = "first"
+    keep: str = "first"
     grow: Grow | None = None
+
+    @property
+    def kept_words(self) -> str:
+        """The kept layers in words."""
+        return f"{self.keep} layers" if self.keep in SPREADS else f"layers {self.keep.replace(',', ', ')}"
 
     @property
     def identity(self) -> str:
@@ -84,16 +109,27 @@ USUAL = _settings(Teacher(Path()))
 """The defaults of a teacher, by name, in the order of its text."""
 
 _RUN = r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?"
-_START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread)|:grow=(?P<grow>even|uneven))?")
+_START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread|\d{1,4}(?:,\d{1,4})*)|:grow=(?P<grow>even|uneven))?")
 _VALUES = {"layers": r"last|uniform|\d{1,4}-\d{1,4}(?:,\d{1,4}-\d{1,4})*", "relation_heads": r"[0-9]{1,6}"}
 _TEACHER = re.compile(_RUN + "".join(f"(?::{name}=(?P<{name}>{_VALUES.get(name, '[0-9.e+-]+')}))?" for name in USUAL))
 
 
+def run_folder(named: str) -> Path | None:
+    """The folder of a run by its path, whose name is the run's id; None for other text."""
+    match = re.fullmatch(_RUN, named)
+    return None if match is None else Path(match["folder"])
+
+
 def parse_start(start: str) -> InitFrom | None:
-    """The run that `recipe.start` names, if any."""
+    """The run that `recipe.start` names, if any; raises ValueError if it names a layer twice."""
     if (match := _START.fullmatch(start)) is None:
         return None
-    return InitFrom(Path(match["folder"]), cast(Keep, match["keep"] or "first"), cast("Grow | None", match["grow"]))
+    keep = match["keep"] or "first"
+    if (layers := listed_layers(keep)) is not None:
+        if len({*layers}) < len(layers):
+            raise ValueError(f"names a layer twice ({keep}); name each once")
+        keep = "first" if layers == tuple(range(len(layers))) else ",".join(map(str, layers))
+    return InitFrom(Path(match["folder"]), keep, cast("Grow | None", match["grow"]))
 
 
 def parse_teacher(named: str) -> Teacher | None:
@@ -121,11 +157,16 @@ def cell_as_text(knob: str, value: object) -> object:
     beside = _BESIDE_CELL[knob]
     if unknown := [key for key in value if key not in ("cell", *beside)]:
         raise ValueError(f"has {shown(unknown[0])} beside cell; known: {', '.join(beside)}")
-    given = (f":{'' if key == 'keep' else f'{key}='}{number_in(layers_as_text(value[key]))}" for key in beside if key in value)
+    given = (f":{'' if key == 'keep' else f'{key}='}{_as_text(value[key])}" for key in beside if key in value)
     text = "".join((f"cell {value.get('cell')}", *given))
     if cell_in(text) is None:
         raise ValueError(f"has {shown(value.get('cell'))} for a cell; give one of the names under cells")
     return text
+
+
+def _as_text(value: object) -> object:
+    """A number, word, map or list of layers as text; the list as `0,2,4`."""
+    return ",".join(map(str, value)) if isinstance(value, list) else number_in(layers_as_text(value))
 
 
 def cell_in(value: object) -> tuple[str, str] | None:

@@ -106,9 +106,10 @@ class Recipe(Strict):
       decay.
     - `batch_tokens`: the global batch, over all devices. `gradient_clip_norm`: 0 does not clip.
     - `start`: `fresh` weights, or the folder of a completed run. A shallower encoder keeps its first layers; `:last` or
-      `:spread` after the folder keeps its last or evenly spread ones. One with a smaller ffn keeps the neurons that matter
-      most, one with narrower tables their best approximation (study.training.shrinking). `:grow=even` or `:grow=uneven` starts
-      a wider or deeper encoder that computes the same (study.training.growing).
+      `:spread` after the folder keeps its last or evenly spread ones, and `:0,2,4` these, numbered from 0, in this order. One
+      with a smaller ffn keeps the neurons that matter most, one with narrower tables their best approximation
+      (study.training.shrinking). `:grow=even` or `:grow=uneven` starts a wider or deeper encoder that computes the same
+      (study.training.growing).
     - `weights`: the format of the stored weights. `bf16` and `int8` round those of `start` in a run of no steps; products are
       then of int8 too (study.model.rounding).
     - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.
@@ -165,9 +166,8 @@ class Recipe(Strict):
     @classmethod
     def _start_is_a_run(cls, start: str) -> str:
         if start != NO_RUN["start"] and parse_start(start) is None:
-            raise ValueError(
-                "is neither fresh nor the folder of a run; write results/mine/runs/<run id>, perhaps with :last or :spread"
-            )
+            remedy = "write results/mine/runs/<run id>, perhaps with :last, :spread or :0,2,4"
+            raise ValueError(f"is neither fresh nor the folder of a run; {remedy}")
         return start
 
     @field_validator("teacher")

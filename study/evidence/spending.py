@@ -86,7 +86,7 @@ def way(cell: CellResult) -> str:
     teacher = parse_teacher(str(cell.settings.get("recipe.teacher")))
     parts = []
     if start is not None:
-        cut = f"cut to its {start.keep} layers" if cell.layers_cut else "continued"
+        cut = f"cut to its {start.kept_words}" if cell.layers_cut else "continued"
         parts.append(cut if start.grow is None else "grown")
     if teacher is not None:
         unusual = describe_knobs(teacher.unusual)

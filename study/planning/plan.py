@@ -17,7 +17,7 @@ from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
 from study.base.schema import deep_merge, flatten, number_in
 from study.config.effects import MAY_COINCIDE, without_effect
-from study.config.named_runs import NO_RUN, cell_in, kept_layers
+from study.config.named_runs import NO_RUN, cell_in, kept_layers, layers_problem
 from study.config.run_config import RunConfig, Texts, describe_knobs
 from study.config.search_spec import Dimension
 from study.config.shape_spec import LARGEST
@@ -293,7 +293,7 @@ def _by_first_layers(config: RunConfig, first: Mapping[str, RunConfig]) -> RunCo
     if init_from is None or init_from.grow is not None:
         return config
     depth = first[parent].architecture.depth if (parent := init_from.folder.name) in first else init_from_depth(config)
-    if depth is None or kept > depth:
+    if depth is None or layers_problem(depth, kept, init_from.keep):
         return config
     if kept_layers(depth, kept, init_from.keep) != kept_layers(depth, kept, "first"):
         return config

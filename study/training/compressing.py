@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 from study.base.durable_files import require_links
 from study.base.errors import InputError, map_all
 from study.base.quantities import listed
+from study.config.named_runs import layers_problem
 from study.config.recipe import Budget, Recipe
 from study.config.run_config import RunConfig
 from study.counting.memory import WeightFormat
@@ -25,7 +27,7 @@ METHODS = {
     "int8": "weights and products of int8 (on a CPU)",
     "bf16": "weights of bf16",
     "prune=SHARE": "without this share of the FFN's neurons",
-    "layers=N": "with N layers: the first, or N:last, or N:spread",
+    "layers=N": "with N layers: the first, or N:last, or N:spread; or with those of a list, layers=0,2,4",
     "factor=WIDTH": "with token, position and segment tables of this width",
 }
 """What `study compress --to` knows."""
@@ -55,7 +57,7 @@ class Compression:
         """The methods of a text such as `layers=6:spread,int8`, which are applied together; raises InputError for others."""
         found = cls(text)
         given: set[str] = set()
-        for method in listed(text):
+        for method in _methods(text):
             name, _, value = method.partition("=")
             kind = "weights" if name in ("int8", "bf16") and not value else name
             if kind in given:
@@ -67,6 +69,11 @@ class Compression:
         return found
 
 
+def _methods(text: str) -> list[str]:
+    """The methods of a text, whose commas also separate the layers of a list."""
+    return re.split(r"(?<!\d),|,(?!\d)", ",".join(listed(text))) if listed(text) else []
+
+
 def _change(method: str, name: str, value: str) -> dict[str, Any]:
     """The fields of a Compression that one method sets."""
     if name in ("int8", "bf16") and not value:
@@ -75,7 +82,12 @@ def _change(method: str, name: str, value: str) -> dict[str, Any]:
         number, _, keep = value.partition(":")
         if number.isdecimal() and int(number) and keep in ("", "first", "last", "spread"):
             return {"layers": int(number), "keep": keep or "first"}
-        raise InputError.at("--to", f"{method} is no number of layers; give layers=6, layers=6:last or layers=6:spread")
+        if re.fullmatch(r"\d{1,4}(,\d{1,4})+", value):
+            if len({*value.split(",")}) <= value.count(","):
+                raise InputError.at("--to", f"{method} names a layer twice; name each once")
+            return {"layers": value.count(",") + 1, "keep": value}
+        known = "layers=6, layers=6:last, layers=6:spread or a list such as layers=0,2,4"
+        raise InputError.at("--to", f"{method} is no number of layers; give {known}")
     if name == "factor" and value:
         if value.isdecimal() and int(value):
             return {"factor": int(value)}
@@ -106,8 +118,11 @@ def compressed_config(source: RunFolder, to: Compression) -> RunConfig:
     given, architecture = record.config, record.config.architecture.model_copy(update={"pair_head": False})
     changes: dict[str, Any] = {}
     if to.layers is not None:
+        named = to.keep if "," in to.keep else to.layers
         if to.layers >= architecture.depth:
-            raise InputError.at("--to", f"layers={to.layers} leaves out none of {architecture.depth} layers; give fewer")
+            raise InputError.at("--to", f"layers={named} leaves out none of {architecture.depth} layers; give fewer")
+        if problem := layers_problem(architecture.depth, to.layers, to.keep):
+            raise InputError.at("--to", f"layers={named}, but {source.path} {problem}")
         changes["depth"] = to.layers
     if to.prune is not None:
         changes["ffn"] = round((1 - to.prune) * architecture.ffn)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
-from study.config.named_runs import InitFrom, kept_layers
+from study.config.named_runs import InitFrom, kept_layers, layers_problem
 from study.config.run_config import DataConfig, RunConfig, TokenizerVariant
 from study.counting.architecture import NOT_IN_MLM, Architecture
 from study.data.cache import sha256_of
@@ -169,6 +169,8 @@ def _unfit_start(given: Architecture, wanted: Architecture, init_from: InitFrom)
         return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with; or grow (:grow=even)"
     if given.layer_groups is not None and given.depth != wanted.depth:
         return f"has layer_groups {given.layer_groups}; layers that share their weights cannot be cut off"
+    if problem := layers_problem(given.depth, wanted.depth, init_from.keep):
+        return problem
     kept = kept_layers(given.depth, wanted.depth, init_from.keep)
     if any(given.is_local(layer) != wanted.is_local(new) for new, layer in enumerate(kept)):
         return f"has global attention in every {given.global_attention_every}th layer, and the layers kept would change kind"

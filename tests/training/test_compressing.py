@@ -224,6 +224,8 @@ def test_neurons_that_never_fire_are_left_out_without_a_trace(place: Path) -> No
         ("prune=x", "prune=x is no share between 0 and 1"),
         ("layers=none", "layers=none is no number of layers"),
         ("layers=1:middle", "layers=1:middle is no number of layers"),
+        ("layers=0,2,0", "layers=0,2,0 names a layer twice; name each once"),
+        ("layers=0,2:last", "layers=0,2:last is no number of layers"),
         ("factor=wide", "factor=wide is no width of a table"),
         ("int8,bf16", "int8,bf16 gives weights twice"),
     ],

@@ -41,6 +41,7 @@ from study.scoring.pretrained import Pretrained
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.training.compressing import Compression, compressed_config
 from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs, cut
 from study.training.trainer import Trained
@@ -155,8 +156,9 @@ def test_layers_are_kept_as_the_literature_keeps_them() -> None:
     for keep in ("first", "last", "spread"):
         assert kept_layers(5, 5, keep) == (0, 1, 2, 3, 4)
     for wrong in (0, 3):
-        with pytest.raises(ValueError, match=f"{wrong} layers cannot be kept of 2"):
+        with pytest.raises(ValueError, match=f"has 2 layers, of which {wrong} cannot be kept"):
             kept_layers(2, wrong, "first")
+    assert kept_layers(12, 3, "9,0,4") == (9, 0, 4), "named ones in their order"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +234,28 @@ def test_a_run_of_no_steps_has_the_weights_of_its_donor_and_the_loss_of_these(
     assert cut_short.loss_nats is not None
     assert record.loss_nats is not None
     assert cut_short.loss_nats > record.loss_nats + 0.05
+
+
+def test_named_layers_are_kept_in_their_order(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+    wanted = started(corpus, f"{source.path}:3,1", budget={"steps": 0})
+    expected = cut(trained_weights(source), (3, 1))
+    assert all(torch.equal(expected[name], tensor) for name, tensor in trained_weights(trained(tmp_path, wanted)).items())
+    made = compressed_config(source, Compression.parse("layers=3,1,int8"))
+    assert (made.recipe.start, made.recipe.weights) == (wanted.recipe.start, "int8")
+    assert started(corpus, f"{source.path}:0,01").key == started(corpus, source.path).key, "the first two by another name"
+    for keep, problem in (
+        (":0,2,3", r"gives 3 layers \(0,2,3\) to 2; name as many as the encoder has"),
+        (":0,4", "has layers 0 to 3, not 4"),
+        (":1,1", r"names a layer twice \(1,1\); name each once"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            check_trained_runs([started(corpus, f"{source.path}{keep}")])
+    for to, problem in (
+        ("layers=0,4", "layers=0,4, but .* has layers 0 to 3, not 4"),
+        ("layers=3,2,1,0", "leaves out none of 4"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            compressed_config(source, Compression.parse(to))
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
