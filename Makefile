@@ -23,7 +23,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow fuzz faults lint dashboard notebooks docs dist replicate bench reference reference-check audit pins
+.PHONY: help install study test slow fuzz faults lint dashboard notebooks docs dist replicate bench latency reference reference-check audit pins
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,10 @@ replicate: .venv/.installed ## fit published scaling studies again, into results
 
 bench: .venv/.installed-dev ## measure training speed and all else that should be fast, into results/bench
 	.venv/bin/study bench
+
+latency: .venv/.installed ## measure the latency table of this machine in fp32 and int8, into results/reference/latency
+	.venv/bin/study latency --models bert-tiny,bert-mini,bert-small,bert-medium,bert-base --shapes 2x256,8x128 --precision fp32,int8 \
+	  --into results/reference/latency
 
 reference: .venv/.installed ## write the committed answers and figures anew from their records
 	dirname results/reference/*/sweep.yaml | OMP_NUM_THREADS=1 xargs -P $(WORKERS) -n 1 .venv/bin/study report > /dev/null

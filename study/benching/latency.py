@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from study.base.errors import InputError, Problem
+from study.base.errors import InputError, Problem, shown
 from study.base.machine import cores
 from study.base.quantities import listed, read_shape, read_whole_numbers, seconds_text
 from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
@@ -67,16 +67,25 @@ class LatencyOptions:
     vocabulary: int
     positions: int
     threads: int | None
-    precision: WeightFormat
+    precision: str
     device: Device
     seconds: float
+
+    @property
+    def precisions(self) -> tuple[WeightFormat, ...]:
+        """The distinct precisions; raises InputError for other words or none."""
+        known: dict[str, WeightFormat] = {form: form for form in get_args(WeightFormat)}
+        named = list(dict.fromkeys(listed(self.precision)))
+        if unknown := [name for name in named if name not in known] or ([] if named else [self.precision]):
+            raise InputError.at("--precision", f"{shown(unknown[0])} is none of {', '.join(known)}; write it as fp32,int8")
+        return tuple(known[name] for name in named)
 
     def cases(self) -> list[LatencyCase]:
         """Return the cases; raises InputError for inconsistent options."""
         models = measured_models(self.shapes, self.models, self.vocabulary, self.positions)
         batches = read_whole_numbers("--batch", self.batch)
         lengths = read_whole_numbers("--sequence-length", self.sequence_length)
-        return latency_cases(models, batches, lengths, self.precision)
+        return [case for form in self.precisions for case in latency_cases(models, batches, lengths, form)]
 
     def timing(self) -> Timing:
         """Return the timing; raises InputError if CUDA is requested but missing, or has no products of int8."""
@@ -84,7 +93,7 @@ class LatencyOptions:
 
         from study.model.rounding import ON_A_CPU
 
-        if self.device == "cuda" and self.precision == "int8":
+        if self.device == "cuda" and "int8" in self.precisions:
             raise InputError.at("--precision", f"int8 {ON_A_CPU}")
 
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -286,12 +295,13 @@ def latency_summary(rows: pd.DataFrame) -> Table:
     from rich.table import Table
 
     first = rows.iloc[0]
-    title = f"Encoder forward pass, {first['precision']}, {first['device']}, {first['threads']} threads; seconds a call"
+    title = f"Encoder forward pass, {first['device']}, {first['threads']} threads; seconds a call"
     table = Table(title=title, title_justify="left")
     table.add_column("model")
+    table.add_column("precision")
     for column in ("batch", "length", "n", "fastest", "median", "p95"):
         table.add_column(column, justify="right")
     for row in rows.to_dict("records"):
         times = (seconds_text(row[f"{which}_seconds"]) for which in ("fastest", "median", "p95"))
-        table.add_row(row["model"], str(row["batch"]), str(row["sequence_length"]), str(row["n"]), *times)
+        table.add_row(row["model"], row["precision"], str(row["batch"]), str(row["sequence_length"]), str(row["n"]), *times)
     return table

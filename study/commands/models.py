@@ -246,7 +246,9 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
 @click.option("--positions", type=CountRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
 @threads_option
-@inference_precision_option
+@click.option(
+    "--precision", default="fp32", show_default=True, help="fp32, bf16 or int8, or several, such as fp32,int8, timed in turn."
+)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option(
     "--seconds", type=FiniteRange(0, min_open=True), default=10.0, show_default=True, help="Approximate time per case."

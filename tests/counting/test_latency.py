@@ -15,7 +15,15 @@ from click.testing import CliRunner
 
 from study.base.errors import InputError
 from study.benching import latency as measuring
-from study.benching.latency import Timing, disturbance, hardware_environment, latency_cases, measure, measured_models
+from study.benching.latency import (
+    LatencyOptions,
+    Timing,
+    disturbance,
+    hardware_environment,
+    latency_cases,
+    measure,
+    measured_models,
+)
 from study.cli import commands
 from study.counting.architecture import Architecture
 from study.counting.latency_prediction import TERMS, fit_latency
@@ -57,13 +65,15 @@ def test_a_measurement_has_a_row_a_case_and_leaves_the_threads_alone() -> None:
 
 
 def test_precisions_of_one_shape_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [case for form in ("fp32", "bf16", "int8") for case in latency_cases(models(), (1,), (8,), form)]
-    rows = measure(cases, Timing(threads=1, seconds=0.01))
+    asked = LatencyOptions("", TINY, "1", "8", 50, 16, 1, "fp32,bf16,int8", "cpu", 0.01)
+    rows = measure(asked.cases(), asked.timing())
     assert rows["precision"].tolist() == ["fp32", "fp32", "bf16", "bf16", "int8", "int8"]
     assert (rows["fastest_seconds"] > 0).all()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    told = CliRunner().invoke(commands, ["latency", "--shapes", TINY, "--precision", "int8", "--device", "cuda"])
+    told = CliRunner().invoke(commands, ["latency", "--shapes", TINY, "--precision", "fp32,int8", "--device", "cuda"])
     assert "int8 runs on a CPU alone" in str(told.exception)
+    told = CliRunner().invoke(commands, ["latency", "--shapes", TINY, "--precision", "fp32,int4"])
+    assert "--precision: 'int4' is none of fp32, bf16, int8; write it as fp32,int8" in str(told.exception)
 
 
 def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
