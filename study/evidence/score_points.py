@@ -146,34 +146,51 @@ _COLUMNS = {
     "rte": ("RTE", {"accuracy": 0}),
     "wnli": ("WNLI", {"accuracy": 0}),
 }
-"""The column of each task, and the position of each metric among its slash-separated numbers."""
+"""The column of each task in the table of miniatures, and the position of each metric among its slash-separated numbers."""
 
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """One published number: model, sizes by each count, task and metric (0 to 1)."""
+    """One published score of 0 to 1: a model, its sizes by each count, the scored split (test or dev), and the source."""
 
     model: str
     sizes: Mapping[str, int]
-    task: str
-    metric: str
     score: float
+    split: str
+    source: str
+
+    @property
+    def family(self) -> str:
+        """The model's name without its size, such as BERT."""
+        return self.model.partition("-")[0]
 
 
 def published_scores(task: str, metric: str) -> tuple[PublishedScore, ...]:
-    """Published scores of a task by a metric, smallest model first."""
+    """Published scores of a task by a metric, smallest model first.
+
+    Those of BERT's miniatures are of GLUE's secret test sets (Turc et al. 2019); others name their split and source.
+    """
     column, positions = _COLUMNS.get(task, ("", {}))
-    if metric not in positions:
-        return ()
-    with files("study.evidence").joinpath("bert_miniatures_glue.csv").open(encoding="utf-8") as table:
-        rows = list(csv.DictReader(table))
-    published = [
-        PublishedScore(
-            row["model"], _sizes(row["model"]), task, metric, round(float(row[column].split("/")[positions[metric]]) / 100, 6)
-        )
-        for row in rows
+    found = [
+        (row["model"], row[column].split("/")[positions[metric]], "test", "Turc et al. 2019")
+        for row in _rows("bert_miniatures_glue.csv")
+        if metric in positions
     ]
+    found += [
+        (row["model"], row["score"], row["split"], row["source"])
+        for row in _rows("published_scores.csv")
+        if (row["task"], row["metric"]) == (task, metric)
+    ]
+    published = (
+        PublishedScore(model, _sizes(model), round(float(score) / 100, 6), split, source)
+        for model, score, split, source in found
+    )
     return tuple(sorted(published, key=lambda one: one.sizes["parameters"]))
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with files("study.evidence").joinpath(name).open(encoding="utf-8") as table:
+        return list(csv.DictReader(table))
 
 
 def _sizes(model: str) -> dict[str, int]:

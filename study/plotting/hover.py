@@ -23,6 +23,8 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "label": ("", str),
     "row": ("", str),
     "pair": ("", str),
+    "split": ("on", str),
+    "source": ("", str),
     "budget": ("budget", str),
     "panel": ("", str),
     "depth": ("depth", str),

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from study.evidence.evidence import Evidence
-from study.evidence.score_points import published_scores
+from study.evidence.score_points import PublishedScore, published_scores
+from study.plotting.hover import explain
 from study.plotting.score_panels import WIDTH, best_score, drawn, measured
-from study.plotting.style import COUNTS, axis_name, halo, log_ticks, side_by_side
+from study.plotting.style import COUNTS, axis_name, log_ticks, side_by_side
 
-_PUBLISHED = "tab:red"
+_COLOURS = {"BERT": "tab:red", "DistilBERT": "tab:purple", "ALBERT": "tab:olive", "ELECTRA": "tab:cyan"}
+"""The colour of each published family."""
 
 
 def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
-    """The scores (study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets.
+    """The scores (study.plotting.score_panels), and rows of kind `published`, with their family and split.
 
     `x` is the size by this `count` of COUNTS, shifted if others are near.
     """
@@ -24,7 +28,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     if data.empty or evidence.downstream is None:
         return data
     published = [
-        {"task": task.task, "kind": "published", "x": entry.sizes[count], "score": entry.score, "label": entry.model}
+        {"task": task.task, "kind": "published", "x": entry.sizes[count], **_told(entry)}
         for task in evidence.downstream.tasks
         for entry in published_scores(task.task, task.metric)
     ]
@@ -32,30 +36,37 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     return pd.concat([data, pd.DataFrame(published)], ignore_index=True).assign(count=count)
 
 
+def _told(entry: PublishedScore) -> dict[str, object]:
+    return {name: getattr(entry, name) for name in ("score", "family", "split", "source")} | {"label": entry.model}
+
+
 def draw(data: pd.DataFrame) -> Figure:
-    """Sizes on a logarithmic axis; published models are named."""
-    there = (data["kind"] == "published").any()
-    reference = "published: BERT's miniatures on GLUE's test sets (Turc et al. 2019)"
-    entries = [Line2D([], [], marker="*", color=_PUBLISHED, linewidth=1, label=reference)] if there else []
+    """Sizes on a logarithmic axis; published scores are stars, filled on test sets and open on development sets."""
+    entries = [
+        Line2D([], [], label=f"published: {family}, {split}", **_star(family, split))
+        for family, split in _families(data[data["kind"] == "published"])
+    ]
     count = data["count"].iloc[0]
     ours = data[data[count].notna()]
     axis = axis_name(count, ours["x"], ours[count])
     return drawn(data, axis, COUNTS[count], _finish, entries, best_score)
 
 
+def _families(published: pd.DataFrame) -> list[tuple[str, str]]:
+    """The families and splits that occur, in the order of their colours."""
+    there = set(zip(published["family"], published["split"], strict=True)) if len(published) else set()
+    return [(family, split) for family in _COLOURS for split in ("test", "dev") if (family, split) in there]
+
+
+def _star(family: str, split: str) -> dict[str, Any]:
+    colour = _COLOURS[family]
+    return {"marker": "*", "markersize": 8, "color": colour, "mfc": colour if split == "test" else "white", "linewidth": 1}
+
+
 def _finish(panel: Axes, rows: pd.DataFrame) -> None:
     published = rows[rows["kind"] == "published"]
-    panel.plot(published["x"], published["score"], marker="*", markersize=9, color=_PUBLISHED, linewidth=1, zorder=3)
-    for rank, (_, row) in enumerate(published.iterrows()):
-        panel.annotate(
-            str(row["label"]).removeprefix("BERT-"),
-            (row["x"], row["score"]),
-            (6, -14) if rank % 2 else (-4, 5),
-            textcoords="offset points",
-            ha="right",
-            fontsize="x-small",
-            color=_PUBLISHED,
-            path_effects=halo(2),
-            zorder=6,
-        )
+    for family, split in _families(published):
+        some = published[(published["family"] == family) & (published["split"] == split)]
+        panel.plot(some["x"], some["score"], zorder=3, **_star(family, split))
+    explain(panel, published, "x", "score")
     log_ticks(panel)

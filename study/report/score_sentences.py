@@ -284,11 +284,11 @@ def published_table(evidence: Evidence) -> str:
     if not rows:
         return ""
     intro = (
-        "BERT's miniatures on GLUE's secret test sets (Turc et al. 2019): 30,522 word pieces, pre-trained on Wikipedia and "
-        "books, the best of five batch sizes and four learning rates for each task. Beside each stands the encoder here of the "
-        f"nearest `parameters`, where any has up to {NEAR:g} times as many or as few."
+        "Published scores, each of the split and from the source that its row names: `test` is GLUE's secret or CoNLL's test "
+        "set, `dev` the development set, which most tasks here report. All models were pre-trained on far more text. Beside "
+        f"each stands the encoder here of the nearest `parameters`, where any has up to {NEAR:g} times as many or as few."
     )
-    header = ["task", "metric", "published", "parameters", "score", "here", "parameters", "score", "± 95%"]
+    header = ["task", "metric", "published", "split", "source", "parameters", "score", "here", "parameters", "score", "± 95%"]
     return f"{intro}\n\n{table(header, rows)}"
 
 
@@ -302,6 +302,8 @@ def _published_rows(task: TaskScores) -> Iterator[list[object]]:
             task.task,
             task.metric,
             one.model,
+            one.split,
+            one.source,
             f"{size:,}",
             f"{one.score:.3f}",
             *(here if away.min() <= np.log(NEAR) else [None] * 4),

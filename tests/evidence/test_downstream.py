@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from dataclasses import replace
@@ -37,6 +38,7 @@ from study.report.figures import FIGURES
 from study.report.score_sentences import law_table, published_table, score_findings, score_table, trend_table
 from study.store.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
+from study.tasks.task_spec import read_spec
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder, with_found
 from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 
@@ -579,7 +581,12 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     by_size = score_against_parameters.frame(evidence)
     published = by_size[by_size["kind"] == "published"]
     assert set(published["task"]) == {"sst2", "cola", "rte"}
-    assert list(published.loc[published["task"] == "sst2", "score"]) == [0.832, 0.859, 0.897, 0.896]
+    bert = published[(published["task"] == "sst2") & (published["family"] == "BERT")]
+    assert list(bert["score"]) == [0.832, 0.859, 0.897, 0.896, 0.935, 0.949], "the miniatures, Base and Large on the test set"
+    assert set(bert["split"]) == {"test"}
+    (legend,) = score_against_parameters.draw(by_size).legends
+    named = {text.get_text() for text in legend.get_texts()}
+    assert {f"published: {family}" for family in ("BERT, test", "DistilBERT, dev", "ALBERT, dev", "ELECTRA, dev")} <= named
     flops = score_against_flops.frame(evidence)
     assert set(flops["train_flops"]) == set(evidence.ledger["train_flops"])
     for _, task in flops.groupby("task"):
@@ -608,7 +615,9 @@ def test_published_models_stand_at_their_size_in_the_count_that_is_chosen(eviden
 
 def test_published_scores_stand_beside_an_encoder_of_their_size(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = published_table(evidence).splitlines()
-    (tiny,) = [line for line in lines if line.startswith("| sst2 | accuracy | BERT-Tiny | 4,416,698 | 0.832 |")]
+    (tiny,) = [
+        line for line in lines if line.startswith("| sst2 | accuracy | BERT-Tiny | test | Turc et al. 2019 | 4,416,698 |")
+    ]
     assert tiny.endswith("| 0.832 | – | – | – | – |"), "the largest here has a fifth of its parameters"
     monkeypatch.setattr("study.report.score_sentences.NEAR", 1000.0)
     assert evidence.downstream is not None
@@ -893,9 +902,29 @@ def test_runs_of_one_shape_are_held_out_together(evidence: Evidence) -> None:
 def test_published_scores_are_those_of_the_table(shared_data: Path) -> None:
     packaged = Path(__file__).resolve().parents[2] / "study" / "evidence" / "bert_miniatures_glue.csv"
     assert packaged.read_text() == (shared_data / "published" / "encoders" / "bert_miniatures_glue_test.csv").read_text()
-    tiny, *_, medium = published_scores("mrpc", "accuracy")
-    assert (tiny.model, tiny.score) == ("BERT-Tiny", 0.711)
-    assert (medium.model, medium.score) == ("BERT-Medium", 0.816)
-    assert tiny.sizes["parameters"] < medium.sizes["parameters"]
-    assert [one.score for one in published_scores("stsb", "spearman")] == [0.736, 0.733, 0.770, 0.784]
+    mrpc = {one.model: one for one in published_scores("mrpc", "accuracy")}
+    assert (mrpc["BERT-Tiny"].score, mrpc["BERT-Medium"].score) == (0.711, 0.816)
+    assert "BERT-Base" not in mrpc, "whose F1 was published"
+    sizes = [one.sizes["parameters"] for one in published_scores("stsb", "spearman")]
+    assert sizes == sorted(sizes)
+    stsb = {one.model: one.score for one in published_scores("stsb", "spearman") if one.family == "BERT"}
+    assert list(stsb.values()) == [0.736, 0.733, 0.770, 0.784, 0.858, 0.865]
     assert published_scores("trec", "accuracy") == ()
+
+
+def test_each_published_score_says_what_was_scored_and_where_it_stands(shared_data: Path) -> None:
+    electra = shared_data / "published" / "encoders" / "electra_glue_squad_dev.csv"
+    (large,) = [row for row in csv.DictReader(electra.open()) if row[""] == "ELECTRA-Large"]
+    columns = {("squad", "exact_match"): "SQuAD 1.1", ("squad_v2", "exact_match"): "SQuAD 2.0", ("cola", "matthews"): "CoLA"}
+    for (task, metric), column in columns.items():
+        (one,) = [one for one in published_scores(task, metric) if one.model == "ELECTRA-Large"]
+        assert (one.score, one.split) == (round(float(large[column]) / 100, 6), "dev")
+    packaged = Path(__file__).resolve().parents[2] / "study" / "evidence" / "published_scores.csv"
+    rows = list(csv.DictReader(packaged.open()))
+    assert len({(row["model"], row["task"], row["metric"]) for row in rows}) == len(rows)
+    for row in rows:
+        assert row["metric"] in read_spec(row["task"])[0].metrics
+        assert row["split"] in ("test", "dev")
+        assert row["source"]
+    ner = {one.model: one.score for one in published_scores("conll2003", "entity_f1")}
+    assert ner == {"BERT-Base": 0.924, "BERT-Large": 0.928}
