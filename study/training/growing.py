@@ -17,6 +17,9 @@ from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
 UNEVEN = 0.5
 """The largest deviation, relative to the mean, that `uneven` draws for a weight before centring."""
 
+MOST_EPSILON = 1e-7
+"""The largest norm_epsilon with which norming twice is norming once."""
+
 Axis = Literal["stream", "ffn", "table", "bias by distance"]
 """What is copied: the residual stream, also of the heads, the FFN's inner size, the token table, or a bias by distance."""
 
@@ -67,8 +70,11 @@ def ungrowable(given: Architecture, wanted: Architecture) -> str | None:
         )
     if wanted.head_width != given.head_width:
         return f"has heads of width {given.head_width}, not {wanted.head_width}; a wider encoder has more heads, no wider ones"
-    if wanted.depth > given.depth and given.norm == "post":
-        return "is post-norm, whose blocks norm the stream again, so that no new one is the identity; grow its width alone"
+    if wanted.depth > given.depth and given.norm == "post" and given.norm_epsilon > MOST_EPSILON:
+        return (
+            f"has norm_epsilon {given.norm_epsilon:g}, so that every further norm of a new layer in post-norm would shrink the "
+            "stream; grow its width alone"
+        )
     if wanted.depth > given.depth and given.layer_groups is not None:
         return f"has layer_groups {given.layer_groups}; layers that share their weights cannot begin as the identity"
     return None if wanted.width == given.width else _unwidenable(given)
@@ -95,12 +101,17 @@ def grown(
     (LEMON, Wang et al. 2024, arXiv:2310.07999, section 4).
 
     New layers follow the old ones, which they copy in order (Gong et al. 2019, stacking), except that what they add to the
-    residual stream starts at zero, so that in pre-norm each is the identity. A pair head starts afresh. See `ungrowable`.
+    residual stream starts at zero, so that in pre-norm each is the identity. In post-norm the old last norm's gains and biases
+    move to the new last one, and the norms between begin as those of a fresh encoder: each norms what is normed already. A pair
+    head starts afresh. See `ungrowable`.
     """
     widening = _Widening(given, wanted, grow, torch.Generator().manual_seed(stream_seed(Stream.GROWTH, seed)))
     wide = {name: widening.widened(name, tensor) for name, tensor in weights.items() if not name.startswith(PAIR_HEAD)}
     fresh = MaskedLanguageModel(wanted, seed=seed).state_dict()
-    return fresh | wide | _stacked(wide, given.depth, wanted.depth)
+    stacked = _stacked(wide, given.depth, wanted.depth)
+    if given.norm == "post" and wanted.depth > given.depth:
+        stacked |= _norms_moved_back(wide, fresh, given.depth, wanted.depth)
+    return fresh | wide | stacked
 
 
 def _stacked(weights: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str, Tensor]:
@@ -111,6 +122,14 @@ def _stacked(weights: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str
             copied = torch.zeros_like(tensor) if block[2].startswith(_RESIDUAL) else tensor
             found |= {f"encoder.blocks.{new}.{block[2]}": copied for new in range(depth + int(block[1]), wanted, depth)}
     return found
+
+
+def _norms_moved_back(weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str, Tensor]:
+    """The last norm of `depth` layers as that of `wanted`, and fresh norms from where it stood."""
+    first, last = f"encoder.blocks.{depth - 1}.feed_forward_norm.", f"encoder.blocks.{wanted - 1}.feed_forward_norm."
+    new = [f"encoder.blocks.{layer}.{norm}_norm." for layer in range(depth, wanted) for norm in ("attention", "feed_forward")]
+    norms = {name: tensor for name, tensor in fresh.items() if name.startswith((first, *new))}
+    return norms | {name.replace(first, last): tensor for name, tensor in weights.items() if name.startswith(first)}
 
 
 class _Widening:
