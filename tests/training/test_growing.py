@@ -84,7 +84,8 @@ def test_a_grown_encoder_predicts_what_the_small_one_does(name: str, grow: Grow)
 @pytest.mark.parametrize("kind", [PRE, {}], ids=["pre", "post"])
 def test_new_layers_learn_from_the_first_step(kind: dict[str, Any]) -> None:
     _, large = grow_into(architecture(**kind), architecture(**kind, depth=4), "even")
-    torch.nn.functional.cross_entropy(large(torch.arange(8)[None]).flatten(0, 1), torch.arange(8)).backward()
+    loss = torch.nn.functional.cross_entropy(large(torch.arange(8)[None]).flatten(0, 1), torch.arange(8))
+    loss.backward()  # type: ignore[no-untyped-call]
     for block in large.encoder.blocks[2:]:
         assert block.feed_forward.outer.weight.grad.abs().max() > 1e-4  # type: ignore[union-attr,operator]
 
