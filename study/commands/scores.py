@@ -75,6 +75,8 @@ def tasks(as_json: bool) -> None:
 @click.option("--max-length", type=CountRange(), help="Tokens per input.  [default: the sequence length of pre-training]")
 @click.option("--max-train-examples", type=CountRange(), help="Use at most so many training examples.")
 @click.option("--max-evaluation-examples", type=CountRange(), help="Use at most so many dev and test examples.")
+@click.option("--teacher", help="Folder of a run that is fine-tuned first and labels the task's unlabelled text.")
+@click.option("--taught-epochs", type=CountRange(), help="Passes over what the teacher labelled.  [default: 3]")
 @precision_option
 @click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Also score untrained weights.")
 @place_options
@@ -290,7 +292,7 @@ def _downstream(requested: dict[str, Any]) -> Downstream:
     from study.base.quantities import listed
     from study.config.score_config import GRID, Downstream
 
-    names = ("max_length", "max_train_examples", "max_evaluation_examples", "precision")
+    names = ("max_length", "max_train_examples", "max_evaluation_examples", "precision", "teacher", "taught_epochs")
     knobs = {name: value for name in names if (value := requested.pop(name)) is not None}
     lists = {name: listed(value) for name in GRID if (value := requested.pop(name))}
     values = {key: value for key, value in requested.items() if value is not None} | {"tasks": listed(requested["tasks"])}

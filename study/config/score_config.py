@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from study.base.schema import Count, Index, NonNegative, Positive, Several, Share, Strict, Text
 from study.base.text import path_from
+from study.config.named_runs import run_folder
 from study.config.run_config import fingerprint_of
 from study.counting.memory import AskedPrecision
 
@@ -43,6 +44,11 @@ class Knobs(Strict):
     score has not risen for `patience` epochs, and the best epoch counts. `max_length` cuts inputs in tokens, by default at the
     pre-training sequence length, beyond which positions are untrained. `max_train_examples` and `max_evaluation_examples` limit
     train and the other splits to the first of a fixed permutation.
+
+    `teacher` is the folder of a completed run, which is fine-tuned on train first, with these knobs. The encoder then learns
+    the teacher's outputs on the task's unlabelled text for `taught_epochs`, by cross entropy (squared error for numbers), and
+    at last train for `epochs`, in one schedule and without patience. Dev chooses among all epochs, so that the last ones are
+    used where they help. Source: pre-trained distillation, Turc et al. 2019, arXiv:1908.08962, section 3.
     """
 
     learning_rate: Positive = 1e-4
@@ -56,6 +62,27 @@ class Knobs(Strict):
     max_train_examples: Count | None = None
     max_evaluation_examples: Count | None = None
     precision: AskedPrecision = "auto"
+    teacher: Text | None = None
+    taught_epochs: Count = 3
+
+    @field_validator("teacher")
+    @classmethod
+    def _teacher_is_a_run(cls, teacher: str | None) -> str | None:
+        if teacher is not None and run_folder(teacher) is None:
+            raise ValueError("is not the folder of a run; write results/mine/runs/<run id>")
+        return teacher
+
+    @model_validator(mode="after")
+    def _taught_epochs_need_a_teacher(self) -> Self:
+        if self.teacher is None and self.taught_epochs != type(self).model_fields["taught_epochs"].default:
+            raise ValueError("taught_epochs are of what a teacher says; give a teacher, or leave them out")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """The values that differ from their defaults, the teacher by its run id wherever its folder lies."""
+        values = self.model_dump(mode="json", exclude_defaults=True)
+        teacher = None if self.teacher is None else run_folder(self.teacher)
+        return values if teacher is None else values | {"teacher": teacher.name}
 
 
 class ScoreConfig(Strict):
@@ -78,11 +105,14 @@ class ScoreConfig(Strict):
     def fingerprint(self) -> str:
         """The score's id: 16 hex digits of SHA-256 over its non-default values and SCORING_VERSION."""
         values = self.model_dump(mode="json", exclude_defaults=True)
+        if "knobs" in values:
+            values["knobs"] = self.knobs.identity()
         return fingerprint_of(values | {"scoring_version": SCORING_VERSION})
 
     def tuned_with(self) -> str:
         """A key that scores share if they differ only in tuned knobs and seed."""
-        return fingerprint_of(self.model_dump(mode="json", exclude={"seed": True, "knobs": set(TUNED)}))
+        untuned = {name: value for name, value in self.knobs.identity().items() if name not in TUNED}
+        return fingerprint_of(self.model_dump(mode="json", exclude={"seed", "knobs"}) | {"knobs": untuned})
 
 
 TUNED = ("learning_rate", "batch_examples", "epochs")
@@ -120,6 +150,8 @@ class Downstream(Strict):
     def _knobs_leave_the_grid_alone(self) -> Self:
         if given := [name for name in TUNED if name in self.knobs.model_fields_set]:
             raise ValueError(f"knobs has {', '.join(given)}, which the grid sets: {', '.join(GRID)}")
+        if self.knobs.teacher is not None and self.update == "head":
+            raise ValueError("knobs.teacher teaches the whole encoder, not a probe; leave out update: head")
         return self
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from study.model.task_model import TaskModel
 from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, TrainingOrder, evaluation_batches
 from study.scoring.task_metrics import measure
+from study.tasks.loading import UNLABELLED
 
 
 class FineTuning(pl.LightningModule):
@@ -32,19 +34,29 @@ class FineTuning(pl.LightningModule):
 
     Dev is scored after every epoch, and the best weights are kept; training stops after `patience` epochs without improvement.
     Losses are the mean over examples (over words, or windows of spans) of cross entropy, binary for each of several labels, or
-    of squared error for numbers. With `in_int8` the encoder learns in fp32, and is rounded and multiplied in int8 where it is
-    evaluated. Logged are `train/loss` and `downstream/<task>/<metric>`.
+    of squared error for numbers. With a teacher's logits (`taught_NxC`, a row for each unlabelled text) `taught_epochs` of the
+    unlabelled text come first, dev is scored as often as these end, and nothing stops early. With `in_int8` the encoder learns
+    in fp32, and is rounded and multiplied in int8 where it is evaluated. Logged are `train/loss` and
+    `downstream/<task>/<metric>`.
     """
 
     def __init__(
-        self, config: ScoreConfig, data: TaskInputs, model: TaskModel, log_every_steps: int = 50, in_int8: bool = False
+        self,
+        config: ScoreConfig,
+        data: TaskInputs,
+        model: TaskModel,
+        log_every_steps: int = 50,
+        in_int8: bool = False,
+        taught_NxC: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.config, self.data, self.model, self.log_every_steps = config, data, model, log_every_steps
         self.in_int8, self._exact = in_int8, dict[str, Tensor]()
-        self.order = TrainingOrder(data.splits["train"].tokens.lengths, config.knobs.batch_examples, config.seed)
-        self.steps_per_epoch = self.order.steps_per_epoch
-        self.steps = config.knobs.epochs * self.steps_per_epoch
+        self.taught_NxC, self.taught_order = taught_NxC, None if taught_NxC is None else self._order_of(UNLABELLED)
+        self.order = self._order_of("train")
+        self.steps_per_epoch = (self.taught_order or self.order).steps_per_epoch
+        self.taught_steps = 0 if taught_NxC is None else config.knobs.taught_epochs * self.steps_per_epoch
+        self.steps = self.taught_steps + config.knobs.epochs * self.order.steps_per_epoch
         self.tokens_done, self.seconds_training = 0, 0.0
         self.best: dict[str, Any] = {"dev": -math.inf, "epoch": 0, "scores": {}, "weights": {}}
         self.validated_step = -1
@@ -53,10 +65,20 @@ class FineTuning(pl.LightningModule):
         if config.update == "head":
             self.model.encoder.requires_grad_(False)
 
+    def _order_of(self, split: str) -> TrainingOrder:
+        knobs = self.config.knobs
+        return TrainingOrder(self.data.splits[split].tokens.lengths, knobs.batch_examples, self.config.seed)
+
     @property
     def steps_done(self) -> int:
         """Optimiser steps taken."""
         return self.trainer.global_step
+
+    def rows_at(self, step: int) -> tuple[str, NDArray[np.int64]]:
+        """The split of a step, from 0, and its inputs."""
+        if self.taught_order is not None and step < self.taught_steps:
+            return UNLABELLED, self.taught_order.at(step)
+        return "train", self.order.at(step - self.taught_steps)
 
     def forward(self, batch: TaskBatch) -> Tensor:
         """Logits of the model (see TaskModel)."""
@@ -69,8 +91,10 @@ class FineTuning(pl.LightningModule):
         """The loss of one step; `batch_idx` does not matter, the optimiser step does."""
         del batch_idx
         seed_dropout(self.device, stream_seed(Stream.TASK_DROPOUT, self.config.seed, self.steps_done))
-        self.tokens_done += int(self.data.splits["train"].tokens.lengths[self.order.at(self.steps_done)].sum())
-        loss = self.loss(self(batch).float(), batch)
+        split, rows = self.rows_at(self.steps_done)
+        self.tokens_done += int(self.data.splits[split].tokens.lengths[rows].sum())
+        logits = self(batch).float()
+        loss = self.taught_loss(logits, batch) if split == UNLABELLED else self.loss(logits, batch)
         self._loss_sum = self._loss_sum.to(loss.device) + loss.detach()
         self._loss_steps += 1
         return loss
@@ -86,6 +110,16 @@ class FineTuning(pl.LightningModule):
         if spec.regression:
             return F.mse_loss(logits[:, 0], standardised(batch.labels, *self.data.label_scale))
         return F.cross_entropy(logits, batch.labels)
+
+    def taught_loss(self, logits_BxC: Tensor, batch: TaskBatch) -> Tensor:
+        """The mean loss against what the teacher says of these texts."""
+        assert self.taught_NxC is not None
+        spec, taught_BxC = self.data.task.spec, self.taught_NxC.to(logits_BxC.device)[batch.rows]
+        if spec.multi_label:
+            return F.binary_cross_entropy_with_logits(logits_BxC, taught_BxC.sigmoid())
+        if spec.regression:
+            return F.mse_loss(logits_BxC, taught_BxC)
+        return F.cross_entropy(logits_BxC, taught_BxC.softmax(-1))
 
     def on_train_start(self) -> None:
         """Start the clock of training."""
@@ -133,41 +167,48 @@ class FineTuning(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Score dev, keep the weights if they are the best, and stop once patience is exhausted."""
-        scores = measure(self.data.task, "dev", self._predictions("dev", self._logits))
+        scores = measure(self.data.task, "dev", self._predictions("dev", self.in_order("dev", self._logits)))
         epoch, dev = self.steps_done // self.steps_per_epoch, scores[self.config.metric]
         self.validated_step = self.steps_done
         self._log_row({f"downstream/{self.config.task}/{name}": value for name, value in scores.items()})
         if dev > self.best["dev"]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             self.best = {"dev": dev, "epoch": epoch, "scores": scores, "weights": weights}
-        elif epoch - self.best["epoch"] >= self.config.knobs.patience:
+        elif self.taught_NxC is None and epoch - self.best["epoch"] >= self.config.knobs.patience:
             self.trainer.should_stop = True
         self._resumed = time.perf_counter()
 
-    @torch.inference_mode()
     def predict_test(self, precision: Precision) -> list[Any]:
         """The predictions for test with the weights of the best epoch, which the module keeps."""
+        return self._predictions("test", self.logits_of("test", precision))
+
+    @torch.inference_mode()
+    def logits_of(self, split: str, precision: Precision) -> Logits:
+        """The logits for a split with the weights of the best epoch, in the order of its inputs."""
         self.model.load_state_dict(self.best["weights"])
         if self.in_int8:
             multiply_in_int8(self.model.encoder)
         self.model.eval()
         device = next(self.model.parameters()).device
         logits: Logits = []
-        for batch in EvaluatedSplit(self.data.collator("test")):
+        for batch in EvaluatedSplit(self.data.collator(split)):
             moved = self.transfer_batch_to_device(batch, device, 0)
             with autocast(device.type, precision):
-                logits += split_logits(self(moved), moved, self.data.splits["test"])
-        return self._predictions("test", logits)
+                logits += split_logits(self(moved), moved, self.data.splits[split])
+        return self.in_order(split, logits)
 
-    def _predictions(self, split: str, collected: Logits) -> list[Any]:
-        inputs = self.data.splits[split]
-        order = np.concatenate(evaluation_batches(inputs.tokens.lengths))
+    def in_order(self, split: str, collected: Logits) -> Logits:
+        """Logits of evaluation batches in the order of the inputs; raises FloatingPointError where one is not finite."""
+        order = np.concatenate(evaluation_batches(self.data.splits[split].tokens.lengths))
         logits: Logits = [np.empty(0)] * len(order)
         for place, found in zip(order, collected, strict=True):
             logits[place] = found
         if not all(np.isfinite(found).all() for found in logits):
             raise FloatingPointError(f"a logit on {split} is not finite")
-        return predictions(self.data.task, split, inputs, logits)
+        return logits
+
+    def _predictions(self, split: str, logits: Logits) -> list[Any]:
+        return predictions(self.data.task, split, self.data.splits[split], logits)
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
         """Clip the global norm at 1, as BERT's fine-tuning does."""

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from threadpoolctl import threadpool_limits
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from study.base.durable_files import is_there, write_atomically
 from study.config.score_config import ScoreConfig
 from study.model.task_model import TaskModel
 from study.scoring.attempt import ScoreAttempt
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
-from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs
-from study.store.work_folder import step_of
+from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, task_inputs
+from study.store.run_folder import RunFolder
+from study.store.score_records import ScoreFolder
+from study.store.work_folder import TAUGHT, step_of
+from study.tasks.examples import TaskData
+from study.tasks.loading import UNLABELLED
 from study.training.callbacks import Checkpointer, Clock
-from study.training.checkpoints import DurableCheckpointIO
+from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint
 from study.training.metrics_log import MetricsFile
 from study.training.trainer import lightning_trainer, quiet
 
@@ -52,9 +62,10 @@ class _Steps(IterableDataset[TaskBatch]):
         return self.module.steps
 
     def __iter__(self) -> Iterator[TaskBatch]:
-        collate = self.module.data.collator("train")
+        data = self.module.data
         for step in range(self.module.steps_done, self.module.steps):
-            yield collate(self.module.order.at(step))
+            split, rows = self.module.rows_at(step)
+            yield data.collator(split)(rows)
 
 
 ROWS = 20
@@ -75,8 +86,43 @@ def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
 
     Raises Preempted on an order to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
     """
+    taught_NxC = None if scoring.config.knobs.teacher is None else _taught(scoring, data.task)
+    module, seconds = _trained(scoring, data, taught_NxC)
+    return FineTuned(module, module.predict_test(scoring.precision), seconds)
+
+
+def _taught(scoring: ScoreAttempt, task: TaskData) -> Tensor:
+    """The logits (N, C) of the teacher for the unlabelled texts, kept beside the checkpoints for a resumed student.
+
+    The teacher is fine-tuned on train in a folder of its own, which is then removed.
+    """
+    config, kept = scoring.config, scoring.folder.checkpoints / TAUGHT
+    if is_there(kept):
+        return torch.from_numpy(np.load(kept))
+    folder = ScoreFolder(scoring.folder.path / "teacher")
+    assert config.knobs.teacher is not None
+    run = Pretrained(RunFolder(Path(config.knobs.teacher)))
+    knobs = config.knobs.model_copy(update={"teacher": None})
+    own = config.model_copy(update={"encoder": run.run_id, "protocol": "fine_tune", "knobs": knobs})
+    checkpoint = newest_whole_checkpoint(folder.checkpoints)
+    teaching = replace(scoring, config=own, run=run, folder=folder, checkpoint=checkpoint)
+    folder.path.mkdir(exist_ok=True)
+    module, _ = _trained(teaching, task_inputs(task, run, knobs), None)
+    logits_NxC = np.stack(module.logits_of(UNLABELLED, scoring.precision)).astype(np.float32)
+    scoring.check()
+    content = io.BytesIO()
+    np.save(content, logits_NxC)
+    kept.parent.mkdir(exist_ok=True)
+    write_atomically(kept, content.getvalue())
+    shutil.rmtree(folder.path)
+    return torch.from_numpy(logits_NxC)
+
+
+def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None) -> tuple[FineTuning, float]:
+    """A module at its last step, with the seconds that it took."""
     config, folder, execution, checkpoint = scoring.config, scoring.folder, scoring.execution, scoring.checkpoint
-    module = FineTuning(config, data, task_model(config, scoring.run, data), in_int8=scoring.in_int8)
+    model = task_model(config, scoring.run, data)
+    module = FineTuning(config, data, model, in_int8=scoring.in_int8, taught_NxC=taught_NxC)
     module.log_every_steps = max(1, min(50, module.steps // ROWS))
     clock = Clock(config.fingerprint())
     metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), scoring.check)
@@ -102,7 +148,7 @@ def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
     finally:
         metrics.close()
     module.to("cuda" if execution.device == "cuda" else "cpu")
-    return FineTuned(module, module.predict_test(scoring.precision), clock.seconds)
+    return module, clock.seconds
 
 
 def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:

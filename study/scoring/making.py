@@ -158,7 +158,8 @@ def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
     tuned = fine_tune(scoring, data)
     module = tuned.module
     steps = min(module.steps, module.validated_step)
-    train = data.splits["train"].tokens.lengths
+    batches = [module.rows_at(step) for step in range(module.steps_per_epoch)]
+    lengths = data.splits[batches[0][0]].tokens.lengths
     return (
         shared
         | test_facts(task, tuned.test_predictions)
@@ -170,6 +171,6 @@ def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
             "tokens": module.tokens_done,
             "seconds": tuned.seconds,
             "tokens_per_second": module.tokens_done / module.seconds_training,
-            "padding_share": padding_share(train, [module.order.at(step) for step in range(module.steps_per_epoch)]),
+            "padding_share": padding_share(lengths, [rows for _, rows in batches]),
         }
     )

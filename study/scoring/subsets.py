@@ -12,7 +12,7 @@ import numpy as np
 from study.base.errors import InputError, shown
 from study.config.score_config import Knobs
 from study.tasks.examples import Example, TaskData, TokensExample, texts_among
-from study.tasks.loading import load_task
+from study.tasks.loading import UNLABELLED, load_task
 from study.tasks.task_spec import Kind
 
 _SUBSET_SEED = 0
@@ -49,7 +49,8 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
 
     Raises InputError where only one label is left to learn.
     """
-    limits = {name: knobs.max_train_examples if name == "train" else knobs.max_evaluation_examples for name in task.splits}
+    limits = {name: knobs.max_evaluation_examples for name in task.splits if name != UNLABELLED}
+    limits |= {"train": knobs.max_train_examples} if "train" in task.splits else {}
     splits = dict(task.splits)
     for name, limit in limits.items():
         if limit is not None and limit < len(splits[name]):

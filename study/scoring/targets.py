@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from study.store.records import RunRecord, cell_of, ledger
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.tasks.examples import TaskData
-from study.tasks.loading import load_task
+from study.tasks.loading import UNLABELLED, load_task
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,23 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     def loaded(number: int) -> TaskData:
         return subset(load_task(names[number], data, f"downstream.tasks[{number}]"), downstream.knobs)
 
-    return dict(zip(names, map_all(loaded, range(len(names))), strict=True))
+    tasks = dict(zip(names, map_all(loaded, range(len(names))), strict=True))
+    if (teacher := downstream.knobs.teacher) is not None:
+        _check_teaching(tasks, Path(teacher))
+    return tasks
+
+
+def _check_teaching(tasks: Mapping[str, TaskData], teacher: Path) -> None:
+    """Raise InputError where the teacher has not completed, or a task has no unlabelled text."""
+    record = RunFolder(teacher).record()
+    if record is None or record.state != "COMPLETED":
+        raise InputError.at("downstream.knobs.teacher", f"{teacher} is not the folder of a completed run")
+    require_weights([RunFolder(teacher)])
+    if lacking := [name for name, task in tasks.items() if UNLABELLED not in task.splits]:
+        remedy = "name one in its YAML, splits: {unlabelled: …}, or score the task without a teacher"
+        raise InputError(
+            Problem(f"downstream.tasks {name}", f"has no unlabelled text to teach on; {remedy}") for name in lacking
+        )
 
 
 def check_tasks(downstream: Downstream, planned: Callable[[], Iterable[RunConfig]]) -> None:

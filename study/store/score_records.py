@@ -82,6 +82,7 @@ class ScoreRecord(Strict):
     chosen_on: str | None = None
     reported_on: str
     train_examples: Index | None = None
+    unlabelled_examples: Index | None = None
     dev_examples: Index | None = None
     test_examples: Index | None = None
     truncated_examples: Index | None = None
@@ -311,7 +312,7 @@ def _row(record: ScoreRecord) -> dict[str, Any]:
     knobs = {name: getattr(record.config.knobs, name) for name in TUNED}
     metrics = {f"dev/{name}": value for name, value in record.dev_scores.items()}
     metrics |= {f"{_TEST}{name}": value for name, value in record.test_scores.items()}
-    given = record.config.knobs.model_dump(mode="json", exclude_defaults=True, exclude=set(TUNED))
+    given = {name: value for name, value in record.config.knobs.identity().items() if name not in TUNED}
     rest = {"knobs": describe_knobs(given), "precision": None if record.environment is None else record.environment.precision}
     return names | config | knobs | rest | metrics
 

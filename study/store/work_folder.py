@@ -173,8 +173,11 @@ class WorkFolder(Folder):
             return io.BytesIO(self.content(self.metrics_file) or b"")
 
 
-_WRITTEN = ("step-*.ckpt", "step-*.damaged", ".step-*.tmp")
-"""The names that saving checkpoints leaves: whole, put aside, and cut short by a kill."""
+TAUGHT = "taught.npy"
+"""What the teacher of a score says of unlabelled text."""
+
+_WRITTEN = ("step-*.ckpt", "step-*.damaged", ".step-*.tmp", TAUGHT)
+"""The names that saving checkpoints leaves: whole, put aside, and cut short by a kill; and what a teacher said."""
 
 
 def written_in(checkpoints: Path) -> list[Path]:

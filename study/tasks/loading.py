@@ -17,6 +17,9 @@ from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, Te
 from study.tasks.parsing import RowError, parse, several_labels, several_names
 from study.tasks.task_spec import TaskSource, TaskSpec, label_name, read_spec
 
+UNLABELLED = "unlabelled"
+"""The split whose labels a teacher gives."""
+
 _GIVEN = "with --data, in a sweep file as downstream.data"
 """How to give the folder of task files."""
 
@@ -41,6 +44,8 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
             TagScheme.of(labels)
         except ValueError as error:
             raise InputError.at(spec.name, f"metric 'entity_f1': {error}") from error
+    if (unlabelled := source.splits.unlabelled) is not None:
+        tables[UNLABELLED] = _unlabelled(spec, source, pattern, data, unlabelled, labels)
     parsed = {role: parse(spec, source, table, labels) for role, table in tables.items()}
     splits = {role: examples for role, (examples, _) in parsed.items()}
     if empty := [role for role, examples in splits.items() if not examples]:
@@ -48,7 +53,7 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
     dropped = {tables[role].place: counts for role, (_, counts) in parsed.items() if counts}
     if "train" in splits and "dev" not in splits:
         train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)
-        splits = {"train": train, "dev": dev, "test": splits["test"]}
+        splits |= {"train": train, "dev": dev}
     return TaskData(spec, labels, splits, dropped)
 
 
@@ -117,6 +122,20 @@ def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path
         read = {role: pick(read_hub_split(source, split, remedy), wanted) for role, split in splits.items()}
         return {role: _with_names(table, column, spec.labels) for role, table in read.items()}
     return {role: _table(pattern, split, wanted) for role, split in splits.items()}
+
+
+def _unlabelled(
+    spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path | None, split: str, labels: Sequence[str]
+) -> ExampleTable:
+    """A table of texts without labels, each with the same stand-in for one, which nobody reads."""
+    columns = spec.columns(source)
+    wanted = [column for role, column in columns.items() if role not in ("label", "id")]
+    if pattern is None:
+        table = pick(read_hub_split(source, split, _remedy_offline(spec, data)), wanted)
+    else:
+        table = _table(pattern, split, wanted)
+    stand_in: Any = [] if spec.multi_label else 0.0 if spec.regression else labels[0]
+    return replace(table, columns={**table.columns, columns["label"]: [stand_in] * len(table)})
 
 
 def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:

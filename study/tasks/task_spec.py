@@ -74,12 +74,14 @@ SPECS = "tasks/specs"
 class Splits(Strict):
     """The names of the splits for training, choices and reports.
 
-    Without `dev`, the share `dev_share` of `train` is held out by a hash of the text, so duplicates stay together.
+    Without `dev`, the share `dev_share` of `train` is held out by a hash of the text, so duplicates stay together. Of the split
+    `unlabelled` only texts are read, which a teacher labels (`knobs.teacher` of a score).
     """
 
     train: Text = "train"
     dev: Text | None = None
     test: Text = "test"
+    unlabelled: Text | None = None
     dev_share: Share = 0.1
 
 
@@ -108,6 +110,8 @@ class TaskSource(Strict):
             raise ValueError("needs exactly one of 'files', 'hub' and 'embedded'")
         if self.files is not None and "{split}" not in self.files:
             raise ValueError(f"files {self.files!r} has no {{split}} in it, so every split would be the same file")
+        if self.embedded is not None and self.splits.unlabelled is not None:
+            raise ValueError(f"{self.embedded} has no unlabelled texts; leave out the split")
         if self.hub is None and (self.config or self.revision):
             raise ValueError("'config' and 'revision' need a hub dataset")
         return self
@@ -148,6 +152,8 @@ class TaskSpec(Strict):
         if self.kind not in ("single", "pair") and (self.regression or self.multi_label):
             field = "regression" if self.regression else "multi_label"
             raise ValueError(f"{field} is for texts and pairs of texts, not for {self.kind}")
+        if self.kind not in ("single", "pair") and any(source.splits.unlabelled is not None for source in self.sources):
+            raise ValueError(f"unlabelled is for texts and pairs of texts, not for {self.kind}")
         if self.unanswerable and self.kind != "spans":
             raise ValueError(f"unanswerable is for spans, not for {self.kind}")
         if self.regression and self.multi_label:

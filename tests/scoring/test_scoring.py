@@ -27,6 +27,7 @@ from rich.console import Console
 
 from study.base import durable_files
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
+from study.base.schema import deep_merge
 from study.base.statistics import noise_of_seeds
 from study.config.resources import Resources
 from study.config.score_config import Downstream, ScoreConfig
@@ -54,7 +55,7 @@ from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.score_table import _baselines, _failures, rows
 from study.scoring.subsets import PlannedTask, loaded_task
-from study.scoring.targets import Scored, Target, label_runs, runs_in_answer, target
+from study.scoring.targets import Scored, Target, label_runs, load_tasks, runs_in_answer, target
 from study.scoring.task_inputs import TaskInputs, task_inputs
 from study.store.locks import held
 from study.store.ownership import Attempt, work_lock
@@ -62,7 +63,7 @@ from study.store.packing import pack
 from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
 from study.store.sweep_folder import SweepFolder
-from study.store.work_folder import checkpoints_in
+from study.store.work_folder import TAUGHT, checkpoints_in
 from study.training.compressing import Compression, compress
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
@@ -297,6 +298,93 @@ def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder) -> None:
     assert resumed.test_scores == whole.test_scores
     assert (resumed.best_epoch, resumed.tokens) == (whole.best_epoch, whole.tokens)
     assert losses(again.folder) == losses(job(run, "tags", seed=1).folder)
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, RunFolder]:
+    """An encoder of one step and one that learned its text, of two topics without a common word; eight texts are labelled."""
+    place = tmp_path_factory.mktemp("teaching")
+    one, other = (write_corpus(place / f"{seed}.txt", 300, seed).read_text().split("\n\n") for seed in (0, 1))
+    apart = str.maketrans("bdgklmnprst", "cfhjqvwxyzb")
+    texts = [text for pair in zip(one, (text.translate(apart) for text in other), strict=True) for text in pair]
+    (place / "text.txt").write_text("\n\n".join(texts))
+    (place / "tasks").mkdir()
+    splits = {"train": range(8), "dev": range(8, 48), "test": range(100, 200), "unlabelled": range(200, 360)}
+    source = {"files": "topic-{split}", "splits": {split: split for split in splits}}
+    spec = {"kind": "single", "metrics": ["accuracy"], "sources": [source]}
+    (place / "tasks" / "topic.yaml").write_text(json.dumps(spec))
+    for split, part in splits.items():
+        labels = [{} if split == "unlabelled" else {"label": "ab"[number % 2]} for number in part]
+        rows = [{"text": " ".join(texts[number].split()[:3])} | label for number, label in zip(part, labels, strict=True)]
+        (place / "tasks" / f"topic-{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values: dict[str, Any] = {"architecture": {"vocabulary": 380}, "data": {"tokenizer": {"vocabulary": 380}}}
+    learned = {"learning_rate": 0.01, "batch_tokens": 512, "budget": {"steps": 150}}
+    small = config(place / "text.txt", **values, recipe={"budget": {"steps": 1}})
+    large = config(place / "text.txt", **deep_merge(values, {"architecture": {"width": 32}}), recipe=learned)
+    return trained(place / "results" / "toy", small), trained(place / "results" / "large", large)
+
+
+def on_topics(run: RunFolder, **knobs: Any) -> ScoreJob:
+    usual = {"learning_rate": 3e-3, "batch_examples": 4, "epochs": 20, "dropout": 0.0, "precision": "fp32"}
+    return job(run, "topic", knobs=usual | knobs)
+
+
+def test_a_small_encoder_learns_from_a_teacher_what_few_labels_do_not_tell(topics: tuple[RunFolder, RunFolder]) -> None:
+    """Pre-trained distillation, Turc et al. 2019: unlabelled text holds the words that the labelled texts lack."""
+    small, large = topics
+    plain, teacher = made(on_topics(small, epochs=60, patience=60)), made(on_topics(large))
+    requested = on_topics(small, teacher=str(large.path))
+    taught = made(requested)
+    assert (plain.steps, taught.steps, taught.unlabelled_examples) == (120, 3 * 40 + 20 * 2, 160)
+    assert plain.test is not None
+    assert teacher.test is not None
+    assert taught.test is not None
+    assert plain.test < 0.65
+    assert teacher.test > 0.8
+    assert taught.test > teacher.test - 0.1
+    assert not {"teacher", TAUGHT} & {file.name for file in requested.folder.path.rglob("*")}
+
+
+def test_a_teacher_is_known_by_its_run_wherever_its_folder_lies(run: RunFolder) -> None:
+    here, there, none = (
+        job(run, knobs={"teacher": teacher}).config for teacher in (f"a/{run.run_id}", f"/b/{run.run_id}/", None)
+    )
+    assert here.fingerprint() == there.fingerprint() != none.fingerprint()
+    assert here.tuned_with() == there.tuned_with() != none.tuned_with()
+    assert ScoreConfig.parse(json.loads(none.model_dump_json(exclude_none=True))) == none
+
+
+@pytest.mark.slow
+def test_a_score_that_was_stopped_while_its_teacher_or_it_learned_resumes_to_the_same_numbers(
+    topics: tuple[RunFolder, RunFolder],
+) -> None:
+    small, large = topics
+    teaching = {"taught_epochs": 1, "teacher": str(large.path)}
+    whole, again = made(on_topics(small, **teaching)), on_topics(small, **teaching, max_length=16)
+    assert whole.steps == 40 + 20 * 2
+    for after in (3, 30, 15):
+        assert again.execute(Execution(checkpoint_seconds=1e9), StopAfter(after)) == "PREEMPTED"
+    resumed = made(again)
+    assert resumed.attempts == 4
+    assert resumed.test_scores == whole.test_scores
+    assert losses(again.folder) == losses(on_topics(small, **teaching).folder)
+
+
+def test_teaching_without_a_teacher_or_text_is_refused_before_anything_is_made(
+    run: RunFolder, topics: tuple[RunFolder, RunFolder]
+) -> None:
+    tasks, teacher = [str(data_of(run) / "first.yaml")], str(topics[1].path)
+    with pytest.raises(InputError, match=r"first\.yaml: has no unlabelled text to teach on; name one in its YAML"):
+        load_tasks(Downstream.parse({"tasks": tasks, "knobs": {"teacher": teacher}}))
+    with pytest.raises(InputError, match=r"teacher: .*0123456789abcdef is not the folder of a completed run"):
+        load_tasks(Downstream.parse({"tasks": tasks, "knobs": {"teacher": "runs/0123456789abcdef"}}))
+    for knobs, update, problem in (
+        ({"teacher": "large"}, "all", "teacher: 'large' is not the folder of a run"),
+        ({"taught_epochs": 1}, "all", "taught_epochs are of what a teacher says; give a teacher, or leave them out"),
+        ({"teacher": teacher}, "head", "knobs.teacher teaches the whole encoder, not a probe"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            Downstream.parse({"tasks": tasks, "update": update, "knobs": knobs})
 
 
 @pytest.mark.parametrize(("first", "used"), [(True, "bf16"), (False, "fp32")])

@@ -22,7 +22,7 @@ from study.data.hub_corpus import _why_silent
 from study.tasks import loading
 from study.tasks.embedded import embedded_tables
 from study.tasks.example_tables import read_table
-from study.tasks.examples import SpanExample, TextExample, TokensExample
+from study.tasks.examples import SpanExample, TextExample, TokensExample, texts_among
 from study.tasks.loading import load_task
 from study.tasks.task_spec import METRICS, ROLES, known_tasks, read_spec
 
@@ -93,6 +93,24 @@ def test_held_out_examples_stay_the_same_and_equal_texts_stay_together(tmp_path:
     assert learned | held == {row["text"] for row in rows}
     assert not learned & held
     assert 0 < len(held) < 20
+
+
+@pytest.mark.parametrize("kind", [SINGLE, {"kind": "pair", "regression": True, "metrics": ["spearman"]}], ids=["class", "pair"])
+def test_of_unlabelled_text_only_the_texts_are_read(tmp_path: Path, kind: dict[str, Any]) -> None:
+    pair = kind["kind"] == "pair"
+    rows = [{"text_a": row["text"], "text_b": "so", "label": 0.5} if pair else row for row in TEXTS]
+    bare = [{name: value for name, value in row.items() if name != "label"} for row in rows]
+    task = load_task(made(tmp_path, kind, train=rows, dev=rows, test=rows, unlabelled=bare))
+    assert {*task.splits} == {"train", "dev", "test", "unlabelled"}
+    of_test, unlabelled = (texts_among(task.splits[split]) for split in ("test", "unlabelled"))
+    assert [(one.text, one.text_b) for one in unlabelled] == [(one.text, one.text_b) for one in of_test]
+    assert len({one.label for one in unlabelled}) == 1, "a stand-in"
+
+
+def test_words_and_questions_have_no_unlabelled_split(tmp_path: Path) -> None:
+    tagged = [{"tokens": ["Ann", "is"], "tags": ["A", "B"]}]
+    path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]}, train=tagged, dev=tagged, test=tagged, unlabelled=tagged)
+    assert "unlabelled is for texts and pairs of texts, not for tokens" in refused(path)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv"])
