@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -709,6 +710,7 @@ def test_a_damaged_ledger_is_named_with_what_writes_it_anew(command: list[str], 
     folder = sweep_folder(Path("results/x"))
     add_run(folder, run_config(1, 64))
     folder.write_ledger()
+    shutil.rmtree(folder.runs_folder)
     folder.ledger_file.write_bytes(folder.ledger_file.read_bytes()[:-9])
     told = one(refusal.of(command[0], folder.path, *command[1:]))
     assert told.startswith(f"{folder.ledger_file}: cannot be read as parquet: ")
@@ -724,6 +726,7 @@ def test_a_ledger_that_lacks_columns_is_named_with_them(here: Path, refusal: Ref
     folder = sweep_folder(Path("results/x"))
     add_run(folder, run_config(1, 64))
     folder.write_ledger().drop(columns=["tokens", "state"]).to_parquet(folder.ledger_file)
+    shutil.rmtree(folder.runs_folder)
     told = one(refusal.of("multiverse", folder.path))
     assert told.startswith(
         f"{folder.ledger_file}: lacks state, tokens, as if another version wrote it; `study report` writes it"
@@ -746,6 +749,7 @@ def test_text_in_place_of_a_number_of_a_ledger_is_told_with_its_row(column: str,
     told = one(refusal.of("fit", "t.csv", "--law", "power"))
     assert told.startswith(f"t.csv: {column} of row 2 is 'abc', not a number; remove the row, or")
     ledger.astype({column: str}).to_parquet(folder.ledger_file)
+    shutil.rmtree(folder.runs_folder)
     told = one(refusal.of("multiverse", folder.path))
     assert told.startswith(
         f"{folder.ledger_file}: {column} of row 2 is 'abc', not a number; remove the row, or run `study report`"

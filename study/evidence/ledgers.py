@@ -61,17 +61,24 @@ NUMBERS = (RATE, "seed", "tokens", "loss_nats", "unigram_entropy_nats", *LEDGER_
 def open_ledger(path: Path) -> RunTable:
     """Read a results folder or a table file, selected for laws; see selected.
 
-    Raises InputError if the folder has no ledger or no finished run, and as study.laws.tables.read_table does.
+    A sweep's ledger is that of its records as they are now. Raises InputError if the folder has no ledger or no finished run,
+    and as study.laws.tables.read_table does.
     """
     if not path.is_dir():
         return selected(RunTable.read(path))
-    file = SweepFolder(path).ledger_file
-    if not is_there(file):
-        raise InputError.at(str(path), f"is a folder without a {file.name}; give a table, or run `study report` on the sweep")
-    ledger = read_parquet(file, "`study report` writes it again")
+    folder = SweepFolder(path)
+    if (ledger := folder.current_ledger()) is None:
+        if not is_there(file := folder.ledger_file):
+            raise InputError.at(str(path), f"is a folder without runs or a {file.name}; give a table, or a sweep's folder")
+        ledger = read_parquet(file, "`study report` writes it again")
+    return table_of(path, ledger)
+
+
+def table_of(path: Path, ledger: pd.DataFrame) -> RunTable:
+    """The ledger of a results folder, selected for laws; raises InputError without a row."""
     if ledger.empty:
-        raise InputError.at(str(file), "has no rows: no run of the sweep has ended")
-    return selected(RunTable(path, tidy_table(ledger, file)))
+        raise InputError.at(str(path), "has no rows: no run of the sweep has ended")
+    return selected(RunTable(path, tidy_table(ledger.copy(), path)))
 
 
 def selected(table: RunTable) -> RunTable:

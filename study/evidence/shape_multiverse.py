@@ -23,7 +23,7 @@ from study.counting.architecture import Architecture
 from study.evidence.cells import CellResult, by_variant_and_budget, common_seeds, documents_of, in_words, weighted_losses
 from study.evidence.evidence import Evidence, gather
 from study.evidence.families import of_equal_size
-from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger, validation_columns
+from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, table_of, validation_columns
 from study.evidence.paired import Contrast, contrast, slope_weights
 from study.evidence.seed_scatter import seed_scatter
 from study.laws.estimation import Fit, fit
@@ -77,7 +77,8 @@ def explore_shapes(folder: Path) -> Multiverse:
     """
     if not is_there(SweepFolder(folder).sweep_file):
         raise InputError.at(str(folder), "is not a sweep folder, which --ask shape needs; for a table use --ask compute")
-    evidence, table = gather(SweepFolder(folder)), open_ledger(folder)
+    evidence = gather(SweepFolder(folder))
+    table = table_of(folder, evidence.ledger)
     tokens = table.frame["tokens"].dropna().nunique() > 1
     budgets = _BUDGETS if tokens else _BUDGETS[:1]
     universes: list[Universe] = []

@@ -13,7 +13,7 @@ from study.base.errors import InputError
 from study.base.quantities import plural
 from study.counting.architecture import SIZES
 from study.evidence.families import of_equal_size
-from study.evidence.ledgers import LEDGER_COLUMNS, open_ledger, usable, validation_names
+from study.evidence.ledgers import LEDGER_COLUMNS, table_of, usable, validation_names
 from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import DEFAULT_SETTINGS
 from study.laws.law_fits import LawFit, fit_table
@@ -60,7 +60,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     """Fit the laws whose variables a sweep varies to its usable runs at their cells' best knobs.
 
     Loss in parameters and tokens if both vary, else in the one that does; if depth and width vary too, also the law in both; at
-    one budget the law in the sizes of the shape, if these vary independently. Shapes of equal non-embedding parameters have one
+    one budget the law in the sizes of the shape, if these vary independently. The index of `ledger` gives the order of the
+    records. Shapes of equal non-embedding parameters have one
     size and show only the effect of shape; if no shape has two budgets, tokens follow from the shape and show nothing. Runs
     that differ in `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to several validation sets or masks, nor
     to a search, which gives few shapes a good rate and prunes others; a law with undetermined constants is left out.
@@ -78,10 +79,10 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     if reason := explain_incomparable_losses(used, validation_names(used), remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
     if not (differing := differing_columns(used, settings)):
-        return _laws(TableQuery(open_ledger(folder)), used)
+        return _laws(TableQuery(table_of(folder, ledger.sort_index())), used)
     if len(used[differing].drop_duplicates()) > MOST_VARIANTS or used[differing].isna().any(axis=None):
         return SweepLaws((), (f"No law is fitted: {explain_separate_laws(used, settings, remedy)}",))
-    table = open_ledger(folder)
+    table = table_of(folder, ledger.sort_index())
     by_filter = {where: _laws(TableQuery(table, where=where), runs) for where, runs in by_variant(used, differing)}
     variants_of: dict[str, list[str]] = {}
     for where, laws in by_filter.items():

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+import pandas as pd
+
 from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
 from study.evidence.evidence import Evidence, gather
@@ -58,11 +60,20 @@ def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
 
 
 def ledger_in(folder: SweepFolder) -> Path:
-    """A sweep's table of runs; raises InputError without one."""
+    """A sweep's table of runs; raises InputError without one, and where it is not that of the records any more."""
     folder.sweep()
     if not is_there(file := folder.path / "ledger.csv"):
         raise InputError.at(str(file), "does not exist; study report writes it")
+    written, current = pd.read_csv(file, dtype=str), folder.current_ledger()
+    if current is not None and not _names_the_same_runs(written, current):
+        raise InputError.at(str(file), "is not of the records as they are now; study report writes it again")
     return file
+
+
+def _names_the_same_runs(written: pd.DataFrame, current: pd.DataFrame) -> bool:
+    """Whether two ledgers have the same runs and leave out the same."""
+    mine, other = ({*zip(one["run_id"], one["exclusion"].fillna(""), strict=True)} for one in (written, current))
+    return mine == other
 
 
 def gather_ended(folder: SweepFolder) -> Evidence:

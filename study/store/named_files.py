@@ -94,6 +94,13 @@ def read_parquet(file: Path, remedy: str) -> pd.DataFrame:
         ) from None
 
 
+def as_read(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with the types that it has when it is read from a Parquet file."""
+    import pandas as pd
+
+    return pd.read_parquet(io.BytesIO(table.to_parquet(None, index=False)))
+
+
 def write_table(file: Path, table: pd.DataFrame) -> None:
     """Write a table as Parquet and CSV, each atomically."""
     contents = {file: table.to_parquet(None, index=False), file.with_suffix(".csv"): table.to_csv(index=False).encode()}

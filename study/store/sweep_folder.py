@@ -16,7 +16,7 @@ from study.base.text import pasted
 from study.config.sweep import Sweep
 from study.config.sweep_files import SWEEP_FILE, read_launched
 from study.store.goal_path import GoalPath
-from study.store.named_files import Folder, Inside, parsed, read_parquet, write_table
+from study.store.named_files import Folder, Inside, as_read, parsed, read_parquet, write_table
 from study.store.packed import PACKED, Packed, pack_of
 from study.store.records import REQUIRED_COLUMNS, RunRecord, ledger
 from study.store.run_folder import RunFolder
@@ -137,7 +137,7 @@ class SweepFolder(Folder):
                 raise
             return self.run(run_id)  # there is no link
         if len(target) != 4 or (target[0], *target[2:]) != ("..", "runs", run_id) or target[1] == "..":
-            raise InputError.at(str(link), "does not link to a folder of this run; remove it, and the next launch creates it")
+            raise InputError.at(str(link), "does not link to a folder of this run; the next launch creates it anew")
         return SweepFolder(self.path.parent / target[1]).run(run_id) if target[1] != self.name else self.run(run_id)
 
     def siblings(self) -> list[SweepFolder]:
@@ -182,7 +182,17 @@ class SweepFolder(Folder):
         return ledger(self.records(), tuned=self.sweep().tuned, cells=self.cells())
 
     def write_ledger(self) -> pd.DataFrame:
-        """Rebuild `ledger.parquet` and `ledger.csv`; returns the table.
+        """Rebuild `ledger.parquet` and `ledger.csv`; returns the table."""
+        table = self._checked_ledger()
+        write_table(self.ledger_file, table)
+        return table
+
+    def current_ledger(self) -> pd.DataFrame | None:
+        """What `write_ledger` would write now; None for what is no launched sweep or has no runs here, as an import."""
+        return as_read(self._checked_ledger()) if is_there(self.sweep_file) and self.runs() else None
+
+    def _checked_ledger(self) -> pd.DataFrame:
+        """The records as a table.
 
         Fits leave out runs whose sequence losses, which comparisons need, are missing or damaged; these are logged.
         """
@@ -196,7 +206,6 @@ class SweepFolder(Folder):
                     index=False
                 )
             ]
-        write_table(self.ledger_file, table)
         return table
 
     def _damage(self, run_id: str, tokens: float, loss: float) -> str | None:
@@ -261,7 +270,9 @@ class SweepFolder(Folder):
         return frozenset(map(str, json_of(self.cells_file, list, "the next `study launch` writes it anew") or ()))
 
     def read_ledger(self) -> pd.DataFrame:
-        """The ledger as last written."""
+        """`current_ledger` or, without runs here, the ledger as last written."""
+        if (current := self.current_ledger()) is not None:
+            return current
         table = read_parquet(self.ledger_file, remedy := "`study report` writes it from the records")
         if lacking := [name for name in REQUIRED_COLUMNS if len(table) and name not in table]:
             raise InputError.at(

@@ -18,12 +18,14 @@ from study.evidence.ledgers import (
     runs_of,
     shapes_of,
     summarise_exclusions,
+    table_of,
     unusable,
     validation_columns,
     variant_columns_of,
 )
 from study.laws.catalogue import LAWS
 from study.laws.reading import TableQuery, differing_columns, read_columns, read_observations
+from study.report.notebooks import ledger_in
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -111,12 +113,29 @@ def test_a_ledger_that_tunes_another_knob_only_leaves_out_its_worse_values(tmp_p
 
 def test_a_ledgers_unique_tokens_are_counted_as_trained_ones_are(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", seeds=1)
-    folder.write_ledger().assign(train_tokens=6_300_000).to_parquet(folder.ledger_file)
-    assert set(folder.read_ledger()["data.sequence_length"]) == {64}
-    found = read_columns(TableQuery(open_ledger(folder.path)), ("parameters", "tokens", "unique_tokens"), "loss").columns[
-        "unique_tokens"
-    ]
-    np.testing.assert_allclose(found, 6_400_000)
+    ledger = folder.write_ledger().assign(train_tokens=6_300_000)
+    assert set(ledger["data.sequence_length"]) == {64}
+    read = read_columns(TableQuery(table_of(folder.path, ledger)), ("parameters", "tokens", "unique_tokens"), "loss")
+    np.testing.assert_allclose(read.columns["unique_tokens"], 6_400_000)
+
+
+def test_a_sweep_s_ledger_is_that_of_its_records_as_they_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever was written before: a run ended since, one was excluded, and the record of another is damaged."""
+    folder = depth_or_width(tmp_path / "made_up", shapes=((1, 64), (1, 92), (2, 64)), budgets=(1e6,), rates=(4e-3,))
+    folder.write_ledger()
+    excluded, damaged, *others = folder.runs()
+    new = add_run(folder, run_config(4, 64, 4e-3))
+    excluded.exclusion_file.write_text('{"reason": "the GPU was broken"}')
+    damaged.record_file.write_text("{")
+    expected = {excluded.run_id, new, *(run.run_id for run in others)}
+    table = open_ledger(folder.path)
+    assert {*table.frame["run_id"]} == {*folder.read_ledger()["run_id"]} == expected
+    assert [*table.left_out(bracketed_only=False)].count("excluded: the GPU was broken") == 1
+    assert str(damaged.record_file) in caplog.text
+    with pytest.raises(InputError, match=r"ledger\.csv: is not of the records as they are now"):
+        ledger_in(folder)
+    folder.write_ledger()
+    assert ledger_in(folder) == folder.path / "ledger.csv"
 
 
 def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
@@ -250,7 +269,7 @@ def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> 
 
 
 def test_a_folder_without_a_ledger_is_refused_and_a_file_that_is_none_is_a_strangers(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is a folder without a ledger.parquet; give a table, or run `study report`"):
+    with pytest.raises(InputError, match=r"is a folder without runs or a ledger.parquet; give a table, or a sweep's folder"):
         open_ledger(tmp_path)
     pd.DataFrame({"N": [1e8, 2e8], "loss": [3.0, 2.9]}).to_csv(tmp_path / "t.csv")
     assert open_ledger(tmp_path / "t.csv").selection is None

@@ -437,5 +437,5 @@ def test_a_sweep_of_which_no_run_has_ended_is_told_as_such(tmp_path: Path) -> No
     folder = sweep_folder(tmp_path / "made_up", SWEEP)
     folder.write_ledger()
     for ask in (explore_shapes, lambda path: explore(TableQuery(open_ledger(path)))):
-        with pytest.raises(InputError, match=r"ledger.parquet: has no rows: no run of the sweep has ended"):
+        with pytest.raises(InputError, match=r"made_up: has no rows: no run of the sweep has ended"):
             ask(folder.path)
