@@ -8,6 +8,7 @@ import glob
 import json
 import os
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -71,8 +72,11 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def content_of(path: Path) -> bytes | None:
-    """The content of a file, None if missing; raises OSError if it cannot be read or is a broken link."""
+    """The content of a file, None if missing; raises OSError if it cannot be read, or is a broken link, a pipe or a device."""
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise OSError(errno.EINVAL, "is a pipe or a device, which may have no end", str(path))
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
@@ -124,6 +128,17 @@ def write_once(path: Path, content: bytes) -> bool:
         finally:
             os.unlink(temporary)
     sync_folder(path.parent)
+    return True
+
+
+def write_new(path: Path, content: bytes) -> bool:
+    """Create a file for a person to edit, also where there are no hard links; False if it exists."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+    except FileExistsError:
+        return False
     return True
 
 

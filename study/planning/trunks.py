@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -63,7 +62,7 @@ class Trunks:
         for trunk in self._longer(config):
             others = [twin for twin in self._twins_of(trunk) if twin.branch_step == config.branch_step]
             if all(twin.key in records for twin in others) and config.branch_step is not None:
-                shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
+                self._folder_of(trunk).remove_branch(config.branch_step)
 
     def tidy(self, folder: SweepFolder) -> None:
         """At the end: remove unused states from the sweep's ended runs.

@@ -11,7 +11,7 @@ import yaml
 
 from study.base import garbage
 from study.base.durable_files import is_there, retry_write, write_atomically
-from study.base.errors import map_all
+from study.base.errors import map_readable, warn_of
 from study.base.quantities import plus_minus
 from study.config.run_config import RunConfig, Texts
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
@@ -170,11 +170,14 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         self.trunks.tidy(self.folder)
 
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
-        """Read the records of the sweep's runs; returns the configurations of started runs without a record."""
+        """Read the records of the sweep's runs; returns the configurations of started runs without a record.
+
+        Runs that cannot be read are told of, and count as not begun: those that the sweep wants are trained again.
+        """
         started = []
-        runs = self.folder.runs()
-        for run, record in zip(runs, map_all(RunFolder.record, runs), strict=True):
-            config = run.config() if record is None else record.config
+        read, problems = map_readable(_with_record, self.folder.runs())
+        warn_of(problems)
+        for run, record, config in read:
             if not belongs(config) or run_id(config, self.texts) != run.run_id:
                 continue
             if record is not None and record.state == "PRUNED" and not isinstance(self.spec, SearchSweep):
@@ -223,6 +226,12 @@ class RunProposer(Proposer[RunJob, RunRecord]):
 
     def _run_folder(self, config: RunConfig) -> RunFolder:
         return self.folder.run(run_id(config, self.texts))
+
+
+def _with_record(run: RunFolder) -> tuple[RunFolder, RunRecord | None, RunConfig]:
+    """A run with its record and configuration."""
+    record = run.record()
+    return run, record, run.config() if record is None else record.config
 
 
 def run_line(record: RunRecord, varied: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from study.base.durable_files import is_there, retry_write, write_once
-from study.base.errors import map_readable, warn_of
+from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -35,16 +36,25 @@ class SharedRuns:
         link = self.folder.homes / run_id
         with contextlib.suppress(FileExistsError):
             retry_write(lambda: os.symlink(self._target(run_id), link))
-        if self._is_home(home := self.folder.home(run_id)):
-            return home
+        if (found := self._known_home(run_id)) is not None:
+            return found
         with FileLock(self.folder.homes / ".lock"):  # of all that find it gone, the first takes it over and the others see that
-            if not self._is_home(home := self.folder.home(run_id)):
+            if (home := self._known_home(run_id)) is None:
                 anew = link.with_name(f".{run_id}.tmp")
                 anew.unlink(missing_ok=True)
                 os.symlink(self._target(run_id), anew)
                 os.replace(anew, link)  # so that there is a link at every moment
                 home = self.folder.run(run_id)
         return home
+
+    def _known_home(self, run_id: str) -> RunFolder | None:
+        """Where the link of a run leads, if the run is still trained there; a link to no run is told of."""
+        try:
+            home = self.folder.home(run_id)
+        except InputError as error:
+            warn_of(error.problems)
+            return None
+        return home if self._is_home(home) else None
 
     def _target(self, run_id: str) -> str:
         return os.path.join("..", self.folder.name, "runs", run_id)
@@ -62,7 +72,20 @@ class SharedRuns:
             if other.path != own.path and _is_of_use(other) and other.ended:
                 _link_files(other, own)
                 break
-        return own.record()
+        return _record_or_aside(own)
+
+
+def _record_or_aside(run: RunFolder) -> RunRecord | None:
+    """The record of a run; a damaged one is put aside, so that the run is trained again and nothing is lost."""
+    try:
+        return run.record()
+    except (InputError, OSError) as error:
+        damaged = isinstance(error, InputError) or error.errno in (errno.EISDIR, errno.ELOOP)
+        if not damaged or not os.path.lexists(run.record_file):  # out of reach, or packed
+            raise
+        kept = run.put_record_aside({"reason": str(error)})
+        warn_of([Problem(str(run.record_file), f"is damaged, and now {kept}; the run is trained again")])
+        return None
 
 
 def _is_of_use(run: RunFolder) -> bool:

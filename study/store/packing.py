@@ -189,15 +189,18 @@ def _remove(folder: SweepFolder, names: Iterable[str]) -> None:
 
 
 def _loose(folder: SweepFolder) -> Iterator[str]:
-    """The files in run folders by their paths below `runs/`."""
+    """The files in run folders by their paths below `runs/`; raises InputError for a linked folder, whose files stay."""
     for run in folder.runs():
+        if run.path.is_symlink():
+            raise InputError.at(str(run.path), "is a link, whose files packing would remove; put the folder itself there")
         if is_there(run.path):
             yield from (file.relative_to(folder.runs_folder).as_posix() for file in files_below(run.path))
 
 
 def _is_kept(name: str) -> bool:
     last = name.rpartition("/")[2]
-    return not (_is_exclusion(name) or _is_of_weights(name) or last == "log.txt" or last.startswith("."))
+    left = last in ("log.txt", ".lock") or (last.startswith(".") and last.endswith(".tmp"))
+    return not (_is_exclusion(name) or _is_of_weights(name) or left)
 
 
 def _is_exclusion(name: str) -> bool:

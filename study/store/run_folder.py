@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from study.base.durable_files import write_atomically
-from study.base.errors import InputError
+from study.base.errors import InputError, map_readable, warn_of
 from study.base.schema import Count, Strict
 from study.base.text import pasted
 from study.config.named_runs import InitFrom, Teacher
@@ -23,7 +22,7 @@ from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.store.named_files import Inside, array_content, array_in, file_once, reason_in
 from study.store.records import RunRecord
-from study.store.work_folder import WorkFolder
+from study.store.work_folder import WorkFolder, written_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,10 +111,20 @@ class RunFolder(WorkFolder):
         with contextlib.suppress(FileExistsError):
             os.link(self.metrics_file, self.branch(step) / self.metrics_file.name)
 
+    def remove_branch(self, step: int) -> None:
+        """Remove the state left for others after a step; what somebody else put beside it stays."""
+        branch = self.branch(step)
+        if branch.is_symlink():
+            return
+        for file in (*written_in(branch), branch / self.metrics_file.name):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            branch.rmdir()
+
     def remove_branches(self) -> None:
-        """Remove the states left for others."""
-        for branch in self.path.glob("branch-*"):
-            shutil.rmtree(branch, ignore_errors=True)
+        """Remove the states left for others after all steps."""
+        for branch in self.path.glob("branch-" + "[0-9]" * 10):
+            self.remove_branch(int(branch.name.removeprefix("branch-")))
 
     def write_orders(self, orders: Orders) -> None:
         """Write the sweep's orders."""
@@ -170,10 +179,12 @@ class RunFolder(WorkFolder):
         return file_once(self.record_file, record)
 
     def record(self) -> RunRecord | None:
-        """The record, None until the run has ended."""
+        """The record, None until the run has ended; a run whose exclusion cannot be read is excluded, too, and told of."""
         if (record := self.read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
             return None
-        excluded = self.excluded()
+        found, problems = map_readable(RunFolder.excluded, [self])
+        warn_of(problems)
+        excluded = f"{self.exclusion_file.name} cannot be read" if problems else found[0]
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
     def put_record_aside(self, note: dict[str, str]) -> Path:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import stat
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -123,7 +124,8 @@ class WorkFolder(Folder):
         """Remove half-written files of killed attempts; only the owner may."""
         half_written = [file for file in written_in(self.checkpoints) if file.suffix == ".tmp"]
         for file in (*self.path.glob(".*.tmp"), *half_written):
-            file.unlink(missing_ok=True)
+            if not file.is_dir():
+                file.unlink(missing_ok=True)
 
     def attempts(self) -> int:
         """The number of the latest attempt."""
@@ -146,9 +148,8 @@ class WorkFolder(Folder):
         kept = self.aside("record.json")
         kept.parent.mkdir(exist_ok=True)
         write_atomically(self.aside("note.json"), json.dumps(note, indent=1).encode() + b"\n")
-        os.link(self.record_file, kept)
+        os.rename(self.record_file, kept)
         sync_folder(kept.parent)
-        self.record_file.unlink()
         sync_folder(self.path)
         return kept
 
@@ -176,16 +177,24 @@ class WorkFolder(Folder):
 TAUGHT = "taught.npy"
 """What the teacher of a score says of unlabelled text."""
 
-_WRITTEN = ("step-*.ckpt", "step-*.damaged", ".step-*.tmp", TAUGHT)
-"""The names that saving checkpoints leaves: whole, put aside, and cut short by a kill; and what a teacher said."""
+_WRITTEN = re.compile(rf"step-\d{{10}}-[0-9a-f]+\.(ckpt|damaged)|\.step-[a-z0-9_]{{8}}\.tmp|{re.escape(TAUGHT)}")
+"""The names that saving leaves: checkpoints whole or put aside, those cut short by a kill, and what a teacher said."""
 
 
 def written_in(checkpoints: Path) -> list[Path]:
     """The files that runs wrote into a checkpoint folder, without links or a linked folder."""
     if checkpoints.is_symlink():
         return []
-    files = (checkpoints / name for name in names_in(checkpoints) if any(fnmatch(name, pattern) for pattern in _WRITTEN))
-    return [file for file in files if not file.is_symlink()]
+    files = (checkpoints / name for name in names_in(checkpoints) if _WRITTEN.fullmatch(name))
+    return [file for file in files if _is_plain(file)]
+
+
+def _is_plain(file: Path) -> bool:
+    """Whether a file exists that is no link, folder or pipe."""
+    try:
+        return stat.S_ISREG(file.lstat().st_mode)
+    except FileNotFoundError:  # another rank may have moved it
+        return False
 
 
 def checkpoint_name(step: int, digest: str) -> str:

@@ -84,6 +84,14 @@ def test_who_may_read_a_file_follows_the_umask(mask: int, mode: int, tmp_path: P
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("replaced", "created")] == [mode, mode]
 
 
+def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless"):
+        with pytest.raises(OSError, match="is a pipe or a device"):
+            content_of(tmp_path / name)
+
+
 def test_a_link_to_nowhere_is_no_missing_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert content_of(tmp_path / "nowhere") is None

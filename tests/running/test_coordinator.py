@@ -128,6 +128,28 @@ def test_a_sweep_that_is_done_submits_nothing(tmp_path: Path) -> None:
     assert again.submitted == []
 
 
+def test_a_run_whose_record_is_damaged_is_trained_again_and_nothing_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, FakeExecutor(), tune=RATES, seeds=2)
+    folder = SweepFolder(tmp_path / "results" / "toy")
+    torn, replaced, excluded = folder.runs()[:3]
+    torn.record_file.write_text("{")
+    replaced.record_file.unlink()
+    replaced.record_file.mkdir()
+    excluded.exclusion_file.write_text("{")
+    (folder.homes / folder.runs()[3].run_id).unlink()
+    (folder.homes / folder.runs()[3].run_id).symlink_to("nowhere")
+    again = FakeExecutor()
+    run(tmp_path, again, tune=RATES, seeds=2)
+    assert {*again.submitted} == {torn.run_id, replaced.run_id}
+    assert len(folder.records()) == len(folder.runs())
+    assert (torn.path / "attempts" / "0001.record.json").read_text() == "{"
+    assert excluded.exclusion_file.read_text() == "{"
+    named = (torn.record_file, replaced.record_file, excluded.exclusion_file)
+    assert all(str(file) in caplog.text for file in named)
+
+
 def test_more_seeds_run_only_what_is_new(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor(), tune=RATES, seeds=2)
     more = FakeExecutor()

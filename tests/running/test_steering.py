@@ -428,12 +428,14 @@ def test_who_excludes_a_run_is_told_by_number_where_the_system_has_no_name(
     assert json.loads(one.exclusion_file.read_text())["by"] == str(os.getuid())
 
 
-def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:
+def test_a_damaged_exclusion_is_named_and_excludes_its_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(tmp_path, FakeExecutor())
     one = sweep_at(tmp_path).runs()[0]
     one.exclusion_file.write_text("{")
-    with pytest.raises(InputError, match=r"exclusion\.json: is damaged"):
-        one.record()
+    record = one.record()
+    assert record is not None
+    assert record.exclusion == "excluded: exclusion.json cannot be read"
+    assert f"{one.exclusion_file}: is damaged" in caplog.text
 
 
 def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,6 +224,23 @@ def test_weights_are_given_up_by_name_alone(tmp_path: Path) -> None:
     assert files_of(folder) == before
 
 
+def test_only_what_runs_wrote_is_removed_and_nothing_behind_a_link(tmp_path: Path) -> None:
+    folder = two_runs(tmp_path / "x")
+    run, other = folder.runs()
+    (run.path / ".notes").write_text("mine")
+    theirs = shutil.move(other.path, tmp_path / "theirs")
+    other.path.symlink_to(theirs)
+    before = files_of(folder)
+    with pytest.raises(InputError, match=rf"{other.path}: is a link, whose files packing would remove"):
+        pack(folder)
+    assert files_of(folder) == before
+    other.path.unlink()
+    shutil.move(theirs, other.path)
+    pack(folder)
+    unpack(folder)
+    assert (run.path / ".notes").read_text() == "mine"
+
+
 def test_what_has_not_ended_or_is_held_or_damaged_is_not_packed(tmp_path: Path) -> None:
     folder = two_runs(tmp_path / "x")
     run = folder.runs()[0]

@@ -755,10 +755,12 @@ def test_only_what_a_run_wrote_is_removed_when_it_ends(corpus: Path, tmp_path: P
     folder.checkpoints.mkdir(parents=True)
     mine = tmp_path / "mine.ckpt"
     mine.write_text("mine")
-    (folder.checkpoints / "notes.txt").write_text("mine")
+    kept = ["best.ckpt", "notes.txt", "step-0000000001-mine.ckpt", "step-12.ckpt", "step-final-best.ckpt"]
+    for name in ("best.ckpt", "notes.txt", "step-12.ckpt", "step-final-best.ckpt"):
+        (folder.checkpoints / name).write_text("mine")
     (folder.checkpoints / "step-0000000001-mine.ckpt").symlink_to(mine)
     assert trained(tmp_path, config(corpus)).path == folder.path
-    assert sorted(file.name for file in folder.checkpoints.iterdir()) == ["notes.txt", "step-0000000001-mine.ckpt"]
+    assert sorted(file.name for file in folder.checkpoints.iterdir()) == kept
     assert mine.read_text() == "mine"
 
 
