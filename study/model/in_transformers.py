@@ -21,6 +21,7 @@ from study.model.encoder import rotary_table
 from study.model.heads import MaskedLanguageModelHead
 from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
 from study.model.replaced_tokens import detector_state
+from study.model.trained_weights import why_unusable
 from study.model.transformers_classes import TransformersClass, class_for, class_in
 
 _JOINT, _PARTS = "query_key_value", ("query", "key", "value")
@@ -209,7 +210,7 @@ def our_weights(
 
     Other weights, such as a pooler's, are ignored; norms may have TensorFlow's names. An untied decoder's bias replaces the
     head's, as in BERT. Without its MLM head (`has_mlm_head`) an encoder gets an untrained one. Raises InputError, at `place`,
-    if a weight is missing or of another size, or if ALBERT maps embeddings as wide as the blocks.
+    if a weight is missing, unusable or of another size, or if ALBERT maps embeddings as wide as the blocks.
     """
     there = _by_full_name(theirs, family)
     bias, decoders_bias = (_their_name(name, family) for name in ("head.bias", "head.decoder.bias"))
@@ -228,12 +229,16 @@ def our_weights(
         if missing := [each for each in names if each not in there]:
             raise InputError.at(place, f"holds no {missing[0]}, which {family.name} has; save_pretrained the whole encoder")
         tensors = [there[each] for each in names]
-        weights[name] = _in_our_order(name, pieces, tensors, architecture, family)
+        for each, tensor in zip(names, tensors, strict=True):
+            if (why := why_unusable(tensor)) is not None:
+                raise InputError.at(place, f"holds {each} {why}; fetch the encoder anew, without quantisation")
+        floats = [tensor.float() for tensor in tensors]
+        weights[name] = _in_our_order(name, pieces, floats, architecture, family)
         if weights[name].shape != meta.shape:
             sizes = " x ".join(map(str, tensors[0].shape))
             raise InputError.at(place, f"holds {names[0]} of {sizes}, unlike its config.json")
     for name, plain in _always_there(architecture, family).items():
-        if not torch.equal(there.get(their := _their_name(name, family), plain), plain):
+        if not torch.equal(there.get(their := _their_name(name, family), plain).float(), plain):
             raise InputError.at(place, f"holds {their} between tables and blocks of one width, which is not supported")
     return weights
 
@@ -260,8 +265,8 @@ def untrained_head(architecture: Architecture) -> dict[str, Tensor]:
 
 
 def _by_full_name(theirs: Mapping[str, Tensor], family: TransformersClass) -> dict[str, Tensor]:
-    """The weights in fp32 by the names that the MLM model has; an encoder saved alone leaves out its own name."""
-    there = {_usual_name(name): tensor.float() for name, tensor in theirs.items()}
+    """The weights by the names that the MLM model has; an encoder saved alone leaves out its own name."""
+    there = {_usual_name(name): tensor for name, tensor in theirs.items()}
     prefix = family.parts["encoder.embeddings.token"].partition(".")[0] + "."
     return there if any(name.startswith(prefix) for name in there) else {prefix + name: each for name, each in there.items()}
 

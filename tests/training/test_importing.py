@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,22 @@ def ours_of(theirs: PreTrainedModel) -> MaskedLanguageModel:
     ours = MaskedLanguageModel(our_architecture(settings, "theirs")).eval()
     ours.load_state_dict(our_weights(theirs.state_dict(), ours.architecture, class_in(settings, "theirs"), "theirs"))
     return ours
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [(torch.Tensor.int, "in int32, not as floating"), (lambda weight: weight / 0, "that are not finite")]
+)
+def test_a_tensor_that_cannot_be_a_weight_is_refused_by_its_name(
+    change: Callable[[torch.Tensor], torch.Tensor], told: str
+) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
+    theirs = BertForMaskedLM(BertConfig(**sizes, max_position_embeddings=16))
+    settings, name = theirs.config.to_dict(), "bert.encoder.layer.0.output.dense.weight"
+    weights = theirs.state_dict()
+    with pytest.raises(InputError, match=f"theirs: holds {name} .*{told}"):
+        our_weights(
+            weights | {name: change(weights[name])}, our_architecture(settings, "theirs"), class_in(settings, ""), "theirs"
+        )
 
 
 @pytest.mark.parametrize("name", ["Bert", "MegatronBert", "RoFormer", "Albert"])

@@ -129,6 +129,7 @@ def test_one_flipped_byte_of_weights_is_noticed(corpus: Path, tmp_path: Path) ->
         ),
         (lambda weights: weights | {"extra": torch.zeros(1)}, "holds extra, unlike the run's config.yaml"),
         (lambda weights: {name: tensor[..., :1].clone() for name, tensor in weights.items()}, " instead of ("),
+        (lambda weights: {name: tensor.int() for name, tensor in weights.items()}, " in int32, not as floating-point numbers"),
         (lambda weights: {name: tensor / 0 for name, tensor in weights.items()}, " with values that are not finite"),
     ],
 )
