@@ -66,7 +66,7 @@ AnswerIs = Literal["mirrored", "already", "failed", "none"]
 class SyncReport:
     """The numbers of runs now and already mirrored, the errors of others by run id, and what became of the answer.
 
-    `problems` are those of the answer and of the table of scores.
+    `problems` are those of the answer, of the table of scores, and of runs that are mirrored in part.
     """
 
     mode: Mode
@@ -195,7 +195,10 @@ class _Mirror:
         opened.log_new_rows()
         if ended or closing or (seconds_since_write(run.metrics_file) or 0.0) > IDLE_SECONDS:
             weights = self._weights or run_id in self._with_weights
-            self._held[run_id] = opened.close(run.record() if ended else None, self._scores_of(run), weights)
+            record = run.record() if ended else None
+            if (problem := opened.why_not_whole(record)) is not None:
+                self._problems[run_id] = problem
+            self._held[run_id] = opened.close(record, self._scores_of(run), weights)
             del self._open[run_id]
             self._mirrored.add(run_id)
         self._failed.pop(run_id, None)

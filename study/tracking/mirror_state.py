@@ -62,7 +62,8 @@ class Mirrored(InWandb):
             return False
         if self.finished:
             lacks_weights = weights and not self.weights and is_there(run.weights_file)
-            return self.excluded == run.excluded() and self.scores == scores and not lacks_weights
+            whole = size_of(run.metrics_file) in (0, self.metrics_bytes)  # 0: the rows are packed
+            return self.excluded == run.excluded() and self.scores == scores and whole and not lacks_weights
         return self.metrics_bytes == size_of(run.metrics_file)
 
 

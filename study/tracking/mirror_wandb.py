@@ -182,6 +182,7 @@ class WandbRun(_Opened):
             raise InputError.at(str(source.path), "does not have a run id (16 hex digits) as its name")
         config, record = source.config(), source.record()
         self._source, self.rows = source, source.rows()
+        self._steps = 0
         code = code_of(folder, None if record is None else record.started_at)
         super().__init__(
             folder,
@@ -201,9 +202,17 @@ class WandbRun(_Opened):
     def log_new_rows(self) -> None:
         """Log new rows, each under its line number."""
         for row in self.rows.new():
+            self._steps = row.get("trainer/step", self._steps)
             step = self.rows.count - 1
             if step >= self._run.starting_step:
                 self._run.log(row, step=step, commit=True)
+
+    def why_not_whole(self, record: RunRecord | None) -> str | None:
+        """Why the rows are not all that a completed run wrote, None if they are."""
+        if record is None or record.state != "COMPLETED" or self._steps >= record.steps:
+            return None
+        file, remedy = self._source.metrics_file, "fetch the whole file, then sync again"
+        return f"{file} ends at step {self._steps:,} of {record.steps:,}, and so do the curves in W&B; {remedy}"
 
     def close(self, record: RunRecord | None, scores: Scores, weights: bool = False) -> Mirrored:
         """End the W&B run by its record and scores, or as preempted without a record, and note what W&B holds.

@@ -137,7 +137,7 @@ def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
     """A project's runs on the server with whole histories (`scan_history`; `history` would sample 500 rows)."""
     try:
         for run in wandb.Api().runs(project, filters={"group": group} if group else None):
-            config = {key: value for key, value in run.config.items() if not key.startswith("_")}
+            config = {key: _numbers(value) for key, value in run.config.items() if not key.startswith("_")}
             rows = [_numbers(row) for row in run.scan_history()]
             yield WandbHistory(run.id, run.name, run.group or "", run.state, config, _numbers(dict(run.summary)), rows)
     except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
@@ -150,9 +150,11 @@ _NO_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def _numbers(value: Any) -> Any:
-    """The logged values, also nested, with words for numbers replaced."""
+    """Logged or configured values, also nested, with words for numbers replaced."""
     if isinstance(value, Mapping):
         return {key: _numbers(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
     return _NO_JSON.get(value, value) if isinstance(value, str) else value
 
 
@@ -216,4 +218,4 @@ def records_in(data: bytes) -> Iterator[Any]:
 
 
 def _items(message: Any) -> dict[str, Any]:
-    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in message}
+    return {item.key or ".".join(item.nested_key): _numbers(json.loads(item.value_json)) for item in message}

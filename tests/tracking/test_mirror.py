@@ -327,6 +327,21 @@ def test_a_line_torn_by_a_kill_is_not_mirrored_over_and_over(folder: SweepFolder
     assert Held(folder, run).rows == list(run.folder.metrics())
 
 
+def test_a_run_whose_rows_were_cut_is_told_of_and_mirrored_again_once_they_are_whole(folder: SweepFolder) -> None:
+    run = FakeRun(folder)
+    run.write(9)
+    run.end()
+    whole = run.folder.metrics_file.read_bytes()
+    run.folder.metrics_file.write_bytes(whole[: len(whole) // 2])
+    report = mirror_sweep(folder)
+    assert (report.mirrored, {*report.problems}) == (1, {run.folder.run_id})
+    assert "metrics.jsonl ends at step 4 of 9" in report.problems[run.folder.run_id]
+    run.folder.metrics_file.write_bytes(whole)
+    assert mirror_sweep(folder) == SyncReport("offline", mirrored=1)
+    assert_all_there(folder, run)
+    assert mirror_sweep(folder) == SyncReport("offline", already=1)
+
+
 def test_online_a_run_that_goes_on_is_resumed_without_repeating_a_step(folder: SweepFolder, server: Server) -> None:
     run = FakeRun(folder)
     run.write(5)

@@ -87,7 +87,15 @@ class Api:
         assert filters == {"group": "small"}
         rows = [{"_step": step, "val/loss": 5 - step / 100, "group": "batch 7", "spread": "NaN"} for step in range(900)]
         common = {"group": "small", "scan_history": lambda: iter(rows)}
-        config = {"model": {"layers": 2}, "lr": 1e-3, "seed": 0, "name": "exp", "run_id": 7, "_wandb": {"version": "0"}}
+        config = {
+            "model": {"layers": 2},
+            "lr": 1e-3,
+            "clip": "Infinity",
+            "seed": 0,
+            "name": "exp",
+            "run_id": 7,
+            "_wandb": {"version": "0"},
+        }
         summary = {
             "val/loss": -4.0,
             "spread": "Infinity",
@@ -111,6 +119,7 @@ def test_runs_of_strangers_come_whole_from_a_server(tmp_path: Path, monkeypatch:
     table = pd.read_parquet(done.ledger)
     assert table["cell"].nunique() == 1
     assert list(table["model.layers"]) == [2, 2]
+    assert list(table["clip"]) == [float("inf")] * 2
     assert list(table["run_id"]) == ["a", "b"]
     assert list(table["name"]) == ["one", "two"]
     assert list(table["config.name"]) == ["exp", "exp"], "a configuration may call what it likes so, and is kept"
