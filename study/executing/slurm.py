@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from study.base.durable_files import is_there, retry_write, write_atomically
+from study.base.durable_files import is_there, json_of, retry_write, write_atomically
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.quantities import plural
 from study.config.resources import Resources, SlurmOptions, minutes_of
@@ -212,7 +212,7 @@ class SlurmExecutor:
         if (listed := _output("squeue", *requested)) is None:
             return None
         states = {}
-        if listed and QUEUED.match(listed) is None:
+        if listed.strip() and QUEUED.search(listed) is None:
             raise ValueError(f"squeue printed {listed[:100]!r}")
         for master, index, state, name in QUEUED.findall(listed):
             if name.startswith(self._prefix):
@@ -225,8 +225,9 @@ class SlurmExecutor:
         for job_id, (name, state) in (self._states() or {}).items():
             array = self.folder / f"{name.removeprefix(self._prefix)}.json"
             if state not in ENDED and is_there(array):
-                batches, index = json.loads(array.read_bytes()), job_id.partition("_")[2]
-                found |= dict.fromkeys(batches[int(index or 0)], job_id)
+                index = int(job_id.partition("_")[2] or 0)
+                batches = json_of(array, list, f"cancel its jobs with scancel --name={name}, and remove it") or []
+                found |= dict.fromkeys(batches[index] if index < len(batches) else (), job_id)
         return found
 
     def _resolve(self) -> None:
@@ -272,7 +273,9 @@ def _submitit() -> Any:
 def _output(command: str, *arguments: str) -> str | None:
     """The output of a Slurm command, None where it fails or cannot start."""
     try:
-        done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=COMMAND_SECONDS)
+        done = subprocess.run(
+            [command, *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=COMMAND_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

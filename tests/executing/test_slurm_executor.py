@@ -182,6 +182,21 @@ def test_other_jobs_of_the_user_may_have_any_name(cluster: FakeSlurm, tmp_path: 
     assert [future.result(10) for future in futures] == [OOM_EXIT] * 2
 
 
+def test_names_in_another_encoding_are_read() -> None:
+    assert slurm._output("printf", r"7|N/A|RUNNING|caf\351") == "7|N/A|RUNNING|caf�"
+
+
+def test_a_damaged_list_of_jobs_is_named_with_what_withdraws_them(cluster: FakeSlurm, tmp_path: Path) -> None:
+    cluster.arrays.append(("study-toy-0a1b2c3d", 1))
+    file = tmp_path / "toy" / "slurm" / "0a1b2c3d.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("[[")
+    with pytest.raises(InputError, match=r"0a1b2c3d\.json: is damaged: .* scancel --name=study-toy-0a1b2c3d, and remove it"):
+        submitted(tmp_path)
+    file.write_text("[]")
+    assert submitted(tmp_path), "of which nothing is known is nobody's batch"
+
+
 def test_a_batch_of_which_a_job_is_in_the_queue_already_is_not_submitted(cluster: FakeSlurm, tmp_path: Path) -> None:
     """A launch that was killed left a job that makes more than what is asked for now, and the job goes on."""
     submitted(tmp_path, batches=[[0, 1, 2]])
