@@ -41,11 +41,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def commands_page() -> str:
     """Every command with its usage, arguments and options, as `--help` says them."""
     lines = ["# Commands", "", "Every command also explains itself: `study COMMAND --help`.", ""]
-    group = click.Context(commands)
+    group = click.Context(commands, **commands.context_settings)
     for name in sorted(commands.list_commands(group)):
         command = commands.get_command(group, name)
         assert command is not None
-        context = click.Context(command, info_name=f"study {name}", max_content_width=80, terminal_width=80)
+        context = click.Context(command, parent=group, info_name=f"study {name}", max_content_width=80, terminal_width=80)
         lines += [f"## study {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines)
 

@@ -103,9 +103,9 @@ def test_a_documented_command_is_one(document: str, line: str) -> None:
     if Path(words[0]).name != "study":
         return
     name, *arguments = words[1:]
-    command = commands.get_command(click.Context(commands), name)
+    command = commands.get_command(group := click.Context(commands, **commands.context_settings), name)
     assert command is not None
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, parent=group, info_name=name)
     arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
     assert command.make_parser(context).parse_args(arguments)[1] == []
 

@@ -45,13 +45,19 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
             model = _unigram(sample, config)
         case _:
             model = _of_characters(sample, config)
-    if (count := len(model["vocab"])) != config.vocabulary:
+    if (count := len(model["vocab"])) > config.vocabulary:
+        raise _too_few(config, count)
+    if count < config.vocabulary:
         remedy = "lower it, or give more text" if count >= FEWEST_PIECES else "give more text"
         yielded = f"this corpus yields only {count:,}; {remedy}"
-        if count > config.vocabulary:
-            yielded = f"this corpus needs {count:,}, for all its characters; raise it, or use kind: byte_bpe"
         raise InputError.at(_VOCABULARY, f"{config.vocabulary:,} pieces are requested, but {yielded}")
     return wrapped(untrained(config, model))
+
+
+def _too_few(config: TokenizerConfig, needed: int) -> InputError:
+    """The error of a vocabulary that cannot hold all characters of a text."""
+    needs = f"this corpus needs {needed:,}, for all its characters; raise it, or use kind: byte_bpe"
+    return InputError.at(_VOCABULARY, f"{config.vocabulary:,} pieces are requested, but {needs}")
 
 
 def merged(words: Mapping[str, int], merges: int, by: Callable[[int, int, int], float]) -> list[Merge]:
@@ -188,8 +194,11 @@ def _unigram(sample: list[str], config: TokenizerConfig) -> dict[str, Any]:
     """The special pieces, every character, and the likeliest longer pieces, with their log probabilities.
 
     The trainer may fall short of the size requested of it, so more are requested. It adds up probabilities in parallel, in an
-    order that varies, so they are rounded; equal texts then give equal bytes.
+    order that varies, so they are rounded; equal texts then give equal bytes. Raises InputError where the characters alone are
+    too many, at which the trainer would panic.
     """
+    if (needed := len(SPECIAL_PIECES) + len(_characters(sample, config))) > config.vocabulary:
+        raise _too_few(config, needed)
     trainer = UnigramTrainer(
         vocab_size=config.vocabulary * 9 // 8 + len(SPECIAL_PIECES),
         special_tokens=[*SPECIAL_PIECES],

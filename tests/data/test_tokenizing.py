@@ -137,6 +137,12 @@ def test_a_vocabulary_out_of_reach_says_how_far_it_got() -> None:
         train_tokenizer([], 64)
 
 
+def test_more_characters_than_pieces_are_told_of_before_unigram_is_trained() -> None:
+    text = [chr(0x4E00 + number) for number in range(600)]
+    with pytest.raises(InputError, match=r"400 pieces are requested, but this corpus needs 60\d, for all its characters"):
+        train_tokenizer(text, 400, "unigram")
+
+
 @pytest.mark.parametrize("vocabulary", [64, 100, 128])
 def test_a_text_whose_characters_are_words_fills_a_vocabulary_with_them(vocabulary: int) -> None:
     characters = [chr(0x4E00 + number) for number in range(200)]
