@@ -197,19 +197,6 @@ def test_a_run_whose_record_is_damaged_in_another_sweep_is_trained_anew(
         run.record()
 
 
-def test_a_launch_names_every_damaged_record_of_its_own_before_it_trains(tmp_path: Path) -> None:
-    """It may be of a newer version, so that nothing is trained in its place without a word."""
-    launched(tmp_path, "one", FakeExecutor(), **THREE)
-    files = [run.record_file for run in SweepFolder(tmp_path / "results" / "one").runs()[:2]]
-    for file in files:
-        file.write_bytes(b"{")
-    executor = FakeExecutor()
-    with pytest.raises(InputError) as refused:
-        launched(tmp_path, "one", executor, **THREE)
-    assert [problem.place for problem in refused.value.problems] == [*map(str, files)]
-    assert executor.submitted == []
-
-
 def failed_in(tmp_path: Path, *names: str) -> list[SweepFolder]:
     """Sweeps that share one run, which failed."""
 
