@@ -27,6 +27,7 @@ ALONE = ("design", "stopping")
     help=f"Measure only this, of {', '.join([*TITLES, *ALONE])}; repeatable.",
 )
 @click.option("--pools", type=click.Path(path_type=Path), help="Folder of scalebench's tables, for --only design.")
+@click.option("--replay", type=click.Path(path_type=Path), help="Results folder of a finished sweep, for --only design.")
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
 @click.option("--vocabulary", help="Word pieces V of the shapes.  [default: 30522,8192]")
 @click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")
@@ -43,6 +44,7 @@ ALONE = ("design", "stopping")
 def bench(
     only: tuple[str, ...],
     pools: Path | None,
+    replay: Path | None,
     into: Path,
     as_json: bool,
     vocabulary: str | None,
@@ -53,14 +55,14 @@ def bench(
 
     The usual peer and the machine's own limits stand beside it. Every row is printed and written to <hardware>.json as
     it is finished; tables and figures lie beside it. With --json the rows are printed, by section if there are several.
-    --only design measures no speed but how well chosen runs forecast, and writes design.md; --only stopping simulates how
-    often sweeps that look after every seed err, and writes stopping.md.
+    --only design measures no speed but how well chosen runs forecast, from the tables of --pools and the sweep of --replay, and
+    writes design.md; --only stopping simulates how often sweeps that look after every seed err, and writes stopping.md.
     """
     if only == ("stopping",):
         _stopping(into, as_json)
         return
-    if {*ALONE} & {*only} or pools is not None:
-        _designs(only, pools, into, as_json)
+    if {*ALONE} & {*only} or pools is not None or replay is not None:
+        _designs(only, pools, replay, into, as_json)
         return
     rest_at_barriers()
     from study.base.quantities import read_whole_numbers
@@ -79,27 +81,38 @@ def bench(
         echo("\n\n".join([*tables, f"Kept in {results.file}"]))
 
 
-def _designs(only: tuple[str, ...], pools: Path | None, output: Path, as_json: bool) -> None:
-    """Measure what designs forecast from the finished runs of others, and write it."""
+def _designs(only: tuple[str, ...], pools: Path | None, replay: Path | None, output: Path, as_json: bool) -> None:
+    """Measure what designs forecast from finished runs, and write it; what is not measured stays as it was."""
     from study.base.errors import InputError
 
     if only != ("design",):
         raise InputError.at(
             f"--only {only[0] if only else 'design'}", "measures no speed and runs by itself; leave out the other sections"
         )
-    if pools is None:
-        raise InputError.at("--pools", "is needed with --only design: the folder of scalebench's tables")
-    from study.designing.benchmark import as_line, measure, measure_coverage, write
+    if pools is None and replay is None:
+        what = "one is needed with --only design: the folder of scalebench's tables, or the results of a finished sweep"
+        raise InputError.at("--pools, --replay", what)
+    from study.designing.benchmark import as_line, measure, measure_coverage, measure_replay, write
+    from study.evidence.ledgers import open_ledger
 
-    rows: list[dict[str, Any]] = []
+    replayed = None if replay is None else open_ledger(replay)
+    written = output / "design.md"
 
-    def report(row: dict[str, Any]) -> None:
-        rows.append(row)
-        write(rows, (), output)
-        echo(as_line(row), err=True)
+    def reporting(part: str) -> Callable[[dict[str, Any]], None]:
+        rows: list[dict[str, Any]] = []
 
-    measure(pools, report)
-    written = write(rows, measure_coverage(), output)
+        def report(row: dict[str, Any]) -> None:
+            rows.append(row)
+            write(part, rows, output)
+            echo(as_line(row), err=True)
+
+        return report
+
+    if pools is not None:
+        measure(pools, reporting("designs"))
+        write("coverage", measure_coverage(), output)
+    if replayed is not None:
+        measure_replay(replayed, reporting("replay"))
     echo((written.with_suffix(".json") if as_json else written).read_text(encoding="utf-8"))
 
 

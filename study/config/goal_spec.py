@@ -217,7 +217,10 @@ def _doublings(ends: tuple[float, ...]) -> list[float]:
 
 
 class SpendLimit(Strict):
-    """What a goal may cost at most: `flops`, the `train_flops` of all runs, `hours` of training summed over runs, or both."""
+    """What a goal may cost at most: `flops`, the `train_flops` that its runs spend themselves, `hours` of training, or both.
+
+    Hours are summed over runs.
+    """
 
     flops: Annotated[Positive, Field(le=1e30)] | None = None
     hours: Annotated[Positive, Field(le=1e7)] | None = None

@@ -13,7 +13,7 @@ import pandas as pd
 from study.base.errors import InputError, Problem, nearest
 from study.base.quantities import count_text, listed, plural, read_count
 from study.base.text import aligned, joined
-from study.designing.choosing import METHODS, Method, expected_error, half_width_of, plan
+from study.designing.choosing import METHODS, Method, Prices, expected_error, half_width_of, plan
 from study.designing.criteria import Basin
 from study.designing.posterior import MOST_TARGETS, Learner, Pool, Rows
 from study.laws.expressions import evaluate
@@ -139,7 +139,7 @@ def advise(
     learner, chosen = Learner(pool, seed, METHODS[method].bend), METHODS[method]
     rows = np.arange(many)
     basins = learner.basins(rows, response)
-    best = plan(basins, pool.costs, np.arange(many, len(pool)), budget, chosen)
+    best = plan(basins, Prices.alone(pool.costs), np.arange(many, len(pool)), budget, chosen)
     fixed = expected_error(basins)
     forecast = basins[0].forecast if space == "linear" else np.exp(basins[0].forecast)
     return Advice(

@@ -1,7 +1,8 @@
 """The benchmark of designs on finished runs: R² in the target region at 1, 5 and 10% of the cost of all runs.
 
 Tables and protocol are those of Li et al. 2026 (arXiv 2604.22753, CC BY 4.0), whose farseer has one law and is comparable;
-their other tasks are means over ten laws, ours has one law each, so their numbers stand beside for orientation.
+their other tasks are means over ten laws, ours has one law each, so their numbers stand beside for orientation. A finished
+sweep is replayed, too: its dearest run is the target, all others are the pool.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from study.base.durable_files import write_atomically
+from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
-from study.base.quantities import rounded_all
+from study.base.quantities import count_text, rounded_all
 from study.base.text import table
 from study.designing.choosing import METHODS, choose, expected_error, half_width_of
 from study.designing.posterior import BEND, Learner, Pool, Rows, bend_terms, published_prior
@@ -25,6 +26,8 @@ from study.laws.catalogue import LAWS
 from study.laws.formulas import read_formula
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space
+from study.laws.reading import TableQuery, read_columns
+from study.laws.tables import RunTable
 
 BUDGETS = (0.01, 0.05, 0.1)
 """The shares of the pool's cost."""
@@ -36,6 +39,9 @@ SIMULATED = 60
 """The laws simulated for the coverage of forecasts."""
 
 _VOCABULARY = "A*N**-alpha + B*D**-beta + K*vocabulary**-gamma - E"
+
+REPLAYED = (0.05, 0.1, 0.15)
+"""The shares of the FLOPs of a sweep that is replayed."""
 
 BASELINES = ("random", "cheapest", "d-optimal", "v-optimal")
 """The plain methods."""
@@ -142,7 +148,7 @@ def measure(folder: Path, report: Callable[[dict[str, Any]], None], tasks: Seque
         for method in (*BASELINES, "error", "all"):
             scores, counts = [], []
             for seed in range(1 if method == "all" else repeats):
-                chosen = [*_chosen(method, loaded, seed)]
+                chosen = [*_chosen(method, loaded, seed, BUDGETS)]
                 learner = Learner(loaded.pool, seed)
                 forecasts = [learner.forecast(rows, loaded.response) for rows in chosen]
                 scores.append([score(loaded.truth, forecast) for forecast in forecasts])
@@ -153,7 +159,7 @@ def measure(folder: Path, report: Callable[[dict[str, Any]], None], tasks: Seque
             report(rounded_all(row | {"published": published, "each": scores}))
 
 
-def _chosen(method: str, loaded: Loaded, seed: int) -> Iterator[Rows]:
+def _chosen(method: str, loaded: Loaded, seed: int, budgets: Sequence[float]) -> Iterator[Rows]:
     """The rows of a method at each budget."""
     pool, random = loaded.pool, np.random.default_rng(seed)
     match method:
@@ -161,11 +167,11 @@ def _chosen(method: str, loaded: Loaded, seed: int) -> Iterator[Rows]:
             yield np.arange(len(pool))
         case "random":
             order = random.permutation(len(pool))
-            yield from (_affordable(order, pool, budget) for budget in BUDGETS)
+            yield from (_affordable(order, pool, budget) for budget in budgets)
         case "cheapest":
-            yield from (_affordable(np.argsort(pool.costs, kind="stable"), pool, budget) for budget in BUDGETS)
+            yield from (_affordable(np.argsort(pool.costs, kind="stable"), pool, budget) for budget in budgets)
         case _:
-            yield from choose(pool, list(BUDGETS), lambda rows: loaded.response[rows], METHODS[method], seed)
+            yield from choose(pool, list(budgets), lambda rows: loaded.response[rows], METHODS[method], seed)
 
 
 def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
@@ -177,6 +183,46 @@ def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
             spent += float(pool.costs[row])
     fewest = len(pool.law.parameters)
     return np.array(kept if len(kept) >= fewest else order[:fewest])
+
+
+def load_replay(table: RunTable) -> Loaded:
+    """The runs of a table that a law reads, such as those at the best rate of their cell; the dearest is the target."""
+    law, roles = LAWS["chinchilla"], {"parameters": "parameters_non_embedding"}
+    runs = read_columns(TableQuery(table, roles), (*law.variables, "flops"), law.predicts)
+    runs.check(law)
+    dearest, costs = int(np.argmax(runs.columns["flops"])), runs.columns["flops"]
+    others = np.arange(len(runs)) != dearest
+    pool = Pool(
+        law,
+        {name: runs.columns[name][others] for name in law.variables},
+        costs[others] / costs[others].sum(),
+        {name: runs.columns[name][[dearest]] for name in law.variables},
+    )
+    return Loaded(pool, runs.response[others], runs.response[[dearest]])
+
+
+def measure_replay(table: RunTable, report: Callable[[dict[str, Any]], None], repeats: int = REPEATS) -> None:
+    """Report by method the relative errors of the forecast of a sweep's dearest run, after each share of the others' FLOPs.
+
+    The forecasts are those of a goal without a prior, whose law may bend, and those of the same law taken as exact.
+    """
+    loaded = load_replay(table)
+    for method in (*BASELINES, "error", "all"):
+        errors, counts = [], []
+        for seed in range(1 if method == "all" else repeats):
+            chosen = [*_chosen(method, loaded, seed, REPLAYED)]
+            errors.append([[_missed(loaded, rows, seed, bend) for rows in chosen] for bend in (BEND, 0.0)])
+            counts.append([len(rows) for rows in chosen])
+        bent, exact = np.mean(np.abs(errors), axis=0).tolist()
+        row = {"method": method, "error": bent, "exact": exact, "rows": np.mean(counts, axis=0).tolist()}
+        target = {name: float(value[0]) for name, value in loaded.pool.targets.items()}
+        report(rounded_all(row | {"target": target, "pool": len(loaded.pool), "each": [bends for bends, _ in errors]}))
+
+
+def _missed(loaded: Loaded, rows: Rows, seed: int, bend: float) -> float:
+    """The relative error of the forecast of the target."""
+    learner = Learner(loaded.pool, seed, bend, published_prior(loaded.pool))
+    return float(np.expm1(learner.basins(rows, loaded.response)[0].forecast[0] - np.log(loaded.truth[0])))
 
 
 @dataclass(frozen=True)
@@ -225,20 +271,35 @@ def measure_coverage(simulated: int = SIMULATED) -> list[dict[str, Any]]:
 
 def as_line(row: Mapping[str, Any]) -> str:
     """A row on one line."""
+    if "error" in row:
+        return f"replay, {row['method']}: error {' / '.join(f'{one:.2%}' for one in row['error'])}"
     found = " / ".join(f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True))
     return f"{row['task']}, {row['method']}: R² {found}; published {' / '.join(f'{one:.2f}' for one in row['published'])}"
 
 
-def write(rows: Sequence[Mapping[str, Any]], coverage: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Write the rows as design.json and as a table, design.md; returns the table's path."""
-    values = {"designs": [*rows], "coverage": [*coverage]}
-    write_atomically(folder / "design.json", json.dumps(values, indent=1).encode() + b"\n")
-    write_atomically(folder / "design.md", as_markdown(rows, coverage).encode())
+def write(part: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write one of the parts `designs`, `coverage` and `replay` into design.json beside the others, and all as design.md.
+
+    Returns the path of design.md; raises InputError if design.json is there and cannot be read.
+    """
+    file = folder / "design.json"
+    try:
+        parts = dict(json.loads(file.read_bytes())) if is_there(file) else {}
+    except ValueError as error:
+        raise InputError.at(str(file), f"is not a file of study bench ({error}); move it away") from None
+    parts[part] = [*rows]
+    write_atomically(file, json.dumps(parts, indent=1).encode() + b"\n")
+    write_atomically(folder / "design.md", as_markdown(parts).encode())
     return folder / "design.md"
 
 
-def as_markdown(rows: Sequence[Mapping[str, Any]], coverage: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a table beside the published one, and how often the intervals of forecasts hold."""
+def as_markdown(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The designs beside the published ones, how often the intervals of forecasts hold, and the replay; as far as measured."""
+    found = [_designs(parts.get("designs", ())), _coverage(parts.get("coverage", ())), _replay(parts.get("replay", ()))]
+    return "\n\n".join(["# Designs", *filter(None, found)]) + "\n"
+
+
+def _designs(rows: Sequence[Mapping[str, Any]]) -> str:
     header = ["task", "method", *(f"R² at {budget:.0%}" for budget in BUDGETS), "runs", "repeats", "published"]
     lines = []
     for row in rows:
@@ -253,10 +314,36 @@ def as_markdown(rows: Sequence[Mapping[str, Any]], coverage: Sequence[Mapping[st
         "Li et al. 2026 (arXiv 2604.22753). All methods are fitted alike. Only farseer has the law of the published numbers: "
         "elsewhere they are means over ten laws."
     )
-    held = "".join(
+    return f"{text}\n\n{table(header, lines)}" if lines else ""
+
+
+def _coverage(rows: Sequence[Mapping[str, Any]]) -> str:
+    return "\n\n".join(
         f"Of {one['simulated']} simulated laws that bend by {one['bend']:.1%}, {one['covered']:.1%} have the loss at a "
         f"target of 40 times the dearest run within the 95% interval after 1% of the pool's cost, in the median "
-        f"± {one['half_width']:.1%}.\n\n"
-        for one in coverage
+        f"± {one['half_width']:.1%}."
+        for one in rows
     )
-    return f"# Designs\n\n{text}\n\n{table(header, lines)}\n\n{held}".rstrip() + "\n"
+
+
+def _replay(rows: Sequence[Mapping[str, Any]]) -> str:
+    by_method = {row["method"]: row for row in rows}
+    if not {"error", "all"} <= {*by_method}:
+        return ""
+    header = ["method", *(f"error at {share:.0%}" for share in REPLAYED), "runs", "repeats", "error of the exact law"]
+    blank = [""] * (len(REPLAYED) - 1)
+    lines = []
+    for row in rows:
+        errors, exact = ([f"{one:.2%}" for one in row[name]] for name in ("error", "exact"))
+        counts = " / ".join(f"{count:.0f}" for count in row["rows"])
+        shown = errors if len(errors) == len(REPLAYED) else [*blank, *errors]
+        lines.append([row["method"], *shown, counts, str(len(row["each"])), " / ".join(exact)])
+    chosen, every = (by_method[name]["error"][-1] for name in ("error", "all"))
+    where = " and ".join(f"{count_text(value)} {name}" for name, value in by_method["all"]["target"].items())
+    text = (
+        f"A finished sweep replayed: its dearest run, of {where}, is the target, the {by_method['all']['pool']} others are the "
+        f"pool, of whose FLOPs a share is spent. The mean size of the relative error of the forecast, by chinchilla with "
+        f"published exponents as a prior, once as a law that may bend, as goals take it, and once as an exact law. For "
+        f"{REPLAYED[-1]:.0%} of the FLOPs the runs that `error` chooses miss by {chosen / every:.2f} times the error of all."
+    )
+    return f"{text}\n\n{table(header, lines)}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri
@@ -44,10 +44,39 @@ METHODS = {
 
 
 @dataclass(frozen=True)
+class Prices:
+    """What each candidate costs now: the `whole` run, or the part of it after the steps that it takes over.
+
+    Candidates of one number in `trunks` train alike up to their decay; `shared` is what each costs until then. A run leaves its
+    state where it and every shorter one of its trunk begin to decay, so that a longer one costs what comes after.
+    """
+
+    now: Floats
+    whole: Floats
+    shared: Floats
+    trunks: Rows
+
+    @classmethod
+    def alone(cls, costs: Floats) -> Prices:
+        """The prices of candidates that share nothing."""
+        return cls(costs, costs, np.zeros(len(costs)), np.arange(len(costs)))
+
+    def after(self, row: int) -> Prices:
+        """The prices once a candidate has been run."""
+        rest = self.whole - np.minimum(self.shared, self.shared[row])
+        return replace(self, now=np.where(self.trunks == self.trunks[row], np.minimum(self.now, rest), self.now))
+
+    def beside(self, rows: Sequence[int] | Rows) -> Rows:
+        """All candidates of the trunks of these rows."""
+        return np.flatnonzero(np.isin(self.trunks, self.trunks[np.asarray(rows, dtype=np.int64)]))
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Candidates in order, and the expected squared error at the targets before the first and after each."""
+    """Candidates in order with their prices, and the expected squared error at the targets before the first and after each."""
 
     rows: tuple[int, ...]
+    costs: tuple[float, ...]
     errors: tuple[float, ...]
 
 
@@ -63,30 +92,32 @@ def half_width_of(error: float) -> float:
     return _HALF * float(np.sqrt(error))
 
 
-def plan(basins: list[Basin], costs: Floats, open_: Rows, budget: float, method: Method) -> Plan:
+def plan(basins: list[Basin], prices: Prices, open_: Rows, budget: float, method: Method) -> Plan:
     """The best of a method's greedy plans that spend a budget on open candidates.
 
     Each takes the candidate with the most gain over a power of its cost, among those that are still affordable.
     """
-    plans = [_greedy(basins, costs, open_, budget, method.criterion, power) for power in method.powers]
+    plans = [_greedy(basins, prices, open_, budget, method.criterion, power) for power in method.powers]
     return min(plans, key=lambda one: one.errors[-1])
 
 
-def _greedy(basins: list[Basin], costs: Floats, open_: Rows, budget: float, criterion: Criterion, power: float) -> Plan:
-    rows: list[int] = []
+def _greedy(basins: list[Basin], prices: Prices, open_: Rows, budget: float, criterion: Criterion, power: float) -> Plan:
+    rows, costs = list[int](), list[float]()
     errors = [expected_error(basins)]
-    apart = between_gains(basins) if criterion == "error" else np.zeros(len(costs))
-    left = np.zeros(len(costs), dtype=bool)
+    apart = between_gains(basins) if criterion == "error" else np.zeros(len(prices.now))
+    left = np.zeros(len(prices.now), dtype=bool)
     left[open_] = True
     while True:
-        affordable = left & (costs <= budget)
+        affordable = left & (prices.now <= budget)
         if not affordable.any():
-            return Plan(tuple(rows), tuple(errors))
-        score = np.where(affordable, (_gains(basins, criterion) + apart) / costs**power, -np.inf)
+            return Plan(tuple(rows), tuple(costs), tuple(errors))
+        score = np.where(affordable, (_gains(basins, criterion) + apart) / prices.now**power, -np.inf)
         best = int(np.argmax(score))
         rows.append(best)
+        costs.append(float(prices.now[best]))
         left[best] = False
-        budget -= float(costs[best])
+        budget -= costs[-1]
+        prices = prices.after(best)
         basins = [basin.after(best) for basin in basins]
         errors.append(expected_error(basins))
 
@@ -126,7 +157,7 @@ def choose(pool: Pool, budgets: list[float], run: Callable[[Rows], Floats], meth
     """
     learner = Learner(pool, seed, method.bend)
     rows = pilot(pool, PILOT * budgets[0], learner.random)
-    response = np.zeros(len(pool))
+    response, prices = np.zeros(len(pool)), Prices.alone(pool.costs)
     response[rows] = run(rows)
     spent, chosen = float(pool.costs[rows].sum()), []
     for budget in budgets:
@@ -134,30 +165,30 @@ def choose(pool: Pool, budgets: list[float], run: Callable[[Rows], Floats], meth
             open_ = np.setdiff1d(np.flatnonzero(pool.costs <= budget - spent), rows)
             if not len(open_):
                 break
-            whole = plan(learner.basins(rows, response), pool.costs, open_, budget - spent, method).rows
-            costs = np.cumsum(pool.costs[list(whole)])
-            until = max(1, int((costs <= (GROWTH - 1) * spent).sum()))
-            now = np.array(whole[:until])
+            whole = plan(learner.basins(rows, response), prices, open_, budget - spent, method)
+            until = max(1, int((np.cumsum(whole.costs) <= (GROWTH - 1) * spent).sum()))
+            now = np.array(whole.rows[:until])
             response[now] = run(now)
             rows, spent = np.concatenate([rows, now]), spent + float(pool.costs[now].sum())
         chosen.append(rows.copy())
     return chosen
 
 
-def batch(basins: list[Basin], costs: Floats, open_: Rows, budget: float, count: int, method: Method) -> list[int]:
-    """The next runs for `count` slots within a budget, fewer where nothing is affordable.
+def batch(basins: list[Basin], prices: Prices, open_: Rows, budget: float, count: int, method: Method) -> list[int]:
+    """The next runs for `count` slots within a budget, fewer where nothing is affordable; no two of one trunk, which wait for
+    each other's states.
 
     The first is the best over all basins. Each further one is the best if one basin, in turn and the likeliest first, is the
     truth, so that a batch does not bet on one basin.
     """
     rows: list[int] = []
     while len(rows) < count:
-        left = np.setdiff1d(open_[costs[open_] <= budget], rows)
+        left = np.setdiff1d(open_[prices.now[open_] <= budget], prices.beside(rows))
         if not len(left):
             break
         believed = [basins[(len(rows) - 1) % len(basins)]] if rows else basins
-        rows.append(plan(believed, costs, left, budget, method).rows[0])
-        budget -= float(costs[rows[-1]])
+        rows.append(plan(believed, prices, left, budget, method).rows[0])
+        budget -= float(prices.now[rows[-1]])
         basins = [basin.after(rows[-1]) for basin in basins]
     return rows
 
@@ -180,15 +211,15 @@ class Preview:
         return self.errors[int(np.searchsorted(self.spent, budget * (1 + 1e-9), side="right")) - 1]
 
 
-def preview(basins: list[Basin], costs: Floats, open_: Rows, budget: float, spent: float, method: Method) -> Preview:
+def preview(basins: list[Basin], prices: Prices, open_: Rows, budget: float, spent: float, method: Method) -> Preview:
     """The whole design, stage by stage, from what is spent to the budget."""
     rows, path, errors = list[int](), [spent], [expected_error(basins)]
-    while len(left := np.setdiff1d(open_[costs[open_] <= budget - path[-1]], rows)):
-        stage = stage_of(path[-1], budget, float(costs[left].min()))
-        planned = plan(basins, costs, left, stage, method)
+    while len(left := np.setdiff1d(open_[prices.now[open_] <= budget - path[-1]], rows)):
+        stage = stage_of(path[-1], budget, float(prices.now[left].min()))
+        planned = plan(basins, prices, left, stage, method)
         rows += planned.rows
-        path += (path[-1] + np.cumsum(costs[list(planned.rows)])).tolist()
+        path += (path[-1] + np.cumsum(planned.costs)).tolist()
         errors += planned.errors[1:]
         for row in planned.rows:
-            basins = [basin.after(row) for basin in basins]
+            basins, prices = [basin.after(row) for basin in basins], prices.after(row)
     return Preview(tuple(rows), tuple(path), tuple(errors))

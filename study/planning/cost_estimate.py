@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from study.base.grouping import grouped
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.counting.memory import Precision
@@ -172,12 +173,12 @@ def estimate_cost(
 def _estimate_goal(plan: Plan, slots: int, times: StepTimes) -> CostEstimate:
     """The cost of the runs that ended and of those that are expected to be chosen, by shape and budget in this order."""
     ended = plan.design.ended(record for record in plan.current_records if _stands(record))
-    expected = Counter(point for point, _ in plan.design.expected(ended))
-    runs = Counter(point for point, _ in ended) + expected
-    rows = (
-        _row(plan, plan.design.points[point], plan.design.points[point].steps, (count, expected[point]), times)
-        for point, count in runs.items()
-    )
+    shares = {place: record.spent_share for place, record in ended.items()} | plan.design.own_share(ended)
+    rows = []
+    for point, places in grouped(shares, lambda place: place[0]).items():
+        config, left = plan.design.points[point], sum(place not in ended for place in places)
+        own = round(config.steps * sum(shares[place] for place in places) / len(places))
+        rows.append(_row(plan, config, own, (len(places), left), times))
     return CostEstimate(plan, tuple(rows), slots, times.basis, at_most=True)
 
 

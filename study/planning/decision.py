@@ -20,7 +20,7 @@ from study.counting.solving import ShapeRules
 from study.designing.racing import Race, race, simulate_races
 from study.designing.stopping import FIRST
 from study.laws.law import Floats
-from study.planning.goal_design import GoalDesign, Place, usable
+from study.planning.goal_design import GoalDesign, Place, spent, usable
 from study.planning.run_of import run_config
 from study.store.goal_path import GoalLook, GoalState
 from study.store.records import RunRecord
@@ -68,21 +68,16 @@ class Decision(GoalDesign):
         at = self.goal.at
         return at.parameters_non_embedding or float(np.mean(self.sizes)), at.tokens
 
-    def check(self) -> None:
-        """Raise InputError where seeds or limit cannot decide anything."""
-        cost, limit = float(self.flops.sum()), self.limit({})
-        problems = []
+    def problems(self, limit: float) -> list[Problem]:
+        """Seeds or a limit that cannot decide anything."""
+        cost, problems = float(self.flops.sum()), list[Problem]()
         if self.spec.seeds < FIRST:
             what = f"{self.spec.seeds} cannot decide among {self._kind(len(self.points))} with looks after every seed"
             problems.append(Problem("seeds", f"{what}; give {FIRST} or more, of which a launch runs what it needs"))
-        if self.flops.min() > limit:
-            cheapest = float(self.flops.min())
-            problems.append(Problem(self.limit_place, f"{limit:g} is less than the cheapest run costs, {cheapest:.3g}"))
-        elif FIRST * cost > limit:
+        if FIRST * cost > limit:
             what = f"{limit:g} is less than {FIRST} seeds of each variant cost, {FIRST * cost:.3g}"
             problems.append(Problem(self.limit_place, f"{what}, before which nothing is decided"))
-        if problems:
-            raise InputError(problems)
+        return problems
 
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
         """The variants that stand at the next seed, and at all seeds before which nothing is decided."""
@@ -104,7 +99,7 @@ class Decision(GoalDesign):
         count, flops = 0, 0.0
         for seed, look in zip(seeds, looks, strict=False):
             count += len(standing)
-            flops += sum(ended[point, seed].train_flops for point in standing)
+            flops += spent(ended[point, seed] for point in standing)
             half = look.half_width if np.isfinite(look.half_width) else None
             found.append(GoalLook(runs=count, spent_flops=flops, half_width=half))
             standing = look.standing

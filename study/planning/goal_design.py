@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from study.base.errors import InputError, Problem
 from study.base.quantities import count_text, flops_text, plural
 from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
@@ -73,11 +74,27 @@ class GoalDesign(ABC):
 
     def committed(self, ended: Mapping[Place, RunRecord], busy: Collection[Place]) -> float:
         """The FLOPs that are spent, and those of the runs under way."""
-        return spent(ended.values()) + float(sum(self.flops[point] for point, _ in busy))
+        return spent(ended.values()) + sum(self.price(place, ended) for place in busy)
+
+    def price(self, place: Place, ended: Mapping[Place, RunRecord]) -> float:
+        """The FLOPs of a run beside those that have ended."""
+        del ended
+        return float(self.flops[place[0]])
+
+    def check(self) -> None:
+        """Raise InputError, with every problem, for a goal that the pool, the seeds or the limit cannot serve."""
+        cheapest, limit = float(self.flops.min()), self.limit({})
+        problems = self.problems(limit)
+        if limit < cheapest:
+            what = f"{limit:g} is less than the cheapest run costs, {cheapest:.3g}"
+            others = (problem for problem in problems if problem.place != self.limit_place)
+            problems = [*others, Problem(self.limit_place, what)]
+        if problems:
+            raise InputError(problems)
 
     @abstractmethod
-    def check(self) -> None:
-        """Raise InputError for a goal that the pool, the seeds or the limit cannot serve."""
+    def problems(self, limit: float) -> list[Problem]:
+        """What pool, seeds and so many FLOPs cannot serve, beside a limit below the cheapest run."""
 
     @abstractmethod
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
@@ -94,6 +111,14 @@ class GoalDesign(ABC):
     @abstractmethod
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
         """The runs that are expected to come, in order."""
+
+    def own_share(self, ended: Mapping[Place, RunRecord]) -> dict[Place, float]:
+        """The share of its steps that each expected run takes itself."""
+        return dict.fromkeys(self.expected(ended), 1.0)
+
+    def kin(self, config: RunConfig) -> list[RunConfig]:
+        """The runs of a run's trunk, itself among them."""
+        return [config]
 
     @abstractmethod
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
@@ -138,7 +163,7 @@ class GoalDesign(ABC):
                 parameters_non_embedding=int(self.sizes[point]),
                 tokens=record.config.tokens,
                 seed=record.config.seed,
-                spent_flops=record.train_flops,
+                spent_flops=record.own_flops,
                 used=usable(record),
             )
 
@@ -150,8 +175,8 @@ class GoalDesign(ABC):
 
 
 def spent(records: Iterable[RunRecord]) -> float:
-    """The FLOPs of ended runs."""
-    return float(sum(record.train_flops for record in records))
+    """The FLOPs of ended runs, of each without the steps that it took over."""
+    return float(sum(record.own_flops for record in records))
 
 
 def usable(record: RunRecord) -> bool:

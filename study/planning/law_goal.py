@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from study.config.run_config import RunConfig
 from study.config.shape_spec import needs_even_heads
 from study.config.sweep import GoalSweep
 from study.counting.solving import ShapeRules
-from study.designing.choosing import METHODS, Preview, batch, expected_error, half_width_of, preview, stage_of
+from study.designing.choosing import METHODS, Preview, Prices, batch, expected_error, half_width_of, preview, stage_of
 from study.designing.criteria import Basin
 from study.designing.posterior import Learner, Pool, Rows, fitted_prior, published_prior
 from study.laws.catalogue import LAWS
@@ -62,13 +62,14 @@ METHOD = METHODS["error"]
 
 @dataclass(frozen=True)
 class Posterior:
-    """What ended runs say: basins, the rows that they used and those that are closed, and the share of the limit spent."""
+    """What ended runs say: basins, the rows that they used and those that are closed, the FLOPs spent, and the prices now."""
 
     basins: Sequence[Basin]
     used: Rows
     closed: Rows
     spent: float
     judged: bool
+    prices: Prices
 
     @property
     def half_width(self) -> float:
@@ -79,20 +80,24 @@ class Posterior:
 class LawGoal(GoalDesign):
     """Chooses runs by the expected squared error of what is wanted, over the basins of the law that ended runs leave.
 
-    Rows of its pool are points × seeds, so that another seed, a longer budget and another shape are all moves. A stage spends
-    as much as all before it; each batch is chosen anew from the records.
+    Rows of its pool are points × seeds, so that another seed, a longer budget and another shape are all moves. A budget whose
+    shape and seed have a trunk costs what comes after the state that it goes on from; `states` are the steps of those that an
+    ended run has left. A stage spends as much as all before it; each batch is chosen anew from the records.
     """
 
-    def __init__(self, spec: GoalSweep) -> None:
+    def __init__(self, spec: GoalSweep, states: Callable[[RunRecord], Collection[int]] = lambda _: ()) -> None:
         assert isinstance(spec.goal, ForecastGoal | ExponentGoal)
         self.goal = spec.goal
         super().__init__(spec, list(_points(spec)))
-        self.seeds = spec.seeds
+        self.seeds, self._states = spec.seeds, states
         each = {"parameters": self.sizes, "tokens": self.tokens}
         columns = {name: np.repeat(values.astype(float), self.seeds) for name, values in each.items()}
         aim = {name: np.array([value]) for name, value in zip(each, self._aim, strict=True)}
         exponent = self.goal.exponent if isinstance(self.goal, ExponentGoal) else None
         self.pool = Pool(LAW, columns, np.repeat(self.flops, self.seeds), aim, exponent=exponent)
+        branches = np.array([config.branch_step or 0 for config in self.points])
+        self.steps, self.branches = (np.repeat(one, self.seeds) for one in ([run.steps for run in self.points], branches))
+        self.prices = Prices(self.pool.costs, self.pool.costs, self.pool.costs * self.branches / self.steps, self._trunks())
         learner = Learner(self.pool)
         fitted = None if spec.prior is None else _fit_at(spec.prior)
         self.prior = published_prior(self.pool) if fitted is None else fitted_prior(learner, fitted)
@@ -116,38 +121,50 @@ class LawGoal(GoalDesign):
         of = "the forecast, relative" if isinstance(self.goal, ForecastGoal) else self.goal.exponent
         return of, self.goal.within
 
-    def check(self) -> None:
-        """Raise InputError for a pool that cannot determine the law, or a limit that buys too few runs."""
-        problems = []
+    def problems(self, limit: float) -> list[Problem]:
+        """A pool that cannot determine the law, or a limit that buys too few runs."""
+        problems = list[Problem]()
         for name, values in (("width and depth", self.sizes), ("tokens", self.tokens)):
             variable = "tokens" if name == "tokens" else "parameters"
             if (found := len(np.unique(values))) < (fewest := LAW.fewest_values(variable)):
                 what = f"gives {plural(found, 'value')} of {variable}, and {LAW.name} needs {fewest}"
                 problems.append(Problem(f"pool.{name}", f"{what}: with fewer, any floor fits with some exponent; widen it"))
         ordered, needed = np.sort(self.flops), len(LAW.parameters) + 1
-        limit = self.limit({})
-        if ordered[0] > limit:
-            problems.append(Problem(self.limit_place, f"{limit:g} is less than the cheapest run costs, {ordered[0]:.3g}"))
-        elif not problems and ordered[:needed].sum() > limit:
+        if not problems and ordered[:needed].sum() > limit:
             message = f"{limit:g} is less than the {needed} cheapest runs cost, {ordered[:needed].sum():.3g}"
             problems.append(Problem(self.limit_place, f"{message}, which {LAW.name}'s {len(LAW.parameters)} parameters need"))
-        if problems:
-            raise InputError(problems)
+        return problems
 
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
         """The next batch, which also counts what the runs under way will tell."""
-        found = self._posterior(ended)
-        under_way = np.array([self._row(place) for place in busy], dtype=np.int64)
+        found = self._priced(ended)
+        under_way = [self._row(place) for place in busy]
         basins = [*found.basins]
-        for row in under_way.tolist():
+        for row in under_way:
             basins = [basin.after(row) for basin in basins]
         committed, limit = self.committed(ended, busy), self.limit(ended)
-        open_ = np.setdiff1d(self._affordable(found, limit - committed), under_way)
+        open_ = np.setdiff1d(self._affordable(found, limit - committed), self.prices.beside(under_way))
         if not len(open_):
             return []
-        stage = stage_of(committed, limit, float(self.pool.costs[open_].min()))
-        rows = batch(basins, self.pool.costs, open_, stage, free, METHOD)
-        return self._in_seed_order(rows, {*ended, *busy})
+        stage = stage_of(committed, limit, float(found.prices.now[open_].min()))
+        places = list[Place]()
+        for row in batch(basins, found.prices, open_, stage, free, METHOD):
+            closed = {self._place(other) for other in self.prices.beside([*under_way, *map(self._row, places)]).tolist()}
+            places += self._in_seed_order([row], {*ended, *closed})
+        return places
+
+    def price(self, place: Place, ended: Mapping[Place, RunRecord]) -> float:
+        """The FLOPs of a run after the state that it goes on from."""
+        return float(self._priced(ended).prices.now[self._row(place)])
+
+    def own_share(self, ended: Mapping[Place, RunRecord]) -> dict[Place, float]:
+        """The share of its steps that each expected run takes itself."""
+        prices, shares = self._priced(ended).prices, dict[Place, float]()
+        for place in self.expected(ended):
+            row = self._row(place)
+            shares[place] = float(prices.now[row] / prices.whole[row])
+            prices = prices.after(row)
+        return shares
 
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
         """A look at each twentieth of the limit, and at the last run."""
@@ -163,7 +180,7 @@ class LawGoal(GoalDesign):
 
     def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
         """Met where the interval is narrow enough; given up where the rest of the limit is not expected to make it so."""
-        found, (_, wanted), limit = self._posterior(ended), self.half_width, self.limit(ended)
+        found, (_, wanted), limit = self._priced(ended), self.half_width, self.limit(ended)
         left = self._affordable(found, limit - found.spent)
         interval = f"{self._estimate(found)} is known to ± {self._shown(found.half_width)} (half the 95% interval)"
         if found.judged and found.half_width <= wanted:
@@ -184,11 +201,11 @@ class LawGoal(GoalDesign):
 
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
         """The runs that would be chosen if all went as expected."""
-        return self._in_seed_order([*self._preview(self._posterior(ended), self.limit(ended)).rows], {*ended})
+        return self._in_seed_order([*self._preview(self._priced(ended), self.limit(ended)).rows], {*ended})
 
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
         """First runs with their moves, the expected interval after each tenth, a grid beside it, and warnings."""
-        found, limit = self._posterior(ended), self.limit(ended)
+        found, limit = self._priced(ended), self.limit(ended)
         ahead, (of, wanted) = self._preview(found, limit), self.half_width
         tenths = [limit * part / TENTHS for part in range(1, TENTHS + 1)]
         widths = [self._shown(half_width_of(ahead.error_at(flops))) for flops in tenths if flops >= found.spent]
@@ -200,6 +217,10 @@ class LawGoal(GoalDesign):
             f"Expected ± after each {'tenth' if not len(found.used) else 'tenth still to spend'}: {', '.join(widths)}.",
             f"The best grid of the same cost is expected to give ± {self._shown(self._grid(found, limit))}.",
         ]
+        first = min(self.points, key=lambda config: config.tokens)
+        if first.recipe.schedule == "wsd" and first.recipe.warmup_tokens is None:
+            warmup = max(1, first.recipe.warmup_steps(first.steps)) * first.recipe.batch_tokens
+            lines.append(f"With recipe.warmup_tokens, such as {warmup}, the budgets of a shape would branch from one trunk.")
         if last > wanted:
             lines.append(f"The goal is not expected to be met for this much: {self._would_take(found, limit)}.")
         return [*lines, *self._warnings(found)]
@@ -207,8 +228,9 @@ class LawGoal(GoalDesign):
     def _moves(self, ended: Mapping[Place, RunRecord]) -> Iterator[str]:
         """The next few runs, and how each differs from those before it."""
         before = {*ended}
-        for place in self.expected(ended)[:4]:
-            yield f"{self.words(place)} ({self._move(place, before)})"
+        for place, share in [*self.own_share(ended).items()][:4]:
+            move = self._move(place, before)
+            yield f"{self.words(place)} ({move}{f' from its trunk, for {share:.0%} of its FLOPs' if share < 1 else ''})"
             before.add(place)
 
     def _move(self, place: Place, before: Collection[Place]) -> str:
@@ -232,6 +254,10 @@ class LawGoal(GoalDesign):
             what = "the prior" if not len(found.used) else "the runs so far"
             yield f"Warning: the design rests on one basin of the law, that of {what}; a launch weighs all that its runs leave."
 
+    def _priced(self, ended: Mapping[Place, RunRecord]) -> Posterior:
+        """What the records say, with what rows cost beside the states that are there."""
+        return replace(self._posterior(ended), prices=self._prices(ended))
+
     def _posterior(self, ended: Mapping[Place, RunRecord]) -> Posterior:
         """What the records say, by the losses of usable runs; a function of these alone."""
         used = {self._row(place): record for place, record in ended.items() if usable(record)}
@@ -242,8 +268,33 @@ class LawGoal(GoalDesign):
             response[rows] = [used[row].loss_nats or 1.0 for row in rows.tolist()]
             learner = Learner(self.pool, seed=len(rows), bend=METHOD.bend, prior=self.prior)
             basins = learner.basins(rows, response)
-            self._known[key] = Posterior(basins, rows, self._closed(ended), spent(ended.values()), self._is_fit(rows, response))
+            fit_ = self._is_fit(rows, response)
+            self._known[key] = Posterior(basins, rows, self._closed(ended), spent(ended.values()), fit_, self.prices)
         return self._known[key]
+
+    def _trunks(self) -> Rows:
+        """The number of each row's trunk, which it shares with the budgets of its shape and seed; else one of its own."""
+        alone = np.arange(len(self.pool))
+        if not self.branches.any():
+            return alone
+        shapes = [config.identity(("seed", "recipe.budget")) for config in self.points]
+        first = np.array([shapes.index(shape) for shape in shapes])
+        return np.repeat(first, self.seeds) * self.seeds + alone % self.seeds
+
+    def _prices(self, ended: Mapping[Place, RunRecord]) -> Prices:
+        now = self.prices.now
+        for place, record in ended.items() if self.branches.any() else ():
+            trunk = self.prices.trunks == self.prices.trunks[self._row(place)]
+            for step in self._states(record):
+                rest = self.prices.whole * (1 - step / self.steps)
+                now = np.where(trunk & (self.branches >= step), np.minimum(now, rest), now)
+        return replace(self.prices, now=now)
+
+    def kin(self, config: RunConfig) -> list[RunConfig]:
+        """The runs of a run's trunk, itself among them."""
+        if (place := self.place(config)) is None:
+            return []
+        return [self.run(self._place(row)) for row in self.prices.beside([self._row(place)]).tolist()]
 
     def _closed(self, ended: Mapping[Place, RunRecord]) -> Rows:
         """The rows that ended, and those of a budget that leaves a bag of words, or of a shorter one, at its shape."""
@@ -267,11 +318,11 @@ class LawGoal(GoalDesign):
         return True
 
     def _affordable(self, found: Posterior, budget: float) -> Rows:
-        return np.setdiff1d(np.flatnonzero(self.pool.costs <= budget), found.closed)
+        return np.setdiff1d(np.flatnonzero(found.prices.now <= budget), found.closed)
 
     def _preview(self, found: Posterior, limit: float) -> Preview:
         open_ = np.setdiff1d(np.arange(len(self.pool)), found.closed)
-        return preview([*found.basins], self.pool.costs, open_, limit, found.spent, METHOD)
+        return preview([*found.basins], found.prices, open_, limit, found.spent, METHOD)
 
     def _would_take(self, found: Posterior, limit: float) -> str:
         """What the goal is expected to take of this pool, in words."""
@@ -291,22 +342,34 @@ class LawGoal(GoalDesign):
         basins, left = [*found.basins], limit - found.spent
         short = np.flatnonzero(self.tokens <= longest).tolist()
         shapes = grouped(short, lambda point: self.points[point].architecture).values()
-        for points in sorted(shapes, key=lambda points: float(self.flops[points].sum())):
-            left -= float(self.flops[points].sum())
+        costs = [self._grid_cost(points) for points in shapes]
+        for cost, points in sorted(zip(costs, shapes, strict=True), key=lambda one: one[0]):
+            left -= cost
             for point in points if left >= 0 else ():
                 basins = [basin.after(point * self.seeds) for basin in basins]
         return half_width_of(expected_error(basins))
 
+    def _grid_cost(self, points: Sequence[int]) -> float:
+        """The FLOPs of these budgets of one shape, the longest first, from which the others branch."""
+        prices, cost = self.prices, 0.0
+        for point in sorted(points, key=lambda point: -self.tokens[point]):
+            cost += float(prices.now[point * self.seeds])
+            prices = prices.after(point * self.seeds)
+        return cost
+
     def _row(self, place: Place) -> int:
         return place[0] * self.seeds + place[1]
 
+    def _place(self, row: int) -> Place:
+        return divmod(row, self.seeds)
+
     def _in_seed_order(self, rows: Sequence[int], taken: Collection[Place]) -> list[Place]:
-        """The points of rows, each with the first seed that is not taken."""
+        """The points of rows, each with its first seed that is not taken, as far as one is left."""
         taken, places = {*taken}, list[Place]()
-        for point in (row // self.seeds for row in rows):
-            place = next((point, seed) for seed in range(self.seeds) if (point, seed) not in taken)
-            taken.add(place)
-            places.append(place)
+        for point, _ in map(self._place, rows):
+            left = [(point, seed) for seed in range(self.seeds) if (point, seed) not in taken]
+            taken |= {*left[:1]}
+            places += left[:1]
         return places
 
     def _estimate(self, found: Posterior) -> str:

@@ -89,7 +89,7 @@ class Plan:
             return Decision(self.spec, lambda record: RunFolder(self.runs / record.run_id))
         from study.planning.law_goal import LawGoal
 
-        return LawGoal(self.spec)
+        return LawGoal(self.spec, lambda record: RunFolder(self.runs / record.run_id).branch_steps())
 
     def check(self) -> None:
         """Raise InputError for whatever is wrong with any of its runs."""

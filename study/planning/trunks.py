@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from study.base.durable_files import sync_folder, write_atomically
 from study.base.grouping import grouped
@@ -21,6 +22,9 @@ from study.store.records import RunRecord
 from study.store.run_folder import Orders, RunFolder, Trunk
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoints_in, step_of
+
+if TYPE_CHECKING:
+    from study.planning.goal_design import GoalDesign
 
 
 class Trunks:
@@ -65,17 +69,9 @@ class Trunks:
                 self._folder_of(trunk).remove_branch(config.branch_step)
 
     def tidy(self, folder: SweepFolder) -> None:
-        """At the end: remove unused states from the sweep's ended runs.
-
-        Those of runs that another active sweep shares are left to that sweep.
-        """
-        if not self._families:
-            return
-        others = [sibling for sibling in folder.siblings() if _is_being_trained(sibling)]
-        for run_id in (run.run_id for run in folder.runs()):
-            home = folder.home(run_id)
-            if home.ended and not any(other.run(run_id).is_run for other in others):
-                home.remove_branches()
+        """At the end: remove unused states from the sweep's ended runs."""
+        if self._families:
+            _remove_states(folder)
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
         """The state that a longer run left where this one starts to decay, and its folder."""
@@ -102,6 +98,46 @@ class Trunks:
         if key not in self._twins:
             self._twins[key] = tuple(_twins(config, self._family_of(config)))
         return self._twins[key]
+
+
+class GoalTrunks:
+    """The trunks of a goal's shapes, one a seed, each as long as the longest budget that was chosen.
+
+    A run leaves its state where it and every shorter budget begin to decay, and starts from the latest state that its trunk
+    has, so that a longer budget extends the trunk of an ended run. States are kept until the goal is over.
+    """
+
+    def __init__(self, design: GoalDesign, folder_of: Callable[[RunConfig], RunFolder]) -> None:
+        self.design, self._folder_of = design, folder_of
+
+    def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
+        """Before a run starts: order the states that it leaves, and give it the latest that it can go on from."""
+        kin, run = self.design.kin(config), self._folder_of(config)
+        if len(kin) < 2 or config.branch_step is None:
+            return
+        steps = {one.branch_step for one in kin if one.branch_step is not None and one.branch_step <= config.branch_step}
+        run.write_orders(Orders(branch_steps=tuple(sorted(steps))))
+        trunks = [self._folder_of(one) for one in kin if one.key in records]
+        states = [(step, trunk) for trunk in trunks for step in trunk.branch_steps() if step <= config.branch_step]
+        if run.attempts() == 0 and states:
+            step, trunk = max(states, key=lambda state: state[0])
+            adopt(trunk, checkpoints_in(trunk.branch(step))[-1], run)
+
+    def ended(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
+        """After a run has its record: its states stay for longer budgets."""
+
+    def tidy(self, folder: SweepFolder) -> None:
+        """Once the goal is over: remove the states from its runs."""
+        _remove_states(folder)
+
+
+def _remove_states(folder: SweepFolder) -> None:
+    """Remove the states that ended runs left, but of those that another active sweep shares."""
+    others = [sibling for sibling in folder.siblings() if _is_being_trained(sibling)]
+    for run_id in (run.run_id for run in folder.runs()):
+        home = folder.home(run_id)
+        if home.ended and not any(other.run(run_id).is_run for other in others):
+            home.remove_branches()
 
 
 def _is_being_trained(sweep: SweepFolder) -> bool:

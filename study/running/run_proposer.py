@@ -18,7 +18,7 @@ from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.executing.job import Job
 from study.planning.plan import Plan, parents_of, run_id
 from study.planning.proposing import CellProposer
-from study.planning.trunks import Trunks
+from study.planning.trunks import GoalTrunks, Trunks
 from study.running.coordinator import Proposer
 from study.running.retries import Failure, steps_of
 from study.running.sharing import SharedRuns
@@ -74,7 +74,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
             started = self._load(plan.holds)
         self.there = {record.run_id: record for record in self._records.values()}
-        self.trunks = Trunks(plan.cells, self._home)
+        self.trunks: Trunks | GoalTrunks
         self._parents = plan.parents
         self.pruning: Pruning | None = None
         self._goal: GoalProposer | None = None
@@ -82,13 +82,16 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         self.configs: CellProposer | OptunaSearch | GoalProposer
         match plan.spec:
             case CellSweep():
-                self.configs = CellProposer(plan.cells, self.trunks, plan.parents)
+                self.trunks = trunks = Trunks(plan.cells, self._home)
+                self.configs = CellProposer(plan.cells, trunks, plan.parents)
             case SearchSweep() as spec:
+                self.trunks = Trunks((), self._home)
                 self._name_cells([*started, *(one.config for one in self._records.values())])
                 self.configs = self._search(spec, started)
             case GoalSweep():
                 from study.planning.goal_design import GoalProposer
 
+                self.trunks = GoalTrunks(plan.design, self._home)
                 self._name_cells([*started, *(one.config for one in self._records.values())])
                 self.configs = self._goal = GoalProposer(plan.design, self._records.values(), started)
 

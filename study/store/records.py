@@ -175,6 +175,11 @@ class RunRecord(Strict):
         return self.steps * self.spent_share
 
     @property
+    def own_flops(self) -> float:
+        """The `train_flops` of the steps that the run took itself."""
+        return self.train_flops * self.spent_share
+
+    @property
     def exclusion(self) -> str | None:
         """Why fits and comparisons leave this run out, None if included."""
         if self.excluded is not None:

@@ -22,7 +22,7 @@ from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.store.named_files import Inside, array_content, array_in, file_once, reason_in
 from study.store.records import RunRecord
-from study.store.work_folder import WorkFolder, written_in
+from study.store.work_folder import WorkFolder, checkpoints_in, step_of, written_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,6 +104,10 @@ class RunFolder(WorkFolder):
     def branch(self, step: int) -> Path:
         """The state after a step from which a shorter budget branches."""
         return self.path / f"branch-{step:010d}"
+
+    def branch_steps(self) -> list[int]:
+        """The steps after which the run has left its state for others."""
+        return [step_of(states[-1]) for branch in self.path.glob("branch-*") if (states := checkpoints_in(branch))]
 
     def leave_rows(self, step: int) -> None:
         """Hard-link the rows so far beside a step's state; a run that resumes earlier starts a new file."""

@@ -1,4 +1,4 @@
-"""Shared trunks: a run saves its state where shorter budgets begin to decay, and these resume from it."""
+"""Shared trunks: a run saves its state where it or shorter budgets begin to decay, and others resume from it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shared_log_interval(config: RunConfig) -> int | None:
 
 
 class Branching(pl.Callback):
-    """Saves the run's state where shorter runs branch off, and records the run that its own state came from.
+    """Saves the run's state where other budgets branch off, and records the run that its own state came from.
 
     `check` is called before a write (study.training.trainer.Training.fit). A state that cannot be written is skipped.
 
@@ -65,7 +65,7 @@ class Branching(pl.Callback):
             retry_write(lambda: self.folder.write_trunk(trunk), check=self._check)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Save the state after logging its metrics, if a shorter budget begins to decay here."""
+        """Save the state after logging its metrics, if another budget branches off here."""
         if trainer.global_step not in self._steps:
             return
         assert isinstance(pl_module, MaskedLanguageModelling)

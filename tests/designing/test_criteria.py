@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from study.designing.choosing import Method, plan
+from study.designing.choosing import Method, Prices, plan
 from study.designing.criteria import Basin, basin_of, between_gains, d_gains, v_gains
 from study.designing.least_squares import Prior, least_squares
 from study.laws.catalogue import LAWS
@@ -33,7 +33,7 @@ VAGUE = np.diag([1e-4, 1e-4])
 def test_d_optimal_runs_of_a_line_lie_at_its_ends() -> None:
     """Half of an exact D-optimal design for a straight line is at either end (Atkinson, Donev and Tobias 2007, sec. 11)."""
     basin = line(CANDIDATES, TARGETS, VAGUE)
-    chosen = plan([basin], np.ones(21), np.arange(21), 4.0, Method("d-optimal", (0.0,), 0.0)).rows
+    chosen = plan([basin], Prices.alone(np.ones(21)), np.arange(21), 4.0, Method("d-optimal", (0.0,), 0.0)).rows
     first, second = chosen[:2]
     assert {first, second} == {0, 20}
     gains = d_gains(basin)
@@ -55,7 +55,7 @@ def test_v_optimal_gains_are_the_fall_of_the_variance_at_the_targets() -> None:
     np.testing.assert_allclose(v_gains(basin), before - np.array(later), rtol=1e-9)
     assert basin.after(20).variance == pytest.approx(later[20])
     assert basin.after(20).after(0).variance == pytest.approx(variance(covariance_after([20, 0], CANDIDATES, precision)))
-    best = plan([basin], np.ones(21), np.arange(21), 1.0, Method("v-optimal", (0.0,), 0.0))
+    best = plan([basin], Prices.alone(np.ones(21)), np.arange(21), 1.0, Method("v-optimal", (0.0,), 0.0))
     assert best.rows == (int(np.argmin(later)),)
     assert best.errors == pytest.approx((before, min(later)))
 
@@ -85,15 +85,15 @@ def test_a_run_that_tells_basins_apart_removes_the_error_between_them() -> None:
 def test_a_plan_buys_what_it_can_afford_and_prefers_cheap_gain_with_power_one() -> None:
     basin = line(CANDIDATES, TARGETS, VAGUE)
     costs = np.where(np.arange(21) == 20, 10.0, 1.0)
-    dear = plan([basin], costs, np.arange(21), 10.5, Method("v-optimal", (0.0,), 0.0))
-    cheap = plan([basin], costs, np.arange(21), 10.5, Method("v-optimal", (1.0,), 0.0))
+    dear = plan([basin], Prices.alone(costs), np.arange(21), 10.5, Method("v-optimal", (0.0,), 0.0))
+    cheap = plan([basin], Prices.alone(costs), np.arange(21), 10.5, Method("v-optimal", (1.0,), 0.0))
     assert dear.rows == (20,)
     assert len(cheap.rows) == 10
     assert 20 not in cheap.rows
-    both = plan([basin], costs, np.arange(21), 10.5, Method("v-optimal", (0.0, 1.0), 0.0))
+    both = plan([basin], Prices.alone(costs), np.arange(21), 10.5, Method("v-optimal", (0.0, 1.0), 0.0))
     assert both.errors[-1] == min(dear.errors[-1], cheap.errors[-1])
     assert list(both.errors) == sorted(both.errors, reverse=True)
-    assert plan([basin], costs, np.arange(21), 0.5, Method("v-optimal", (0.0,), 0.0)).rows == ()
+    assert plan([basin], Prices.alone(costs), np.arange(21), 0.5, Method("v-optimal", (0.0,), 0.0)).rows == ()
 
 
 def test_least_squares_with_a_prior_is_ridge_regression_for_a_law_linear_in_logarithms() -> None:

@@ -8,19 +8,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import yaml
 
 from study.config.run_config import RunConfig
+from study.config.sweep import GoalSweep
 from study.data.prepared import data_fingerprint
 from study.executing.job import Job
 from study.executing.slots import Slot
 from study.planning.cost_estimate import estimate_cost
+from study.planning.goal_design import GoalDesign
+from study.planning.law_goal import LawGoal
 from study.planning.plan import Plan, cells
-from study.planning.trunks import Trunks, adopt, families
+from study.planning.trunks import GoalTrunks, Trunks, adopt, families
 from study.running.status import status
 from study.store.locks import held
 from study.store.ownership import Attempt, work_lock
@@ -30,7 +33,7 @@ from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.run import train
 from study.training.stopping import StopSignal
-from tests.sweeps import RATES, coordinator_of, record, run_in, sweep, sweep_values, write_topics
+from tests.sweeps import RATES, coordinator_of, parsed, record, run_in, sweep, sweep_values, write_topics
 
 CORPUS = Path("corpus.txt")
 WSD: dict[str, Any] = {
@@ -292,3 +295,73 @@ def test_one_trunk_costs_little_more_than_the_largest_budget_and_its_records_say
     assert paid.sharing.train_flops == paid.train_flops
     assert paid.sharing.train_flops / paid.sharing.train_flops_largest == pytest.approx(1.15)
     assert paid.sharing.train_flops_alone / paid.sharing.train_flops_largest == pytest.approx(1.75)
+
+
+GOAL: dict[str, Any] = {
+    "shapes": None,
+    "budgets": None,
+    "goal": {"forecast": {"parameters_non_embedding": 2e5, "tokens": 2e5}, "within": 1e-3},
+    "pool": {"depth": [1, 2], "width": [16, 32], "tokens": [5120, 40960], "head_width": 8},
+    "base": {"recipe": {"schedule": "wsd", "warmup_tokens": 512}},
+    "seeds": 1,
+    "spend": {"flops": 6e10},
+}
+
+
+def test_a_longer_budget_of_a_goal_extends_the_trunk_of_an_ended_run_and_costs_the_rest(tmp_path: Path) -> None:
+    executor = OneAfterAnother(real=False, loss=lambda config: 3 + 30 * config.tokens**-0.3)
+    folder = launched(tmp_path, executor, **GOAL)
+    records, spec = folder.records(), parsed(CORPUS, **WSD | GOAL)
+    assert isinstance(spec, GoalSweep)
+    design = LawGoal(spec)
+    by_id = {ended.run_id: ended for ended in records}
+    extended = [ended for ended in records if ended.trunk is not None and by_id[ended.trunk].tokens < ended.tokens]
+    assert extended, "no longer budget was chosen after a shorter one of its shape"
+    for ended in extended:
+        assert ended.trunk is not None
+        assert ended.trunk_step == by_id[ended.trunk].config.branch_step
+    prices, path = design.prices, design.path(records)
+    for ended in sorted(records, key=lambda one: executor.submitted.index(one.config)):
+        place = design.place(ended.config)
+        assert place is not None
+        assert ended.own_flops == pytest.approx(prices.now[place[0]])
+        prices = prices.after(place[0])
+    assert sum(run.spent_flops for run in path.runs) < 0.9 * sum(ended.train_flops for ended in records)
+    assert sum(run.spent_flops for run in path.runs) <= 6e10
+    assert not list(folder.path.glob("runs/*/branch-*")), "the goal is over"
+    first = "".join([*design.lines({}), *design.lines(design.ended(records[:1]))])
+    assert "a longer budget from its trunk, for " in first
+
+
+@pytest.mark.slow
+def test_an_extended_run_equals_one_trained_alone(tmp_path: Path) -> None:
+    """A run of 80 steps that goes on from where one of 40 began to decay."""
+    corpus = write_topics(tmp_path / "topics.txt")
+    short, long = (cell.config for cell in cells(sweep(corpus, **WSD | {"budgets": {"steps": [40, 80]}})))
+    fingerprint = data_fingerprint(sweep(corpus, **WSD).data)
+
+    class BothBudgets:
+        def kin(self, _: RunConfig) -> list[RunConfig]:
+            return [short, long]
+
+    found = {}
+    for name, runs in (("extended", (short, long)), ("alone", (long,))):
+        folder = SweepFolder(tmp_path / name)
+
+        def folder_of(run: RunConfig, folder: SweepFolder = folder) -> RunFolder:
+            return folder.run(run.fingerprint(fingerprint))
+
+        trunks = GoalTrunks(cast("GoalDesign", BothBudgets()), folder_of)
+        records: dict[str, RunRecord] = {}
+        for config in runs:
+            run = folder.run(config.fingerprint(fingerprint))
+            run.write_config(config)
+            trunks.begin(config, records)
+            train(config, run, "toy", Execution(), StopSignal())
+            records[config.key] = cast("RunRecord", run.record())
+        found[name] = run
+    extended, alone = (cast("RunRecord", found[name].record()) for name in ("extended", "alone"))
+    assert (extended.trunk_step, alone.trunk_step) == (32, None)
+    assert extended.spent_tokens == (80 - 32) * 256
+    assert extended.loss_nats == alone.loss_nats
+    assert np.array_equal(found["extended"].validation_losses(), found["alone"].validation_losses())
