@@ -12,6 +12,7 @@ import click
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError
+from study.base.grouping import grouped
 from study.base.quantities import plural
 from study.base.text import echo, pasted
 from study.commands.options import as_json, completing, folder_argument, open_page, output_folder, sweep_folder
@@ -50,10 +51,8 @@ def sync(folder: Path, weights: bool, workspace: bool, as_json: bool) -> None:
             f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already:,} already there, {len(outcome.failed)} failed"
         )
         echo(f"{counts}{_ANSWER[outcome.answer]} (W&B is {outcome.mode})")
-        alike: dict[str, list[str]] = {}
-        for name, reason in (outcome.failed | outcome.problems).items():
-            alike.setdefault(reason, []).append(name)
-        for reason, (name, *others) in alike.items():
+        reasons = outcome.failed | outcome.problems
+        for reason, (name, *others) in grouped(reasons, reasons.__getitem__).items():
             echo(f"{name}{f' and {len(others):,} more' if others else ''}: {reason}", err=True)
     if workspace and outcome.mirrored + outcome.already:
         from study.tracking.workspaces import save_views
