@@ -65,10 +65,10 @@ class Architecture(Strict):
       mean square. `embedding_norm`: in pre-norm, one after the embeddings that replaces the first block's (ModernBERT).
     - `position_encoding`: `learned` adds P rows; `rotary` rotates queries and keys by angles that grow with the position,
       without parameters (RoFormer, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative positions
-      with its own projections (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections and norms the
-      table (DeBERTa v2 and v3, arXiv:2111.09543); distances beyond R/2 share a row, or with `relative_reach` those from
-      R/4 up to it share rows by their logarithm; `none` leaves token order to `distance_bias`, and without one the encoder is a
-      bag of words. `convolution_kernel` K: a convolution beside the first block.
+      with its own projections (DeBERTa, arXiv:2006.03654), 2P of them if R is left out; `disentangled_shared` uses the
+      content's projections and norms the table (DeBERTa v2 and v3, arXiv:2111.09543); distances beyond R/2 share a row, or with
+      `relative_reach` those from R/4 up to it share rows by their logarithm; `none` leaves token order to `distance_bias`, and
+      without one the encoder is a bag of words. `convolution_kernel` K: a convolution beside the first block.
     - `distance_bias`: an addition to attention scores by head and signed distance. `learned` has a number per layer, head and
       distance, initialised to favour neighbours (T5, arXiv:1910.10683, section 2.1, without buckets); beyond
       `distance_bias_reach` M, all distances share one number per direction (arXiv:1803.02155, section 3.2). `alibi` falls
@@ -191,11 +191,12 @@ class Architecture(Strict):
     @field_validator("relative_positions")
     @classmethod
     def _relative_positions_fit(cls, rows: int, info: ValidationInfo) -> int:
-        encoding = info.data.get("position_encoding", "")
-        if encoding.startswith("disentangled") and (rows < 2 or rows % 2):
-            raise ValueError(
-                f"relative positions do not go with position_encoding {encoding}, which needs an even number of them"
-            )
+        """Resolve 0 under disentangled attention: a row for every distance, as in DeBERTa's own default."""
+        encoding, positions = info.data.get("position_encoding", ""), info.data.get("positions")
+        if encoding.startswith("disentangled") and positions is not None and rows == 0:
+            return 2 * positions
+        if encoding.startswith("disentangled") and rows % 2:
+            raise ValueError(f"is odd, and position_encoding {encoding} has as many rows ahead as behind; {rows + 1} would do")
         if encoding and not encoding.startswith("disentangled") and rows:
             raise ValueError(f"relative positions do not go with position_encoding {encoding}; leave them out")
         return rows

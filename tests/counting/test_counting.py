@@ -268,3 +268,17 @@ def test_no_letter_of_a_formula_is_unexplained() -> None:
     for model in catalogue():
         written = " ".join(formulas(model.architecture).values())
         assert set(re.findall(r"[A-Z]", written)) <= LETTERS.keys()
+
+
+def test_disentangled_attention_has_a_row_for_every_distance_if_none_are_named() -> None:
+    sizes = {
+        "depth": 1,
+        "width": 8,
+        "heads": 2,
+        "ffn": 16,
+        "vocabulary": 32,
+        "positions": 24,
+        "position_encoding": "disentangled",
+    }
+    assert Architecture.parse(sizes).relative_positions == 48
+    assert Architecture.parse(sizes) == Architecture.parse(sizes | {"relative_positions": 48})

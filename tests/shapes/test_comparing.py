@@ -322,7 +322,7 @@ def test_defaults_of_new_fields_rename_no_run(tmp_path: Path) -> None:
     [
         ("bert-base", {"layer_groups": 13}, "13 groups of layers exceed depth 12"),
         ("bert-base", {"norm_kind": "rms"}, "norm_bias: True does not go with norm_kind rms"),
-        ("bert-base", {"position_encoding": "disentangled"}, "0 relative positions do not go with"),
+        ("bert-base", {"position_encoding": "disentangled", "relative_positions": 7}, "7 is odd"),
         ("bert-base", {"relative_positions": 512}, "512 relative positions do not go with position_encoding learned"),
         ("bert-base", {"bottleneck_width": 100}, "100 is not divisible by heads 12; 96 would be"),
         ("bert-base", {"embedding_norm": False}, "False does not go with norm post"),
