@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 from rich import box
@@ -109,6 +111,14 @@ class Visible:
 def say(console: Console, text: str) -> None:
     """Print visible text, wrapped on a terminal, on one line in a log."""
     console.print(visible(text), highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def listing(entries: Iterable[Sequence[str]]) -> str:
+    """Entries of a name and what is said of it, indented and wrapped at the terminal's width, or at 80 columns in a pipe."""
+    width = max(shutil.get_terminal_size().columns, 40)
+    lines = partial(textwrap.fill, width=width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    told = ([lines(name), *(lines(text, initial_indent="    ") for text in about)] for name, *about in entries)
+    return "\n".join(chain.from_iterable(told))
 
 
 def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:

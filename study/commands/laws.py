@@ -150,9 +150,10 @@ huber_delta_option = click.option(
 @as_json
 def laws(as_json: bool) -> None:
     """List the scaling laws: formulas, conventions and sources."""
-    from study.laws.catalogue import laws_as_text, laws_to_dict
+    from study.base.terminal import listing
+    from study.laws.catalogue import laws_to_dict, told_laws
 
-    echo(json.dumps(laws_to_dict(), indent=1, ensure_ascii=False) if as_json else laws_as_text())
+    echo(json.dumps(laws_to_dict(), indent=1, ensure_ascii=False) if as_json else listing(told_laws()))
 
 
 @click.command()

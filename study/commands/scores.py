@@ -45,11 +45,12 @@ def tasks(as_json: bool) -> None:
 
     Any other task is a .yaml file of its own.
     """
+    from study.base.terminal import listing
     from study.tasks.task_spec import known_tasks, read_spec
 
     specs = [read_spec(name)[0] for name in known_tasks()]
     rows = [{"task": spec.name, "kind": spec.kind, "metrics": list(spec.metrics), "about": spec.about} for spec in specs]
-    text = "\n".join(f"{spec.name}: {spec.kind}, {', '.join(spec.metrics)}\n    {spec.about}" for spec in specs)
+    text = listing((f"{spec.name}: {spec.kind}, {', '.join(spec.metrics)}", spec.about) for spec in specs)
     echo(json.dumps(rows, indent=1) if as_json else text)
 
 

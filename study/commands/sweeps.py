@@ -70,12 +70,13 @@ def sweeps(as_json: bool) -> None:
 
     Their names stand for their files in study plan and study launch.
     """
+    from study.base.terminal import listing
     from study.base.yaml_files import read_yaml
 
     rows = [
         {"name": name, "file": str(file), "question": read_yaml(file)["question"]} for name, file in shipped("sweeps").items()
     ]
-    text = "\n".join(f"{row['name']}\n    {row['question']}" for row in rows)
+    text = listing((row["name"], row["question"]) for row in rows)
     echo(json.dumps(rows, indent=1) if as_json else text)
 
 
@@ -98,7 +99,9 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
     """
     known = shipped("analysis", ".py")
     if name is None:
-        echo("\n".join(f"{each}\n    {_summary(file)}" for each, file in known.items()))
+        from study.base.terminal import listing
+
+        echo(listing((each, _summary(file)) for each, file in known.items()))
         return
     file = _named("NAME", name, known)
     if into is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from study.base.errors import InputError, nearest
@@ -228,9 +229,7 @@ def laws_to_dict() -> list[dict[str, object]]:
     return [{field: getattr(law, field) for field in fields} for law in LAWS.values()]
 
 
-def laws_as_text() -> str:
-    """All laws as text: formula, inputs and output, conventions, source."""
-    return "\n\n".join(
-        f"{law.name}: {law.formula}\n  {law.predicts} from {', '.join(law.variables)}\n  {law.conventions}\n  {law.source}"
-        for law in LAWS.values()
-    )
+def told_laws() -> Iterator[tuple[str, ...]]:
+    """Every law's name and formula, its inputs and output, its conventions and its source."""
+    for law in LAWS.values():
+        yield (f"{law.name}: {law.formula}", f"{law.predicts} from {', '.join(law.variables)}", law.conventions, law.source)

@@ -101,10 +101,20 @@ def test_a_notebook_is_listed_copied_and_opened_on_a_folder(
 def test_shipped_sweeps_and_tasks_are_listed(study: Any) -> None:
     sweeps = json.loads(study("sweeps", "--json")[1])
     assert {Path(sweep["file"]) for sweep in sweeps} == {*(ROOT / "sweeps").glob("*.yaml")}
-    assert all(f"{sweep['name']}\n    {sweep['question']}" in study("sweeps")[1] for sweep in sweeps)
+    listed = " ".join(study("sweeps")[1].split())
+    assert all(f"{sweep['name']} {sweep['question']}" in listed for sweep in sweeps)
     tasks = json.loads(study("tasks", "--json")[1])
     assert [task["task"] for task in tasks] == known_tasks()
     assert "cola: single, matthews, accuracy" in study("tasks")[1]
+
+
+@pytest.mark.parametrize("name", ["laws", "notebook", "sweeps", "tasks"])
+def test_what_is_listed_is_as_wide_as_the_terminal(study: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    words = study(name)[1].split()
+    assert [line for line in study(name)[1].splitlines() if len(line) > 60] == []
+    monkeypatch.delenv("COLUMNS")
+    assert study(name)[1].split() == words
 
 
 @pytest.mark.parametrize(
