@@ -13,7 +13,7 @@ from scipy.stats import norm
 from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN, budget_words, plural, plus_minus, span
 from study.base.statistics import CONFIDENCE
-from study.base.text import at_budget, joined, printable
+from study.base.text import at_budget, joined, printable, shape_and_variant
 from study.config.sweep import GoalSweep
 from study.evidence.averages import Average
 from study.evidence.cells import run_ids_in, shorten_run_ids
@@ -25,6 +25,7 @@ from study.evidence.paired import Difference
 from study.evidence.rate_transfer import RateTransfer
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.evidence.spending import Spending
+from study.laws.law_fits import LawFit
 from study.report.findings import missing_comparison, run_count, why_excluded
 from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown
 
@@ -168,13 +169,13 @@ def _beside_scratch(one: Spending) -> str:
 
 
 def _on_tokens(evidence: Evidence) -> Verdict:
-    """The law if its fit converged, else the gain of the largest budget; then the best variant."""
+    """The law if its fit converged, else what it forecasts and the gain of the largest budget; then the best variant."""
     law = evidence.laws.shown
     if law is not None and law.fit.status == "converged":
         clauses = [f"the loss follows {law.fit.law.formula} with {law.exponents_in_words()}"]
         sure, figures = "The law's fit converged.", ("law_fit", "loss_against_flops")
     else:
-        clauses = [_token_gain(evidence)]
+        clauses = [*([] if evidence.sweep.varied else _foretold(law)), _token_gain(evidence)]
         sure, figures = "No law's constants are determined; tests at 5%, adjusted by Holm.", ("loss_against_flops", "law_fit")
     if variants := [among for (of_shapes, _), among in pair_kinds(evidence).items() if not of_shapes]:
         clauses += _pairs(evidence, variants[0])[:1]
@@ -182,18 +183,30 @@ def _on_tokens(evidence: Evidence) -> Verdict:
     return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence, "longer budgets"), figures)
 
 
+def _foretold(law: LawFit | None) -> list[str]:
+    """What the law of a sweep without variants forecasts although its constants are not all determined."""
+    if law is None or isinstance(law.forecast, str) or law.forecast.status == "failed":
+        return []
+    forecast = law.forecast
+    rows = f"the {plural(len(forecast.labels), 'row')} {forecast.rows}"
+    return [f"{law.name}, {law.fit.law.formula}, forecasts {rows} with a mean error of {forecast.mean_error}"]
+
+
 def _token_gain(evidence: Evidence) -> str:
-    """For how many encoders the largest budget lowers the loss, and their median gain; single seeds are not tested."""
+    """In how many encoders the loss falls to the largest budget, and their median gain; single seeds are not tested."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     untested = all(gain.status == "no_seed_replicates" for gain in last)
     lower = [gain for gain in last if gain.difference.estimate_nats < 0]
     lowering = lower if untested else [gain for gain in lower if gain.status == "decided"]
     ordered = sorted(lowering or last, key=lambda gain: gain.difference.estimate_nats)
     median = ordered[len(ordered) // 2]
-    lowers = "lowers the loss" if untested else "lowers the loss significantly"
-    counts = f"the largest budget {lowers} for {len(lowering)} of {plural(len(last), 'encoder')}"
-    how_sure = " (no interval), which single seeds do not test" if untested else ""
-    return f"{counts}, in the median {median.step} by {median.difference.size_text}{how_sure}"
+    steps = {(gain.shorter, gain.longer) for gain in last}
+    where = f"from {median.shorter} to {median.longer}" if len(steps) == 1 else "at the last step to a larger budget"
+    falls = "falls" if untested else "falls significantly"
+    counts = f"{where} the loss {falls} in {len(lowering)} of {plural(len(last), 'encoder')}"
+    who = shape_and_variant(median.shape, median.setting)
+    unsure = " (no interval, as single seeds test nothing)" if untested else ""
+    return f"{counts}, by {median.difference.size_text}{unsure} in the median, {who}"
 
 
 def _on_rates(evidence: Evidence) -> Verdict:

@@ -75,6 +75,8 @@ def test_decided(tmp_path: Path) -> None:
 def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("study.evidence.sweep_laws.DEFAULT_SETTINGS", Settings(bootstrap=100))
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6, 4e6), seeds=1)
+    asked = folder.sweep_file.read_text().replace(SWEEP["question"], "How do sizes and tokens set the loss?")
+    folder.sweep_file.write_text(asked)
     answer = undrawn(folder)
     save_fits(answer.evidence)
     told = answer.to_dict()
@@ -83,6 +85,9 @@ def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeyp
     assert "95% interval" in first
     assert "held-out error" in first
     assert "interval covered" in first
+    assert told["laws"][0]["status"] != "converged"
+    assert answer.headline.startswith("Chinchilla, E + A·N^−alpha + B·D^−beta, forecasts the ")
+    assert " rows beyond the budgets fitted with a mean error of " in answer.headline
     saved = json.loads((folder.fits / "chinchilla.json").read_text())
     assert saved["status"] == told["laws"][0]["status"]
     assert {"estimates", "intervals", "forecast", "options"} <= saved.keys()
