@@ -131,7 +131,7 @@ def test_trunks_are_priced_by_what_comes_after_the_state_that_a_budget_goes_on_f
     assert Prices.alone(whole).after(1).now.tolist() == whole.tolist()
 
 
-@pytest.mark.parametrize("bend", [0.0, 0.01])
+@pytest.mark.parametrize("bend", [pytest.param(0.0, marks=pytest.mark.slow), 0.01])
 def test_the_interval_of_a_forecast_holds_as_often_as_it_says(bend: float) -> None:
     """Of 30 random laws; 25 would be two standard errors too few."""
     found = simulate_coverage(bend, simulated=30)

@@ -159,7 +159,7 @@ def test_two_launchers_at_once_and_the_same_sweep_again_train_nothing_twice(
     figure(f"two launchers at once, and again: 6 of 6 runs trained once; the second said {refused.strip()[:90]}…")
 
 
-@pytest.mark.parametrize("seeds", [1, pytest.param(10, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("seeds", [pytest.param(1, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.faults)])
 def test_two_sweeps_that_share_runs_train_each_once(seeds: int, corpus: Path, tmp_path: Path, figure: Figure) -> None:
     made, names = Place(tmp_path), ("one", "two")
     for name, depths in zip(names, ([1, 2], [2, 3]), strict=True):

@@ -225,6 +225,7 @@ def test_a_line_of_grid_points_is_not_certain_of_its_slope(approach: Approach, c
     assert np.mean(hits) > covered
 
 
+@pytest.mark.slow
 def test_an_interval_of_shapes_that_lie_off_the_law_covers() -> None:
     """Shapes scatter by half a percent about the law, seeds by 0.2%: with runs drawn, two in three intervals held the truth."""
     sizes, flops = np.geomspace(1e6, 3e8, 14), np.geomspace(1e17, 1e19, 5)

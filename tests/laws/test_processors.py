@@ -75,8 +75,7 @@ def perturbed(random: np.random.Generator, values: Floats) -> Floats:
 @pytest.mark.parametrize("name", CASES)
 def test_a_table_that_differs_by_rounding_gives_the_same_status_and_file(name: str) -> None:
     expected = saved(name)
-    for seed in range(2):
-        assert saved(name, partial(perturbed, np.random.default_rng(seed))) == expected
+    assert saved(name, partial(perturbed, np.random.default_rng(0))) == expected
 
 
 HAS_AVX512 = "avx512f" in (processor_line("flags") or "").split()

@@ -96,9 +96,10 @@ def differences_of_kernels() -> dict[str, float]:
 def differences_of_norms(width: int) -> list[float]:
     """How far the norm of a sum and its gradients are from torch's, of one gradient and of two that are added."""
     torch.manual_seed(0)
-    sizes = ((2, 37, width), (2, 37, width), width, width, width)
+    rows = max(5, 3700 // width)
+    sizes = ((2, rows, width), (2, rows, width), width, width, width)
     x, added, added_bias, weight, bias = drawn = [torch.randn(size, requires_grad=True) for size in sizes]
-    y, dy = F.layer_norm(x + added + added_bias, (width,), weight, bias, 1e-12), torch.randn(2, 37, width)
+    y, dy = F.layer_norm(x + added + added_bias, (width,), weight, bias, 1e-12), torch.randn(2, rows, width)
     expected = torch.autograd.grad(y, (x, weight, bias, added_bias), dy)
     *inputs, bias = [each.detach() for each in drawn]
     normed = kernels().add_norm(*inputs, bias, 1e-12)
@@ -249,14 +250,14 @@ def built(kinds: dict[str, tuple[list[str], dict[str, Any], int]]) -> dict[str, 
 
 def all_differences() -> dict[str, Any]:
     """What all the comparisons with torch find, by what they compare."""
-    plain = [(*size, at_some, False, "none") for size in ((1, 20, 1), (2, 130, 1), (1, 20, 3)) for at_some in (False, True)]
-    modern = [(1, 20, 2, False, True, "learned"), (1, 20, 1, True, True, "learned"), (1, 20, 1, True, False, "alibi")]
+    plain = [(*size, at_some, False, "none") for size in ((1, 20, 1), (1, 130, 1), (1, 20, 2)) for at_some in (False, True)]
+    modern = [(1, 20, 1, False, True, "learned"), (1, 20, 1, True, True, "learned"), (1, 20, 1, True, False, "alibi")]
     return {
         "kernels": differences_of_kernels(),
-        "norms": worst(differences_of_norms, [(96,), (128,), (768,), (2500,)]),
+        "norms": worst(differences_of_norms, [(96,), (128,), (2500,)]),
         "attention": worst(differences_of_attention, [(3, 128, 2, 64), (5, 96, 3, 32), (2, 20, 1, 16), (9, 7, 2, 16)]),
         "blocks": worst(differences_of_blocks, plain + modern),
-        "losses": worst(differences_of_loss, [(50,), (5003,)]),
+        "losses": worst(differences_of_loss, [(50,), (2100,)]),
     }
 
 

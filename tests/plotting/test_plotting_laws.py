@@ -360,7 +360,7 @@ def test_what_contradicts_an_earlier_fit_is_refused_and_what_adds_to_it_is_not(t
     assert (status, into.exists()) == (0, True)
 
 
-@pytest.mark.parametrize("column", ["C", "spent"])
+@pytest.mark.parametrize("column", [pytest.param("C", marks=pytest.mark.slow), "spent"])
 def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study: Any, column: str) -> None:
     pd.read_csv(table).rename(columns={"C": column}).to_csv(table, index=False)
     roles = {"parameters": "N", "tokens": "C/(6*N)", "flops": column}

@@ -80,14 +80,12 @@ def _written(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != "debug-core.log"}
 
 
-def test_the_mirror_is_killed(corpus: Path, tmp_path: Path, normal_seconds: float) -> None:
+def test_the_mirror_is_killed(corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus)
-    begin = time.monotonic()
     launcher = made.start(*LAUNCH)
     until(made.is_training)
     made.kill_mirror()
     output, errors = launcher.communicate(timeout=120)
-    assert time.monotonic() - begin < at_most(normal_seconds)
     assert launcher.returncode == 0, errors
     assert "Traceback" not in output + errors
     assert f"{RUNS} runs and the answer are not in W&B yet: study sync results/toy" in output

@@ -147,7 +147,13 @@ def made(requested: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
 
 
 @pytest.mark.parametrize(
-    ("task", "changes"), [("first", {}), ("first", {"protocol": "frozen", "update": "head"}), ("order", {})], ids=str
+    ("task", "changes"),
+    [
+        ("first", {}),
+        pytest.param("first", {"protocol": "frozen", "update": "head"}, marks=pytest.mark.slow),
+        pytest.param("order", {}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_run_of_int8_learns_in_fp32_and_is_evaluated_in_int8(
     run: RunFolder, task: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -329,6 +335,7 @@ def on_topics(run: RunFolder, **knobs: Any) -> ScoreJob:
     return job(run, "topic", knobs=usual | knobs)
 
 
+@pytest.mark.slow
 def test_a_small_encoder_learns_from_a_teacher_what_few_labels_do_not_tell(topics: tuple[RunFolder, RunFolder]) -> None:
     """Pre-trained distillation, Turc et al. 2019: unlabelled text holds the words that the labelled texts lack."""
     small, large = topics

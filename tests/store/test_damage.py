@@ -246,9 +246,19 @@ def damaged(file: Path, damage: Damage) -> Iterator[None]:
 
 
 EVERY_DAMAGE = pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+SOME_DAMAGE = pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        flip,
+        link_to_nowhere,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (empty, make_folder, link_to_itself, nest)),
+    ],
+    ids=lambda damage: damage.__name__,
+)
 
 
-@EVERY_DAMAGE
+@SOME_DAMAGE
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_damaged_runs_are_named_and_the_others_read(damage: Damage, slow: bool, place: Place, study: Study) -> None:
     """A file of each kind is damaged, each of another run."""
@@ -290,7 +300,7 @@ def test_a_damaged_file_of_a_run_is_refused_by_whoever_needs_it(
             assert status == 0 or str(file) in said, (command, said)
 
 
-@EVERY_DAMAGE
+@SOME_DAMAGE
 @pytest.mark.parametrize("names", [FILES_OF_SWEEPS, ("sweep.yaml",)], ids=["derived", "sweep"])
 def test_a_damaged_file_of_a_sweep_is_named(damage: Damage, names: tuple[str, ...], place: Place, study: Study) -> None:
     """Or written anew, or not needed; a sweep file whose name is given need not be named again.

@@ -117,8 +117,17 @@ def test_the_rows_of_a_packed_run_stand_where_they_stood_for_who_follows_them(tm
     assert [*packed.new()] == []
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("before", ["run folders", "a pack and a run beside it", "a pack"])
+@pytest.mark.parametrize(
+    ("before", "every"),
+    [
+        ("run folders", 4),
+        ("a pack and a run beside it", 8),
+        *(
+            pytest.param(before, 1, marks=pytest.mark.slow)
+            for before in ("run folders", "a pack and a run beside it", "a pack")
+        ),
+    ],
+)
 def test_whenever_it_is_killed_nothing_is_lost_and_the_same_call_goes_on(tmp_path: Path, before: str, every: int) -> None:
     made = two_runs(tmp_path / "made" / "x")
     if before != "run folders":

@@ -62,7 +62,9 @@ def assert_same(branch: RunFolder, alone: RunFolder) -> None:
 @pytest.mark.parametrize("recipe", [
     pytest.param({}, marks=pytest.mark.slow),
     {"dropout": 0.1, "precision": "bf16", "final_learning_rate_fraction": 0.1},
-    {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 3}, "packing": "doc_sentences"},
+    pytest.param(
+        {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 3}, "packing": "doc_sentences"}, marks=pytest.mark.slow
+    ),
     pytest.param({"optimizer": "muon", "parametrization": "completep", "objective": "mlm_nsp"}, marks=pytest.mark.slow),
     {"objective": "rtd", "dropout": 0.1},
 ])  # fmt: skip
@@ -90,7 +92,9 @@ def test_a_branch_equals_a_run_trained_alone(recipe: dict[str, Any], corpus: Pat
     assert_same(trunk, longest)
 
 
-@pytest.mark.parametrize("step", [pytest.param(27, marks=pytest.mark.slow), 28, pytest.param(31, marks=pytest.mark.slow), 55])
+@pytest.mark.parametrize(
+    "step", [pytest.param(27, marks=pytest.mark.slow), 28, *(pytest.param(step, marks=pytest.mark.slow) for step in (31, 55))]
+)
 def test_stopping_trunk_and_branch_changes_nothing(
     step: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,10 +55,13 @@ def text(place: Path, **changes: Any) -> list[Any]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
+FAST = ("BertForMaskedLM", "ElectraForMaskedLM", "DebertaV2ForMaskedLM", "ModernBertForMaskedLM", "EsmForMaskedLM")
+
+
 @pytest.mark.parametrize(
     ("name", "tied"),
     [
-        *((name, True) for name in CLASSES),
+        *(pytest.param(name, True, marks=[] if name in FAST else pytest.mark.slow) for name in CLASSES),
         *(pytest.param(name, False, marks=[] if name == "BertForMaskedLM" else pytest.mark.slow) for name in CLASSES),
     ],
 )
