@@ -141,8 +141,9 @@ def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
             rows = [_numbers(row) for row in run.scan_history()]
             yield WandbHistory(run.id, run.name, run.group or "", run.state, config, _numbers(dict(run.summary)), rows)
     except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
-        remedy = "give a folder of offline runs, or entity/project after `wandb login`"
-        raise InputError.at(project, f"cannot be read from W&B: {error}; {remedy}") from None
+        server, why = wandb.setup().settings.base_url, " ".join(str(error).split())
+        remedy = "see whether it answers, wandb login and the name entity/project, or give a folder of offline runs"
+        raise InputError.at(project, f"cannot be read from the W&B server {server}: {why}; {remedy}") from None
 
 
 _NO_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
