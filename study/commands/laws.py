@@ -183,16 +183,14 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     or arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
     """
     from study.base.quantities import rounded_all
-    from study.laws.catalogue import find_law
     from study.laws.estimation import Settings
     from study.laws.law_fits import fit_table
     from study.laws.reading import TableQuery
 
-    opened, name = _opened(table), find_law(law).name
     choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
     held_out = options.pop("held_out")
     roles, selection = _given(options)
-    fitted = fit_table(TableQuery(opened, roles, **selection), name, Settings(**choices), held_out)
+    fitted = fit_table(TableQuery(_opened(table), roles, **selection), law, Settings(**choices), held_out)
     if not as_json:
         echo(fitted.to_text())
         return
@@ -204,11 +202,12 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @click.command()
 @click.argument("fit", type=click.Path(path_type=Path))
 @value_options(*_ROLES)
+@click.option("--at", multiple=True, metavar="POINT", help="All variables of a point, as in N=1e9,experts=8; repeatable.")
 @click.option(
     "--points", type=click.Path(path_type=Path), help="A table with a row for each point, its columns named like the variables."
 )
 @as_json
-def predict(fit: Path, points: Path | None, as_json: bool, **options: str | None) -> None:
+def predict(fit: Path, points: Path | None, at: tuple[str, ...], as_json: bool, **options: str | None) -> None:
     """Predict at given sizes by a law that was fitted.
 
     FIT is the file that study fit --json prints. Says the interval, how far the point lies beyond the fitted rows, and how
@@ -217,14 +216,16 @@ def predict(fit: Path, points: Path | None, as_json: bool, **options: str | None
     import numpy as np
 
     from study.base.quantities import read_count
+    from study.laws.predicting import points_of
     from study.laws.predicting import predict as predicted
-    from study.laws.predicting import read_points, variables_of
 
     given = {role: text for role, text in options.items() if text is not None}
-    if points is not None and given:
-        raise InputError.at("--points", f"gives every variable; leave out {', '.join(map(option_name, given))}")
-    if points is not None:
-        columns = read_points(points, variables_of(fit))
+    others = [*map(option_name, given), *(["--at"] if points is not None and at else [])]
+    if others and (points is not None or at):
+        whole = "--at" if points is None else "--points"
+        raise InputError.at(whole, f"gives every variable; leave out {', '.join(others)}")
+    if points is not None or at:
+        columns = points_of(fit, points, at)
     else:
         columns = {role: np.array([read_count(option_name(role), text)]) for role, text in given.items()}
     _show(predicted(fit, columns), as_json)
@@ -244,7 +245,9 @@ def predict(fit: Path, points: Path | None, as_json: bool, **options: str | None
     help="Where to forecast: parameters=7e10,tokens=1.4e12; repeatable.",
 )
 @click.option("--budget", required=True, metavar="COST", help="What the runs may cost in all, as in 1e21.")
-@click.option("--cost", metavar="EXPRESSION", help="The cost of a candidate, over its columns.  [default: 6·N·D, else FLOPs]")
+@click.option(
+    "--cost", metavar="EXPRESSION", help="The cost of a candidate, over its columns.  [default: cost, 6·N·D or FLOPs]"
+)
 @click.option(
     "--criterion",
     type=click.Choice(["error", "v-optimal", "d-optimal"]),
@@ -276,10 +279,11 @@ def design(
     from study.laws.catalogue import find_law
     from study.laws.reading import TableQuery, read_observations
 
-    found, spend = find_law(law), read_count("--budget", budget)
+    opened, spend = _opened(table), read_count("--budget", budget)
     how = {name: options.pop(name) for name in ("cost", "criterion", "space", "seed")}
     roles, selection = _given(options)
-    finished = read_observations(TableQuery(_opened(table), roles, **selection), found)
+    found = find_law(law, table=opened, roles=roles)
+    finished = read_observations(TableQuery(opened, roles, **selection), found)
     method = how.pop("criterion")
     _show(advise(found, finished, candidates, [*target], spend, method=method, **how), as_json)
 

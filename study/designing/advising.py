@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from study.base.errors import InputError, Problem, nearest
-from study.base.quantities import count_text, listed, plural, read_count
+from study.base.errors import InputError
+from study.base.quantities import count_text, plural
 from study.base.text import aligned, joined
 from study.designing.choosing import METHODS, Method, Prices, expected_error, half_width_of, plan
 from study.designing.criteria import Basin
 from study.designing.posterior import MOST_TARGETS, Learner, Pool, Rows
-from study.laws.expressions import evaluate
+from study.laws.columns import find_columns
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space
 from study.laws.observations import Observations
-from study.laws.predicting import read_points
+from study.laws.predicting import beyond, read_targets
+from study.laws.reading import compute, read_points
 from study.laws.tables import RunTable
 
 SHOWN = 20
 """The most runs listed."""
 
-_FIRST_COST = {"parameters", "tokens"}
+_SIZES = ("parameters", "tokens", "flops")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Advice:
             for run, cost, width in zip(self.runs, self.costs, self.widths[1:], strict=True)
         ]
         return {
-            "law": self.law.name,
+            "law": self.law.definition,
             "targets": [
                 {**{name: float(values[row]) for name, values in self.target.items()}, "predicted": float(predicted)}
                 for row, predicted in enumerate(self.forecast)
@@ -81,7 +81,7 @@ class Advice:
         ]
         more = [f"… and {plural(len(rows) - SHOWN, 'run')} more; --json lists all"] if len(rows) > SHOWN else []
         basins = f"; {plural(self.basins, 'basin')} of the law fit the rows" if self.basins > 1 else ""
-        spent = f"{sum(self.costs):.3g} {self.unit}"
+        spent = f"{'a cost of ' if self.unit == 'cost' else ''}{sum(self.costs):.3g}{'' if self.unit == 'cost' else ' FLOPs'}"
         return "\n".join(
             [
                 *(f"{self._point(row)}: {self.law.predicts} {value:.5g}" for row, value in enumerate(self.forecast)),
@@ -117,14 +117,19 @@ def advise(
 ) -> Advice:
     """Choose the next runs among the candidates of a table, within a budget.
 
-    `targets` are points such as `parameters=7e10,tokens=1.4e12`; `cost` is an expression over the candidates' columns, 6·N·D if
-    not given. Raises InputError, with every problem, for unreadable input, too few finished rows, and a budget below every
-    candidate's cost.
+    `targets` are points such as `parameters=7e10,tokens=1.4e12`; `cost` is an expression over the candidates' columns, their
+    column `cost`, 6·N·D or FLOPs if not given. Raises InputError, with every problem, for unreadable input, too few finished
+    rows, and a budget below every candidate's cost.
     """
     finished.check(law)
-    target = _targets(law, targets)
-    columns = read_points(candidates, law.variables)
-    costs, unit = _costs(law, candidates, columns, cost)
+    target, table = read_targets(law, targets, finished.roles, "--target"), RunTable.read(candidates)
+    if len(targets) > MOST_TARGETS:
+        raise InputError.at("--target", f"{len(targets)} points are more than the {MOST_TARGETS} that a choice weighs")
+    columns = read_points(table, law.variables, finished.roles)
+    for place, points in (("--target", target), (str(candidates), columns)):
+        if (bad := law.undefined(points)).any():
+            raise InputError.at(place, f"{law.formula} has no value in point {int(np.argmax(bad)) + 1}; leave it out")
+    costs, unit, how = _costs(law, table, finished.roles, cost)
     if (least := float(costs.min())) > budget:
         raise InputError.at("--budget", f"{budget:g} is less than the cheapest candidate costs, {least:.3g}")
     many = len(finished)
@@ -153,52 +158,34 @@ def advise(
         cheapest=_spent(basins, pool.costs, np.argsort(pool.costs, kind="stable"), budget),
         random=_at_random(basins, pool, budget, seed),
         basins=len(basins),
-        unit="FLOPs" if unit == "FLOPs" else "cost",
-        notes=_notes(finished, pool, rows, len(basins), chosen, unit),
+        unit=unit,
+        notes=(*_notes(finished, pool, rows, len(basins), chosen), *how),
     )
 
 
-def _targets(law: Law, texts: list[str]) -> dict[str, Floats]:
-    points, problems = [], []
-    for text in texts:
-        point: dict[str, float] = {}
-        for part in listed(text):
-            name, equals, value = (one.strip() for one in part.partition("="))
-            if not equals or name not in law.variables:
-                told = f"{part!r} is not one of {joined(law.variables)} with a value, as in {law.variables[0]}=1e9"
-                near = f"; {nearest(name, [*law.variables])}" if equals else ""
-                problems.append(Problem("--target", told + near))
-            else:
-                point[name] = read_count("--target", value)
-        problems += [Problem("--target", f"{name} is missing in {text!r}") for name in law.variables if name not in point]
-        points.append(point)
-    if len(texts) > MOST_TARGETS:
-        problems.append(Problem("--target", f"{len(texts)} points are more than the {MOST_TARGETS} that a choice weighs"))
-    if problems:
-        raise InputError(problems)
-    return {name: np.array([point[name] for point in points]) for name in law.variables}
+def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None) -> tuple[Floats, str, tuple[str, ...]]:
+    """The candidates' costs, their unit, and notes on how they are counted.
 
-
-def _costs(law: Law, candidates: Path, columns: Mapping[str, Floats], cost: str | None) -> tuple[Floats, str]:
-    """The candidates' costs and their unit."""
-    if cost is not None:
-        frame = RunTable.read(candidates).frame
-
-        def column(name: str) -> pd.Series[Any]:
-            if name in frame:
-                return frame[name]
-            raise InputError.at("--cost", f"{candidates} has no column {name!r}; {nearest(name, [*map(str, frame.columns)])}")
-
-        found = evaluate(cost, column, "--cost", map(str, frame.columns))
-        values = np.broadcast_to(np.asarray(found, dtype=float), len(frame))
-        if not (np.isfinite(values) & (values > 0)).all():
-            raise InputError.at("--cost", f"{cost!r} must be a number above zero for every candidate")
-        return np.array(values), cost
-    if set(columns) >= _FIRST_COST:
-        return 6.0 * columns["parameters"] * columns["tokens"], "FLOPs"
-    if "flops" in columns:
-        return columns["flops"], "FLOPs"
-    raise InputError.at("--cost", f"is needed: {law.name} reads {joined(law.variables)}, which do not give a cost")
+    A role goes by its column in the finished table, or by its name.
+    """
+    names = table.frame.columns
+    columns = {
+        role: roles[role] if roles.get(role) in names else next(iter(find_columns(role, names)), None) for role in _SIZES
+    }
+    known = {role: column for role, column in columns.items() if column is not None}
+    usual = "6*N*D" if {"parameters", "tokens"} <= {*known} else "F" if "flops" in known else None
+    text = cost or ("cost" if "cost" in names else usual)
+    if text is None:
+        told = f"is needed: {table.path} has no column cost or flops, and not both parameters and tokens"
+        raise InputError.at("--cost", f"{told}; give an expression over its columns, or 1 to count runs")
+    values = compute(table, text, known, "--cost")
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise InputError.at("--cost", f"{text!r} must be a number above zero for every candidate")
+    if cost is not None or text == "cost":
+        return values, "cost", (f"cost counted as {text}",)
+    read = {"6*N*D": ("parameters", "tokens"), "F": ("flops",)}[text]
+    counted = f"FLOPs counted as {text.replace('*', '·')}, with {joined([f'{role} = {known[role]}' for role in read])}"
+    return values, "FLOPs", () if {*read} <= {*law.variables} else (counted,)
 
 
 def _spent(basins: list[Basin], costs: Floats, order: Rows, budget: float) -> float:
@@ -215,17 +202,14 @@ def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int, repeat
     return float(np.mean([_spent(basins, pool.costs, random.permutation(len(pool)), budget) for _ in range(repeats)]))
 
 
-def _notes(finished: Observations, pool: Pool, rows: Rows, basins: int, method: Method, unit: str) -> tuple[str, ...]:
+def _notes(finished: Observations, pool: Pool, rows: Rows, basins: int, method: Method) -> tuple[str, ...]:
     notes = [*(note.removeprefix("warning: ") for note in finished.notes())]
-    farthest = max(
-        (max(float((pool.targets[name] / pool.candidates[name][rows].max()).max()) for name in pool.law.variables)), 1.0
-    )
+    ends = {name: (float(values[rows].min()), float(values[rows].max())) for name, values in pool.candidates.items()}
+    farthest = max(beyond(value, *ends[name]) for name, values in pool.targets.items() for value in values.tolist())
     if farthest > 1:
         notes.append(f"the target lies up to {farthest:.3g} times beyond the finished rows")
     if basins == 1:
         notes.append("one basin of the law fits the finished rows; another --seed tries other starts")
     if method.bend:
         notes.append(f"the law is taken to bend by {method.bend:.1%} at one standard deviation of the sizes")
-    if unit != "FLOPs":
-        notes.append(f"cost counted as {unit}")
     return tuple(notes)

@@ -12,6 +12,7 @@ from study.base.statistics import CONFIDENCE
 from study.designing.criteria import Basin, Criterion, between, between_gains, d_gains, v_gains, within_gains
 from study.designing.posterior import BEND, Learner, Pool, Rows
 from study.laws.law import Floats
+from study.laws.observations import log_or_value
 
 GROWTH = 2.0
 """A design is planned anew whenever it has spent so many times as much."""
@@ -139,7 +140,7 @@ def pilot(pool: Pool, budget: float, random: np.random.Generator) -> Rows:
     count = min(len(pool), 2 * len(pool.law.parameters))
     order = np.argsort(pool.costs, kind="stable")
     cheap = order[: max(count, int((pool.costs[order] <= budget / count).sum()))]
-    logs = np.log(np.column_stack([pool.candidates[name][cheap] for name in pool.law.variables]))
+    logs = np.column_stack([log_or_value(pool.candidates[name][cheap]) for name in pool.law.variables])
     unit = (logs - logs.mean(axis=0)) / np.maximum(logs.std(axis=0), 1e-12)
     chosen = [int(random.integers(len(cheap)))]
     nearest = np.full(len(cheap), np.inf)

@@ -13,6 +13,7 @@ from study.designing.criteria import Basin, basin_of
 from study.designing.least_squares import Prior, least_squares
 from study.laws.law import Columns, Floats, Law
 from study.laws.minimising import Space
+from study.laws.observations import log_or_value
 
 Rows = NDArray[np.int64]
 
@@ -89,7 +90,7 @@ class Learner:
         self.columns = {name: np.concatenate([pool.candidates[name], pool.targets[name]]) for name in pool.law.variables}
         self.surface = pool.law.at(self.columns)
         self.terms = bend_terms(self.columns)
-        size = np.sum(np.log(np.column_stack([*pool.targets.values()])), axis=1)
+        size = np.sum(np.column_stack([log_or_value(values) for values in pool.targets.values()]), axis=1)
         spread = np.unique(np.linspace(0, len(size) - 1, MOST_TARGETS).astype(int))
         self.aims = len(pool) + np.argsort(size, kind="stable")[spread]
         self.optima = self.starts = np.empty((0, len(pool.law.parameters)))
@@ -181,7 +182,7 @@ class Learner:
 
 def bend_terms(columns: Mapping[str, Floats]) -> Floats:
     """Squares and products of the standardised log variables, n × q."""
-    logs = [np.log(values) for values in columns.values()]
+    logs = [log_or_value(values) for values in columns.values()]
     unit = [(each - each.mean()) / (each.std() or 1.0) for each in logs]
     return np.column_stack([one * other for one, other in combinations_with_replacement(unit, 2)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from study.base.errors import InputError, nearest
@@ -10,6 +10,7 @@ from study.laws.data_constraint import DataConstrained, RepeatedTokens
 from study.laws.formulas import FormulaLaw, is_formula, read_formula
 from study.laws.law import Law, SumOfTerms, Term
 from study.laws.score_laws import ScoreOfLoss, ScoreOfSizes
+from study.laws.tables import RunTable
 
 _LOSS = "Loss in nats (or any unit: its logarithm is fitted)"
 _N = "N: parameters, all as Hoffmann et al. count or without embeddings as Kaplan et al. do, as in the caller's column"
@@ -207,19 +208,21 @@ LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES, *_FORMULAS)}
 """All laws by name."""
 
 
-def find_law(name: str | None, place: str = "--law") -> Law:
+def find_law(name: str | None, place: str = "--law", table: RunTable | None = None, roles: Collection[str] = ()) -> Law:
     """Find a law by its case-insensitive name, or read it from its formula or the file of its formula.
 
-    Raises InputError with the nearest name or all names, or for an unreadable formula.
+    A name in a formula that is a column of the table is that column; `roles` have a column already. Raises InputError with the
+    nearest name or all names, or for an unreadable formula.
     """
     if name is None:
         raise InputError.at(place, f"is missing; known: {', '.join(LAWS)}")
     if (law := LAWS.get(name.lower())) is not None:
         return law
+    columns, known = ([], roles) if table is None else ([*map(str, table.frame.columns)], {*roles, *table.roles})
     if is_formula(name):
-        return read_formula(name, place)
+        return read_formula(name, place, columns, known)
     if Path(name).is_file():
-        return read_formula(Path(name).read_text(encoding="utf-8"), name)
+        return read_formula(Path(name).read_text(encoding="utf-8"), name, columns, known)
     raise InputError.at(place, f"{name!r} is not a known law; {nearest(name.lower(), [*LAWS])}")
 
 

@@ -23,10 +23,11 @@ SYMBOLS = {
 """The role of each symbol in an expression such as C/(6*N), unless a column has that name."""
 
 SYNONYMS = {
-    "parameters": "parameters params nparams nparameters numparams numparameters paramcount modelsize totalparams n",
+    "parameters": "parameters params nparams nparameters numparams numparameters paramcount modelsize totalparams "
+    "totalparameters n",
     "tokens": "tokens ntokens numtokens traintokens trainingtokens tokensseen totaltokens d",
     "flops": "flops flop trainflops trainflop trainingflops trainingflop totalflops compute c",
-    "loss": "loss lossnats finalloss valloss validationloss evalloss testloss",
+    "loss": "loss lossnats finalloss valloss validationloss evalloss testloss lmloss",
     "depth": "depth layers nlayers numlayers",
     "width": "width hidden hiddensize dmodel",
     "heads": "heads nheads numheads attentionheads",
@@ -60,17 +61,24 @@ _CLOSE = 1e-3
 _LN2 = float(np.log(2))
 
 
+_OF_LOSSES = re.compile(r"loss|nll|bpb|bpc|bits?per(byte|char|token)|crossentropy")
+
+
 def plain(name: str) -> str:
     """Normalise a name to lower-case letters and digits, without its final bracket."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[(\[].*$", "", name).lower())
 
 
 def find_columns(role: str, names: Iterable[str]) -> list[str]:
-    """Find columns for a role: the one with its name or symbol, else all synonyms."""
+    """Find columns for a role: the one with its name or symbol, else all synonyms, else for a loss all that are named like one.
+
+    A role that is no known one is a column's own name.
+    """
     symbols = [symbol for symbol, meant in SYMBOLS.items() if meant == role]
     known = list(names)
     exact = [name for name in (role, *symbols) if name in known]
-    return exact[:1] or [name for name in known if plain(name) in SYNONYMS.get(role, "").split()]
+    found = exact[:1] or [name for name in known if plain(name) in SYNONYMS.get(role, "").split()]
+    return found if found or role != "loss" else [name for name in known if _OF_LOSSES.search(plain(name))]
 
 
 def unit_in(name: str) -> float | None:
@@ -97,9 +105,9 @@ class Values:
 
 
 def not_positive(column: Values) -> list[Problem]:
-    """Reject sizes and losses without a logarithm; scores and error rates may be zero."""
+    """Reject sizes and losses without a logarithm; scores, error rates and columns of no known role may be zero."""
     bad = column.values <= 0
-    if column.role in _SHARES or not bad.any():
+    if column.role in _SHARES or column.role not in (*SYNONYMS, "budget") or not bad.any():
         return []
     message = f"must be positive, but is not in {column.shown(bad)}; correct these rows or leave them out with --where"
     return [Problem(_label(column), message)]

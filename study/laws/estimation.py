@@ -146,7 +146,7 @@ class Fit:
         far = np.argsort(-np.abs(np.round(self.residuals, _DECIMALS)), kind="stable")[:5]
         used = (*self.law.variables, self.law.predicts)
         return {
-            "law": self.law.name,
+            "law": self.law.definition,
             "formula": self.law.formula,
             "conventions": self.law.conventions,
             "source": self.law.source,

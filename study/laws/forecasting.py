@@ -17,7 +17,7 @@ from study.base.text import status_words
 from study.laws.estimation import DEFAULT_SETTINGS, LEAST, Fit, Settings, fit
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space
-from study.laws.observations import Observations
+from study.laws.observations import Observations, budget_name
 from study.laws.uncertainty import Status, degrees_of_freedom, percentile_interval
 
 HELD_OUT = 0.1
@@ -164,6 +164,10 @@ def forecast(
     """
     if observations.held is not None:
         return _forecast_apart(law, observations, observations.held, settings, "held out")
+    if len(observations) > 1 and not budget_name(law.variables) and np.ptp(observations.budget) == 0:
+        return (
+            "none: nothing that the law reads orders runs by size; name rows by --hold-out, or a column that does by --budget"
+        )
     known, unseen = split_largest(observations, share)
     try:
         fitted = fit(law, known, limit_resamples(settings))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeGuard, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 from scipy.stats import qmc
 
-from study.base.errors import InputError, nearest
+from study.base.errors import InputError, near, nearest
 from study.base.text import joined
-from study.laws.columns import SYMBOLS, SYNONYMS, plain
+from study.laws.columns import SYMBOLS, SYNONYMS, find_columns, plain
 from study.laws.expressions import ARITHMETIC, UNCOMPUTABLE, parse
 from study.laws.jets import Jet, exp
 from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs
@@ -27,6 +28,13 @@ Range = tuple[float, float]
 _ASCII = {"·": "*", "×": "*", "−": "-", "–": "-", "^": "**"}
 _SPREADS = (0.05, 5.0)
 _LEAST = 1e-3
+_LARGEST_VALUE = 1e100
+_QUOTED = re.compile("`([^`]+)`")
+_COMMENT = re.compile("(`[^`]+`)|#.*")
+_COLUMNS = re.compile(r"(.+) (?:is a column|are columns)")
+_NAME = re.compile(r"`[^`]+`|\w+")
+_LIKE_A_CONSTANT = re.compile(r"[A-Za-z]\d?|alpha|beta|gamma|delta|epsilon|kappa|lambda|sigma|tau")
+_ALIKE = 0.85
 _FUNCTIONS: dict[str, Any] = {
     "exp": lambda value: value.exp() if isinstance(value, Jet) else exp(value),
     "log": lambda value: value.log() if isinstance(value, Jet) else np.log(value),
@@ -39,26 +47,53 @@ def is_formula(text: str) -> bool:
     return bool(re.search(r"[*+(^·]", text))
 
 
-def read_formula(text: str, place: str) -> FormulaLaw:
-    """Read a law of one's own: `[loss =] FORMULA [; NAME in LOW..HIGH] …`; line breaks separate like semicolons.
+def read_formula(text: str, place: str, columns: Collection[str] = (), roles: Collection[str] = ()) -> FormulaLaw:
+    """Read a law of one's own: `[loss =] FORMULA [; NAME in LOW..HIGH] … [; NAME, NAME are columns]`, or on several lines.
 
-    N, D, F or C, L and U are parameters, tokens, FLOPs, loss and unique tokens; depth, width, learning_rate and other roles go
-    by their names; every other name is a parameter to be fitted. Raises InputError at `place` for text outside the grammar, and
-    for a formula without variables or parameters.
+    A name with a range is a constant to fit. Of the others, a name of `columns`, those of the table at hand, is that column; N,
+    D, F or C, L and U are parameters, tokens, FLOPs, loss and unique tokens; depth, width, learning_rate and other roles go by
+    their names; every other name is a constant to fit. A column with other signs than letters stands in backticks. `roles` are
+    those that have a column already. Raises InputError at `place` for text outside the grammar, and for a formula without
+    variables or constants.
     """
-    first, *rest = [part.strip() for line in text.splitlines() for part in line.partition("#")[0].split(";") if part.strip()]
+    lines = [_COMMENT.sub(r"\1", line) for line in text.splitlines()]
+    first, *rest = [part.strip() for line in lines for part in line.split(";") if part.strip()]
+    listed = [_NAME.findall(match[1]) for part in rest if (match := _COLUMNS.fullmatch(part))]
+    declared = [name.strip("`") for names in listed for name in names]
     response, equals, formula = first.rpartition("=")
-    named = SYMBOLS.get(response.strip(), response.strip()) if equals else "loss"
-    predicts: Predicted | None = next((one for one in get_args(Predicted) if one == named), None)
-    if predicts is None:
-        raise InputError.at(place, f"{response.strip()!r} is not what a law predicts; write loss, score or error before the =")
-    own = "; ".join([first, *rest])
-    law = FormulaLaw(own, formula.strip(), "As in the caller's formula and columns.", "The caller's own", predicts)
-    problems = law.refusals(place)
-    ranges = dict(_range(part, law, place) for part in rest) if not problems else {}
-    if problems:
+    predicts, source = _response(response.strip().strip("`") if equals else "loss", [*columns, *declared], place)
+    law = FormulaLaw(formula.strip(), formula.strip(), "As in the caller's formula and columns.", "The caller's own", predicts)
+    law = replace(law, reads_columns=tuple(declared), response=source)
+    if problems := law.unparsable():
         raise InputError.at(place, f"{formula.strip()!r} {problems}")
-    return FormulaLaw(own, law.formula, law.conventions, law.source, predicts, tuple(ranges.items()))
+    ranges = dict(_range(part, law, place) for part in rest if not _COLUMNS.fullmatch(part))
+    named = [name for name in law.names if name not in ranges and law.quoted(name) not in declared]
+    found = [name for name in map(law.quoted, named) if name in columns and not _is_its_role(name, columns, roles)]
+    found += [source] if source and source not in declared else []
+    words = ", ".join(name if name.isidentifier() else f"`{name}`" for name in dict.fromkeys(found))
+    told = [f"{words} {'are columns' if len({*found}) > 1 else 'is a column'}"] if found else []
+    own = "; ".join([first, *rest, *told])
+    law = replace(law, written=own, ranges=tuple(ranges.items()), reads_columns=(*declared, *found))
+    if problems := law.refusals():
+        raise InputError.at(place, f"{formula.strip()!r} {problems}")
+    return law
+
+
+def _response(name: str, columns: Collection[str], place: str) -> tuple[Predicted, str | None]:
+    """What a law predicts, and the column that the formula names for it, if it is no role's name."""
+    role = SYMBOLS.get(name, name)
+    predicts: Predicted | None = next((one for one in get_args(Predicted) if one == role), None)
+    if predicts is not None and (name == role or name not in columns):
+        return predicts, None
+    if name in columns:
+        return next((one for one in get_args(Predicted) if one == role_of(name)), "loss"), name
+    raise InputError.at(place, f"{name!r} is not what a law predicts; write loss, score, error or a column before the =")
+
+
+def _is_its_role(name: str, columns: Collection[str], roles: Collection[str]) -> bool:
+    """Whether a column is found by the role that its name stands for, so that it has this role's meaning and unit."""
+    role = role_of(name)
+    return role is not None and (role in roles or find_columns(role, columns) == [name])
 
 
 def _range(text: str, law: FormulaLaw, place: str) -> tuple[str, Range]:
@@ -67,7 +102,7 @@ def _range(text: str, law: FormulaLaw, place: str) -> tuple[str, Range]:
     low, high = (float(match[2]), float(match[3])) if match else (0.0, 0.0)
     if match is None or not low < high:
         raise InputError.at(place, f"{text!r} is not a range; write one as alpha in 0..2")
-    if match[1] not in law.parameters:
+    if match[1] not in law.names:
         raise InputError.at(place, f"{match[1]!r} is not a parameter of the formula; {nearest(match[1], [*law.parameters])}")
     return match[1], (low, high)
 
@@ -82,44 +117,111 @@ class FormulaLaw(Law):
     """
 
     ranges: tuple[tuple[str, Range], ...] = ()
+    reads_columns: tuple[str, ...] = ()
+    """The names that stand for the column of that name."""
+    response: str | None = None
+    """The column that is predicted, if the formula names it."""
+    written: str | None = None
+    """The text of a law of one's own, with its ranges and columns; None for a law of the catalogue."""
+
+    @property
+    def definition(self) -> str:
+        """The text by which the law is found or read again."""
+        return self.written or self.name
+
+    @property
+    def title(self) -> str:
+        """The name and the formula, or the text of a law of one's own."""
+        return self.written or super().title
 
     @cached_property
     def tree(self) -> ast.expr:
-        """The parsed formula."""
-        text = self.formula
+        """The parsed formula, with a name of its own for each column in backticks."""
+        text = _QUOTED.sub(lambda match: f"_column_{self._in_backticks.index(match[1])}", self.formula)
         for sign, plain_sign in _ASCII.items():
             text = text.replace(sign, plain_sign)
         return parse(text.strip())
 
-    def refusals(self, place: str) -> str:
-        """Why the formula cannot be a law; empty if it can."""
+    @cached_property
+    def _in_backticks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(_QUOTED.findall(self.formula)))
+
+    def quoted(self, name: str) -> str:
+        """A name of the tree as in the formula."""
+        return self._in_backticks[int(name.removeprefix("_column_"))] if name.startswith("_column_") else name
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All names of the tree, in the order of the formula."""
+        return tuple(dict.fromkeys(_names(self.tree)))
+
+    @cached_property
+    def reads(self) -> Mapping[str, str]:
+        """The variable of each name that is not a constant to fit."""
+        found = {name: self._variable(name) for name in self.names}
+        return {name: variable for name, variable in found.items() if variable is not None}
+
+    def _variable(self, name: str) -> str | None:
+        if name in dict(self.ranges):
+            return None
+        return written if (written := self.quoted(name)) in self.reads_columns else role_of(written)
+
+    def unparsable(self) -> str:
+        """Why the text cannot be read as a formula; empty if it can."""
         try:
-            names = [*_names(self.tree)]
+            return "" if self.names else "names nothing"
         except UNCOMPUTABLE as error:
             return f"cannot be read: {error.msg if isinstance(error, SyntaxError) else error}"
+
+    def refusals(self) -> str:
+        """Why a formula that can be read cannot be a law; empty if it can."""
+        if missing := [self.quoted(name) for name in self.parameters if self.quoted(name) != name]:
+            return f"names {missing[0]!r}, which is no column of the table"
         if not self.variables:
-            return f"names no variable ({', '.join(SYMBOLS)}, depth, width, …), only {joined(sorted(set(names)))}"
+            known = f"{', '.join(SYMBOLS)}, depth, width, …, or a column of the table"
+            return f"names no variable ({known}), only {joined(sorted(self.names))}"
         return "" if self.parameters else "has no parameter to fit"
+
+    def notes_on(self, columns: Collection[str]) -> tuple[str, ...]:
+        """How names were read that may be meant otherwise: columns named like constants, and constants like columns."""
+        if self.written is None:
+            return ()
+        taken = [name for name in self.reads_columns if name in self.variables and _LIKE_A_CONSTANT.fullmatch(name)]
+        notes = [f"{name} is the table's column; a range makes it a constant to fit: '{name} in 0..10'" for name in taken]
+        meant = {
+            name: near(name, [*columns], _ALIKE) for name in self.parameters if len(name) > 3 and name not in dict(self.ranges)
+        }
+        notes += [f"{name} is a constant to fit, not the column {column}" for name, column in meant.items() if column]
+        return tuple(notes)
 
     @cached_property
     def variables(self) -> tuple[str, ...]:
         """The input columns, in the order of the formula."""
-        return tuple(dict.fromkeys(role for name in _names(self.tree) if (role := role_of(name))))
+        return tuple(dict.fromkeys(self.reads.values()))
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names that are no variable, in the order of the formula."""
-        return tuple(dict.fromkeys(name for name in _names(self.tree) if role_of(name) is None))
+        return tuple(name for name in self.names if name not in self.reads)
+
+    def _constants(self, node: ast.expr) -> list[str]:
+        """The constants to fit in a part of the formula."""
+        return [name for name in _names(node) if name not in self.reads]
+
+    def by_name(self, columns: Columns) -> dict[str, Floats]:
+        """The columns by the names that the formula gives them."""
+        return {name: np.asarray(columns[variable], dtype=float) for name, variable in self.reads.items()}
 
     @cached_property
     def powers(self) -> tuple[Power, ...]:
         """Every power whose exponent has a parameter."""
-        return tuple(_powers(self.tree))
+        powers = (part for part in _parts(self.tree) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Pow))
+        return tuple(Power(power) for power in powers if self._constants(power.right))
 
     @cached_property
     def exponents(self) -> tuple[str, ...]:
         """The parameters in exponents."""
-        inside = {name for power in self.powers for name in _names(power.node.right) if role_of(name) is None}
+        inside = {name for power in self.powers for name in self._constants(power.node.right)}
         return tuple(name for name in self.parameters if name in inside)
 
     @property
@@ -132,12 +234,18 @@ class FormulaLaw(Law):
         """The powers that each coefficient multiplies."""
         every, found = [*_names(self.tree)], {}
         for factors in _products(self.tree):
-            names = [one.node.id for one in factors if isinstance(one.node, ast.Name) and role_of(one.node.id) is None]
+            names = [one.node.id for one in factors if isinstance(one.node, ast.Name) and one.node.id not in self.reads]
             powers = [Power(one.node, one.sign) for one in factors if isinstance(one.node, ast.BinOp)]
-            scaled = tuple(power for power in powers if power.scalable)
+            scaled = tuple(power for power in powers if self._scalable(power))
             if len(names) == 1 and scaled and every.count(names[0]) == 1:
                 found[names[0]] = scaled
         return found
+
+    def _scalable(self, power: Power) -> bool:
+        """Whether the base of a power has a variable and the exponent only parameters and numbers."""
+        of_base, of_exponent = (set(_names(part)) for part in (power.node.left, power.node.right))
+        known = self.reads.keys()
+        return isinstance(power.node.op, ast.Pow) and bool(of_base & known and of_exponent) and not of_exponent & known
 
     @cached_property
     def limits(self) -> Mapping[str, Range]:
@@ -158,8 +266,8 @@ class FormulaLaw(Law):
 
     def fewest_values(self, variable: str) -> int:
         """Three for a variable in one power beside a constant, because any constant fits two; else two."""
-        users = [power for power in self.powers if variable in map(role_of, _names(power.node.left))]
-        floor = any(isinstance(one, ast.Name) and role_of(one.id) is None for one in _summands(self.tree))
+        users = [power for power in self.powers if variable in map(self.reads.get, _names(power.node.left))]
+        floor = any(isinstance(one, ast.Name) and one.id not in self.reads for one in _summands(self.tree))
         return 3 if floor and len(users) == 1 else 2
 
     def at(self, columns: Columns) -> _FormulaSurface:
@@ -171,7 +279,26 @@ class FormulaLaw(Law):
         named = {name: parameters[:, index, None] for index, name in enumerate(self.parameters)}
         rows = len(next(iter(columns.values())))
         with np.errstate(all="ignore"):
-            return np.asarray(np.broadcast_to(_evaluate(self.tree, columns, named, {}), (len(parameters), rows)))
+            value = _evaluate(self.tree, self.by_name(columns), named, {})
+        return np.asarray(np.broadcast_to(value, (len(parameters), rows)))
+
+    def undefined(self, columns: Columns) -> NDArray[np.bool_]:
+        """The rows in which the law or a derivative has no value, whatever its constants."""
+        usual = {name: np.clip(0.7, *limits) for name, limits in self.limits.items()}
+        jets = {name: Jet(np.array([[usual[name]]]), {index: np.ones((1, 1))}, None) for index, name in enumerate(usual)}
+        with np.errstate(all="ignore"):
+            found: Jet = _evaluate(self.tree, self.by_name(columns), jets, {})
+        rows = len(next(iter(columns.values())))
+        parts = [np.broadcast_to(part, (1, rows))[0] for part in (found.value, *found.slopes.values())]
+        return np.asarray(~(np.abs(parts) < _LARGEST_VALUE).all(axis=0))
+
+    def added_to(self, name: str) -> str | None:
+        """The name of the variable that a parameter is added to, as B in F + B."""
+        for node in _parts(self.tree):
+            names = [part.id for part in _summands(node) if isinstance(part, ast.Name)]
+            if name in names and (found := [one for one in names if one in self.reads]):
+                return found[0]
+        return None
 
 
 @dataclass(frozen=True)
@@ -180,16 +307,6 @@ class Power:
 
     node: ast.BinOp
     sign: int = 1
-
-    @property
-    def scalable(self) -> bool:
-        """Whether the base has a variable and the exponent only parameters and numbers."""
-        return (
-            isinstance(self.node.op, ast.Pow)
-            and any(role_of(name) for name in _names(self.node.left))
-            and not any(role_of(name) for name in _names(self.node.right))
-            and any(True for _ in _names(self.node.right))
-        )
 
 
 @dataclass(frozen=True)
@@ -209,7 +326,7 @@ class _FormulaSurface(CurvedSurface):
 
     def __init__(self, law: FormulaLaw, columns: Columns) -> None:
         self.law = law
-        self.columns = {name: np.asarray(columns[name], dtype=float) for name in law.variables}
+        self.columns = law.by_name(columns)
         self.units = np.array([self._unit(name) for name in law.parameters])
         scaled = [power.node for powers in law.coefficients.values() for power in powers]
         self.scales = {id(node): self._scale(node.left) for node in scaled}
@@ -221,18 +338,17 @@ class _FormulaSurface(CurvedSurface):
 
     def _unit(self, name: str) -> float:
         """The geometric mean of the variable that a parameter is added to, as B in F + B; else 1."""
-        variable = _added_to(self.law.tree, name)
-        return 1.0 if variable is None else float(np.exp(np.mean(np.log(self.columns[variable]))))
+        variable = self.law.added_to(name)
+        return 1.0 if variable is None else _geometric_mean(self.columns[variable])
 
     def _scale(self, base: ast.expr) -> float:
         """The geometric mean of a base whose parameters are 1."""
-        with np.errstate(all="ignore"):
-            middle = np.exp(np.mean(np.log(self._base(base))))
-        return float(middle) if np.isfinite(middle) and middle > 0 else 1.0
+        return _geometric_mean(self._base(base))
 
     def _base(self, base: ast.expr) -> Floats:
         ones = dict.fromkeys(self.law.parameters, np.ones((1, 1)))
-        return np.asarray(np.broadcast_to(_evaluate(base, self.columns, ones, {}), (1, self.rows)))
+        with np.errstate(all="ignore"):
+            return np.asarray(np.broadcast_to(_evaluate(base, self.columns, ones, {}), (1, self.rows)))
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
@@ -324,13 +440,13 @@ class _FormulaSurface(CurvedSurface):
             return np.asarray(low * (high / low) ** unit if low > 0 else low + (high - low) * unit)
         if name in self.law.exponents:
             power = next(power for power in self.law.powers if name in _names(power.node.right))
-            with np.errstate(all="ignore"):
-                spread = float(np.std(np.log(np.abs(self._base(power.node.left)))))
+            bases = np.abs(self._base(power.node.left))
+            spread = float(np.std(np.log(bases[bases > 0])))
             first, last = _SPREADS
             return np.clip(
                 first * (last / first) ** unit / (spread if np.isfinite(spread) and spread > 0 else 1.0), _LEAST, 0.9 * high
             )
-        if (variable := _added_to(self.law.tree, name)) is not None:
+        if (variable := self.law.added_to(name)) is not None and (self.columns[variable] > 0).all():
             low, high = self.columns[variable].min(), self.columns[variable].max()
             return np.asarray(low * (high / low) ** unit / self.units[index])
         size = float(np.median(np.abs(response))) if name in self.law.coefficients else 1.0
@@ -350,6 +466,12 @@ class _FormulaSurface(CurvedSurface):
         return theta
 
 
+def _geometric_mean(values: Floats) -> float:
+    """The geometric mean of the values above zero, 1 without any."""
+    positive = values[np.isfinite(values) & (values > 0)]
+    return float(np.exp(np.mean(np.log(positive)))) if len(positive) else 1.0
+
+
 def role_of(name: str) -> str | None:
     """The variable that a name of a formula stands for, None for a parameter."""
     if name in SYMBOLS:
@@ -364,8 +486,7 @@ def _evaluate(node: ast.expr, columns: Columns, named: Mapping[str, Any], scales
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return float(number)
         case ast.Name():
-            role = role_of(node.id)
-            return named[node.id] if role is None else columns[role]
+            return named[node.id] if node.id in named else columns[node.id]
         case ast.UnaryOp(op=ast.USub()):
             return -_evaluate(node.operand, columns, named, scales)
         case ast.BinOp() if type(node.op) in ARITHMETIC and not isinstance(node.op, ast.Mod):
@@ -400,31 +521,12 @@ def _parts(node: ast.AST) -> Iterator[ast.expr]:
     return (part for part in ast.walk(node) if isinstance(part, ast.expr))
 
 
-def _powers(tree: ast.expr) -> Iterator[Power]:
-    for node in _parts(tree):
-        if (
-            isinstance(node, ast.BinOp)
-            and isinstance(node.op, ast.Pow)
-            and any(role_of(name) is None for name in _names(node.right))
-        ):
-            yield Power(node)
-
-
 def _summands(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
         yield from _summands(node.left)
         yield from _summands(node.right)
     else:
         yield node
-
-
-def _added_to(tree: ast.expr, name: str) -> str | None:
-    """The variable that a parameter is added to, as B in F + B."""
-    for node in _parts(tree):
-        names = [part.id for part in _summands(node) if isinstance(part, ast.Name)]
-        if name in names and (roles := [role for one in names if (role := role_of(one)) is not None]):
-            return roles[0]
-    return None
 
 
 def _products(tree: ast.expr) -> Iterator[list[_Factor]]:

@@ -13,6 +13,9 @@ from study.laws.law import Floats
 LARGEST_EXPONENT = 600.0
 """Exponentials are taken of at most this, so that their squares are finite."""
 
+_NEXT_TO_ZERO = 1e-300
+"""Stands for 0 as a base: its powers and their derivatives go to zero, those with negative exponents beyond all bounds."""
+
 Number = float | Floats
 
 KeyT = TypeVar("KeyT")
@@ -96,7 +99,7 @@ class Jet:
         return self.of(self.value**exponent, slope, exponent * (exponent - 1.0) * self.value ** (exponent - 2.0))
 
     def __rpow__(self, base: Number) -> Jet:
-        return (self * np.log(base)).exp()
+        return (self * np.log(np.where(base == 0, _NEXT_TO_ZERO, base))).exp()
 
     def exp(self) -> Jet:
         """The exponential."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -122,6 +122,16 @@ class Law(ABC):
     predicts: Literal["loss", "score", "error"]
 
     @property
+    def definition(self) -> str:
+        """The text by which the law is found or read again."""
+        return self.name
+
+    @property
+    def title(self) -> str:
+        """The name and the formula."""
+        return f"{self.name}: {self.formula}"
+
+    @property
     @abstractmethod
     def variables(self) -> tuple[str, ...]:
         """The input columns."""
@@ -144,6 +154,15 @@ class Law(ABC):
     def fewest_values(self, variable: str) -> int:
         """The fewest distinct values of a variable that show its effect."""
         return 2
+
+    def undefined(self, columns: Columns) -> NDArray[np.bool_]:
+        """The rows in which the law has no value, whatever its parameters; none where all variables are positive."""
+        return np.zeros(len(next(iter(columns.values()))), dtype=bool)
+
+    def notes_on(self, columns: Collection[str]) -> tuple[str, ...]:
+        """How the law was read for a table of these columns, where that may be meant otherwise."""
+        del columns
+        return ()
 
     @abstractmethod
     def at(self, columns: Columns) -> Surface:

@@ -131,7 +131,7 @@ class LawFit:
     def to_text(self) -> str:
         """The fit as text, status first."""
         fitted = self.fit
-        lines = [f"{fitted.law.name}: {fitted.law.formula}", f"status: {status_words(fitted.status)}"]
+        lines = [fitted.law.title, f"status: {status_words(fitted.status)}"]
         lines += [f"  {reason}" for reason in fitted.reasons]
         roles = fitted.observations.roles
         used = (*fitted.law.variables, fitted.law.predicts)
@@ -176,12 +176,14 @@ class LawFit:
         ]
 
 
-def fit_table(query: TableQuery, law_name: str, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT) -> LawFit:
-    """Fit a named law to a table.
+def fit_table(
+    query: TableQuery, law_name: str | None, settings: Settings = DEFAULT_SETTINGS, held_out: float = HELD_OUT
+) -> LawFit:
+    """Fit a law to a table: one of the catalogue, or a formula whose names may be columns of the table.
 
     Raises InputError if the table, its columns, values or number of points do not suit the law, or for unused roles.
     """
-    law = find_law(law_name)
+    law = find_law(law_name, table=query.table, roles=query.roles)
     observations = merge_by_size(law, read_observations(query, law), settings)
     if unread := [option_name(role) for role in query.roles if role not in observations.roles]:
         raise InputError.at(
@@ -210,7 +212,7 @@ def _counted(fitted: LawFit, role: str, count: str) -> LawFit | str:
     if count in (fitted.query.roles.get(role), fitted.fit.observations.roles.get(role)):
         return fitted
     try:
-        return fit_table(replace(fitted.query, roles=roles), fitted.fit.law.name, fitted.fit.settings, fitted.held_out)
+        return fit_table(replace(fitted.query, roles=roles), fitted.fit.law.definition, fitted.fit.settings, fitted.held_out)
     except InputError as error:
         return str(error.problems[0])
 

@@ -21,6 +21,9 @@ from study.base.quantities import EQUAL_SPAN, plural
 from study.laws.columns import find_columns
 from study.laws.law import Floats, Law
 
+GROWING = ("parameters", "tokens", "flops", "unique_tokens", "depth", "width", "heads", "ffn", "vocabulary")
+"""The variables that grow with a run's cost; others, such as a learning rate or a share of the data, order no runs."""
+
 VOCABULARY = "architecture.vocabulary"
 """The vocabulary size column; losses depend on it."""
 
@@ -207,25 +210,35 @@ class Observations:
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:
-    """The run size by budget_name; for a law of the loss alone, lower losses are larger."""
+    """The run size by budget_name; for a law of the loss alone, lower losses are larger; 1 where nothing orders the runs."""
     match budget_name(columns):
+        case "":
+            return np.ones(len(next(iter(columns.values()), ())))
         case "6·N·D":
             return 6.0 * columns["parameters"] * columns["tokens"]
         case "1/loss":
             return 1 / columns["loss"]
         case "flops" | "parameters" | "tokens" as name:
             return columns[name]
-    return np.asarray(np.exp(sum(np.log(np.maximum(values, 1e-300)) for values in columns.values())))
+    sizes = [values for name, values in columns.items() if name in GROWING]
+    return np.asarray(np.exp(sum(np.log(np.maximum(values, 1e-300)) for values in sizes)))
 
 
 def budget_name(columns: Collection[str]) -> str:
-    """The order of runs: FLOPs, else 6·N·D, else the only size, else 1/loss, else the product of all."""
+    """The order of runs: FLOPs, else 6·N·D, else the only size, else 1/loss, else the product of all that grow, if any do."""
     if "flops" in columns:
         return "flops"
     if {"tokens", "parameters"} <= set(columns):
         return "6·N·D"
     sizes = [name for name in ("parameters", "tokens") if name in columns]
-    return sizes[0] if sizes else "1/loss" if set(columns) == {"loss"} else "·".join(columns)
+    return (
+        sizes[0] if sizes else "1/loss" if set(columns) == {"loss"} else "·".join(name for name in columns if name in GROWING)
+    )
+
+
+def log_or_value(values: Floats) -> Floats:
+    """The logarithms of values, or the values themselves where some are zero or below."""
+    return np.asarray(np.log(values) if (values > 0).all() else values)
 
 
 @dataclass(frozen=True)

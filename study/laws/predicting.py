@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from study.base.errors import InputError, Problem, option_name
-from study.base.quantities import count_text, plural
+from study.base.errors import InputError, Problem, nearest, option_name
+from study.base.quantities import count_text, listed, plural, read_count
 from study.base.schema import Strict
 from study.base.text import aligned, joined
 from study.laws.catalogue import find_law
-from study.laws.columns import find_columns
-from study.laws.estimation import fit
+from study.laws.columns import SYMBOLS, SYNONYMS
+from study.laws.estimation import Fit, fit
 from study.laws.forecasting import Noise, forecast_rows, interval_of, split_largest, widen
+from study.laws.formulas import role_of
 from study.laws.law import Floats, Law
 from study.laws.law_files import doubts_of, estimates_of, read_json_fit, unusable_fit
 from study.laws.law_fits import LawFit
 from study.laws.minimising import Space
-from study.laws.observations import budget_of
+from study.laws.observations import budget_name, budget_of
+from study.laws.reading import read_points
 from study.laws.tables import RunTable
 
 DRAWS = 200
@@ -70,7 +72,8 @@ class _Kept(Strict):
 
 def keep_for_predictions(fitted: LawFit) -> dict[str, Any]:
     """What a prediction needs of a fit beyond its estimates, as JSON values."""
-    found, observations = fitted.fit, fitted.fit.observations
+    observations = replace(fitted.fit.observations, budget=budget_of(fitted.fit.observations.columns))
+    found = replace(fitted.fit, observations=observations)
     noise = Noise(found.residuals, len(found.law.parameters), observations.n_clusters)
     scatter = np.quantile(noise.widened, np.linspace(0, 1, min(DRAWS, found.n)))
     return {
@@ -78,13 +81,12 @@ def keep_for_predictions(fitted: LawFit) -> dict[str, Any]:
         "scatter": scatter.tolist(),
         "freedom": noise.freedom,
         "largest_budget": float(observations.budget.max()),
-        "distances": [each.model_dump() for each in _distances(fitted)],
+        "distances": [each.model_dump() for each in _distances(found)],
     }
 
 
-def _distances(fitted: LawFit) -> Iterator[Distance]:
+def _distances(found: Fit) -> Iterator[Distance]:
     """Forecasts of the largest shares of runs, their rows sorted by distance in powers of two."""
-    found = fitted.fit
     settings = replace(
         found.settings, bootstrap=min(found.settings.bootstrap, DRAWS), starts=min(found.settings.starts, STARTS)
     )
@@ -155,7 +157,11 @@ class Predictions:
 
     def to_dict(self) -> dict[str, Any]:
         """The predictions as plain values."""
-        return {"law": self.law.name, "predictions": [point.to_dict() for point in self.points], "notes": list(self.notes)}
+        return {
+            "law": self.law.definition,
+            "predictions": [point.to_dict() for point in self.points],
+            "notes": list(self.notes),
+        }
 
     def to_text(self) -> str:
         """A table of the predictions, then what held-out rows say of their distances, and doubts."""
@@ -200,9 +206,52 @@ def predict(path: Path, points: Mapping[str, Floats]) -> Predictions:
     return Predictions(law, tuple(rows), tuple(doubts_of(law, values)))
 
 
-def variables_of(path: Path) -> tuple[str, ...]:
-    """The variables of the law of a `study fit --json` file."""
-    return _law_of(path, read_json_fit(path)).variables
+def points_of(path: Path, points: Path | None, texts: Sequence[str]) -> dict[str, Floats]:
+    """The points at which a `study fit --json` file is to predict, from a table or from texts such as `N=1e9,D=2e10`."""
+    values = read_json_fit(path)
+    law, roles = _law_of(path, values), values.get("columns") or {}
+    if points is None:
+        return read_targets(law, texts, roles, "--at")
+    return read_points(RunTable.read(points), law.variables, roles)
+
+
+def read_targets(law: Law, texts: Sequence[str], roles: Mapping[str, str], place: str) -> dict[str, Floats]:
+    """Points written as `parameters=7e10,tokens=1.4e12`; raises InputError at `place` with every problem.
+
+    A variable goes by its name, its symbol, or by its column in the fitted table, which `roles` give.
+    """
+    points, problems = [], []
+    names = {
+        **{symbol: role for symbol, role in SYMBOLS.items() if role in law.variables},
+        **{name: name for name in law.variables},
+    }
+    names |= {column: name for name, column in roles.items() if name in law.variables and column not in names}
+    for text in texts:
+        point: dict[str, float] = {}
+        for part in listed(text):
+            name, equals, value = (one.strip() for one in part.partition("="))
+            variable = names.get(name, role_of(name)) if equals else None
+            if variable not in law.variables:
+                told = f"{part!r} is not one of {joined(law.variables)} with a value, as in {law.variables[0]}=1e9"
+                problems.append(Problem(place, told + (f"; {nearest(name, [*names])}" if equals else "")))
+            else:
+                point[variable] = read_count(place, value) if variable in SYNONYMS else _number(place, value)
+        problems += [Problem(place, f"{name} is missing in {text!r}") for name in law.variables if name not in point]
+        points.append(point)
+    if problems:
+        raise InputError(problems)
+    return {name: np.array([point[name] for point in points]) for name in law.variables}
+
+
+def _number(place: str, text: str) -> float:
+    """A number of any sign, or a count such as 10M."""
+    try:
+        number = float(text)
+    except ValueError:
+        return read_count(place, text)
+    if not np.isfinite(number):
+        raise InputError.at(place, f"{text!r} is not a finite number")
+    return number
 
 
 def _law_of(path: Path, values: Mapping[str, Any]) -> Law:
@@ -211,7 +260,14 @@ def _law_of(path: Path, values: Mapping[str, Any]) -> Law:
 
 
 def _wrong_variables(law: Law, points: Mapping[str, Floats]) -> list[Problem]:
-    missing = [Problem(option_name(name), f"is missing; {law.name} needs it") for name in law.variables if name not in points]
+    missing = [
+        Problem(
+            option_name(name) if name in SYNONYMS else "--at",
+            f"{'is' if name in SYNONYMS else name + ' is'} missing; {law.name} needs it",
+        )
+        for name in law.variables
+        if name not in points
+    ]
     needed = joined(law.variables)
     unread = [
         Problem(option_name(name), f"is not used: {law.name} reads {needed}") for name in points if name not in law.variables
@@ -236,12 +292,24 @@ def _widening(distances: Sequence[Distance], reach: float) -> float:
 
 
 def _beyond(at: Mapping[str, float], ranges: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    factors = {name: max(ranges[name][0] / value, value / ranges[name][1]) for name, value in at.items() if name in ranges}
+    factors = {name: beyond(value, *ranges[name]) for name, value in at.items() if name in ranges}
     return {name: factor for name, factor in factors.items() if factor > SAME_RANGE}
+
+
+def beyond(value: float, low: float, high: float) -> float:
+    """The factor by which a value lies beyond the nearer end of a range, at most 1 inside it.
+
+    Where one is zero or below, it is 1 and the distance to that end in widths of the range.
+    """
+    if min(value, low) > 0:
+        return max(low / value, value / high)
+    return 1.0 + max(low - value, value - high, 0.0) / (high - low)
 
 
 def _experience(law: Law, distances: Sequence[Distance], reach: float) -> str:
     """What held-out rows say of a distance, or that none lies as far."""
+    if not budget_name(law.variables):
+        return "nothing that the law reads orders runs by size, so no row was held out to test a forecast"
     if reach <= 1:
         return "within the budgets fitted"
     here = f"at {reach:.3g} times the largest budget fitted:"
@@ -252,22 +320,3 @@ def _experience(law: Law, distances: Sequence[Distance], reach: float) -> str:
     rows = f"{plural(known.rows, 'held-out row')} at {known.low:g} to {known.high:g} times were off by {error} on average"
     far = "" if reach < distances[-1].high else "; none lay farther, so the interval is unproven there"
     return f"{here} {rows}, {known.misses:.2g} standard errors{far}"
-
-
-def read_points(path: Path, law_variables: Sequence[str]) -> dict[str, Floats]:
-    """The points of a table, by the columns named like the law's variables; raises InputError for missing or odd ones."""
-    frame = RunTable.read(path).frame
-    columns, problems = {}, []
-    for name in law_variables:
-        found = find_columns(name, map(str, frame.columns))
-        values = np.array([]) if len(found) != 1 else frame[found[0]].to_numpy(dtype=float, na_value=np.nan)
-        if len(found) != 1:
-            problems.append(
-                Problem(str(path), f"has no column named like {name}" if not found else f"{name} may be {joined(found)}")
-            )
-        elif not (np.isfinite(values) & (values > 0)).all():
-            problems.append(Problem(f"{path}: {found[0]}", "must be a number above zero in every row"))
-        columns[name] = values
-    if problems:
-        raise InputError(problems)
-    return columns

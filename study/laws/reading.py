@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError, Problem, nearest, option_name
 from study.base.quantities import EQUAL_SPAN, plural
+from study.base.text import joined
 from study.laws.columns import (
     SHOWN,
     SYMBOLS,
+    SYNONYMS,
     Values,
     beyond_arithmetic,
     find_columns,
@@ -32,6 +34,7 @@ from study.laws.columns import (
     swapped_sizes,
 )
 from study.laws.expressions import evaluate
+from study.laws.formulas import FormulaLaw
 from study.laws.law import Floats, Law
 from study.laws.observations import (
     BY_CHOICE,
@@ -78,8 +81,69 @@ class TableQuery:
 
 
 def read_observations(query: TableQuery, law: Law) -> Observations:
-    """Read the rows for a law; see read_columns."""
-    return read_columns(query, law.variables, law.predicts)
+    """Read the rows for a law; see read_columns.
+
+    Also raises InputError for rows in which the law has no value, as where a power with a negative exponent has the base 0.
+    """
+    named: dict[str, str] = {law.predicts: law.response} if isinstance(law, FormulaLaw) and law.response else {}
+    found = read_columns(replace(query, roles={**named, **query.roles}), law.variables, law.predicts)
+    if (bad := law.undefined(found.columns)).any():
+        raise InputError(_undefined(law, found, bad))
+    notes = law.notes_on([*map(str, query.table.frame.columns)])
+    return replace(found, warnings=(*found.warnings, *notes))
+
+
+def _undefined(law: Law, found: Observations, bad: NDArray[np.bool_]) -> list[Problem]:
+    """That a law has no value in some rows, with the variables that are zero or below there."""
+    low = [f"{name} is {values[bad].min():g}" for name, values in found.columns.items() if (values[bad] <= 0).any()]
+    where = f"{_listed([*compress(found.labels, bad.tolist())], SHOWN)}{f', where {joined(low)}' if low else ''}"
+    remedy = "leave these rows out with --where, or change the law, as by (x + 1) in place of x"
+    return [Problem(law.name, f"has no value in {where}; {remedy}")]
+
+
+def read_points(table: RunTable, variables: Sequence[str], roles: Mapping[str, str]) -> dict[str, Floats]:
+    """The points of a table: each variable by the column or expression in `roles` if the table has it, else by name.
+
+    Raises InputError, with every problem, for missing columns, and for rows without a number or without one above zero, which
+    every known role needs.
+    """
+    found: dict[str, Floats] = {}
+    problems: list[Problem] = []
+    for name in variables:
+        try:
+            values = _point_column(table, name, roles)
+        except InputError as error:
+            problems += error.problems
+            continue
+        above = values > 0 if name in SYNONYMS else np.isfinite(values)
+        if len(bad := np.flatnonzero(~(np.isfinite(values) & above))):
+            kind = "number above zero" if name in SYNONYMS else "number"
+            problems.append(Problem(str(table.path), f"{name} must be a {kind}, but is {values[bad[0]]:g} in row {bad[0] + 1}"))
+        found[name] = values
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _point_column(table: RunTable, name: str, roles: Mapping[str, str]) -> Floats:
+    if name in roles:
+        try:
+            return compute(table, roles[name], {}, str(table.path))
+        except InputError:
+            if not find_columns(name, table.frame.columns):
+                raise
+    named = find_columns(name, table.frame.columns)
+    if len(named) != 1:
+        told = f"has no column named like {name}" if not named else f"{name} may be {joined(named)}"
+        raise InputError.at(str(table.path), told)
+    return compute(table, named[0], {}, str(table.path))
+
+
+def compute(table: RunTable, text: str, roles: Mapping[str, str], place: str) -> Floats:
+    """A column or expression in all rows of a table, as numbers; raises InputError for text that is neither."""
+    found = _Reading(TableQuery(table, roles)).computed(text, place)
+    values = pd.to_numeric(pd.Series(found, index=table.frame.index), errors="coerce")
+    return values.to_numpy(dtype=float, na_value=np.nan)
 
 
 def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> Observations:
@@ -246,13 +310,18 @@ class _Reading:
         role = name if name in self.roles else SYMBOLS.get(name)
         if role is not None and role not in self._pending and (role in self.roles or find_columns(role, self.table.columns)):
             return self.role(role)
-        raise InputError.at(str(self.query.table.path), f"has no column {name!r}; {nearest(name, list(self.table.columns))}")
+        raise InputError.at(str(self.query.table.path), f"has no column {name!r}; {self._nearest(name)}")
+
+    def _nearest(self, name: str) -> str:
+        return nearest(name, list(self.table.columns))
 
     def role(self, role: str) -> pd.Series[Any]:
         """The column or expression of a role: from the query, else by name."""
         text, option = self.roles.get(role), option_name(role)
         if text is None:
             named = find_columns(role, self.table.columns)
+            if role not in SYNONYMS and not named:
+                raise InputError.at(str(self.query.table.path), f"has no column {role!r}; {self._nearest(role)}")
             if len(named) != 1:
                 ways = "; from FLOPs it is --tokens 'C/(6*N)'" if role == "tokens" and self._has("flops") else ""
                 if named:
@@ -276,7 +345,7 @@ class _Reading:
     def computed(self, text: str, place: str) -> Any:
         if text in self.table.columns:
             return self.table[text]
-        if re.fullmatch(r"[\w .-]+", text) and not re.search(r"[-+*/]", text):
+        if re.fullmatch(r"[\w .-]*[A-Za-z_][\w .-]*", text) and not re.search(r"[-+*/]", text):
             return self.column(text)
         return evaluate(text, self.column, place, self.table.columns)
 

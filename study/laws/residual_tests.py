@@ -13,7 +13,7 @@ from study.base.quantities import plural
 from study.base.statistics import CONFIDENCE, pooled_variance
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.law import Floats, Law
-from study.laws.observations import Observations
+from study.laws.observations import Observations, log_or_value
 
 SIGNIFICANT = 0.05
 """The level at which rows of a size merge into one cluster."""
@@ -86,7 +86,7 @@ def bend_of_residuals(fitted: Fit) -> float | None:
     None with too few clusters. For correct laws p < 0.01 in 0.7% to 2% of draws.
     """
     columns = fitted.observations.columns
-    logs = [np.log(np.maximum(columns[name], 1e-300)) for name in fitted.law.variables]
+    logs = [log_or_value(columns[name]) for name in fitted.law.variables]
     centred = [(each - each.mean()) / (each.std() or 1.0) for each in logs]
     return chance_of_terms(fitted, np.column_stack([one * other for one, other in combinations_with_replacement(centred, 2)]))
 

@@ -88,7 +88,8 @@ _SAID = {
 
 
 def _title(fitted: LawFit) -> str:
-    law = f"{fitted.name}: {fitted.fit.law.formula}, n = {fitted.fit.n}"
+    formula = "" if fitted.fit.law.name == fitted.fit.law.formula else f": {fitted.fit.law.formula}"
+    law = f"{fitted.name}{formula}, n = {fitted.fit.n}"
     intervals = fitted.fit.intervals if fitted.fit.usable else {}
     exponents = [
         f"{name} {fitted.fit.estimates[name]:.3g} ({low:.3g} to {high:.3g})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from study.base.errors import InputError
@@ -12,6 +13,8 @@ from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings, fit
 from study.laws.jets import Jet
 from study.laws.observations import Observations
+from study.laws.reading import TableQuery, read_observations
+from study.laws.tables import RunTable
 from tests.points import TRUTHS, columns_of
 
 WRITTEN = {
@@ -78,10 +81,11 @@ def test_derivatives_of_every_operation_agree_with_differences() -> None:
         ("E + A*(lambda: 1)()", "not arithmetic"),
         ("E + A*N.real", "not arithmetic"),
         ("E + A*(", "cannot be read"),
-        ("E + A*B**-alpha", "names no variable (N, D, F, C, L, U, depth, width, …), only A, B, E and alpha"),
+        ("E + A*B**-alpha", "depth, width, …, or a column of the table), only A, B, E and alpha"),
         ("2*N**-1", "has no parameter to fit"),
         ("E + A*N**-alpha; alpha 0..1", "'alpha 0..1' is not a range; write one as alpha in 0..2"),
         ("E + A*N**-alpha; alpha in 1..1", "is not a range"),
+        ("E + A*`Model Size`**-alpha*`n-experts`**-g", "names 'n-experts', which is no column of the table"),
         ("E + A*N**-alpha; alhpa in 0..1", "did you mean 'alpha'?"),
         ("speed = E + A*N**-alpha", "'speed' is not what a law predicts"),
         ("+".join(["A*N"] * 400), "longer than 1000 characters"),
@@ -99,4 +103,52 @@ def test_a_formula_may_stand_in_a_file(tmp_path: Path) -> None:
     law = find_law(str(file))
     assert law.formula == "E + A*N**-alpha"
     assert law.at({"parameters": np.array([1e6, 1e9])}).bounds[1].tolist() == [np.inf, np.inf, 2.0]
-    assert find_law(law.name) == law
+    assert find_law(law.definition) == law
+
+
+MIXED = pd.DataFrame(
+    {"num_experts": [1.0], "E": [8.0], "lr": [1e-3], "params": [1e8], "n d": [1.0], "lm_loss": [3.0], "code": [3.0]}
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "constants"),
+    [
+        ("F0 + A*N^-a*num_experts^-g", ("parameters", "num_experts"), ("F0", "A", "a", "g")),
+        ("E + A*params^-a", ("E", "parameters"), ("A", "a")),
+        ("E + A*N^-a; E in 0..9", ("parameters",), ("E", "A", "a")),
+        ("K*(log(lr) - l)^2 + Num_Experts", ("learning_rate",), ("K", "l", "Num_Experts")),
+        ("code = F0 + A*`n d`", ("n d",), ("F0", "A")),
+        ("F0 + C*N^-a; C in 0..9", ("parameters",), ("F0", "C", "a")),
+    ],
+)
+def test_a_column_named_in_a_formula_is_a_variable_and_a_range_makes_a_constant(
+    text: str, variables: tuple[str, ...], constants: tuple[str, ...]
+) -> None:
+    law = find_law(text, table=RunTable(Path("t.csv"), MIXED))
+    assert (law.variables, law.parameters) == (variables, constants)
+    again = find_law(law.definition)
+    assert (again.variables, again.parameters, again.definition) == (variables, constants, law.definition)
+
+
+def test_names_that_may_be_meant_otherwise_are_told() -> None:
+    table = RunTable(Path("t.csv"), MIXED)
+    columns = [*map(str, MIXED)]
+    (clash,) = find_law("E + A*num_experts^-g", table=table).notes_on(columns)
+    (typo,) = find_law("B0 + A*params^-a*num_expert^-g", table=table).notes_on(columns)
+    assert clash == "E is the table's column; a range makes it a constant to fit: 'E in 0..10'"
+    assert typo == "num_expert is a constant to fit, not the column num_experts"
+    assert LAWS["chinchilla-power"].notes_on([*columns, "alpha"]) == ()
+
+
+def test_shares_of_zero_are_fitted_where_the_law_has_a_value_there_and_refused_elsewhere() -> None:
+    random = np.random.default_rng(0)
+    shares = np.maximum(random.uniform(-0.2, 1, 40), 0.0)
+    frame = pd.DataFrame({"share": shares, "loss": 2 + 0.7 * shares**0.6 * np.exp(-0.5 * shares)})
+    table = RunTable(Path("t.csv"), frame)
+    law = find_law("c + A*share^a*exp(-k*share)", table=table)
+    found = fit(law, read_observations(TableQuery(table), law), Settings(bootstrap=0, starts=16))
+    assert found.estimates == pytest.approx({"c": 2.0, "A": 0.7, "a": 0.6, "k": 0.5}, rel=1e-3)
+    outside = find_law("c + A*share^-a", table=table)
+    with pytest.raises(InputError, match=r"has no value in row \d+.*, where share is 0; leave these rows out"):
+        read_observations(TableQuery(table), outside)

@@ -27,7 +27,8 @@ def points() -> Observations:
         ({"tokens": 3.0, "epochs": 2.0}, "tokens", 3.0),
         ({"parameters": 2.0, "epochs": 2.0}, "parameters", 2.0),
         ({"loss": 4.0}, "1/loss", 0.25),
-        ({"loss": 4.0, "steps": 8.0}, "loss·steps", 32.0),
+        ({"loss": 4.0, "depth": 4.0, "width": 8.0}, "depth·width", 32.0),
+        ({"loss": 4.0, "learning_rate": 8.0}, "", 1.0),
     ],
 )
 def test_rows_are_ordered_by_the_dearest_thing_that_is_known(columns: dict[str, float], name: str, budget: float) -> None:

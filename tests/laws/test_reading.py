@@ -467,3 +467,12 @@ def test_rows_are_left_out_for_one_reason_whatever_its_particulars() -> None:
         "left out by (N > 1) & (D > 1)": ["row 4"],
         "D (B) is missing": ["row 5"],
     }
+
+
+@pytest.mark.parametrize("name", ["unigram_normalized_loss", "smoothed loss", "c4/nll", "val_bpb"])
+def test_the_only_column_named_like_a_loss_is_the_loss_and_of_several_one_must_be_named(tmp_path: Path, name: str) -> None:
+    data = table().rename(columns={"final/loss": name})
+    roles = {"parameters": "Model Size", "tokens": "tok"}
+    assert read(tmp_path, data, roles=roles).roles["loss"] == name
+    with pytest.raises(InputError, match=rf"--loss: is needed; it may be {name}, code_loss"):
+        read(tmp_path, data.assign(code_loss=2 * data[name]), roles=roles)
