@@ -14,7 +14,7 @@ from study.base.quantities import count_text, plural
 from study.base.text import aligned, joined
 from study.designing.choosing import METHODS, Method, Prices, expected_error, half_width_of, plan
 from study.designing.criteria import Basin
-from study.designing.posterior import MOST_TARGETS, Learner, Pool, Rows
+from study.designing.posterior import MOST_TARGETS, Learner, Pool, Rows, forecast_of
 from study.laws.columns import find_columns
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space
@@ -146,7 +146,7 @@ def advise(
     basins = learner.basins(rows, response)
     best = plan(basins, Prices.alone(pool.costs), np.arange(many, len(pool)), budget, chosen)
     fixed = expected_error(basins)
-    forecast = basins[0].forecast if space == "linear" else np.exp(basins[0].forecast)
+    forecast = forecast_of(basins) if space == "linear" else np.exp(forecast_of(basins))
     return Advice(
         law=law,
         space=space,

@@ -21,7 +21,7 @@ from study.base.errors import InputError
 from study.base.quantities import count_text, rounded_all
 from study.base.text import table
 from study.designing.choosing import METHODS, choose, expected_error, half_width_of
-from study.designing.posterior import BEND, Learner, Pool, Rows, bend_terms, published_prior
+from study.designing.posterior import BEND, Learner, Pool, Rows, bend_terms, forecast_of, published_prior
 from study.laws.catalogue import LAWS
 from study.laws.formulas import read_formula
 from study.laws.law import Floats, Law
@@ -222,7 +222,7 @@ def measure_replay(table: RunTable, report: Callable[[dict[str, Any]], None], re
 def _missed(loaded: Loaded, rows: Rows, seed: int, bend: float) -> float:
     """The relative error of the forecast of the target."""
     learner = Learner(loaded.pool, seed, bend, published_prior(loaded.pool))
-    return float(np.expm1(learner.basins(rows, loaded.response)[0].forecast[0] - np.log(loaded.truth[0])))
+    return float(np.expm1(forecast_of(learner.basins(rows, loaded.response))[0] - np.log(loaded.truth[0])))
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def simulate_coverage(bend: float, simulated: int = SIMULATED) -> Coverage:
         (rows,) = choose(pool, [BUDGETS[0]], run, METHODS["error"], seed)
         basins = learner.basins(rows, response)
         halves.append(half_width_of(expected_error(basins)))
-        hits.append(abs(float(basins[0].forecast[0]) - float(truth[-1])) <= halves[-1])
+        hits.append(abs(float(forecast_of(basins)[0]) - float(truth[-1])) <= halves[-1])
     return Coverage(simulated, float(np.mean(hits)), float(np.median(halves)))
 
 

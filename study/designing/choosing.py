@@ -41,7 +41,7 @@ METHODS = {
     "v-optimal": Method("v-optimal", (0.3,), 0.0),
     "d-optimal": Method("d-optimal", (1.0,), 0.0),
 }
-"""The expected error over basins with a law that may bend; the classical criteria at the best fit, as published."""
+"""The expected error over basins with a law that may bend; the classical criteria at the likeliest basin."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from study.laws.law import Floats
 
 Criterion = Literal["error", "v-optimal", "d-optimal"]
-"""The expected squared error in the target region over all basins; its variance in the best basin; the parameters' volume."""
+"""The expected squared error in the target region over basins; its variance in the likeliest basin; the parameters' volume."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(3)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 
@@ -129,26 +129,43 @@ class Learner:
         return (_PRIOR_FREEDOM * guess + float(residuals @ residuals)) / (_PRIOR_FREEDOM + spare)
 
     def forecast(self, rows: Rows, response: Floats) -> Floats:
-        """The law's values at the targets, from many fresh starts."""
-        return np.asarray(self.surface.value(self.fit(rows, response, 2 * FRESH).theta[:1])[0][len(self.pool) :])
+        """The law's values at the targets, from many fresh starts: at each the median over the basins."""
+        found = self.fit(rows, response, 2 * FRESH)
+        kept, weights = self.weighed(found, rows)
+        return median(self.surface.value(found.theta[kept])[:, len(self.pool) :], weights)
 
     def basins(self, rows: Rows, response: Floats) -> list[Basin]:
-        """The basins, the best first; without rows the prior is one."""
+        """The basins, the heaviest first; without rows the prior is one."""
         if not len(rows) and self.prior is not None:
             mean = self.prior.mean[None]
             return [
                 self._basin(Optima(mean, np.zeros(1), self._noise(response[rows], None), self.prior), 0, 1.0, rows, response)
             ]
         found = self.fit(rows, response)
+        kept, weights = self.weighed(found, rows)
+        return [self._basin(found, index, weight, rows, response) for index, weight in zip(kept, weights, strict=True)]
+
+    def weighed(self, found: Optima, rows: Rows) -> tuple[list[int], Floats]:
+        """The optima that differ in what is wanted, the heaviest first, and their posterior probabilities.
+
+        An optimum weighs its likelihood times the volume of the normal distribution about it, so that a sharp one, which few
+        parameters near it share, weighs little. Source: Laplace's method, MacKay 2003, Information Theory, Inference, and
+        Learning Algorithms, ch. 27.
+        """
         likelihood = np.exp(-(found.value - found.value[0]) / 2)
-        values = self._wanted(found.theta, *self._in_space(found.theta))[0]
+        value, slopes = self._in_space(found.theta)
+        values = self._wanted(found.theta, value, slopes)[0]
         kept: list[int] = []
         for index in np.flatnonzero(likelihood > LEAST_WEIGHT).tolist():
             apart = (np.abs(values[kept] - values[index]).max(axis=1, initial=0.0) > _SAME * np.sqrt(found.noise)).all()
             if len(kept) < MOST_BASINS and apart:
                 kept.append(index)
-        weights = likelihood[kept] / likelihood[kept].sum()
-        return [self._basin(found, index, weight, rows, response) for index, weight in zip(kept, weights, strict=True)]
+        of_rows = slopes[kept][:, rows]
+        precision = np.matmul(of_rows.transpose(0, 2, 1), of_rows) / found.noise + np.diag(found.prior.spread**-2.0)
+        mass = np.log(likelihood[kept]) - np.linalg.slogdet(precision)[1] / 2
+        order = np.argsort(-mass, kind="stable")
+        weights = np.exp(mass - mass.max())[order]
+        return [kept[place] for place in order], weights / weights.sum()
 
     def _basin(self, found: Optima, index: int, weight: float, rows: Rows, response: Floats) -> Basin:
         """A basin; at its optimum the residuals pull at the bends alone."""
@@ -178,6 +195,19 @@ class Learner:
         """Values (B × n) and gradients (B × n × p), of logarithms if the fit is in them."""
         value, slopes = self.surface.gradients(theta)
         return (value, slopes) if self.pool.space == "linear" else (np.log(value), slopes / value[:, :, None])
+
+
+def median(values: Floats, weights: Floats) -> Floats:
+    """The weighted medians of the columns of K × T values, which have the least expected absolute error."""
+    order = np.argsort(values, axis=0, kind="stable")
+    below = np.cumsum(weights[order], axis=0)
+    places = np.argmax(below >= 0.5 * below[-1], axis=0)
+    return np.asarray(np.take_along_axis(values, np.take_along_axis(order, places[None], axis=0), axis=0)[0])
+
+
+def forecast_of(basins: Sequence[Basin]) -> Floats:
+    """What is expected at the targets: at each the median over the basins."""
+    return median(np.array([basin.forecast for basin in basins]), np.array([basin.weight for basin in basins]))
 
 
 def bend_terms(columns: Mapping[str, Floats]) -> Floats:

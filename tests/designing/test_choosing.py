@@ -14,7 +14,8 @@ from study.base.errors import InputError
 from study.designing import benchmark
 from study.designing.benchmark import Task, as_markdown, load, measure, measure_replay, score, simulate_coverage
 from study.designing.choosing import METHODS, Prices, choose, pilot
-from study.designing.posterior import Learner, Pool, Rows
+from study.designing.least_squares import Prior
+from study.designing.posterior import Learner, Optima, Pool, Rows, median
 from study.laws.catalogue import LAWS
 from study.laws.law import Floats
 from study.laws.tables import RunTable
@@ -225,3 +226,20 @@ def test_a_stranger_designs_by_columns_of_no_known_role(study: Any, tmp_path: Pa
         "--at: gives every variable; leave out --tokens": ("--at", "active=1", "--tokens", "1B"),
     }.items():
         assert told in study("predict", fit, *given)[2]
+
+
+def test_a_forecast_is_the_median_over_basins_and_a_sharp_optimum_weighs_little() -> None:
+    values = np.array([[1.0, 5.0], [2.0, 4.0], [9.0, 0.0]])
+    assert median(values, np.array([0.2, 0.4, 0.4])).tolist() == [2.0, 4.0]
+    assert median(values, np.array([0.1, 0.2, 0.7])).tolist() == [9.0, 0.0]
+    assert median(values[:1], np.ones(1)).tolist() == [1.0, 5.0]
+    columns = {"parameters": np.geomspace(1e7, 1e9, 9)}
+    pool = Pool(LAWS["power-floor"], columns, np.ones(9), {"parameters": np.array([1e11])})
+    learner = Learner(pool, prior=Prior(np.array([2.0, 1.0, 0.3]), np.ones(3)))
+    theta = np.array([[2.0, 1.0, 0.3], [2.0, 1e-3, 0.3]])
+    found = Optima(theta, np.zeros(2), 1e-4, Prior(theta[0], np.ones(3)))
+    order, weights = learner.weighed(found, np.arange(9))
+    slopes = [learner.surface.gradients(one[None])[1][0, :9] / learner.surface.value(one[None])[0, :9, None] for one in theta]
+    volumes = [np.linalg.det(slope.T @ slope / found.noise + np.eye(3)) ** -0.5 for slope in slopes]
+    assert order == [1, 0]
+    assert weights[0] / weights[1] == pytest.approx(volumes[1] / volumes[0])
