@@ -82,7 +82,7 @@ class Decision(GoalDesign):
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
         """The variants that stand at the next seed, and at all seeds before which nothing is decided."""
         looks, seeds = self._race(ended), self._seeds(ended)
-        left, places = self.limit(ended) - self.committed(ended, busy), list[Place]()
+        left, places = self._left(ended, busy), list[Place]()
         for seed in seeds[: max(FIRST, len(looks) + 1)]:
             for point in self._standing(looks):
                 place = point, seed
@@ -91,6 +91,10 @@ class Decision(GoalDesign):
                 left -= float(self.flops[point])
                 places.append(place)
         return places
+
+    def _left(self, ended: Mapping[Place, RunRecord], busy: Collection[Place]) -> float:
+        """The FLOPs that are neither spent nor those of the runs under way."""
+        return self.limit(ended) - spent(ended.values()) - float(sum(self.flops[point] for point, _ in busy))
 
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
         """A look after each seed of all standing variants."""
@@ -124,7 +128,7 @@ class Decision(GoalDesign):
 
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
         """Every seed of the standing variants, as far as the limit reaches."""
-        places, left = list[Place](), self.limit(ended) - self.committed(ended, ())
+        places, left = list[Place](), self._left(ended, ())
         standing = self._standing(self._race(ended))
         for seed in self._seeds(ended):
             for point in standing:

@@ -54,7 +54,7 @@ class GoalDesign(ABC):
     def _limit_text(self) -> str:
         """The limit in words."""
         flops, hours = self.spec.spend.flops, self.spec.spend.hours
-        given = [] if flops is None else [f"{flops_text(flops)}FLOPs"]
+        given = [] if flops is None else [f"{flops_text(flops)} FLOPs"]
         return " and ".join([*given, *([] if hours is None else [f"{hours:g} hours of training"])])
 
     def run(self, place: Place) -> RunConfig:
@@ -71,15 +71,6 @@ class GoalDesign(ABC):
         """The records of the design's runs by place, in the order of their end."""
         ordered = sorted(records, key=lambda record: (record.finished_at, record.run_id))
         return {place: record for record in ordered if (place := self.place(record.config)) is not None}
-
-    def committed(self, ended: Mapping[Place, RunRecord], busy: Collection[Place]) -> float:
-        """The FLOPs that are spent, and those of the runs under way."""
-        return spent(ended.values()) + sum(self.price(place, ended) for place in busy)
-
-    def price(self, place: Place, ended: Mapping[Place, RunRecord]) -> float:
-        """The FLOPs of a run beside those that have ended."""
-        del ended
-        return float(self.flops[place[0]])
 
     def check(self) -> None:
         """Raise InputError, with every problem, for a goal that the pool, the seeds or the limit cannot serve."""
@@ -153,7 +144,7 @@ class GoalDesign(ABC):
 
     def _cost(self, ended: Mapping[Place, RunRecord]) -> str:
         flops, limit = spent(ended.values()), max(self.limit(ended), 1.0)
-        return f"{plural(len(ended), 'run')} and {flops_text(flops)}FLOPs, {flops / limit:.0%} of what may be spent"
+        return f"{plural(len(ended), 'run')} and {flops_text(flops)} FLOPs, {flops / limit:.0%} of what may be spent"
 
     def _chosen(self, ended: Mapping[Place, RunRecord]) -> Iterable[ChosenRun]:
         for (point, _), record in ended.items():

@@ -21,7 +21,7 @@ from study.config.sweep import GoalSweep
 from study.counting.solving import ShapeRules
 from study.designing.choosing import METHODS, Preview, Prices, batch, expected_error, half_width_of, preview, stage_of
 from study.designing.criteria import Basin
-from study.designing.posterior import Learner, Pool, Rows, fitted_prior, published_prior
+from study.designing.posterior import Learner, Pool, Rows, fitted_prior, forecast_of, published_prior
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings, fit
 from study.laws.law import Floats
@@ -62,19 +62,25 @@ METHOD = METHODS["error"]
 
 @dataclass(frozen=True)
 class Posterior:
-    """What ended runs say: basins, the rows that they used and those that are closed, the FLOPs spent, and the prices now."""
+    """What ended runs say: basins, the rows that they used and those that are closed, and the FLOPs spent."""
 
     basins: Sequence[Basin]
     used: Rows
     closed: Rows
     spent: float
     judged: bool
-    prices: Prices
 
     @property
     def half_width(self) -> float:
         """Half the interval of what is wanted."""
         return half_width_of(expected_error([*self.basins]))
+
+
+@dataclass(frozen=True)
+class Priced(Posterior):
+    """What ended runs say, and what rows cost now."""
+
+    prices: Prices
 
 
 class LawGoal(GoalDesign):
@@ -142,7 +148,7 @@ class LawGoal(GoalDesign):
         basins = [*found.basins]
         for row in under_way:
             basins = [basin.after(row) for basin in basins]
-        committed, limit = self.committed(ended, busy), self.limit(ended)
+        committed, limit = found.spent + float(found.prices.now[under_way].sum()), self.limit(ended)
         open_ = np.setdiff1d(self._affordable(found, limit - committed), self.prices.beside(under_way))
         if not len(open_):
             return []
@@ -152,10 +158,6 @@ class LawGoal(GoalDesign):
             closed = {self._place(other) for other in self.prices.beside([*under_way, *map(self._row, places)]).tolist()}
             places += self._in_seed_order([row], {*ended, *closed})
         return places
-
-    def price(self, place: Place, ended: Mapping[Place, RunRecord]) -> float:
-        """The FLOPs of a run after the state that it goes on from."""
-        return float(self._priced(ended).prices.now[self._row(place)])
 
     def own_share(self, ended: Mapping[Place, RunRecord]) -> dict[Place, float]:
         """The share of its steps that each expected run takes itself."""
@@ -254,9 +256,9 @@ class LawGoal(GoalDesign):
             what = "the prior" if not len(found.used) else "the runs so far"
             yield f"Warning: the design rests on one basin of the law, that of {what}; a launch weighs all that its runs leave."
 
-    def _priced(self, ended: Mapping[Place, RunRecord]) -> Posterior:
+    def _priced(self, ended: Mapping[Place, RunRecord]) -> Priced:
         """What the records say, with what rows cost beside the states that are there."""
-        return replace(self._posterior(ended), prices=self._prices(ended))
+        return Priced(**vars(self._posterior(ended)), prices=self._prices(ended))
 
     def _posterior(self, ended: Mapping[Place, RunRecord]) -> Posterior:
         """What the records say, by the losses of usable runs; a function of these alone."""
@@ -269,7 +271,7 @@ class LawGoal(GoalDesign):
             learner = Learner(self.pool, seed=len(rows), bend=METHOD.bend, prior=self.prior)
             basins = learner.basins(rows, response)
             fit_ = self._is_fit(rows, response)
-            self._known[key] = Posterior(basins, rows, self._closed(ended), spent(ended.values()), fit_, self.prices)
+            self._known[key] = Posterior(basins, rows, self._closed(ended), spent(ended.values()), fit_)
         return self._known[key]
 
     def _trunks(self) -> Rows:
@@ -317,21 +319,21 @@ class LawGoal(GoalDesign):
             return False
         return True
 
-    def _affordable(self, found: Posterior, budget: float) -> Rows:
+    def _affordable(self, found: Priced, budget: float) -> Rows:
         return np.setdiff1d(np.flatnonzero(found.prices.now <= budget), found.closed)
 
-    def _preview(self, found: Posterior, limit: float) -> Preview:
+    def _preview(self, found: Priced, limit: float) -> Preview:
         open_ = np.setdiff1d(np.arange(len(self.pool)), found.closed)
         return preview([*found.basins], found.prices, open_, limit, found.spent, METHOD)
 
-    def _would_take(self, found: Posterior, limit: float) -> str:
+    def _would_take(self, found: Priced, limit: float) -> str:
         """What the goal is expected to take of this pool, in words."""
         wanted = self.half_width[1]
         for times in DEARER:
             ahead = self._preview(found, times * limit)
             enough = [flops for flops, error in zip(ahead.spent, ahead.errors, strict=True) if half_width_of(error) <= wanted]
             if enough:
-                return f"it is expected to take about {flops_text(enough[0])}FLOPs"
+                return f"it is expected to take about {flops_text(enough[0])} FLOPs"
         return f"{DEARER[-1]} times as much of this pool is not expected to meet it either; give a pool nearer to the target"
 
     def _grid(self, found: Posterior, limit: float) -> float:
@@ -373,7 +375,7 @@ class LawGoal(GoalDesign):
         return places
 
     def _estimate(self, found: Posterior) -> str:
-        value = float(found.basins[0].forecast[0])
+        value = float(forecast_of(found.basins)[0])
         if self.target is None:
             assert isinstance(self.goal, ExponentGoal)
             return f"{self.goal.exponent}, {value:.3g},"
