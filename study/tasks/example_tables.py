@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from study.base.errors import InputError, nearest, shown
 from study.data.hub_corpus import loading
-from study.data.text_readers import MAX_ROW_BYTES, first_bad_byte, json_rows
+from study.data.text_readers import COMPRESSIONS, MAX_ROW_BYTES, json_rows, opened_text
 from study.tasks.task_spec import TaskSource
 
-SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv", ".conll")
+_TEXT = (".jsonl", ".csv", ".tsv", ".conll")
+
+SUFFIXES = (".parquet", *_TEXT, *(suffix + compression for suffix in _TEXT for compression in COMPRESSIONS))
 
 _ALL = "*"
 
@@ -46,14 +48,14 @@ class ExampleTable:
 def split_file(pattern: Path, split: str) -> Path | None:
     """Return the file of a split, trying known suffixes if the pattern has none; None if missing."""
     path = Path(str(pattern).replace("{split}", split))
-    candidates = [path] if path.suffix.lower() in SUFFIXES else [path.with_name(path.name + suffix) for suffix in SUFFIXES]
+    candidates = [path] if path.name.lower().endswith(SUFFIXES) else [path.with_name(path.name + suffix) for suffix in SUFFIXES]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def splits_there(pattern: Path) -> list[str]:
     """Return the sorted names of the splits that match a pattern."""
     before, _, after = str(pattern.name).partition("{split}")
-    suffixes = ("",) if Path(after).suffix in SUFFIXES else SUFFIXES
+    suffixes = ("",) if after.lower().endswith(SUFFIXES) else SUFFIXES
     names = set()
     for path in pattern.parent.glob("*") if "{split}" not in str(pattern.parent) else ():
         for suffix in suffixes:
@@ -69,7 +71,7 @@ def read_table(path: Path, wanted: Sequence[str]) -> ExampleTable:
     Raises InputError if the content does not match the suffix, is empty, or lacks a column.
     """
     try:
-        match path.suffix.lower():
+        match Path(path.stem).suffix.lower() if path.suffix.lower() in COMPRESSIONS else path.suffix.lower():
             case ".parquet":
                 table = _read_parquet(path)
             case ".jsonl":
@@ -133,7 +135,7 @@ def _read_delimited(path: Path, delimiter: str) -> ExampleTable:
     lines: list[int] = []
     csv.field_size_limit(MAX_ROW_BYTES)  # global to the module; 131,072 characters by default, too few for long documents
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with opened_text(path, newline="") as file:
             reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
             header = next(reader, [])
             _refuse_twice(f"{path}:1", header)
@@ -143,8 +145,6 @@ def _read_delimited(path: Path, delimiter: str) -> ExampleTable:
                     raise InputError.at(f"{path}:{reader.line_num}", message)
                 rows.append(row)
                 lines.append(reader.line_num)
-    except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
     except csv.Error as error:
         raise InputError.at(f"{path}:{reader.line_num}", f"{error}; rewrite the file according to RFC 4180") from error
     return ExampleTable(str(path), {name: [row[index] for row in rows] for index, name in enumerate(header)}, lines)
@@ -160,14 +160,12 @@ def _read_conll(path: Path) -> ExampleTable:
 
     Tabs separate columns if the line has any, so words may hold spaces; else spaces do, never no-break spaces. A line before a
     sentence that begins with `#` and a space is a comment, unless it ends with a known tag: `# O` is a word. Raises InputError
-    if a line is neither.
+    if a line is neither, or has more or fewer columns than the first word's.
     """
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            rows = [(number, line.strip(), _columns(line.strip())) for number, line in enumerate(file, 1)]
-    except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
-    known = {columns[-1] for _, line, columns in rows if len(columns) > 1 and not _may_be_comment(line)}
+    with opened_text(path) as file:
+        rows = [(number, line.strip(), _columns(line.strip())) for number, line in enumerate(file, 1)]
+    known = {columns[-1] for _, line, columns in rows if len(columns) > 1 and not line.startswith("#")}
+    _refuse_ragged(path, rows)
     tokens: list[list[str]] = [[]]
     tags: list[list[str]] = [[]]
     lines = [1]
@@ -179,6 +177,9 @@ def _read_conll(path: Path) -> ExampleTable:
         elif columns and columns[0] != "-DOCSTART-":
             if len(columns) < 2:
                 raise InputError.at(f"{path}:{number}", f"is {shown(line)}, but a word and its tag are needed")
+            if line.startswith("#") and not tokens[-1] and columns[-1] not in known:
+                message = f"is {shown(line)}, a comment or a word with a tag that no other word has"
+                raise InputError.at(f"{path}:{number}", f"{message}; begin comments with # and a space, or correct the tag")
             lines[-1] = lines[-1] if tokens[-1] else number
             tokens[-1].append(columns[0])
             tags[-1].append(columns[-1])
@@ -192,14 +193,32 @@ def _read_conll(path: Path) -> ExampleTable:
     return ExampleTable(str(path), {"tokens": tokens[:count], "tags": tags[:count]}, lines[:count])
 
 
+def _refuse_ragged(path: Path, rows: Sequence[tuple[int, str, Sequence[str]]]) -> None:
+    """Raise InputError if lines with spaces between their columns differ in their number, as a word with a space makes them."""
+    spaced = [(number, len(columns)) for number, line, columns in rows if _is_spaced(line, columns)]
+    for number, count in spaced:
+        if count != spaced[0][1]:
+            message = f"has {count} columns, but line {spaced[0][0]} has {spaced[0][1]}"
+            raise InputError.at(
+                f"{path}:{number}", f"{message}; separate columns by tabs, and begin comments with # and a space"
+            )
+
+
 def _is_numbered(words: Sequence[str]) -> bool:
     """Whether words count on from 0 or 1; CoNLL-U also has 1-2 before 1 and 2, and 1.1 after 1."""
     whole = [int(word) for word in words if word.isdecimal() and len(word) < 7]
     return bool(whole) and whole == list(range(whole[0], whole[0] + len(whole))) and whole[0] < 2 and words[0][0].isdecimal()
 
 
+def _is_spaced(line: str, columns: Sequence[str]) -> bool:
+    return len(columns) > 1 and "\t" not in line and not _may_be_comment(line) and columns[0] != "-DOCSTART-"
+
+
 def _columns(line: str) -> list[str]:
-    return [column for each in line.split("\t" if "\t" in line else " ") if (column := each.strip())]
+    """Return the columns of a line: between tabs, where some may be empty, or the words between spaces."""
+    if "\t" in line:
+        return [column.strip() for column in line.split("\t")]
+    return [column for each in line.split(" ") if (column := each.strip())]
 
 
 def _may_be_comment(line: str) -> bool:

@@ -21,6 +21,8 @@ _TRUTH = ("false", "true")
 
 _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _ITEMS = rf"(?:(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.pattern}))*\s*,?)?"
+_BEGINS_A_LIST = re.compile(r"""\"*(\w+\()?[\[(]+["']""")
+_BEGINS_LABELS = re.compile(r"""\"*((\w+\()?\[|\()""")
 _LIST = re.compile(rf"\[\s*{_ITEMS}\s*\]|\(\s*{_ITEMS}\s*\)")
 """A list or tuple of quoted items with commas or white space between them, or of none."""
 
@@ -173,7 +175,8 @@ def several(value: object) -> list[Any]:
     """Return a list as is; of text, the list it spells, or its words.
 
     pandas writes a list into a delimited file as `['New', 'Town']`, a tuple as `('New', 'Town')` and an array as
-    `['New' 'Town']`; JSON is `["New", "Town"]`. Raises RowError if text begins as such a list but does not end as one.
+    `['New' 'Town']`; JSON is `["New", "Town"]`. Raises RowError if text begins as such a list but does not end as one, and for
+    lists in quotes or in a call, such as `array(['New'])`.
     """
     if isinstance(value, list | tuple):
         return list(value)
@@ -182,7 +185,7 @@ def several(value: object) -> list[Any]:
     text = value.strip()
     if _LIST.fullmatch(text):
         return [ast.literal_eval(item) for item in _ITEM.findall(text)]
-    if text.startswith(("['", '["')):
+    if _BEGINS_A_LIST.match(text):
         raise _not_a_list(value)
     return text.split()
 
@@ -199,7 +202,7 @@ def several_labels(value: object) -> list[Any]:
     if isinstance(value, str) and _WHOLE_NUMBERS.fullmatch(value.strip()):
         return re.findall(r"-?\d+", value)
     labels = several(value)
-    if isinstance(value, str) and labels and str(labels[0]).startswith(("[", "(")):
+    if isinstance(value, str) and labels and _BEGINS_LABELS.match(str(labels[0])):
         raise _not_a_list(value)
     return labels
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from study.base.errors import InputError
 from study.data.hub_corpus import _why_silent
 from study.tasks import loading
 from study.tasks.embedded import embedded_tables
-from study.tasks.example_tables import read_table
+from study.tasks.example_tables import read_table, split_file, splits_there
 from study.tasks.examples import SpanExample, TextExample, TokensExample, texts_among
 from study.tasks.loading import load_task
 from study.tasks.task_spec import METRICS, ROLES, known_tasks, read_spec
@@ -634,6 +635,46 @@ def test_comments_of_conll_files_are_no_words(tmp_path: Path, comment: str, name
     assert [example.tokens for example in task.test if isinstance(example, TokensExample)] == [("Ann", "is"), ("#", "#here")]
     (tmp_path / "test.conll").write_text(f"Ann _ _ B-PER\n{comment} x\nis _ _ O\n")
     assert f"{tmp_path / 'test.conll'}:2: " in refused(str(tmp_path / "mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("#id 5\nAnn B-PER\nis O\n", 1),
+        ("#sent_id = 1\nAnn X X B-PER\nis X X O\n", 2),
+        ("% sentence one\nAnn B-PER\nis O\n", 2),
+        ("Ann B-PER\nis O\nNew York B-LOC\n", 3),
+    ],
+)
+def test_a_line_of_a_conll_file_that_is_no_word_and_tag_is_refused(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "test.conll"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"test\.conll:{line}: .* comments with # and a space"):
+        read_table(path, ("tokens", "tags"))
+    path.write_text("#here #\nis O\n\nso O\n#now #\n")
+    with pytest.raises(InputError, match=r"test\.conll:1: .* a tag that no other word has"):
+        read_table(path, ("tokens", "tags"))
+
+
+@pytest.mark.parametrize("spelled", ["array({}, dtype=object)", '"{}"', "[{}]", "Index({})"])
+@pytest.mark.parametrize("labels", [{}, {"labels": ["B-LOC", "I-LOC", "O"]}])
+def test_lists_in_quotes_or_in_a_call_are_refused(tmp_path: Path, labels: dict[str, Any], spelled: str) -> None:
+    row = {"tokens": spelled.format("['New', 'Town']"), "tags": spelled.format("['B-LOC', 'I-LOC']")}
+    path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]} | labels, ".tsv", train=[row], dev=[row], test=[row])
+    assert f"{tmp_path / 'train.tsv'}:2: " in refused(path)
+    assert "is not a complete list; write lists as JSON" in refused(path)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".conll"])
+def test_compressed_splits_are_read(tmp_path: Path, suffix: str) -> None:
+    """A task file names them with or without their suffixes."""
+    content = {".jsonl": '{"tokens": ["a"], "tags": ["O"]}\n', ".csv": "tokens,tags\na,O\n", ".conll": "a O\n"}[suffix]
+    path = tmp_path / f"test{suffix}.gz"
+    path.write_bytes(gzip.compress(content.encode()))
+    for pattern in (tmp_path / "{split}", tmp_path / ("{split}" + suffix + ".gz")):
+        assert split_file(pattern, "test") == path
+        assert splits_there(pattern) == ["test"]
+    assert len(read_table(path, ("tokens", "tags"))) == 1
 
 
 def test_rows_that_cannot_be_used_are_dropped_and_counted_where_the_source_says_so(tmp_path: Path) -> None:
