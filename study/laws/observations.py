@@ -14,6 +14,7 @@ from itertools import compress
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from scipy.stats import f
 
 from study.base.errors import InputError, Problem
@@ -347,15 +348,23 @@ def are_evenly_spaced(of_size: NDArray[np.int64], tokens: Floats) -> bool:
 
 
 def searched_columns(table: pd.DataFrame, settings: NDArray[np.int64], response: Floats, used: Iterable[str]) -> list[str]:
-    """The columns that move the response within `settings`, as learning rates do and seeds do not.
+    """The columns that move the response within `settings`, as learning rates and optimizers do and seeds do not.
 
     Method: analysis of variance of each column's levels, given the settings.
     """
     if len(settings) < ROWS_OF_A_SEARCH * (settings.max() + 1):
         return []
     within = response - (np.bincount(settings, response) / np.bincount(settings))[settings]
-    numbers = table.drop(columns=[name for name in used if name in table]).select_dtypes("number")
-    return [str(name) for name, column in numbers.items() if _moves(column.to_numpy(dtype=float), settings, within)]
+    others = table.drop(columns=[name for name in used if name in table])
+    return [str(name) for name, column in others.items() if _moves(_levels(column), settings, within)]
+
+
+def _levels(column: pd.Series) -> Floats:
+    """Return a column's numbers, or a number for each of its names; NaN where missing."""
+    if is_numeric_dtype(column) and not is_bool_dtype(column):
+        return column.to_numpy(dtype=float, na_value=np.nan)
+    codes = pd.factorize(column.map(str, na_action="ignore"))[0].astype(float)
+    return np.where(codes < 0, np.nan, codes)
 
 
 def _moves(values: Floats, settings: NDArray[np.int64], within: Floats) -> bool:

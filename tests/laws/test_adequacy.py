@@ -74,8 +74,20 @@ def test_swapped_sizes_are_named() -> None:
     ]
     tokens = frame["N"] * np.linspace(20, 200, len(frame))
     values = frame.assign(N=tokens, D=frame["N"])
-    assert read(values).doubts == ("every model has fewer tokens than parameters (0.0091 a parameter): are the two swapped?",)
+    assert read(values).doubts == ("models have fewer tokens than parameters (0.0091 a parameter): are the two swapped?",)
+    values.loc[0, "D"] = values.loc[0, "N"]
+    assert len(read(values).doubts) == 1
     assert read(frame.assign(D=tokens)).doubts == ()
+
+
+def test_a_search_over_names_is_named() -> None:
+    frame = table()
+    gains = {"adam": 1.0, "lion": 1.02, "sgd": 1.1}
+    search = pd.concat([frame.assign(method=name, loss=frame["loss"] * gain) for name, gain in gains.items()])
+    assert [doubt.split(",")[0] for doubt in read(search).doubts] == ["rows of one setting differ in method"]
+    seeded = pd.concat([frame.assign(seed=name) for name in "abc"])
+    noise = np.random.default_rng(0).normal(0, 0.01, len(seeded))
+    assert read(seeded.assign(loss=seeded["loss"] * np.exp(noise))).doubts == ()
 
 
 @pytest.mark.parametrize("sizes", [["N", "D"], ["N"]])
