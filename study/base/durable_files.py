@@ -71,12 +71,17 @@ def files_below(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names)
 
 
+def check_finite(path: Path) -> None:
+    """Raise OSError if a path is missing, or is a pipe or a device, whose content may never end."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "is a pipe or a device, which may have no end", str(path))
+
+
 def content_of(path: Path) -> bytes | None:
     """The content of a file, None if missing; raises OSError if it cannot be read, or is a broken link, a pipe or a device."""
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise OSError(errno.EINVAL, "is a pipe or a device, which may have no end", str(path))
+        check_finite(path)
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():

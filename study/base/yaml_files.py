@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
+from study.base.durable_files import check_finite
 from study.base.errors import InputError, shown
 
 MOST_BYTES = 2**20
@@ -31,6 +32,7 @@ _UNHELD = re.compile(r"[\x00\ud800-\udfff]")
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file as a mapping; raises InputError with line and column."""
     try:
+        check_finite(path)
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
