@@ -35,6 +35,9 @@ NEOBERT: dict[str, Any] = {
 }
 NEOBERT |= {"activation": "swiglu", "biases": "none", "mlm_transform": "none", "tied_decoder": False}
 
+MOBILEBERT: dict[str, Any] = {"embedding_width": 8, "trigram_embedding": True, "bottleneck_width": 16, "ffn_stack": 3}
+MOBILEBERT |= {"norm_kind": "affine", "activation": "relu", "mlm_activation": "relu", "mlm_transform": "width"}
+
 BERTS: dict[str, dict[str, Any]] = {
     "BertForMaskedLM": {},
     "RoFormerForMaskedLM": {"position_encoding": "rotary"},
@@ -47,6 +50,7 @@ CLASSES = BERTS | {
     "ModernBertForMaskedLM": MODERN | WINDOWS,
     "DebertaForMaskedLM": DEBERTA,
     "DebertaV2ForMaskedLM": DEBERTA_V3,
+    "MobileBertForMaskedLM": MOBILEBERT,
 }
 """The classes of transformers that compute what is built here, each with an architecture."""
 

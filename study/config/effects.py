@@ -85,6 +85,11 @@ RULES = (
         lambda run: run.architecture.table_width == run.architecture.width and not run.recipe.detects_replaced,
     ),
     Rule(
+        ("recipe.initialisation",),
+        "it changes a projection that follows the sum of the embeddings, and that of trigrams precedes it",
+        lambda run: run.architecture.trigram_embedding,
+    ),
+    Rule(
         ("architecture.positions",),
         "no parameter depends on positions",
         lambda run: not _counts_positions(run),

@@ -16,7 +16,16 @@ from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text,
 from study.base.yaml_files import read_yaml
 from study.config.named_runs import NO_RUN, Teacher, parse_start, parse_teacher
 from study.config.recipe import BASE_FFN_RATIO, BASE_HEAD_WIDTH, Recipe
-from study.counting.architecture import ALWAYS_WRITTEN, NONE, NOT_IN_MLM, Architecture, berts_values, unbuildable, unlike_bert
+from study.counting.architecture import (
+    ALWAYS_WRITTEN,
+    NONE,
+    NOT_IN_MLM,
+    Architecture,
+    berts_values,
+    not_of_berts_kind,
+    unbuildable,
+    unlike_bert,
+)
 from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
 
 NUMERICS_VERSION = 1
@@ -265,10 +274,20 @@ class RunConfig(Strict):
         if self.architecture.relative:
             encoding = f"architecture.position_encoding {self.architecture.position_encoding}"
             raise ValueError(f"recipe.parametrization completep has no rule for {encoding}")
+        if strange := self._without_completep():
+            raise ValueError(f"recipe.parametrization completep has no rule for architecture.{strange}")
         if self.architecture.mlm_transform == "none":
             raise ValueError(
                 "recipe.parametrization completep scales the logits by the MLM head's norm, which mlm_transform none lacks"
             )
+
+    def _without_completep(self) -> str | None:
+        """The first field of MobileBERT, whose products and sums completep does not know; None without."""
+        of_mobilebert = {"bottleneck_width", "ffn_stack", "trigram_embedding"}
+        for name, value in not_of_berts_kind(self.architecture).items():
+            if name in of_mobilebert or (name, value) in (("norm_kind", "affine"), ("mlm_transform", "width")):
+                return f"{name} {value}"
+        return None
 
     def _check_masks(self) -> None:
         length, training = self.data.sequence_length, self.training_masking

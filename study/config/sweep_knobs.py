@@ -15,7 +15,7 @@ from study.config.recipe import Recipe, TrainingMasking
 from study.config.run_config import TRAINING_MASKS, Masking
 from study.config.shape_spec import LARGEST, why_beyond
 from study.config.sweep import MODEL, PARTS, TOKENIZER_KNOBS, Budgets, SweepBase
-from study.counting.architecture import COUNTED_ALONE, NOT_IN_MLM, SET_BY_OBJECTIVE, Architecture, built_words
+from study.counting.architecture import NOT_IN_MLM, SET_BY_OBJECTIVE, Architecture
 from study.counting.named_models import trained_values
 
 KNOBS = (
@@ -54,13 +54,11 @@ def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _problems_of_knob(section: str, knob: str, value: object) -> Iterator[Problem]:
-    place, field = f"{section}.{knob}", knob.removeprefix("architecture.")
+    place = f"{section}.{knob}"
     if (message := _why_no_knob(section, knob, value)) is not None:
         yield Problem(place, message)
     elif knob == "recipe.precision" and len(values := _listed(value)) > 1 and "auto" in values:
         yield Problem(place, "'auto' means bf16 or fp32, depending on the device; list those two to compare them")
-    elif section != "tune":
-        yield from _problems_of_words(place, field, _listed(value))
 
 
 def _listed(value: object) -> list[Any]:
@@ -130,15 +128,13 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
             yield Problem(f"{place}.{size}", f"{value:g} is {why}")
     for name in [name for name in SET_BY_OBJECTIVE if name in given]:
         yield Problem(f"{place}.{name}", "follows recipe.objective; leave it out")
-    for key, value in given.items():
-        yield from _problems_of_words(f"{place}.{key}", str(key), [value])
     own = {key: value for key, value in given.items() if key != MODEL}
     if MODEL in given:
         try:
             own = _values_of_model(given[MODEL]) | own
         except InputError as error:
             yield from (Problem(f"{place}.{MODEL}", problem.message) for problem in error.problems)
-    sensible = {key: value for key, value in own.items() if key not in LARGEST and key not in COUNTED_ALONE}
+    sensible = {key: value for key, value in own.items() if key not in LARGEST}
     try:
         Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
     except InputError as error:
@@ -150,14 +146,6 @@ def _values_of_model(name: object) -> dict[str, Any]:
     if not isinstance(name, str):
         raise InputError.at(MODEL, f"is {shown(name)}, not the name of a model such as albert-base")
     return trained_values(name)
-
-
-def _problems_of_words(place: str, field: str, values: list[Any]) -> Iterator[Problem]:
-    """Architecture values that can be counted but not trained."""
-    built = built_words(field)
-    for value in values if field in COUNTED_ALONE else ():
-        if value not in built:
-            yield Problem(place, f"{shown(value)} cannot be trained; {' or '.join(built)} can")
 
 
 def _problems_of_recipe(recipe: Mapping[Any, Any]) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -19,18 +19,7 @@ SHAPE = tuple(f"architecture.{size}" for size in SIZES)
 ALWAYS_WRITTEN = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
 """The fields in every configuration; others are written only if they differ from BERT."""
 
-COUNTED_ALONE: dict[str, tuple[object, ...]] = {
-    "norm_kind": ("affine",),
-    "mlm_transform": ("width",),
-}
-"""The values that can be counted, but that study.model does not build."""
-
-BUILT_AS_BERT = (
-    "trigram_embedding",
-    "bottleneck_width",
-    "ffn_stack",
-    "contact_head",
-)
+BUILT_AS_BERT = ("contact_head",)
 """The fields that study.model builds only with BERT's value."""
 
 NONE = "none"
@@ -56,12 +45,14 @@ class Architecture(Strict):
     - `embedding_width` E: tables of width E with a projection to H (ALBERT, arXiv:1909.11942; ELECTRA, arXiv:2003.10555); the
       decoder then works at E. `trigram_embedding` projects three neighbouring tokens at once, before adding positions and
       segments (MobileBERT, arXiv:2004.02984).
-    - `bottleneck_width` B and `ffn_stack` N: blocks at width B between projections from and to H, with N FFNs (MobileBERT).
+    - `bottleneck_width` B: blocks at width B between projections from and to H, where queries and keys share a projection of
+      their own and values read H (MobileBERT). `ffn_stack` N: FFNs in a block, each with its residual sum and norm.
     - `layer_groups` G: layers share parameters within G groups (ALBERT has one).
     - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (arXiv:2002.05202). `gelu_tanh` is the GELU's approximation
       by a tanh (ALBERT; transformers' `gelu_new`). `mlm_activation`: the same of the MLM head.
     - `biases`: the matrices with biases. DeBERTa's key has none; in ModernBERT (arXiv:2412.13663) only the output has.
-    - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `norm_epsilon`: added to a variance or
+    - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising, beside which the MLM head has a
+      LayerNorm. `norm_epsilon`: added to a variance or
       mean square. `embedding_norm`: in pre-norm, one after the embeddings that replaces the first block's (ModernBERT).
     - `position_encoding`: `learned` adds P rows; `rotary` rotates queries and keys by angles that grow with the position,
       without parameters (RoFormer, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative positions
@@ -239,17 +230,23 @@ class Architecture(Strict):
     @field_validator("mlm_transform")
     @classmethod
     def _head_fits_decoder(cls, transform: str, info: ValidationInfo) -> str:
+        """Map a transform to the width of equal tables to theirs."""
         width, embedding = info.data.get("width"), info.data.get("embedding_width")
         if None not in (width, embedding) and transform == "none":
             raise ValueError(f"leaves width {width} to a decoder of embedding_width {embedding}; they must be equal")
         if width is not None and embedding is not None and transform == "width" and embedding > width:
             raise ValueError(f"needs an embedding_width of at most width {width}, not {embedding}")
-        return transform
+        return "embedding_width" if transform == "width" and embedding is None else transform
+
+    @property
+    def block_width(self) -> int:
+        """Width of attention and FFN, B within a bottleneck and else H."""
+        return self.bottleneck_width or self.width
 
     @property
     def head_width(self) -> int:
         """Width of one attention head, H/A, or B/A within a bottleneck."""
-        return (self.bottleneck_width or self.width) // self.heads
+        return self.block_width // self.heads
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -265,6 +262,16 @@ class Architecture(Strict):
     def table_width(self) -> int:
         """Width E of the embedding tables, H by default."""
         return self.embedding_width or self.width
+
+    @property
+    def summed_width(self) -> int:
+        """Width of the sum of the embedding tables; trigrams are projected before it."""
+        return self.width if self.trigram_embedding else self.table_width
+
+    @property
+    def mlm_width(self) -> int:
+        """Width of what the MLM decoder reads."""
+        return self.table_width if self.mlm_transform == "embedding_width" else self.width
 
     @property
     def groups(self) -> int:
@@ -362,18 +369,14 @@ def berts_values() -> dict[str, object]:
     return {name: field.default for name, field in Architecture.model_fields.items() if name not in ALWAYS_WRITTEN}
 
 
-def built_words(field: str) -> tuple[str, ...]:
-    """The words that study.model can build for a field; empty for fields of other types."""
-    words = get_args(Architecture.model_fields[field].annotation) if field in Architecture.model_fields else ()
-    return tuple(word for word in words if isinstance(word, str) and word not in COUNTED_ALONE.get(field, ()))
-
-
 def unbuildable(architecture: Architecture) -> str | None:
     """Why study.model cannot build an architecture, by field; None if it can."""
     for name, value in not_of_berts_kind(architecture).items():
-        if name in BUILT_AS_BERT or value in COUNTED_ALONE.get(name, ()):
-            built = " or ".join(built_words(name)) or str(berts_values()[name]).lower()
+        if name in BUILT_AS_BERT:
+            built = str(berts_values()[name]).lower()
             return f"{name} {value} can be counted but not trained or timed; build it with {name} {built}"
+    if problem := _unbuildable_bottleneck(architecture):
+        return problem
     if architecture.skips_first_norm and architecture.layer_groups is not None:
         groups = f"layer_groups {architecture.layer_groups}"
         return f"embedding_norm True replaces the first layer's norm, which {groups} would share; leave out one of them"
@@ -384,4 +387,19 @@ def unbuildable(architecture: Architecture) -> str | None:
     if architecture.rotary and (each := architecture.head_width) % 2:
         sizes = f"width {architecture.width} in {architecture.heads} heads"
         return f"position_encoding rotary rotates pairs of numbers, but {sizes} gives {each} each"
+    return None
+
+
+def _unbuildable_bottleneck(a: Architecture) -> str | None:
+    """Why bottlenecks or trigrams do not go with the rest; None if they do."""
+    if a.generator_share and (a.trigram_embedding or a.bottleneck_width is not None):
+        fixed = "trigram_embedding" if a.trigram_embedding else f"bottleneck_width {a.bottleneck_width}"
+        return f"{fixed} has no generator, whose width would be another; leave out objective rtd"
+    if a.bottleneck_width is None:
+        return None
+    beside = {"norm pre": a.norm == "pre", f"position_encoding {a.position_encoding}": a.relative}
+    beside[f"convolution_kernel {a.convolution_kernel}"] = bool(a.convolution_kernel)
+    if odd := [name for name, differs in beside.items() if differs]:
+        its = f"bottleneck_width {a.bottleneck_width}"
+        return f"{its} stands in MobileBERT's blocks, which have no {odd[0]}; leave out one of them"
     return None

@@ -107,11 +107,10 @@ class Letters:
     def numbers(cls, architecture: Architecture) -> Letters:
         """The sizes of an architecture."""
         a = architecture
-        inner = a.bottleneck_width or a.width
         tables = (a.vocabulary, a.positions, a.segments)
         others = (a.ffn_stack, a.groups, a.relative_positions, a.convolution_kernel)
         attention = (a.biased_distances // 2, a.head_width)
-        return cls(a.depth, a.width, a.heads, a.ffn, *tables, a.table_width, inner, *others, *attention)
+        return cls(a.depth, a.width, a.heads, a.ffn, *tables, a.table_width, a.block_width, *others, *attention)
 
     @classmethod
     def symbols(cls, architecture: Architecture) -> Letters:
@@ -208,7 +207,7 @@ def _block_norms(a: Architecture, x: Letters) -> Quantity:
 
 
 def _head(a: Architecture, x: Letters) -> Iterator[Entry]:
-    inner = x.E if a.mlm_transform == "embedding_width" else x.H
+    inner = _mlm_inner(a, x)
     if a.mlm_transform != "none":
         yield "head", "MLM transform", x.H * inner + a.biased * inner
         yield "head", "MLM norm", norm_vectors(a) * inner
@@ -263,8 +262,12 @@ def head_weights(a: Architecture, x: Letters) -> Quantity:
     """Weights of a masked position's products: transform and decoder."""
     if a.mlm_transform == "none":
         return x.V * x.H
-    inner = x.E if a.mlm_transform == "embedding_width" else x.H
+    inner = _mlm_inner(a, x)
     return x.H * inner + x.V * inner
+
+
+def _mlm_inner(a: Architecture, x: Letters) -> Quantity:
+    return x.E if a.mlm_transform == "embedding_width" else x.H
 
 
 def detector_weights(a: Architecture, x: Letters) -> Quantity:

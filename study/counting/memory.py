@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -126,8 +127,8 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
       in post-norm the FFN's output, aMH, and in bf16 the sublayers' inputs, 4NH + 4MH;
     - gradient of the loss (on CUDA; on a CPU it replaces the probabilities): without old gradients, log-probabilities and two
       gradients of them 12MV;
-    - backward pass of the last layer and of the one before: activations, the decoder's gradient 4VE, and gradients in flight
-      (`_layer_backward`);
+    - backward pass of the last layer and of the one before: activations, the decoder's gradient 4VE (4VH if it reads H), and
+      gradients in flight (`_layer_backward`);
     - gradient of the token table: whole gradients, its two contributions and their sum, so 8VE more (tied only);
     - validation, at 2B sequences with M' masked positions: logits and log-probabilities 8M'V, or before them the forward pass
       (`_forward_activations`) with weight copies; without gradients and activations, but on top of the largest other moment if
@@ -162,14 +163,15 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
     kept = activation_bytes(architecture, step) + matched
     logits = FLOAT * step.masked * architecture.vocabulary
     table = FLOAT * architecture.vocabulary * architecture.table_width
+    decoder = FLOAT * architecture.vocabulary * architecture.mlm_width
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
     output = _stream(step) * _encoded(architecture, step) * architecture.width if step.precision == "bf16" else 0
     moments = {
         "forward pass of the last layer": fixed + gradients + copies + kept + _last_forward(architecture, step),
         "loss": fixed + gradients + copies + kept + output + 2 * logits,
         "gradient of the loss": fixed + copies + kept + (3 if step.device == "cuda" else 1) * logits,
-        "backward pass of the last layer": fixed + copies + kept + table + _layer_backward(architecture, step, last=True),
-        "backward pass of the layer before": fixed + copies + kept + table + _layer_backward(architecture, step, last=False),
+        "backward pass of the last layer": fixed + copies + kept + decoder + _layer_backward(architecture, step, last=True),
+        "backward pass of the layer before": fixed + copies + kept + decoder + _layer_backward(architecture, step, last=False),
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
     }
     if step.muon is not None:
@@ -240,29 +242,43 @@ def _detection_memory(detecting: Architecture, generator: Architecture, step: Tr
 
 def _block_matrices(architecture: Architecture) -> int:
     """Numbers in the matrices of the blocks, G·(4·H² + 2·H·F), in a gated FFN 3·H·F, in DeBERTa v1 G·2·H² more."""
-    a = architecture
-    return a.groups * (_square_matrices(a) * a.width**2 + matrices(a) * a.width * a.ffn)
+    return architecture.groups * _layer_matrices(architecture)
 
 
-def _square_matrices(architecture: Architecture) -> int:
-    """Matrices of H by H in a block."""
-    return 6 if architecture.position_encoding == "disentangled" else 4
+def _layer_matrices(architecture: Architecture) -> int:
+    """Numbers in the matrices of a layer."""
+    return sum(count * outputs * inputs for (outputs, inputs), count in _matrix_shapes(architecture).items())
+
+
+def _matrix_shapes(architecture: Architecture) -> Counter[tuple[int, int]]:
+    """The shapes of a layer's matrices, outputs by inputs, with the number of each.
+
+    BERT's attention has 4 of H by H, DeBERTa v1's 6, and each FFN of H by F two, if gated three. With a bottleneck of width B,
+    attention has 3 of B by B, with the values 3 read H, and one returns to it.
+    """
+    a, inner = architecture, architecture.block_width
+    shapes: Counter[tuple[int, int]] = Counter()
+    if a.bottleneck_width is None:
+        shapes[(a.width, a.width)] += 6 if a.position_encoding == "disentangled" else 4
+    else:
+        shapes.update({(inner, inner): 3})
+        shapes.update({(inner, a.width): 3})
+        shapes.update({(a.width, inner): 1})
+    shapes.update({(a.ffn, inner): a.ffn_stack * (matrices(a) - 1)})
+    shapes.update({(inner, a.ffn): a.ffn_stack})
+    return shapes
 
 
 def _orthogonalised_numbers(architecture: Architecture) -> int:
     """Peak numbers alive while Muon orthogonalises the matrices of one shape (study.model.muon).
 
     N matrices of S by C numbers, S the shorter side, take X and its successor 2·N·S·C with a product N·S², or before that X
-    with two matrices N·S², five if C ≥ 1.5·S. 4G matrices, in DeBERTa v1 6G, are H by H, the FFN's H by F, with the inner ones,
-    one or if gated two per layer, transposed.
+    with two matrices N·S², five if C ≥ 1.5·S.
     """
-    a, peaks = architecture, []
-    stacks = {(a.width, a.width): _square_matrices(a)}
-    for sides, count in (((a.ffn, a.width), matrices(a) - 1), ((a.width, a.ffn), 1)):
-        stacks[sides] = stacks.get(sides, 0) + count
-    for sides, count in stacks.items():
+    peaks, groups = [], architecture.groups
+    for sides, count in _matrix_shapes(architecture).items():
         shorter, longer = sorted(sides)
-        whole, square = a.groups * count * shorter * longer, a.groups * count * shorter**2
+        whole, square = groups * count * shorter * longer, groups * count * shorter**2
         peaks.append(max(2 * whole + square, whole + (5 if longer >= 1.5 * shorter else 2) * square))
     return max(peaks)
 
@@ -275,9 +291,13 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
 
     - every norm's input and two statistics, 4H + 8 a token (RMSNorm 4H + 4, on a CPU 8H + 4): two norms per layer on R tokens,
       in pre-norm the one before the last layer's attention on N + M; the embeddings' norm, of width E, and pre-norm's last on
-      M; the input of an embedding projection, aNE;
+      M; the input of an embedding projection, aNE, of trigrams 3aNE beside a norm of width H. An affine norm keeps its input
+      alone;
     - each layer's product inputs: to key and value aNH, to the FFN aRH, inner size before and after GELU 2aRF (ReLU aRF; gated
       4aRF: both halves, the activated one and the product), attention's output aRH, and the last layer's to the query aMH;
+    - with N FFNs in a block their norms, inputs and inner sizes N times; with a bottleneck of width B all of this at width B,
+      and norms of both inputs on N + R tokens, the input of queries and keys aNB, that of the way out aRB, its norm at width H,
+      the stream aNH, in the last layer aMH more, and in bf16 a copy of the stream for each of the three products that read it;
     - attention: key and value 2aNH, query aRH, and if fused a log-sum-exp 4AR, with a bias by distance a·A·S², in the last
       layer one per masked position, a·A·S·M; otherwise the probabilities a·A·S·R, with dropout also its mask and result,
       3a·A·S·R; with rotary positions the rotated key, aNH, and the unrotated query, except in the last layer, which keeps its
@@ -295,11 +315,11 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
     - the head: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M;
     - a pair head: the last layer also at [CLS], so M + B for M there; its input, pooled 2aBH; segments and positions 8N + 8M.
     """
-    a, n, embedding = architecture, step.tokens, architecture.table_width
+    a, n, embedding = architecture, step.tokens, architecture.summed_width
     norms = n * a.norms_embeddings * _norm_activations(a, embedding, step)
     if a.skips_first_norm:
         norms -= (n + _encoded(a, step) if a.depth == 1 else n) * _norm_activations(a, a.width, step)
-    projected = n * step.item * embedding if a.embedding_width is not None else 0
+    projected = n * step.item * _projection_inputs(a)
     mask = n * embedding * (1 if step.device == "cuda" else FLOAT) if step.dropout else 0
     token_ids = (3 if a.pair_head else 2) * TOKEN * (n + step.masked)
     layers = (a.depth - 1) * _layer_activations(a, step, last=False) + _layer_activations(a, step, last=True)
@@ -371,7 +391,7 @@ def _matched_bytes(architecture: Architecture, step: TrainingStep) -> int:
     products = losses.weighs_scores + losses.relation_products
     attentions = sum(one > 0 and other > 0 for one, other in pairs) if losses.of_attention else 0
     tensors = 2 * bool(losses.attention) + (bool(losses.relations) and not losses.relation_heads) + losses.relation_products
-    return of_hidden + attentions * (products * 2 * step.item * n * a.width + _score_bytes(a, step, FLOAT * tensors))
+    return of_hidden + attentions * (products * 2 * step.item * n * a.block_width + _score_bytes(a, step, FLOAT * tensors))
 
 
 def _score_bytes(architecture: Architecture, step: TrainingStep, item: int) -> int:
@@ -390,8 +410,8 @@ def _taught_bytes(architecture: Architecture, step: TrainingStep) -> int:
     if t is None or not losses.of_attention:
         return 0
     layers = len({other for one, other in losses.pairs(architecture.depth, t.depth) if one and other})
-    inputs = step.item * (3 + _remade(t)) + FLOAT * (not losses.of_hidden)
-    return layers * inputs * n * t.width + _score_bytes(architecture, step, FLOAT * (4 if losses.relations else 1))
+    inputs = step.item * (3 + _remade(t)) * t.block_width + FLOAT * (not losses.of_hidden) * t.width
+    return layers * inputs * n + _score_bytes(architecture, step, FLOAT * (4 if losses.relations else 1))
 
 
 def _layer_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
@@ -400,10 +420,27 @@ def _layer_activations(architecture: Architecture, step: TrainingStep, last: boo
     if last and _reads_all(a, step):
         return _layer_activations(a, step, last=False) + n * (a.norm == "pre") * _norm_activations(a, h, step)
     rows = _encoded(a, step) if last else n
-    normed = 2 * rows + (n + rows if last and a.norm == "pre" else 0)
-    read = item * (n * h + rows * ((3 if last else 2) * h + _inner_kept(a) * a.ffn))
-    masks = 2 * rows * h * (1 if step.device == "cuda" else item) if step.dropout else 0
-    return normed * _norm_activations(a, h, step) + _attention_activations(a, step, last) + read + masks
+    mask = rows * h * (1 if step.device == "cuda" else item) if step.dropout else 0
+    if a.bottleneck_width is not None:
+        return _bottleneck_activations(a, step, last) + _attention_activations(a, step, last) + mask
+    sublayers = 1 + a.ffn_stack
+    normed = sublayers * rows + (n + rows if last and a.norm == "pre" else 0)
+    fed = a.ffn_stack * (h + _inner_kept(a) * a.ffn)
+    read = item * (n * h + rows * ((2 if last else 1) * h + fed))
+    return normed * _norm_activations(a, h, step) + _attention_activations(a, step, last) + read + sublayers * mask
+
+
+def _bottleneck_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
+    """What a layer with a bottleneck keeps beside the inputs of attention and masks."""
+    a, h, inner, n, item = architecture, architecture.width, architecture.block_width, step.tokens, step.item
+    rows, bf16 = _encoded(a, step) if last else n, step.precision == "bf16"
+    stream = (2 * n + rows) if bf16 else n + (rows if last else 0)
+    shared = n + (rows if last or bf16 else 0)
+    narrowed = item if a.norm_kind == "affine" else FLOAT
+    norms = (n + rows) * _norm_activations(a, inner, step, narrowed) + rows * _norm_activations(a, h, step)
+    norms += (1 + a.ffn_stack) * rows * _norm_activations(a, inner, step)
+    fed = a.ffn_stack * (inner + _inner_kept(a) * a.ffn)
+    return norms + item * (stream * h + shared * inner + rows * (2 * inner + fed))
 
 
 def _attention_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
@@ -411,7 +448,7 @@ def _attention_activations(architecture: Architecture, step: TrainingStep, last:
 
     Query and key norms keep the product's output, which is not counted again, or an fp32 copy.
     """
-    a, h, n, item = architecture, architecture.width, step.tokens, step.item
+    a, h, n, item = architecture, architecture.block_width, step.tokens, step.item
     rows = _encoded(a, step) if last else n
     copied = step.precision == "bf16" and (step.device == "cuda" or a.norm_kind == "rms")
     kept_by_norms = a.query_key_norm and not copied
@@ -443,23 +480,29 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
 
     With N = B·S and a bytes a number: weights `encoder_bytes` (a bf16 encoder is stored in bf16), token ids 8N, and the wider
     sublayer. Attention holds its input, query, key, value, their mix and its product 6aNH + 4AN. The FFN
-    holds the layer's input, its own, and the inner size before and after GELU aN(2H + 2F), if gated aN(2H + 4F). Pre-norm holds
-    aNH more. Attention also holds any rotated or normed query and key, 2aNH; a bias by distance adds a·A·S², a window
-    (1 + a)·S²; disentangled attention holds `_relative_alive`. Attention counts as fused, which fails only in bf16 on a CPU.
-    Products of int8 hold their whole sums beside their output: with the input, 7aNH for query, key and value.
+    holds the layer's input, its own, and the inner size before and after GELU aN(2H + 2F), if gated aN(2H + 4F). Within a
+    bottleneck only the layer's input has width H, and the way out of it holds that input, its own product, their sum and its
+    norm aN(4H + B). Pre-norm holds aNH more. Attention also holds any rotated or normed query and key, 2aNH; a bias by distance
+    adds a·A·S², a window (1 + a)·S²; disentangled attention holds `_relative_alive`. Attention counts as fused, which fails
+    only in bf16 on a CPU. Products of int8 hold their whole sums beside their output: with the input, 7aNH for query,
+    key and value.
     """
     a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
-    attention = n * ((6 + _remade(a)) * item * h + FLOAT * a.heads) + _bias_bytes(a, sequence_length, sequence_length, item)
+    inner, narrow = a.block_width, a.bottleneck_width is not None
+    attention = n * (item * (h + (5 + narrow + _remade(a)) * inner) + FLOAT * a.heads) + _bias_bytes(
+        a, sequence_length, sequence_length, item
+    )
     attention += (1 + item) * sequence_length**2 if a.local_layers else 0
     if a.relative:
         relative = _relative_alive(a, n, n, sequence_length, item)
         attention = max(attention + item * n * a.heads * sequence_length, 4 * n * item * h + relative)
-    if precision == "int8":
+    if precision == "int8" and not narrow:
         attention = max(attention, 7 * n * item * h)
-    feed_forward = n * item * (2 * h + _inner_alive(a) * a.ffn)
-    wider = "attention" if attention > feed_forward else "feed-forward"
+    feed_forward = n * item * (h + inner + _inner_alive(a) * a.ffn)
+    widening = n * item * (4 * h + inner) * narrow
+    wider = max((attention, "attention"), (feed_forward, "feed-forward"), (widening, "bottleneck"))[1]
     normed = n * item * h if a.norm == "pre" else 0
-    alive = max(attention, feed_forward) + normed + TOKEN * n
+    alive = max(attention, feed_forward, widening) + normed + TOKEN * n
     weights = encoder_bytes(a, precision) + position_bytes(a, precision)
     return Memory(f"{wider} of a block", weights, 0, 0, 0, alive, 0)
 
@@ -483,9 +526,9 @@ def model_bytes(architecture: Architecture, precision: WeightFormat = "fp32") ->
     head = count.parameters - count.parameters_encoder
     if precision != "int8":
         return itemsize(precision) * count.parameters
-    transform = 0 if a.mlm_transform == "none" else a.table_width
-    rows = transform + (0 if a.tied_decoder else a.vocabulary)
-    numbers = transform * a.width + (0 if a.tied_decoder else a.vocabulary * a.table_width)
+    transform, beside = 0 if a.mlm_transform == "none" else a.mlm_width, a.mlm_width - a.table_width
+    rows = transform + a.vocabulary * ((not a.tied_decoder) + (beside > 0))
+    numbers = transform * a.width + a.vocabulary * (beside + (0 if a.tied_decoder else a.table_width))
     if a.pair_head:
         rows, numbers = rows + a.width + 2, numbers + a.width**2 + 2 * a.width
     return encoder_bytes(a, precision) + numbers + FLOAT * (rows + head - numbers)
@@ -494,11 +537,19 @@ def model_bytes(architecture: Architecture, precision: WeightFormat = "fp32") ->
 def _encoder_matrices(architecture: Architecture) -> tuple[int, int]:
     """The numbers and rows of the encoder's matrices and tables."""
     a, h = architecture, architecture.width
-    tables = a.vocabulary + (a.positions if a.position_encoding == "learned" else 0) + a.segments
-    projected = 0 if a.embedding_width is None else h
-    blocks = _square_matrices(a) * h + (matrices(a) - 1) * a.ffn + h
-    numbers = (tables + projected) * a.table_width + a.relative_positions * h + _block_matrices(a)
-    return numbers, tables + projected + a.relative_positions + a.groups * blocks
+    offsets = (a.positions if a.position_encoding == "learned" else 0) + a.segments
+    blocks = sum(count * outputs for (outputs, _), count in _matrix_shapes(a).items())
+    projection = _projection_inputs(a) * h
+    tables = a.vocabulary * a.table_width + offsets * a.summed_width + a.relative_positions * h
+    rows = a.vocabulary + offsets + (h if projection else 0) + a.relative_positions + a.groups * blocks
+    return tables + projection + _block_matrices(a), rows
+
+
+def _projection_inputs(architecture: Architecture) -> int:
+    """Inputs of the projection between tables and blocks; none at equal widths."""
+    if architecture.trigram_embedding:
+        return 3 * architecture.table_width
+    return architecture.table_width if architecture.embedding_width is not None else 0
 
 
 def _relative_alive(architecture: Architecture, tokens: int, queries: int, length: int, item: int) -> int:
@@ -558,19 +609,21 @@ def _forward_activations(architecture: Architecture, step: TrainingStep) -> int:
     in both precisions; the FFN holds 8NH, and the inner size before and after GELU 2aNF. Pre-norm holds 4NH more.
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
+    inner, narrow = a.block_width, a.bottleneck_width is not None
     if a.depth == 1 and not step.losses:
         return _only_layer_forward(a, step)
     if step.precision == "fp32":
         return inference_memory(a, step.batch, step.sequence_length).activations
-    attention = n * (FLOAT * h + (5 + _remade(a)) * item * h + _weighed(a, step))
+    attention = n * (FLOAT * (h + narrow * inner) + (5 + _remade(a)) * item * inner + _weighed(a, step))
     attention += _bias_bytes(a, step.sequence_length, step.sequence_length, FLOAT + item)
     attention += 2 * step.sequence_length**2 if a.local_layers else 0
     if a.relative:
         relative = _relative_alive(a, n, n, step.sequence_length, item)
         attention = max(attention + item * n * a.heads * step.sequence_length, n * h * (FLOAT + 4 * item) + relative)
-    feed_forward = n * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
+    feed_forward = n * (FLOAT * (h + inner) + _inner_alive(a) * item * a.ffn)
+    widening = n * ((3 * FLOAT + item) * h + FLOAT * inner) * narrow
     normed = FLOAT * n * h if a.norm == "pre" else 0
-    return max(attention, feed_forward) + normed + TOKEN * n
+    return max(attention, feed_forward, widening) + normed + TOKEN * n
 
 
 def _only_layer_forward(architecture: Architecture, step: TrainingStep) -> int:
@@ -620,20 +673,23 @@ def _head_activations(architecture: Architecture, step: TrainingStep) -> int:
 
     A detector has N·(3aH + 12), after ReLU N·(2aH + 12).
     """
-    a, embedding = architecture, architecture.table_width
+    a, inner = architecture, architecture.mlm_width
     if a.generator_share:
         return step.tokens * (step.item * (2 if a.activation == "relu" else 3) * a.width + 3 * FLOAT)
     if a.mlm_transform == "none":
         return step.masked * step.item * a.width
-    products = step.item * (a.width + (1 if a.mlm_activation == "relu" else 2) * embedding)
-    return step.masked * (products + _norm_activations(a, embedding, step, step.item))
+    products = step.item * (a.width + (1 if a.mlm_activation == "relu" else 2) * inner)
+    normalising = a.model_copy(update={"norm_kind": "layer"}) if a.norm_kind == "affine" else a
+    return step.masked * (products + _norm_activations(normalising, inner, step, step.item))
 
 
 def _norm_activations(architecture: Architecture, width: int, step: TrainingStep, item: int = FLOAT) -> int:
     """Bytes that a norm keeps per token: its input of `item` bytes a number and two statistics.
 
-    RMSNorm reads fp32 and has one statistic; on a CPU it also keeps the unscaled output.
+    RMSNorm reads fp32 and has one statistic; on a CPU it also keeps the unscaled output. An affine map has none.
     """
+    if architecture.norm_kind == "affine":
+        return item * width
     if architecture.norm_kind == "layer":
         return item * width + 2 * FLOAT
     return FLOAT * width * (2 if step.device == "cpu" else 1) + FLOAT
@@ -690,12 +746,13 @@ def _layer_backward(architecture: Architecture, step: TrainingStep, last: bool) 
     above R, 8·A·S²), or if more the gradient of all products with relative positions, a·A·N·P. On CUDA torch's kernel gives a
     learned bias a gradient per sequence, a·A·S·R.
     """
-    a, h, item = architecture, architecture.width, step.item
+    a, h, item = architecture, architecture.block_width, step.item
     if a.depth == 1 and not last:
         return 0
     rows = _encoded(architecture, step) if last else step.tokens
     copy = rows * item * h if step.precision == "bf16" else 0
     widest = rows * item * a.ffn * (1 if a.activation in ("gelu", "gelu_tanh") else 2) + FLOAT * h * a.ffn + copy
+    widest += FLOAT * h * a.width if a.bottleneck_width is not None else 0
     if not step.fused_attention or _learns_scores(a):
         probabilities = FLOAT * rows * a.heads * step.sequence_length
         if step.device == "cuda":
@@ -709,5 +766,5 @@ def _layer_backward(architecture: Architecture, step: TrainingStep, last: bool) 
         widest = max(widest, probabilities + values + matrices(a) * FLOAT * h * a.ffn - freed)
     if not last:
         copied = step.item if step.precision == "bf16" else 0
-        widest += (FLOAT - copied) * h * (4 * h + matrices(a) * a.ffn) - _layer_activations(a, step, last=True)
+        widest += (FLOAT - copied) * _layer_matrices(a) - _layer_activations(a, step, last=True)
     return widest - _head_activations(a, step)

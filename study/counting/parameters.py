@@ -163,9 +163,9 @@ def _attention_products(a: Architecture, length: int) -> int:
     Scores and mixtures are two products over attended pairs. Disentangled attention projects its R relative positions twice
     (2·R·H²) and scores tokens against both (2·S·R·H); DeBERTa v1 takes only the 2·S rows in reach.
     """
-    width, local = a.bottleneck_width or a.width, a.local_layers
+    local = a.local_layers
     pairs = (a.depth - local) * length**2 + local * pairs_within(a.attention_window or 0, length)
-    scores = 2 * width * pairs
+    scores = 2 * a.block_width * pairs
     rows = relative_rows(a, length)
     return scores + a.depth * (2 * rows * a.width**2 + 2 * length * rows * a.width)
 
@@ -199,18 +199,21 @@ def flops_per_token(architecture: Architecture, sequence_length: int, prediction
 def spared_flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> float:
     """The part of `train_flops` saved here, per input token: the last layer's work at unpredicted positions.
 
-    Only the key and value weights, 2·H², meet all S tokens; the other products, with scores and mixtures 2·S·H, run at the K
+    Only the key and value weights, 2·H², meet all S tokens, in a bottleneck B² + 2·H·B with that of queries and keys; the other
+    products, with scores and mixtures 2·S·H, run at the K
     masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN 3·H·F, in a windowed layer for S the mean number of
     tokens in a window, and R·H more with R relative positions. A pair head adds [CLS] to K. With a generator only that saves
     any, since a detector reads every token. No convention subtracts it, so counts compare with other code's.
     """
     a = architecture.generator or architecture
     x = Letters.numbers(a)
-    weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
+    inner = a.block_width
+    everywhere = 2 * a.width**2 if a.bottleneck_width is None else inner**2 + 2 * a.width * inner
+    weights = _sum((attention_weights(a, x), ffn_weights(a, x), bottleneck_weights(a, x))) - everywhere
     windowed = a.attention_window is not None and a.is_local(a.depth - 1)
     seen = pairs_within(a.attention_window or 0, sequence_length) / sequence_length if windowed else sequence_length
     weights += relative_rows(a, sequence_length) * a.width
-    return 6 * (1 - (predictions + a.pair_head) / sequence_length) * (weights + 2 * seen * a.width)
+    return 6 * (1 - (predictions + a.pair_head) / sequence_length) * (weights + 2 * seen * inner)
 
 
 def what_doubling_adds(architecture: Architecture) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from study.base.errors import InputError
 from study.base.quantities import read_whole
 from study.base.schema import number_in
-from study.counting.architecture import COUNTED_ALONE, Architecture, unbuildable, unlike_bert
+from study.counting.architecture import Architecture, unbuildable, unlike_bert
 from study.counting.latency_prediction import LatencyModel, fit_latency
 from study.counting.latency_table import read_table
 from study.counting.memory import Precision
@@ -51,8 +51,7 @@ def _field(name: str) -> dict[str, Any]:
     is_flag = annotation is bool or bool in get_args(annotation)
     is_real = float in (annotation, *get_args(annotation)) or any(float in get_args(one) for one in get_args(annotation))
     kind = "choice" if words else "flag" if is_flag else "real" if is_real else "count"
-    alone = list(COUNTED_ALONE.get(name, ()))
-    return {"name": name, "kind": kind, "optional": optional, "words": words, "counted_alone": alone}
+    return {"name": name, "kind": kind, "optional": optional, "words": words}
 
 
 def what_if(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """BERT's encoder at any depth, width, heads and ffn, with its successors' changes.
 
-Letters: B sequences, S tokens, K positions of them, H width, A heads, D head width, E half of it, F ffn, P positions.
+Letters: B sequences, S tokens, K positions of them, H width, N width within bottlenecks, A heads, D head width, E half of it,
+F ffn, P positions.
 """
 
 from __future__ import annotations
@@ -49,19 +50,21 @@ class Attention(nn.Module):
     def __init__(self, architecture: Architecture, dropout: float) -> None:
         super().__init__()
         self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
-        biases = architecture.biased
-        self.query_key_value = Linear(architecture.width, 3 * architecture.width, architecture.biases == "all")
-        self.query_key_value.matrices = 3
-        no_key = architecture.biases == "no_key"
-        self.query_value_bias = nn.Parameter(torch.zeros(2 * architecture.width)) if no_key else None
-        apart = architecture.position_encoding == "disentangled"
-        self.position_query = Linear(architecture.width, architecture.width) if apart else None
-        self.position_key = Linear(architecture.width, architecture.width, bias=False) if apart else None
-        self.output = Linear(architecture.width, architecture.width, biases)
+        self._add_products(architecture)
+        self.output = Linear(architecture.block_width, architecture.block_width, architecture.biased)
         normed = architecture.query_key_norm
         self.query_norm = norm(architecture, self.head_width) if normed else None
         self.key_norm = norm(architecture, self.head_width) if normed else None
         self.distance_bias = DistanceBias(architecture) if architecture.distance_bias != "none" else None
+
+    def _add_products(self, architecture: Architecture) -> None:
+        width = architecture.width
+        self.query_key_value = Linear(width, 3 * width, architecture.biases == "all")
+        self.query_key_value.matrices = 3
+        self.query_value_bias = nn.Parameter(torch.zeros(2 * width)) if architecture.biases == "no_key" else None
+        apart = architecture.position_encoding == "disentangled"
+        self.position_query = Linear(width, width) if apart else None
+        self.position_key = Linear(width, width, bias=False) if apart else None
 
     def forward(
         self,
@@ -70,16 +73,13 @@ class Attention(nn.Module):
         rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
         relative: Relative | None = None,
         kept: list[AttentionInputs] | None = None,
-    ) -> Float[Tensor, "B S H"]:
+    ) -> Float[Tensor, "B S N"]:
         """Attend from every token to every token, or to those that `mask` allows; `rotary_2xSxE` are rotary positions.
 
         The inputs of attention are appended to `kept`, if given.
         """
-        batch, length, width = x_BxSxH.shape
-        joint = self.query_key_value.multiply(x_BxSxH, self.query_key_value.weight, self._bias).view(
-            batch, length, 3, self.heads, self.head_width
-        )
-        query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
+        length = x_BxSxH.shape[1]
+        query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = self._products(x_BxSxH)
         query_BxSxAxD, key_BxSxAxD = self._normed(query_BxSxAxD, key_BxSxAxD)
         if rotary_2xSxE is not None:
             query_BxSxAxD, key_BxSxAxD = rotated(query_BxSxAxD, rotary_2xSxE), rotated(key_BxSxAxD, rotary_2xSxE)
@@ -90,7 +90,7 @@ class Attention(nn.Module):
             query, key, value = (each.transpose(1, 2) for each in (query_BxSxAxD, key_BxSxAxD, value_BxSxAxD))
             kept.append(AttentionInputs(query, key, value, bias))
         attended_BxSxAxD = self._attended(query_BxSxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
-        mixed: Tensor = self.output(attended_BxSxAxD.reshape(batch, length, width))
+        mixed: Tensor = self.output(attended_BxSxAxD.flatten(2))
         return mixed
 
     def attend_from(
@@ -101,14 +101,11 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "#B 1 #S S"] | None,
         rotary_2xSxE: Float[Tensor, "2 S E"] | None,
         relative: Relative | None = None,
-    ) -> Float[Tensor, "B K H"]:
+    ) -> Float[Tensor, "B K N"]:
         """Attend from only the tokens `queries_BxKxH` to all of `x_BxSxH`, as `forward` does at their positions."""
-        batch, length, width = x_BxSxH.shape
+        length = x_BxSxH.shape[1]
         mask = None if mask is None else mask_at(mask, positions_BxK)
-        of_query, of_key_and_value = self._parts([width, 2 * width])
-        query_BxKxAxD = self.query_key_value.multiply(queries_BxKxH, *of_query).view(batch, -1, self.heads, self.head_width)
-        joint = self.query_key_value.multiply(x_BxSxH, *of_key_and_value)
-        key_BxSxAxD, value_BxSxAxD = joint.view(batch, length, 2, self.heads, self.head_width).unbind(2)
+        query_BxKxAxD, key_BxSxAxD, value_BxSxAxD = self._products_from(queries_BxKxH, positions_BxK, x_BxSxH)
         query_BxKxAxD, key_BxSxAxD = self._normed(query_BxKxAxD, key_BxSxAxD)
         if rotary_2xSxE is not None:
             query_BxKxAxD = rotated(query_BxKxAxD, rotary_2xSxE[:, positions_BxK])
@@ -119,6 +116,23 @@ class Attention(nn.Module):
         attended_BxKxAxD = self._attended(query_BxKxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
         mixed: Tensor = self.output(attended_BxKxAxD.flatten(2))
         return mixed
+
+    def _products(self, x_BxSxH: Float[Tensor, "B S H"]) -> tuple[Tensor, ...]:
+        """Query, key and value of every token, by heads."""
+        joint = self.query_key_value.multiply(x_BxSxH, self.query_key_value.weight, self._bias)
+        return joint.view(*x_BxSxH.shape[:2], 3, self.heads, self.head_width).unbind(2)
+
+    def _products_from(
+        self, queries_BxKxH: Float[Tensor, "B K H"], positions_BxK: Int[Tensor, "B K"], x_BxSxH: Float[Tensor, "B S H"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The query of the tokens at some positions, and key and value of every token, by heads."""
+        del positions_BxK
+        batch, length, width = x_BxSxH.shape
+        of_query, of_key_and_value = self._parts([width, 2 * width])
+        query_BxKxAxD = self.query_key_value.multiply(queries_BxKxH, *of_query).view(batch, -1, self.heads, self.head_width)
+        joint = self.query_key_value.multiply(x_BxSxH, *of_key_and_value)
+        key_BxSxAxD, value_BxSxAxD = joint.view(batch, length, 2, self.heads, self.head_width).unbind(2)
+        return query_BxKxAxD, key_BxSxAxD, value_BxSxAxD
 
     @property
     def _bias(self) -> Float[Tensor, " joint"] | None:
@@ -173,6 +187,49 @@ class Attention(nn.Module):
             tensor.transpose(1, 2) for tensor in (query_BxKxAxD, key_BxSxAxD, value_BxSxAxD)
         )
         return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout, bias).transpose(1, 2)
+
+
+class Bottleneck(nn.Module):
+    """H → N and a norm."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.product = Linear(architecture.width, architecture.block_width, architecture.biased)
+        self.norm = norm(architecture, architecture.block_width)
+
+    def forward(self, x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S N"]:
+        """Narrow each token."""
+        narrow_BxSxN: Tensor = self.norm(self.product(x_BxSxH))
+        return narrow_BxSxN
+
+
+class BottleneckAttention(Attention):
+    """Attention of width N, whose queries and keys read a bottleneck that they share, and whose values read the stream.
+
+    Source: MobileBERT, Sun et al. 2020, arXiv:2004.02984, section 3.1.
+    """
+
+    def _add_products(self, architecture: Architecture) -> None:
+        width = architecture.block_width
+        self.bottleneck = Bottleneck(architecture)
+        self.query = Linear(width, width, architecture.biased)
+        self.key = Linear(width, width, architecture.biases == "all")
+        self.value = Linear(architecture.width, width, architecture.biased)
+
+    def _products(self, x_BxSxH: Float[Tensor, "B S H"]) -> tuple[Tensor, ...]:
+        narrow_BxSxN = self.bottleneck(x_BxSxH)
+        return tuple(map(self._by_heads, (self.query(narrow_BxSxN), self.key(narrow_BxSxN), self.value(x_BxSxH))))
+
+    def _products_from(
+        self, queries_BxKxH: Float[Tensor, "B K H"], positions_BxK: Int[Tensor, "B K"], x_BxSxH: Float[Tensor, "B S H"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        del queries_BxKxH
+        narrow_BxSxN = self.bottleneck(x_BxSxH)
+        query, key = self.query(at_positions(narrow_BxSxN, positions_BxK)), self.key(narrow_BxSxN)
+        return self._by_heads(query), self._by_heads(key), self._by_heads(self.value(x_BxSxH))
+
+    def _by_heads(self, x: Float[Tensor, "B S N"]) -> Float[Tensor, "B S A D"]:
+        return x.unflatten(-1, (self.heads, self.head_width))
 
 
 def rotary_table(positions: int, head_width: int, theta: float = 10_000.0) -> Float[Tensor, "2 P E"]:
@@ -266,9 +323,9 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activation, self.gated = architecture.activation, architecture.gated
         biases = architecture.biased
-        self.inner = Linear(architecture.width, architecture.ffn * (2 if self.gated else 1), biases)
+        self.inner = Linear(architecture.block_width, architecture.ffn * (2 if self.gated else 1), biases)
         self.inner.matrices = 2 if self.gated else 1
-        self.outer = Linear(architecture.ffn, architecture.width, biases)
+        self.outer = Linear(architecture.ffn, architecture.block_width, biases)
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S H"]:
         """Transform each token."""
@@ -283,20 +340,48 @@ class FeedForward(nn.Module):
         return activate(x_BxSxF) * gate_BxSxF
 
 
+class StackedFeedForward(nn.Module):
+    """One of several FFNs of a block, with its residual sum and its norm after it (post) or before it (pre)."""
+
+    def __init__(self, architecture: Architecture, dropout: float) -> None:
+        super().__init__()
+        self.pre_norm = architecture.norm == "pre"
+        self.feed_forward = FeedForward(architecture)
+        self.norm = norm(architecture, architecture.block_width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BxKxH: Float[Tensor, "B K H"]) -> Float[Tensor, "B K H"]:
+        """Transform each token."""
+        if self.pre_norm:
+            return x_BxKxH + cast("Tensor", self.dropout(self.feed_forward(self.norm(x_BxKxH))))
+        y_BxKxH: Tensor = self.norm(x_BxKxH, self.dropout(self.feed_forward(x_BxKxH)))
+        return y_BxKxH
+
+
 class Block(nn.Module):
     """One layer: attention and feed-forward, each with a residual sum and a norm after it (post) or before it (pre).
 
-    A `normed` block omits the norm before its attention, since its input is already normed.
+    A `normed` block omits the norm before its attention, since its input is already normed. Any further FFNs are `stacked`
+    before the last.
     """
 
     def __init__(self, architecture: Architecture, dropout: float, normed: bool = False) -> None:
         super().__init__()
+        width = architecture.block_width
         self.pre_norm = architecture.norm == "pre"
-        self.attention = Attention(architecture, dropout)
-        self.attention_norm = nn.Identity() if normed else norm(architecture, architecture.width)
+        self.attention = (Attention if architecture.bottleneck_width is None else BottleneckAttention)(architecture, dropout)
+        self.attention_norm = nn.Identity() if normed else norm(architecture, width)
+        stacked = 0.0 if architecture.bottleneck_width is not None else dropout
+        self.stacked = nn.ModuleList(StackedFeedForward(architecture, stacked) for _ in range(architecture.ffn_stack - 1))
         self.feed_forward = FeedForward(architecture)
-        self.feed_forward_norm = norm(architecture, architecture.width)
+        self.feed_forward_norm = norm(architecture, width)
         self.dropout = Dropout(dropout)
+
+    @property
+    def residual_products(self) -> list[Linear]:
+        """The last product of each residual branch."""
+        feed_forwards = [*(cast("StackedFeedForward", each).feed_forward for each in self.stacked), self.feed_forward]
+        return [self.attention.output, *(each.outer for each in feed_forwards)]
 
     def forward(
         self,
@@ -315,9 +400,13 @@ class Block(nn.Module):
         inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
         if self.pre_norm:
             at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, *inputs))
+            for feed_forward in self.stacked:
+                at_BxKxH = feed_forward(at_BxKxH)
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
             at_BxKxH = self.attention_norm(at_BxKxH, self.dropout(self._mixed(at_BxKxH, *inputs)))
+            for feed_forward in self.stacked:
+                at_BxKxH = feed_forward(at_BxKxH)
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
 
@@ -330,7 +419,7 @@ class Block(nn.Module):
         positions_BxK: Int[Tensor, "B K"] | None,
         relative: Relative | None,
         kept: list[AttentionInputs] | None,
-    ) -> Float[Tensor, "B K H"]:
+    ) -> Float[Tensor, "B K N"]:
         normed_BxSxH = self.attention_norm(x_BxSxH) if self.pre_norm else x_BxSxH
         if positions_BxK is None:
             mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, rotary_2xSxE, relative, kept)
@@ -339,11 +428,49 @@ class Block(nn.Module):
         return self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, rotary_2xSxE, relative)
 
 
+class BottleneckBlock(Block):
+    """A layer of width N between projections from and to the stream; dropout acts on what it adds to the stream alone.
+
+    Source: MobileBERT, Sun et al. 2020, arXiv:2004.02984, section 3.1 and figure 1.
+    """
+
+    def __init__(self, architecture: Architecture, dropout: float) -> None:
+        super().__init__(architecture, dropout)
+        self.bottleneck = Bottleneck(architecture)
+        self.widening = Linear(architecture.block_width, architecture.width, architecture.biased)
+        self.widening_norm = norm(architecture, architecture.width)
+
+    @property
+    def residual_products(self) -> list[Linear]:
+        """The product that the stream adds."""
+        return [self.widening]
+
+    def forward(
+        self,
+        x_BxSxH: Float[Tensor, "B S H"],
+        mask: Bool[Tensor, "#B 1 #S S"] | None,
+        rotary_2xSxE: Float[Tensor, "2 S E"] | None = None,
+        positions_BxK: Int[Tensor, "B K"] | None = None,
+        relative: Relative | None = None,
+        kept: list[AttentionInputs] | None = None,
+    ) -> Float[Tensor, "B K H"]:
+        """Transform the residual stream as `Block.forward` does."""
+        at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
+        inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
+        narrow_BxKxN = self.attention_norm(self.bottleneck(at_BxKxH), self._mixed(at_BxKxH, *inputs))
+        for feed_forward in self.stacked:
+            narrow_BxKxN = feed_forward(narrow_BxKxN)
+        narrow_BxKxN = self.feed_forward_norm(narrow_BxKxN, self.feed_forward(narrow_BxKxN))
+        y_BxKxH: Tensor = self.widening_norm(at_BxKxH, self.dropout(self.widening(narrow_BxKxN)))
+        return y_BxKxH
+
+
 def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
     """Whether `fused_blocks` supports an architecture's blocks: BERT's, also with rotary positions or a distance bias."""
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases) == ("post", "layer", "gelu", "all")
     plain = a.norm_bias and a.norm_epsilon == EPSILON and a.attention_window is None
+    plain = plain and a.bottleneck_width is None and a.ffn_stack == 1
     return berts and plain and not (a.relative or a.convolution_kernel or a.query_key_norm or dropout)
 
 
@@ -371,7 +498,10 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(architecture, dropout, tables)
         groups = architecture.groups
         normed = [architecture.skips_first_norm and group == 0 for group in range(groups)]
-        self.blocks = nn.ModuleList(Block(architecture, dropout, each) for each in normed)
+        if architecture.bottleneck_width is None:
+            self.blocks = nn.ModuleList(Block(architecture, dropout, each) for each in normed)
+        else:
+            self.blocks = nn.ModuleList(BottleneckBlock(architecture, dropout) for _ in normed)
         self.block_of_layer = [layer * groups // architecture.depth for layer in range(architecture.depth)]
         self.final_norm = norm(architecture, architecture.width) if architecture.norm == "pre" else nn.Identity()
         a, rotary, local_rotary = architecture, None, None
@@ -398,7 +528,7 @@ class Encoder(nn.Module):
 
         `attended_BxS` is False at padding; None means no padding.
         """
-        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS, attended_BxS)
         if self.fused is not None and self.training and attended_BxS is None:
             rotary_2xSxE = None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, : tokens_BxS.shape[1]]
             y_BxKxH = self.fused(self._in_order, x_BxSxH, rotary_2xSxE, positions_BxK)
@@ -432,7 +562,7 @@ class Encoder(nn.Module):
         attentions: bool = False,
     ) -> tuple[Float[Tensor, "B S H"], dict[int, LayerState]]:
         """The output at every token, and the states of some layers, from 1 (0 are the embeddings), perhaps with attention's."""
-        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS, attended_BxS)
         states = {0: LayerState(x_BxSxH, None)} if 0 in layers else {}
         embedded_BxSxH = None if self.convolution is None else x_BxSxH
         for layer, (block, seen) in enumerate(self._layers(tokens_BxS, attended_BxS), start=1):
@@ -449,7 +579,7 @@ class Encoder(nn.Module):
         """Zero the last products of attention and FFN, so that each block initially adds nothing."""
         for block in self.blocks:
             assert isinstance(block, Block)
-            for product in (block.attention.output, block.feed_forward.outer):
+            for product in block.residual_products:
                 nn.init.zeros_(product.weight)
 
     @property

@@ -28,35 +28,45 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class MaskedLanguageModelHead(nn.Module):
     """BERT's MLM head: H → E, GELU, a norm, then the token embedding (tied) or a separate decoder, and a bias.
 
-    Without a transform (NeoBERT) the decoder reads the encoder's output.
+    Without a transform (NeoBERT) the decoder reads the encoder's output. After a transform H → H (MobileBERT) the embedding
+    reads the first E numbers, and columns `beside` it the others.
     """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         a = architecture
-        width, transforms = a.table_width, a.mlm_transform != "none"
+        inner, transforms = a.mlm_width, a.mlm_transform != "none"
         self.activate = _ACTIVATIONS[a.mlm_activation]
-        self.transform = Linear(a.width, width, bias=a.biased) if transforms else None
-        self.norm = norm(a, width) if transforms else None
+        self.transform = Linear(a.width, inner, bias=a.biased) if transforms else None
+        self.norm = norm(a, inner, normalises=True) if transforms else None
         self.bias = nn.Parameter(torch.zeros(a.vocabulary))
-        self.decoder = None if a.tied_decoder else Linear(width, a.vocabulary, bias=False)
+        self.decoder = None if a.tied_decoder else Linear(a.table_width, a.vocabulary, bias=False)
+        self.beside = None if inner == a.table_width else Linear(inner - a.table_width, a.vocabulary, bias=False)
 
     def forward(
         self, hidden: Float[Tensor, "*positions H"], token_embedding_VxE: Float[Tensor, "V E"]
     ) -> Float[Tensor, "*positions V"]:
         """Logits over the vocabulary at each position."""
         multiply = F.linear if (layer := self.transform or self.decoder) is None else layer.multiply
-        return multiply(self.transformed(hidden), self.decoding(token_embedding_VxE), self.bias)
+        read, weight_VxE = self.transformed(hidden), self._decoder(token_embedding_VxE)
+        if self.beside is None:
+            return multiply(read, weight_VxE, self.bias)
+        logits = multiply(read[..., : weight_VxE.shape[1]], weight_VxE, self.bias)
+        return logits.add_(self.beside(read[..., weight_VxE.shape[1] :]))
 
-    def transformed(self, hidden: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions E"]:
+    def transformed(self, hidden: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions inner"]:
         """The decoder's input."""
         if self.transform is None or self.norm is None:
             return hidden
         normed: Tensor = self.norm(self.activate(self.transform(hidden)))
         return normed
 
-    def decoding(self, token_embedding_VxE: Float[Tensor, "V E"]) -> Float[Tensor, "V E"]:
-        """The decoder's weight."""
+    def decoding(self, token_embedding_VxE: Float[Tensor, "V E"]) -> Float[Tensor, "V inner"]:
+        """The decoder's whole weight."""
+        weight_VxE = self._decoder(token_embedding_VxE)
+        return weight_VxE if self.beside is None else torch.cat((weight_VxE, self.beside.weight), 1)
+
+    def _decoder(self, token_embedding_VxE: Float[Tensor, "V E"]) -> Float[Tensor, "V E"]:
         return token_embedding_VxE if self.decoder is None else self.decoder.weight
 
 

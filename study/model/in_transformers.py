@@ -44,10 +44,11 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 _QUERY_VALUE_BIAS = "query_value_bias"
 """DeBERTa v1 adds biases to query and value alone."""
 
-_BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 _POSITIONS = "encoder.embeddings.position.weight"
 _TOKENS, _SEGMENTS = "encoder.embeddings.token.weight", "encoder.embeddings.segment.weight"
-_BY_PIECE = (_TOKENS, "head.decoder.weight", "head.bias")
+_BESIDE = "head.beside.weight"
+_BY_PIECE = (_TOKENS, "head.decoder.weight", _BESIDE, "head.bias")
 """The weights that have a row for each piece of the vocabulary."""
 
 
@@ -96,7 +97,7 @@ def their_weights(
         tokens, segments = ours[_TOKENS], ours.pop(_SEGMENTS)
         ours = {"head.decoder.weight": tokens} | ours | {_TOKENS: tokens + segments[0]}
     if family.has_segments and not a.segments and not a.relative:  # only DeBERTa may have no table of segments
-        ours[_SEGMENTS] = torch.zeros(1, ours[_TOKENS].shape[1])
+        ours[_SEGMENTS] = torch.zeros(1, a.summed_width)
     debertas = family.model_type.startswith("deberta")  # the legacy head adds the bias in the decoder, tied or not
     untied = not a.tied_decoder and family.model_type != "esm" and not a.generator_share  # ESM's decoder has no bias
     if debertas or untied:
@@ -113,6 +114,8 @@ def their_weights(
             more["esm.rotary_embeddings.inv_freq"] = 10_000.0 ** (-torch.arange(0, a.head_width, 2) / a.head_width)
             more["esm.contact_head.regression.weight"] = torch.zeros(1, a.depth * a.heads)
             more["esm.contact_head.regression.bias"] = torch.zeros(1)
+        case "mobilebert":
+            ours[_BESIDE] = ours[_BESIDE].mT.contiguous()
     ours |= _always_there(a, family)
     return {_their_name(name, family): tensor for name, tensor in ours.items()} | more
 
@@ -292,6 +295,8 @@ def _in_our_order(
             query, key, value = (part.flatten(0, 1) for part in tensors[0].view(heads, 3, -1, tensors[0].shape[1]).unbind(1))
             turned = family.model_type == "neobert"
             tensors = [_halves(query, heads), _halves(key, heads), value] if turned else [query, key, value]
+        case "mobilebert" if name == _BESIDE:
+            tensors = [tensors[0].mT]
         case _ if name == _POSITIONS:
             tensors = [tensors[0][family.first_position :]]
     return torch.cat(tensors)
@@ -341,6 +346,7 @@ def _is_rotated(name: str) -> bool:
 
 def _their_name(name: str, family: TransformersClass) -> str:
     stem, _, kind = name.rpartition(".")
-    block = _BLOCK.search(stem)
-    part = family.parts[_BLOCK.sub("encoder.blocks.*.", stem)]
-    return f"{part.replace('*', block[1]) if block else part}.{kind}"
+    part = family.parts[_NUMBER.sub("*", stem)]
+    for number in _NUMBER.findall(stem):
+        part = part.replace("*", number, 1)
+    return f"{part}.{kind}"

@@ -44,10 +44,26 @@ class RMSNorm(_Norm, nn.RMSNorm):
         return super().forward(x.to(self.weight.dtype), added)
 
 
-def norm(architecture: Architecture, width: int) -> LayerNorm | RMSNorm:
-    """A norm of an architecture's kind."""
+class _Affine(nn.Module):
+    def __init__(self, width: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions H"]:
+        return x * self.weight if self.bias is None else torch.addcmul(self.bias, x, self.weight)
+
+
+class Affine(_Norm, _Affine):
+    """x · weight + bias, without normalising. Source: Sun et al. 2020, arXiv:2004.02984, section 3.2, equation 1."""
+
+
+def norm(architecture: Architecture, width: int, normalises: bool = False) -> LayerNorm | RMSNorm | Affine:
+    """A norm of an architecture's kind; where it must normalise, a LayerNorm stands in for an affine map."""
     if architecture.norm_kind == "rms":
         return RMSNorm(width, eps=architecture.norm_epsilon)
+    if architecture.norm_kind == "affine" and not normalises:
+        return Affine(width, architecture.norm_bias)
     return LayerNorm(width, eps=architecture.norm_epsilon, bias=architecture.norm_bias)
 
 

@@ -64,7 +64,7 @@ _ALBERTS_PAIRS = {"pair_head.pooler": "albert.pooler", "pair_head.output": "sop_
 class TransformersClass:
     """A class of transformers that computes the same as an encoder here.
 
-    - `parts`: its names of our modules; `*` is a block's number.
+    - `parts`: its names of our modules; `*` is the number of a block, or of an FFN in it.
     - `fields`: our fields that may have any value, by its names.
     - `activation`, `activations`: its names of that field and of the possible values.
     - `head_activates`: whether its MLM head has the same activation, and not the GELU.
@@ -121,6 +121,8 @@ class TransformersClass:
                 has = (architecture.activation,)
             if name not in free and getattr(architecture, name) not in has:
                 unlike[name] = " or ".join(NONE if value is None else str(value) for value in has)
+        if "bottleneck_width" in self.fields.values() and architecture.bottleneck_width is None:
+            unlike["bottleneck_width"] = "a number"
         if "layer_groups" in self.fields.values() and architecture.depth % architecture.groups:
             unlike["layer_groups"] = f"a divisor of depth {architecture.depth}"  # ALBERT rounds others as floats
         return unlike
@@ -263,6 +265,26 @@ _MODERNBERTS = {
     "head.decoder": "decoder",
 }
 
+_MOBILEBERTS_BLOCK = {
+    "attention.bottleneck.product": "bottleneck.attention.dense",
+    "attention.bottleneck.norm": "bottleneck.attention.LayerNorm",
+    "bottleneck.product": "bottleneck.input.dense",
+    "bottleneck.norm": "bottleneck.input.LayerNorm",
+    "stacked.*.feed_forward.inner": "ffn.*.intermediate.dense",
+    "stacked.*.feed_forward.outer": "ffn.*.output.dense",
+    "stacked.*.norm": "ffn.*.output.LayerNorm",
+    "widening": "output.bottleneck.dense",
+    "widening_norm": "output.bottleneck.LayerNorm",
+}
+_MOBILEBERTS = {
+    **_berts("mobilebert"),
+    **{f"encoder.blocks.*.{ours}": f"mobilebert.encoder.layer.*.{theirs}" for ours, theirs in _MOBILEBERTS_BLOCK.items()},
+    "encoder.embeddings.projection": "mobilebert.embeddings.embedding_transformation",
+    "head.beside": "cls.predictions.dense",
+    "pair_head.pooler": "mobilebert.pooler.dense",
+    "pair_head.output": "cls.seq_relationship",
+}
+
 TRANSFORMERS_CLASSES = (
     TransformersClass("bert", "BertForMaskedLM", _berts("bert") | _BERTS_PAIRS, pretraining="BertForPreTraining"),
     TransformersClass(
@@ -369,6 +391,32 @@ TRANSFORMERS_CLASSES = (
         left_out=_DEBERTAS_LEFT_OUT | {"share_att_key": False, "norm_rel_ebd": "none"},
     ),
     TransformersClass(
+        "mobilebert",
+        "MobileBertForMaskedLM",
+        _MOBILEBERTS,
+        fields=_FIELDS
+        | _SEGMENTS
+        | _FACTORISED
+        | {"intra_bottleneck_size": "bottleneck_width", "num_feedforward_networks": "ffn_stack"},
+        kind={"trigram_embedding": True, "norm_kind": "affine", "mlm_transform": "width"},
+        usual={
+            "is_decoder": False,
+            "trigram_input": True,
+            "use_bottleneck": True,
+            "use_bottleneck_attention": False,
+            "key_query_shared_bottleneck": True,
+            "normalization_type": "no_norm",
+            "classifier_activation": True,
+        },
+        left_out={
+            "embedding_size": 128,
+            "intra_bottleneck_size": 128,
+            "num_feedforward_networks": 4,
+            "hidden_act": "relu",
+        },
+        pretraining="MobileBertForPreTraining",
+    ),
+    TransformersClass(
         "distilbert",
         "DistilBertForMaskedLM",
         _DISTILBERTS,
@@ -402,7 +450,6 @@ TRANSFORMERS_CLASSES = (
 
 
 _NOT_BUILT = {
-    "mobilebert": "whose blocks of several FFNs between bottlenecks are counted but not built",
     "longformer": "whose global attention has products of its own",
     "big_bird": "whose attention reads random blocks",
     "xlnet": "which predicts permuted words, not masked ones",

@@ -68,9 +68,13 @@ def ungrowable(given: Architecture, wanted: Architecture) -> str | None:
             f"has {given.depth} layers, width {given.width} and ffn {given.ffn}, which cannot grow into {wanted.shape_name}; "
             "give a multiple of the width, and no less of the others"
         )
+    own = {"bottleneck_width": given.bottleneck_width, "ffn_stack": given.ffn_stack if given.ffn_stack > 1 else None}
+    if of_mobilebert := [f"{name} {value}" for name, value in own.items() if value is not None]:
+        return f"has {of_mobilebert[0]}; growth copies blocks of attention and one FFN at the encoder's width alone"
     if wanted.head_width != given.head_width:
         return f"has heads of width {given.head_width}, not {wanted.head_width}; a wider encoder has more heads, no wider ones"
-    if wanted.depth > given.depth and given.norm == "post" and given.norm_epsilon > MOST_EPSILON:
+    normed = given.norm == "post" and given.norm_kind != "affine"
+    if wanted.depth > given.depth and normed and given.norm_epsilon > MOST_EPSILON:
         return (
             f"has norm_epsilon {given.norm_epsilon:g}, so that every further norm of a new layer in post-norm would shrink the "
             "stream; grow its width alone"
@@ -84,6 +88,9 @@ def _unwidenable(given: Architecture) -> str | None:
     if given.relative or given.convolution_kernel or given.distance_bias == "alibi":
         by = "distance_bias alibi" if given.distance_bias == "alibi" else f"position_encoding {given.position_encoding}"
         return f"has {by}, whose scores would change with its width; grow its depth or ffn alone"
+    if given.trigram_embedding or given.mlm_transform == "width":
+        own = "trigram_embedding" if given.trigram_embedding else "mlm_transform width"
+        return f"has {own}, whose product reads tables of two widths; grow its depth or ffn alone"
     if given.tied_decoder and given.mlm_transform == "none":
         return "has no MLM transform, so that its tied decoder would read every copy; grow its depth or ffn alone"
     return None

@@ -38,10 +38,15 @@ def unshrinkable(given: Architecture, wanted: Architecture) -> str | None:
     for size, has, wants in (("ffn", given.ffn, wanted.ffn), ("embedding_width", given.table_width, wanted.table_width)):
         if has < wants:
             return f"has {size} {has}, less than {wants}; neurons and directions can only be left out"
+    if given.ffn != wanted.ffn and (given.ffn_stack > 1 or given.bottleneck_width is not None):
+        several = f"ffn_stack {given.ffn_stack}" if given.ffn_stack > 1 else f"bottleneck_width {given.bottleneck_width}"
+        return f"has {several}; neurons are only left out of blocks with one FFN at the encoder's width"
     if given.table_width == wanted.table_width:
         return None
     if wanted.table_width < 2:
         return "has tables that can become no narrower than embedding_width 2"
+    if given.trigram_embedding:
+        return "has trigram_embedding, whose tables have two widths; leave embedding_width as it is"
     if not given.biased or given.norm_kind != "layer" or given.mlm_transform != "embedding_width":
         kind = f"norm_kind {given.norm_kind}, biases {given.biases} and mlm_transform {given.mlm_transform}"
         return f"has {kind}; tables are only made narrower between layer norms, with biases and BERT's MLM head"

@@ -251,7 +251,7 @@ def test_a_machine_that_others_use_is_noticed() -> None:
     [
         ([], "--models"),
         (["--models", "bert-tinny"], "--models bert-tinny"),
-        (["--models", "mobilebert"], "--models mobilebert"),
+        (["--models", "esm2-8m"], "--models esm2-8m"),
         (["--shapes", "2by128"], "--shapes"),
         (["--shapes", "2x128", "--sequence-length", "513"], "--sequence-length"),
         (["--shapes", "2x128", "--batch", "many"], "--batch"),

@@ -17,7 +17,7 @@ from study.model.encoder import FeedForward, at_positions
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.norm import norm
 from tests.model.test_model import assert_transformers_agrees, randomised, small
-from tests.transformers_models import DEBERTA, DEBERTA_V3, MODERN, NEOBERT, WINDOWS
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS
 
 KINDS: dict[str, dict[str, Any]] = {
     "factorised embeddings": {"embedding_width": 8},
@@ -32,6 +32,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "NeoBERT": NEOBERT,
     "DeBERTa": DEBERTA,
     "DeBERTa v3": DEBERTA_V3,
+    "MobileBERT": MOBILEBERT,
+    "a bottleneck with rotary positions, windows, LayerNorm": {
+        "bottleneck_width": 16,
+        "position_encoding": "rotary",
+        "attention_window": 6,
+        "query_key_norm": True,
+        "distance_bias": "learned",
+        "biases": "no_key",
+    },
+    "FFNs stacked in pre-norm, trigrams": {"ffn_stack": 2, "norm": "pre", "trigram_embedding": True, "activation": "geglu"},
     "DeBERTa v2, pre-norm, shared layers, windows": DEBERTA_V3 | {"norm": "pre", "layer_groups": 2, "attention_window": 6},
     "DeBERTa v2 with a convolution": DEBERTA_V3 | {"convolution_kernel": 3, "distance_bias": "learned"},
     "GELU by a tanh, windows in every layer": {"activation": "gelu_tanh", "mlm_activation": "relu", "attention_window": 4},
@@ -87,6 +97,11 @@ def tokens() -> Tensor:
         ("DebertaForMaskedLM", DEBERTA | {"relative_positions": 64, "segments": 2}),
         ("DebertaV2ForMaskedLM", DEBERTA_V3),
         ("DebertaV2ForMaskedLM", DEBERTA_V3 | {"relative_reach": "none", "convolution_kernel": 3}),
+        ("MobileBertForMaskedLM", MOBILEBERT),
+        (
+            "MobileBertForMaskedLM",
+            MOBILEBERT | {"ffn_stack": 1, "bottleneck_width": 32, "activation": "gelu", "mlm_activation": "gelu"},
+        ),
         ("BertForMaskedLM", {"activation": "gelu_tanh", "mlm_activation": "gelu_tanh", "norm_epsilon": 1e-5}),
         ("ElectraForMaskedLM", {"activation": "gelu_tanh"}),
     ],

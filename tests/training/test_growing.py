@@ -19,7 +19,7 @@ from study.store.run_folder import RunFolder
 from study.training.growing import grown, ungrowable
 from study.training.trained_runs import check_trained_runs
 from tests.small import ORDERED, SHARED, config, stop_after, trained, write_corpus
-from tests.transformers_models import DEBERTA, DEBERTA_V3, MODERN, NEOBERT, WINDOWS
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS
 
 SIZES: dict[str, Any] = {"depth": 2, "width": 16, "heads": 2, "ffn": 32, "vocabulary": 50, "positions": 8}
 WIDER: dict[str, Any] = {"width": 32, "heads": 4, "ffn": 72}
@@ -43,6 +43,7 @@ GROWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "RMS norms, deeper": ({"norm_kind": "rms"}, {"depth": 3}),
     "ModernBERT's": (MODERN, WIDER | {"depth": 4}),
     "ModernBERT's windows": (MODERN | WINDOWS, WIDER | {"depth": 4}),
+    "affine norms": ({"norm_kind": "affine", "norm_epsilon": 1e-5}, WIDER | {"depth": 3}),
     "NeoBERT's": (NEOBERT, WIDER | {"depth": 4}),
 }
 
@@ -126,6 +127,13 @@ def test_shares_are_drawn_from_the_seed_and_add_up() -> None:
         (DEBERTA, WIDER, "has position_encoding disentangled, whose scores would change with its width"),
         ({"distance_bias": "alibi"}, WIDER, "has distance_bias alibi"),
         (NEOBERT | {"tied_decoder": True}, WIDER, "has no MLM transform, so that its tied decoder would read every copy"),
+        (
+            MOBILEBERT | {"bottleneck_width": 8},
+            {"depth": 3},
+            "has bottleneck_width 8; growth copies blocks of attention and one FFN",
+        ),
+        ({"ffn_stack": 2}, {"ffn": 45}, "has ffn_stack 2; growth copies"),
+        ({"trigram_embedding": True}, WIDER, "has trigram_embedding, whose product reads tables of two widths"),
         ({"embedding_width": 32}, WIDER, "has embedding_width 32, not None; growth changes depth, width, heads and ffn alone"),
     ],
 )

@@ -384,7 +384,7 @@ def broken(place: Path, folder: Path, case: str) -> Path:
     values = json.loads(settings.read_bytes())
     changes = {
         "a type": {"model_type": "gpt2"},
-        "MobileBERT": {"model_type": "mobilebert"},
+        "Longformer": {"model_type": "longformer"},
         "an activation": {"hidden_act": "silu"},
         "a norm": {"layer_norm_eps": 2.0},
         "heads": {"num_attention_heads": 3},
@@ -425,8 +425,8 @@ def broken(place: Path, folder: Path, case: str) -> Path:
     [
         ("a type", "is a model of type gpt2; supported types are bert, roformer, megatron-bert, esm, electra, albert, "),
         (
-            "MobileBERT",
-            "is a model of type mobilebert, whose blocks of several FFNs between bottlenecks are counted but not built; ",
+            "Longformer",
+            "is a model of type longformer, whose global attention has products of its own; ",
         ),
         ("an activation", "has hidden_act silu; only gelu or gelu_python or gelu_new"),
         ("a norm", "config.json.layer_norm_eps: 2.0 is above the most allowed, 1"),

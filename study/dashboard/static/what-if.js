@@ -56,7 +56,7 @@ export async function whatIfPage() {
     const usual = { true: "yes", false: "no", none: one.kind === "flag" ? "as usual" : "none" };
     const input = words
       ? el("select", { id: one.name, onchange: changed(one.name) }, words.map(word => el("option", { value: word, selected: word === now(one.name) },
-        `${usual[word] ?? word.replaceAll("_", " ")}${one.counted_alone.includes(word) ? " (counted only)" : ""}`)))
+        usual[word] ?? word.replaceAll("_", " "))))
       : el("input", { id: one.name, type: "text", inputmode: "numeric", value: now(one.name), oninput: changed(one.name) });
     return el("label", { class: "control" }, el("span", {}, label(one.name)), input);
   };
