@@ -229,7 +229,7 @@ class BottleneckAttention(Attention):
         return self._by_heads(query), self._by_heads(key), self._by_heads(self.value(x_BxSxH))
 
     def _by_heads(self, x: Float[Tensor, "B S N"]) -> Float[Tensor, "B S A D"]:
-        return x.unflatten(-1, (self.heads, self.head_width))
+        return x.view(*x.shape[:-1], self.heads, self.head_width)
 
 
 def rotary_table(positions: int, head_width: int, theta: float = 10_000.0) -> Float[Tensor, "2 P E"]:

@@ -115,4 +115,5 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         dev = "" if record.dev is None else f" (dev {record.dev:.4f})"
         speed = f", {record.tokens_per_second:,.0f} tokens/s" if record.tokens_per_second else ""
         time = "" if record.seconds is None else f", {record.seconds:,.0f} s"
-        return f"COMPLETED {what}: {config.metric} {record.test:.4f}{dev}{speed}{time}"
+        spent = "" if record.spent_flops is None else f", {record.spent_flops:.3g} FLOPs spent with the teacher"
+        return f"COMPLETED {what}: {config.metric} {record.test:.4f}{dev}{speed}{time}{spent}"

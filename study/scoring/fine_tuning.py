@@ -17,7 +17,9 @@ from torch import Tensor
 from study.base.randomness import Stream, stream_seed
 from study.config.recipe import Budget, Recipe
 from study.config.score_config import ScoreConfig
+from study.counting.architecture import Architecture
 from study.counting.memory import Precision
+from study.counting.parameters import flops_per_sequence
 from study.model.autocast import autocast
 from study.model.dropout import seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
@@ -27,6 +29,13 @@ from study.scoring.predictions import Logits, masked_spans, predictions, split_l
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, TrainingOrder, evaluation_batches
 from study.scoring.task_metrics import measure
 from study.tasks.loading import UNLABELLED
+
+
+def encoder_flops(architecture: Architecture, lengths: NDArray[np.int64]) -> float:
+    """`train_flops` of an encoder without heads over sequences of these lengths."""
+    encoder = architecture.model_copy(update={"pair_head": False, "generator_share": 0.0})
+    counts = zip(*np.unique(lengths, return_counts=True), strict=True)
+    return float(sum(int(count) * flops_per_sequence(encoder, int(length), 0).train_flops for length, count in counts))
 
 
 class FineTuning(pl.LightningModule):
@@ -79,6 +88,14 @@ class FineTuning(pl.LightningModule):
         if self.taught_order is not None and step < self.taught_steps:
             return UNLABELLED, self.taught_order.at(step)
         return "train", self.order.at(step - self.taught_steps)
+
+    def flops_to(self, steps: int) -> float:
+        """`train_flops` of the encoder in the first steps, without padding; those of a frozen one are forward passes."""
+        drawn = [self.rows_at(step) for step in range(steps)]
+        rows = {split: [each for of, each in drawn if of == split] for split in ("train", UNLABELLED)}
+        lengths = [self.data.splits[split].tokens.lengths[np.concatenate(each)] for split, each in rows.items() if each]
+        flops = sum(encoder_flops(self.model.encoder.architecture, each) for each in lengths)
+        return flops / 3 if self.config.update == "head" else flops
 
     def forward(self, batch: TaskBatch) -> Tensor:
         """Logits of the model (see TaskModel)."""

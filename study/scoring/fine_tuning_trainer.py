@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -21,11 +22,11 @@ from study.base.durable_files import is_there, write_atomically
 from study.config.score_config import ScoreConfig
 from study.model.task_model import TaskModel
 from study.scoring.attempt import ScoreAttempt
-from study.scoring.fine_tuning import FineTuning
+from study.scoring.fine_tuning import FineTuning, encoder_flops
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, task_inputs
-from study.store.run_folder import RunFolder
+from study.store.run_folder import RunFolder, flops_before
 from study.store.score_records import ScoreFolder
 from study.store.work_folder import TAUGHT, step_of
 from study.tasks.examples import TaskData
@@ -74,11 +75,16 @@ ROWS = 20
 
 @dataclass(frozen=True)
 class FineTuned:
-    """A finished fine-tuning: the module at its best epoch, its predictions for test, and the seconds it took."""
+    """A finished fine-tuning: the module at its best epoch, its predictions for test, and the seconds it took.
+
+    `train_flops` are its own, `spent_flops` also those of its teacher, if any (ScoreRecord).
+    """
 
     module: FineTuning
     test_predictions: list[Any]
     seconds: float
+    train_flops: float
+    spent_flops: float | None
 
 
 def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
@@ -86,19 +92,29 @@ def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
 
     Raises Preempted on an order to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
     """
-    taught_NxC = None if scoring.config.knobs.teacher is None else _taught(scoring, data.task)
-    module, seconds = _trained(scoring, data, taught_NxC)
-    return FineTuned(module, module.predict_test(scoring.precision), seconds)
+    taught = None if scoring.config.knobs.teacher is None else _taught(scoring, data.task)
+    module, seconds = _trained(scoring, data, None if taught is None else taught.logits)
+    train_flops = module.flops_to(module.steps_done)
+    spent_flops = None if taught is None else train_flops + taught.flops
+    return FineTuned(module, module.predict_test(scoring.precision), seconds, train_flops, spent_flops)
 
 
-def _taught(scoring: ScoreAttempt, task: TaskData) -> Tensor:
-    """The logits (N, C) of the teacher for the unlabelled texts, kept beside the checkpoints for a resumed student.
+class _Taught(NamedTuple):
+    """The logits of a teacher, a row for each unlabelled text, and the FLOPs of all that they needed."""
+
+    logits: Float[Tensor, "N C"]
+    flops: float
+
+
+def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
+    """What the teacher says, kept beside the checkpoints for a resumed student.
 
     The teacher is fine-tuned on train in a folder of its own, which is then removed.
     """
     config, kept = scoring.config, scoring.folder.checkpoints / TAUGHT
     if is_there(kept):
-        return torch.from_numpy(np.load(kept))
+        with np.load(kept) as file:
+            return _Taught(torch.from_numpy(file["logits"]), float(file["flops"]))
     folder = ScoreFolder(scoring.folder.path / "teacher")
     assert config.knobs.teacher is not None
     run = Pretrained(RunFolder(Path(config.knobs.teacher)))
@@ -107,15 +123,25 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> Tensor:
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
     teaching = replace(scoring, config=own, run=run, folder=folder, checkpoint=checkpoint)
     folder.path.mkdir(exist_ok=True)
-    module, _ = _trained(teaching, task_inputs(task, run, knobs), None)
+    inputs = task_inputs(task, run, knobs)
+    module, _ = _trained(teaching, inputs, None)
     logits_NxC = np.stack(module.logits_of(UNLABELLED, scoring.precision)).astype(np.float32)
+    labels = encoder_flops(run.config.architecture, inputs.splits[UNLABELLED].tokens.lengths) / 3  # forward passes
+    flops = _flops_of(run) + module.flops_to(module.steps_done) + labels
     scoring.check()
     content = io.BytesIO()
-    np.save(content, logits_NxC)
+    np.savez(content, logits=logits_NxC, flops=flops)
     kept.parent.mkdir(exist_ok=True)
     write_atomically(kept, content.getvalue())
     shutil.rmtree(folder.path)
-    return torch.from_numpy(logits_NxC)
+    return _Taught(torch.from_numpy(logits_NxC), flops)
+
+
+def _flops_of(run: Pretrained) -> float:
+    """The `train_flops` of a run and of all that it needs."""
+    record = run.folder.record()
+    assert record is not None, "a teacher has completed"
+    return record.train_flops + (flops_before(record.config) or 0.0)
 
 
 def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None) -> tuple[FineTuning, float]:

@@ -169,6 +169,8 @@ def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
             "epochs": steps // module.steps_per_epoch,
             "steps": steps,
             "tokens": module.tokens_done,
+            "train_flops": tuned.train_flops,
+            "spent_flops": tuned.spent_flops,
             "seconds": tuned.seconds,
             "tokens_per_second": module.tokens_done / module.seconds_training,
             "padding_share": padding_share(lengths, [rows for _, rows in batches]),

@@ -28,7 +28,7 @@ from study.config.run_config import describe_knobs
 from study.config.score_config import TUNED, ScoreConfig
 from study.config.tuned_values import Tried, best_values
 from study.store.named_files import Inside, file_once, parsed, read_parquet, write_table
-from study.store.records import Environment, Magnitude, State
+from study.store.records import Amount, Environment, Magnitude, State
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import WorkFolder
@@ -68,7 +68,8 @@ class ScoreRecord(Strict):
     split if anything was chosen. `dev_scores` and `test_scores` hold every metric at the chosen epoch; `test_standard_error`
     and the 95% `test_interval` are the main one's over the examples. The record of `run_id` describes the encoder. `tokens`
     went through the encoder in training, without padding; `tokens_per_second` is of training alone, `seconds` of everything,
-    over all attempts.
+    over all attempts. `train_flops` are the encoder's of fine-tuning, by that convention (SequenceFlops) and without padding;
+    `spent_flops`, with a teacher, also its fine-tuning, its labels, and the `train_flops` of all runs that it needs.
     """
 
     schema_version: Literal[1] = 1
@@ -95,6 +96,8 @@ class ScoreRecord(Strict):
     epochs: Index | None = None
     steps: Index | None = None
     tokens: Index | None = None
+    train_flops: Amount | None = None
+    spent_flops: Amount | None = None
     seconds: Magnitude | None = None
     tokens_per_second: Magnitude | None = None
     padding_share: Magnitude | None = None
@@ -265,8 +268,9 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     Scores that differ only in learning rate, batch, epochs and seed compete, and `chosen` decides. Columns: `run_id`,
     `encoder`, `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (other unusual ones, in words),
     the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric, `chosen_on`,
-    `reported_on`, examples, how many were cut, and `tokens_per_second`. A row of random weights has the id of the run above it;
-    join it to others by `architecture`. Scores with one `score_id` are one score, under any number of runs.
+    `reported_on`, examples, how many were cut, and `tokens_per_second`; with teachers `train_flops` and `spent_flops`. A row of
+    random weights has the id of the run above it; join it to others by `architecture`. Scores with one `score_id` are one score,
+    under any number of runs.
     """
     import pandas as pd
 
@@ -308,6 +312,8 @@ def _row(record: ScoreRecord) -> dict[str, Any]:
         *("best_epoch", "tokens", "seconds", "tokens_per_second"),
     )
     names = {name: getattr(record, name) for name in kept}
+    if record.spent_flops is not None:
+        names |= {"train_flops": record.train_flops, "spent_flops": record.spent_flops}
     config = record.config.model_dump(mode="json", exclude={"knobs"})
     knobs = {name: getattr(record.config.knobs, name) for name in TUNED}
     metrics = {f"dev/{name}": value for name, value in record.dev_scores.items()}

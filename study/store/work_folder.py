@@ -174,7 +174,7 @@ class WorkFolder(Folder):
             return io.BytesIO(self.content(self.metrics_file) or b"")
 
 
-TAUGHT = "taught.npy"
+TAUGHT = "taught.npz"
 """What the teacher of a score says of unlabelled text."""
 
 _WRITTEN = re.compile(rf"step-\d{{10}}-[0-9a-f]+\.(ckpt|damaged)|\.step-[a-z0-9_]{{8}}\.tmp|{re.escape(TAUGHT)}")

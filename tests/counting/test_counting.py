@@ -29,7 +29,7 @@ from study.counting.parameters import (
 from study.model.encoder import at_positions
 from study.model.masked_language_model import MaskedLanguageModel
 from tests.small import SHARED
-from tests.transformers_models import DEBERTA, DEBERTA_V3, MODERN, NEOBERT, WINDOWS, live_model
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS, live_model
 
 BERT_BASE_ADDS = {"depth": 85_054_464, "width": 278_760_960, "ffn": 56_659_968, "heads": 0}
 
@@ -161,6 +161,9 @@ SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
     (MODERN | WINDOWS | {"attention_window": 46, "generator_share": 0.5}, 2, 24, 4),
     (DEBERTA | {"generator_share": 1.0}, 1, 24, 4),
     (NEOBERT, 2, 24, 4),
+    (MOBILEBERT, 2, 24, 4),
+    ({"bottleneck_width": 16, "position_encoding": "rotary", "activation": "geglu"}, 2, 24, 4),
+    ({"ffn_stack": 3, "norm": "pre", "trigram_embedding": True}, 2, 24, 4),
     (DEBERTA, 1, 24, 4),
     (DEBERTA | {"relative_positions": 64}, 1, 24, 4),
     (DEBERTA_V3 | {"convolution_kernel": 3}, 1, 24, 4),

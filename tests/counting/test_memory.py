@@ -22,7 +22,7 @@ from study.model.encoder import Encoder
 from study.planning.memory_check import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
 from tests.needs import needs_gpu
-from tests.transformers_models import DEBERTA, DEBERTA_V3, MODERN, NEOBERT, WINDOWS
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS
 
 TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 """How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""
@@ -49,6 +49,8 @@ def config(
         }
     )
 
+
+NARROW = MOBILEBERT | {"embedding_width": 32, "bottleneck_width": 32}
 
 SWISH = {"activation": "swiglu", "norm_kind": "rms", "biases": "none"}
 
@@ -129,6 +131,13 @@ TRAINED = {
     "windows": config(4, 64, 2, 128, vocabulary=300, length=256, batch=2, **MODERN | WINDOWS),
     "windows, bf16": config(4, 64, 2, 128, vocabulary=300, length=256, batch=4, precision="bf16", **MODERN | WINDOWS),
     "NeoBERT": config(4, 128, 2, 344, vocabulary=2048, length=64, batch=16, **NEOBERT),
+    "MobileBERT": config(3, 128, 4, 128, vocabulary=1000, length=64, batch=16, **NARROW),
+    "MobileBERT, bf16": config(3, 128, 4, 128, vocabulary=1000, length=64, batch=16, precision="bf16", **NARROW),
+    "MobileBERT, dropout": config(4, 128, 4, 128, vocabulary=300, length=64, batch=16, dropout=0.1, **NARROW),
+    "MobileBERT, many pieces": config(2, 128, 4, 128, vocabulary=8000, length=64, batch=8, **NARROW),
+    "Muon, MobileBERT": config(4, 128, 4, 128, vocabulary=300, length=16, batch=2, optimizer="muon", **NARROW),
+    "a bottleneck between layer norms": config(3, 128, 4, 256, vocabulary=300, length=64, batch=16, bottleneck_width=64),
+    "stacked FFNs, pre-norm": config(3, 64, 4, 128, vocabulary=300, length=64, batch=16, ffn_stack=3, norm="pre"),
     "DeBERTa": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, **DEBERTA | {"relative_positions": 128}),
     "DeBERTa, bf16": config(
         3, 128, 4, 256, vocabulary=1000, length=64, batch=16, precision="bf16", **DEBERTA | {"relative_positions": 1024}
@@ -206,6 +215,8 @@ ENCODED = {
         "fp32",
     ),
     "ALiBi": (config(4, 128, 8, 128, vocabulary=1000, length=128, batch=4, distance_bias="alibi"), "fp32"),
+    "MobileBERT": (config(3, 128, 4, 128, vocabulary=300, length=64, batch=16, **NARROW), "fp32"),
+    "stacked FFNs": (config(3, 64, 4, 128, vocabulary=300, length=64, batch=16, ffn_stack=3, norm="pre"), "fp32"),
     "DeBERTa v3": (config(3, 64, 4, 64, vocabulary=300, length=64, batch=16, **LOG_BUCKETS), "fp32"),
     "weights": (config(2, 128, 2, 512, vocabulary=30522, length=64, batch=1), "fp32"),
     "wide": (config(1, 512, 8, 2048, vocabulary=300, length=128, batch=16), "bf16"),
@@ -228,6 +239,7 @@ FAST = {
     "ModernBERT",
     "windows",
     "NeoBERT",
+    "MobileBERT",
     "DeBERTa",
     "DeBERTa v2 with a convolution",
     "Muon, matrices of one shape",

@@ -31,6 +31,8 @@ from study.base.schema import deep_merge
 from study.base.statistics import noise_of_seeds
 from study.config.resources import Resources
 from study.config.score_config import Downstream, ScoreConfig
+from study.counting.architecture import Architecture
+from study.counting.parameters import flops_per_sequence
 from study.data.prepared import prepare
 from study.evidence.cells import cells_of
 from study.evidence.ledgers import open_ledger, usable
@@ -335,6 +337,12 @@ def on_topics(run: RunFolder, **knobs: Any) -> ScoreJob:
     return job(run, "topic", knobs=usual | knobs)
 
 
+def within_lengths(flops: float | None, architecture: Architecture, tokens: float) -> bool:
+    """Whether FLOPs are those of about so many tokens, alone or in the longest sequences."""
+    one, longest = (flops_per_sequence(architecture, length, 0).train_flops / length for length in (1, 26))
+    return flops is not None and 0.7 * tokens * one < flops < 1.3 * tokens * longest
+
+
 @pytest.mark.slow
 def test_a_small_encoder_learns_from_a_teacher_what_few_labels_do_not_tell(topics: tuple[RunFolder, RunFolder]) -> None:
     """Pre-trained distillation, Turc et al. 2019: unlabelled text holds the words that the labelled texts lack."""
@@ -349,6 +357,11 @@ def test_a_small_encoder_learns_from_a_teacher_what_few_labels_do_not_tell(topic
     assert plain.test < 0.65
     assert teacher.test > 0.8
     assert taught.test > teacher.test - 0.1
+    assert plain.spent_flops is None
+    own, pretrained, tuned = taught.train_flops, large.record(), teacher.train_flops
+    assert within_lengths(own, small.config().architecture, float(taught.tokens or 0))
+    labels = (taught.spent_flops or 0) - (own or 0) - (tuned or 0) - (0 if pretrained is None else pretrained.train_flops)
+    assert within_lengths(3 * labels, large.config().architecture, 160 * 6)
     assert not {"teacher", TAUGHT} & {file.name for file in requested.folder.path.rglob("*")}
 
 

@@ -161,7 +161,7 @@ def test_memory_and_latency_rank_where_they_are_known() -> None:
     assert ranked[1].effects["latency_seconds"].elasticity == 0
     assert ranked[0].effects["memory_bytes"].before == memory_of(BASE.architecture, 32, 128, "fp32")["training"].total
     with pytest.raises(InputError, match="memory_bytes is not known for these models"):
-        ranking(BASE, ["bottleneck_width=384"], MEASURES, by="memory_bytes")
+        ranking(BASE, ["contact_head=true"], MEASURES, by="memory_bytes")
     with pytest.raises(InputError, match="latency_seconds is not known for these models"):
         ranking(BASE, ["activation=geglu"], measures(Conditions(128, 32, "fp32"), timed), by="latency_seconds")
 
