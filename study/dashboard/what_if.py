@@ -14,12 +14,12 @@ from study.base.schema import number_in
 from study.counting.architecture import Architecture, unbuildable, unlike_bert
 from study.counting.latency_prediction import LatencyModel, fit_latency
 from study.counting.latency_table import read_table
-from study.counting.memory import Precision
+from study.counting.memory import WeightFormat, inference_memory
 from study.counting.named_models import catalogue, named
 from study.counting.parameters import parameters
 from study.dashboard.law_lines import offers_of, prediction_of, tasks_of
 from study.dashboard.library import Library, stamp_of
-from study.shapes.accounts import USUAL_LENGTH, Conditions, account, training_flops
+from study.shapes.accounts import USUAL_LENGTH, Account, Conditions, account, training_flops
 
 BASE = "bert-base"
 """The model whose values stand where an address gives none."""
@@ -64,17 +64,17 @@ def what_if(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
         conditions = _conditions(asked, architecture)
     except InputError as error:
         return {"problems": [_in_words(problem.place, problem.message) for problem in error.problems]}
-    counted = account(architecture, conditions)
+    counted, precision = account(architecture, conditions), _precision(asked)
     return {
         "architecture": architecture.model_dump(mode="json"),
-        "account": counted.to_dict(),
+        "account": counted.to_dict() | (_memory_in_int8(counted) if counted.memory and precision == "int8" else {}),
         "totals": counted.count.totals(),
         "parts": [{"part": one.part, "name": one.name, "count": one.count} for one in counted.count.components],
         "unlike_bert": sorted(unlike_bert(architecture)),
         "unbuildable": unbuildable(architecture),
         "models": _counted_models(conditions.sequence_length),
         "nearest": _nearest(architecture, conditions.sequence_length),
-        "latency": _latencies(library, architecture, conditions),
+        "latency": _latencies(library, architecture, conditions, precision),
         "prediction": _prediction(library, asked, architecture, conditions.sequence_length),
         "problems": [],
     }
@@ -108,8 +108,24 @@ def _conditions(asked: Mapping[str, str], architecture: Architecture) -> Conditi
     batch = read_whole("batch", asked.get("batch") or "32")
     if not 1 <= batch <= MOST:
         raise InputError.at("batch", f"is {batch:,}; it is from 1 to {MOST:,}")
-    precision: Precision = "bf16" if asked.get("precision") == "bf16" else "fp32"
-    return Conditions(length, batch, precision)
+    return Conditions(length, batch, "bf16" if _precision(asked) == "bf16" else "fp32")
+
+
+def _precision(asked: Mapping[str, str]) -> WeightFormat:
+    """The precision of an address; int8 is for inference."""
+    given = asked.get("precision") or "fp32"
+    known: dict[str, WeightFormat] = {one: one for one in get_args(WeightFormat)}
+    if given not in known:
+        raise InputError.at("precision", f"is {given}; it is {', '.join(known)}")
+    return known[given]
+
+
+def _memory_in_int8(counted: Account) -> dict[str, Any]:
+    """The memory of an account with inference in int8, and training, which int8 is not for, in fp32."""
+    at = counted.conditions
+    inference = inference_memory(counted.architecture, at.batch, at.sequence_length, "int8")
+    setting = f"{at}; inference in int8"
+    return {"memory": counted.to_dict()["memory"] | {"setting": setting, "inference": inference.to_dict()}}
 
 
 def _in_words(place: str, message: str) -> str:
@@ -146,7 +162,9 @@ def _nearest(architecture: Architecture, length: int) -> list[str]:
     return [row["name"] for row in sorted(_counted_models(length), key=distance)[:NEIGHBOURS]]
 
 
-def _latencies(library: Library, architecture: Architecture, conditions: Conditions) -> list[dict[str, Any]]:
+def _latencies(
+    library: Library, architecture: Architecture, conditions: Conditions, precision: WeightFormat
+) -> list[dict[str, Any]]:
     """The latency by each table below the folder, or why one gives none."""
     root, setting = library.root, (conditions.batch, conditions.sequence_length)
     rows: list[dict[str, Any]] = []
@@ -161,20 +179,20 @@ def _latencies(library: Library, architecture: Architecture, conditions: Conditi
                     "error": model.error,
                     "beyond": model.beyond(architecture, *setting),
                 }
-                for model in _latency_models(library, path, conditions.precision, setting)
+                for model in _latency_models(library, path, precision, setting)
             ]
-        except InputError:
-            rows.append({"machine": machine, "problem": "its table has too few shapes, or cannot be read"})
+        except InputError as error:
+            rows.append({"machine": machine, "problem": f"its table {'; '.join(each.message for each in error.problems)}"})
     return rows
 
 
-def _latency_models(library: Library, path: Path, precision: Precision, setting: tuple[int, int]) -> list[LatencyModel]:
+def _latency_models(library: Library, path: Path, precision: WeightFormat, setting: tuple[int, int]) -> list[LatencyModel]:
     """The latency model of each number of threads that a table has; raises InputError for an unsuitable table."""
 
     def fitted() -> list[LatencyModel]:
         table = read_table(path)
         threads = sorted(table.loc[table["precision"] == precision, "threads"].unique().tolist())
-        return [fit_latency(table, precision, count, setting) for count in threads]
+        return [fit_latency(table, precision, count, setting) for count in threads or (None,)]
 
     return library.kept(("latency", path, stamp_of(path), precision, setting), fitted)
 

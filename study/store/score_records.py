@@ -268,9 +268,9 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     Scores that differ only in learning rate, batch, epochs and seed compete, and `chosen` decides. Columns: `run_id`,
     `encoder`, `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (other unusual ones, in words),
     the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric, `chosen_on`,
-    `reported_on`, examples, how many were cut, and `tokens_per_second`; with teachers `train_flops` and `spent_flops`. A row of
-    random weights has the id of the run above it; join it to others by `architecture`. Scores with one `score_id` are one score,
-    under any number of runs.
+    `reported_on`, examples, how many were cut, `tokens_per_second`, and with teachers `train_flops` and `spent_flops`. A row
+    of random weights has the id of the run above it; join it to others by `architecture`. Scores with one `score_id` are one
+    score, under any number of runs.
     """
     import pandas as pd
 

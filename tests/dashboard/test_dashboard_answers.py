@@ -450,6 +450,18 @@ def test_latency_comes_from_the_tables_below_the_folder() -> None:
     assert what_if(Library(reference), {"depth": "40"})["latency"][0]["beyond"] == ["depth"]
 
 
+def test_a_table_without_times_in_a_precision_says_so_and_shows_no_others() -> None:
+    library = Library(Path(__file__).resolve().parents[2] / "results" / "reference")
+    plain, whole = (what_if(library, {"batch": "1", "precision": precision}) for precision in ("fp32", "int8"))
+    (row,) = whole["latency"]
+    assert "seconds" not in row
+    assert row["problem"].startswith("its table has no times in int8; it has fp32 at 2 threads")
+    memory, other = (each["account"]["memory"] for each in (whole, plain))
+    assert memory["inference"]["weights_bytes"] < 0.3 * other["inference"]["weights_bytes"]
+    assert memory["training"] == other["training"]
+    assert what_if(library, {"precision": "int4"})["problems"] == ["precision: is int4; it is fp32, bf16, int8"]
+
+
 class _Elements(HTMLParser):
     """The elements of a page with their attributes."""
 

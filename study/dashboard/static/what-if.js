@@ -76,7 +76,7 @@ export async function whatIfPage() {
           control(rest.find(one => one.name === "vocabulary")), control(rest.find(one => one.name === "positions")),
           given("sequence_length", "sequence length", String(Math.min(form.sequence_length, base.positions))), given("batch", "batch, for memory and latency", "32"),
           el("label", { class: "control" }, el("span", {}, "precision"), el("select", { id: "precision", onchange: changed("precision") },
-            ["fp32", "bf16"].map(one => el("option", { value: one, selected: value("precision", "fp32") === one }, one)))))),
+            ["fp32", "bf16", "int8"].map(one => el("option", { value: one, selected: value("precision", "fp32") === one }, one)))))),
         el("fieldset", {}, el("legend", {}, "Family"), el("div", { class: "halves" },
           rest.filter(one => !["vocabulary", "positions"].includes(one.name) && !SELDOM.includes(one.name)).map(control)),
         el("details", {}, el("summary", {}, "More"), el("div", { class: "halves" }, rest.filter(one => SELDOM.includes(one.name)).map(control)))),
