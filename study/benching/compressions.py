@@ -1,14 +1,15 @@
-"""A trained encoder beside its compressions: bytes, latency, loss and scores."""
+"""A trained encoder beside its compressions and other encoders: bytes, latency, loss and scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import log, sqrt
 from statistics import fmean
 from typing import Any
 
 from study.base.durable_files import is_there
+from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.quantities import bytes_text, plural, plus_minus, seconds_text, signed
 from study.base.statistics import variance_of_mean
@@ -18,6 +19,9 @@ from study.counting.memory import WeightFormat, inference_memory
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.score_records import chosen, readable_scores
+
+OF_ID = 8
+"""The digits of a run's id that name it in a table."""
 
 SOURCE = "source"
 """The name of the run that was compressed."""
@@ -68,16 +72,51 @@ class SizedRun:
 
 
 @dataclass(frozen=True)
+class EqualBytes:
+    """A compression and the other run whose file is nearest to it in bytes.
+
+    `difference` is the compression's loss minus the other's over the same masked tokens, with its standard error.
+    """
+
+    compressed: SizedRun
+    other: SizedRun
+    difference: tuple[float, float | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names, bytes and the difference as plain values."""
+        nats, error = self.difference
+        return {
+            "compressed": self.compressed.name,
+            "other": self.other.name,
+            "bytes_ratio": self.compressed.disk_bytes / self.other.disk_bytes,
+            "speed_ratio": self.other.fastest_seconds / self.compressed.fastest_seconds,
+            "difference_nats": nats,
+            "difference_standard_error_nats": error,
+        }
+
+    def to_text(self) -> str:
+        """Both in a sentence."""
+        one, other, (nats, error) = self.compressed, self.other, self.difference
+        speed = other.fastest_seconds / one.fastest_seconds
+        sizes = f"{bytes_text(one.disk_bytes)} beside {bytes_text(other.disk_bytes)} of {other.name}"
+        return (
+            f"{one.name}: {sizes}, a loss that differs by {plus_minus(nats, error, form='+')} nats, at {speed:.2f}x its speed"
+        )
+
+
+@dataclass(frozen=True)
 class SideBySide:
-    """A source and its compressions, timed at one batch and sequence length."""
+    """A source, its compressions and other runs, timed at one batch and sequence length."""
 
     runs: tuple[SizedRun, ...]
     conditions: str
     disturbed: str | None
+    at_equal_bytes: tuple[EqualBytes, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The runs and the conditions as plain values."""
-        return {"conditions": self.conditions, "runs": [run.to_dict() for run in self.runs]}
+        """The runs, the conditions and the pairs of about equal bytes as plain values."""
+        pairs = [pair.to_dict() for pair in self.at_equal_bytes]
+        return {"conditions": self.conditions, "runs": [run.to_dict() for run in self.runs], "at_equal_bytes": pairs}
 
     def to_text(self) -> str:
         """A table of a row a run, the source first, and what its columns mean."""
@@ -105,7 +144,9 @@ class SideBySide:
         if any(run.record.config.architecture.table_width < source.record.config.architecture.table_width for run in self.runs):
             notes.append("narrower tables: the MLM head, and with it the loss, is a linear fit until steps train it")
         paths = [f"{run.name}: {run.run.path}" for run in self.runs]
-        return "\n".join([*aligned(rows, left=3), "", *notes, *filter(None, [self.disturbed]), "", *paths])
+        answers = [pair.to_text() for pair in self.at_equal_bytes]
+        told = [*answers, *([""] if answers else []), *notes, *filter(None, [self.disturbed])]
+        return "\n".join([*aligned(rows, left=3), "", *told, "", *paths])
 
     def _cells(self, run: SizedRun) -> list[str]:
         loss, source = run.record.loss_nats, self.runs[0]
@@ -133,13 +174,15 @@ def side_by_side(
     compressions: Sequence[tuple[str, RunFolder]],
     batch: int,
     timing: Timing,
+    others: Sequence[RunFolder] = (),
     progress: Callable[[float], None] = lambda _: None,
 ) -> SideBySide:
     """Time the encoders of runs in turns, and put them beside their source.
 
-    Each is timed with its weights' format at the sequence length of its text; `speed` compares the fastest calls.
+    Each is timed with its weights' format at the sequence length of its text; `speed` compares the fastest calls. `others` have
+    passed `check_comparable`; each compression is compared with the one nearest in bytes.
     """
-    named = [(SOURCE, source), *compressions]
+    named = [(SOURCE, source), *compressions, *((run.run_id[:OF_ID], run) for run in others)]
     records = [record for _, run in named if (record := run.record()) is not None]
     length = records[0].config.data.sequence_length
     cases = [
@@ -161,7 +204,32 @@ def side_by_side(
         )
         for (name, run), record, row in zip(named, records, rows.to_dict("records"), strict=True)
     )
-    return SideBySide(runs, f"{batch} x {length} tokens, {plural(timing.threads, 'thread')}", disturbance(rows))
+    compressed, beside = runs[1 : 1 + len(compressions)], runs[1 + len(compressions) :]
+    pairs = tuple(_nearest_in_bytes(run, beside) for run in compressed if beside)
+    return SideBySide(runs, f"{batch} x {length} tokens, {plural(timing.threads, 'thread')}", disturbance(rows), pairs)
+
+
+def check_comparable(source: RunFolder, others: Sequence[RunFolder]) -> None:
+    """Raise InputError with a line for each run that was not validated on the source's masked tokens."""
+    wanted = _validated_on(source)
+    strange = [run for run in others if _validated_on(run) != wanted]
+    remedy = "give one of the same text, tokenizer, sequence_length, validation_sequences and masking, with an MLM loss"
+    if problems := [Problem(f"--beside {run.path}", f"was validated on other tokens; {remedy}") for run in strange]:
+        raise InputError(problems)
+
+
+def _validated_on(run: RunFolder) -> tuple[Any, ...] | None:
+    """What decides the masked tokens of a run's validation; None without an MLM loss."""
+    record = run.record()
+    if record is None or record.loss_nats is None or record.config.recipe.detects_replaced:
+        return None
+    config = record.config
+    return record.data_fingerprint, config.data.sequence_length, config.data.validation_sequences, config.masking
+
+
+def _nearest_in_bytes(compressed: SizedRun, others: Sequence[SizedRun]) -> EqualBytes:
+    other = min(others, key=lambda run: abs(log(run.disk_bytes / compressed.disk_bytes)))
+    return EqualBytes(compressed, other, paired_difference_of(compressed.run, other.run))
 
 
 def paired_difference_of(run: RunFolder, source: RunFolder) -> tuple[float, float | None]:

@@ -233,6 +233,9 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="RUN", shell_complete=completing("runs", paths=True))
 @click.option("--to", "methods", multiple=True, required=True, help="int8, bf16, prune=0.5, layers=6:spread or factor=64.")
+@click.option(
+    "--beside", "others", multiple=True, type=click.Path(path_type=Path), help="A smaller run to compare with, by folder or id."
+)
 @click.option("--into", type=output_folder, default=Path("results/compressed"), show_default=True, help="Folder for the runs.")
 @click.option("--batch", type=CountRange(1), default=1, show_default=True, help="Sequences per timed call.")
 @click.option("--seconds", type=FiniteRange(0, min_open=True), default=2.0, show_default=True, help="Timing of each encoder.")
@@ -242,6 +245,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
 def compress(
     folder: Path,
     methods: tuple[str, ...],
+    others: tuple[Path, ...],
     into: Path,
     batch: int,
     seconds: float,
@@ -256,13 +260,15 @@ def compress(
 
     \b
     study compress 1a2b3c4d --to int8 --to layers=2,prune=0.5,int8
+    study compress 1a2b3c4d --to int8 --beside 5e6f7a8b
 
     int8 rounds weights and products (on a CPU), bf16 weights alone; prune leaves out FFN neurons; layers keeps the first N,
-    or N:last or N:spread; factor narrows the token table, and the MLM head is fitted to it.
+    or N:last or N:spread; factor narrows the token table, and the MLM head is fitted to it. Runs --beside are trained ones of
+    the same text and masks: each --to is compared with the one nearest in bytes.
     """  # noqa: D301
     rest_at_barriers()
     from study.base.machine import cores
-    from study.benching.compressions import side_by_side
+    from study.benching.compressions import check_comparable, side_by_side
     from study.benching.latency import Timing
     from study.scoring.targets import single_run
     from study.store.sweep_folder import SweepFolder
@@ -272,9 +278,11 @@ def compress(
 
     asked = map_all(Compression.parse, methods)
     run, execution = single_run(_folder(folder, results)), Execution(threads=threads or cores(), kernels="eager")
+    beside = [single_run(_folder(other, results)).folder for other in others]
+    check_comparable(run.folder, beside)
     made = compressed(run.folder, run.prepared, asked, SweepFolder(into), execution)
     named = list(zip(methods, made, strict=True))
-    table = side_by_side(run.folder, named, batch, Timing(threads=execution.threads, seconds=seconds))
+    table = side_by_side(run.folder, named, batch, Timing(threads=execution.threads, seconds=seconds), beside)
     echo(json.dumps(table.to_dict(), indent=1) if as_json else table.to_text())
 
 

@@ -124,8 +124,8 @@ def _memory_in_int8(counted: Account) -> dict[str, Any]:
     """The memory of an account with inference in int8, and training, which int8 is not for, in fp32."""
     at = counted.conditions
     inference = inference_memory(counted.architecture, at.batch, at.sequence_length, "int8")
-    setting = f"{at}; inference in int8"
-    return {"memory": counted.to_dict()["memory"] | {"setting": setting, "inference": inference.to_dict()}}
+    training = {use: memory.to_dict() for use, memory in counted.memory.items()}
+    return {"memory": {"setting": f"{at}; inference in int8"} | training | {"inference": inference.to_dict()}}
 
 
 def _in_words(place: str, message: str) -> str:

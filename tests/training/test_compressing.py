@@ -283,3 +283,26 @@ def test_the_command_puts_a_run_beside_its_compressions(study: Any, source: RunF
     assert status == 2
     assert "give int8" in err
     assert "give bf16" in err
+
+
+def test_a_compression_is_compared_with_the_run_nearest_in_bytes(study: Any, place: Path, tmp_path: Path) -> None:
+    runs, recipe = place / "results" / "sizes", {"budget": {"steps": 2}}
+    large = trained(runs, config(place / "text.txt", architecture={"width": 32}, recipe=recipe))
+    small, tiny = (trained(runs, config(place / "text.txt", architecture={"width": width}, recipe=recipe)) for width in (8, 4))
+    beside = ("--beside", tiny.path, "--beside", small.path, "--into", tmp_path / "small", "--seconds", 0.01, "--threads", 1)
+    status, out, err = study("compress", large.path, "--to", "int8", *beside, "--json")
+    assert status == 0, err
+    answer = json.loads(out)
+    (pair,) = answer["at_equal_bytes"]
+    _, compressed, first, second = answer["runs"]
+    assert [first["name"], second["name"]] == [tiny.run_id[:8], small.run_id[:8]]
+    assert pair["other"] == small.run_id[:8]
+    assert pair["bytes_ratio"] == compressed["disk_bytes"] / second["disk_bytes"]
+    assert pair["difference_nats"] == pytest.approx(compressed["loss_nats"] - second["loss_nats"], abs=1e-6)
+    status, out, _ = study("compress", large.path, "--to", "int8", *beside)
+    assert f"of {small.run_id[:8]}, a loss that differs by" in out
+    masked = trained(runs, config(place / "text.txt", masking={"rate": 0.3}, recipe=recipe))
+    status, _, err = study("compress", large.path, "--to", "int8", "--beside", masked.path, "--into", tmp_path / "none")
+    assert status == 2
+    assert "was validated on other tokens; give one of the same text" in err
+    assert not (tmp_path / "none" / "runs").exists()
