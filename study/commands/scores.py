@@ -175,9 +175,9 @@ def export(folder: Path, into: Path, push: str | None, results: Path) -> None:
 
     RUN is the folder of a completed run, its id or the start of it. Its tokeniser, its record and a model card are included.
     The class of transformers is one that computes the same: BERT, with rotary positions RoFormer; in pre-norm Megatron-BERT,
-    with both ESM; with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. An encoder that none
-    of them computes is refused, with the differences. A run of objective rtd becomes an ELECTRA: a folder discriminator,
-    which --push uploads, and a folder generator.
+    with both ESM; with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; ModernBERT and MobileBERT. An encoder
+    that none of them computes is refused, with the differences. A run of objective rtd becomes an ELECTRA: a folder
+    discriminator, which --push uploads, and a folder generator.
     """
     from study.scoring.exporting import export as write
     from study.scoring.exporting import push as upload
@@ -185,8 +185,8 @@ def export(folder: Path, into: Path, push: str | None, results: Path) -> None:
 
     written = write(single_run(_folder(folder, results)), into)
     for exported in written:
-        if exported.lacks_pair_head:
-            echo(f"The head for pairs of segments is left out, since {exported.class_name} has none.")
+        for note in exported.notes:
+            echo(note)
         opened = f"transformers.{exported.class_name}.from_pretrained({str(exported.folder)!r})"
         echo(f"{exported.parameters:,} parameters: {exported.folder}; open it with {opened}, or any Auto class")
     if push is not None:

@@ -30,12 +30,12 @@ from study.store.score_records import readable_scores
 
 @dataclass(frozen=True)
 class Exported:
-    """A folder of an export, its class of transformers, its parameters, and whether it lacks the run's pair head."""
+    """A folder of an export, its class of transformers, its parameters, and in what it differs from the run."""
 
     folder: Path
     class_name: str
     parameters: int
-    lacks_pair_head: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def export(run: Pretrained, folder: Path) -> list[Exported]:
@@ -82,7 +82,11 @@ def _export(
     lacking = architecture.pair_head and family.pretraining is None
     written = architecture.model_copy(update={"pair_head": architecture.pair_head and not lacking})
     own = [each.count for each in parameters(written).components if not each.name.startswith(OF_GENERATOR)]
-    return Exported(folder, family.name_for(architecture), sum(own), lacking)
+    name = family.name_for(architecture)
+    notes = [f"The head for pairs of segments is left out, since {name} has none."] if lacking else []
+    if architecture.trigram_embedding:
+        notes.append(f"{name} reads [PAD] beside the last token of a padded sequence, and a run here nothing.")
+    return Exported(folder, name, sum(own), tuple(notes))
 
 
 def push(folder: Path, repository: str) -> str:

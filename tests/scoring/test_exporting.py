@@ -49,7 +49,8 @@ def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, n
     assert (status, err) == (0, "")
     record = run.record()
     assert record is not None
-    assert out == (
+    padded = "MobileBertForMaskedLM reads [PAD] beside the last token of a padded sequence, and a run here nothing.\n"
+    assert out == (padded if name == "MobileBertForMaskedLM" else "") + (
         f"{record.parameters:,} parameters: {into}; open it with "
         f"transformers.{name}.from_pretrained({str(into)!r}), or any Auto class\n"
     )
@@ -63,13 +64,15 @@ def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, n
     assert read["input_ids"][0, 1 : 1 + len(pieces)].tolist() == pieces
     assert read["input_ids"][0, 1 + len(pieces)] == pretrained.special.sep
     attended = read["attention_mask"].bool()
-    expected = pretrained.masked_language_model()(read["input_ids"], None, None, attended)
+    if name == "MobileBertForMaskedLM":  # it reads [PAD] beside the last token
+        attended = attended & attended.all(1, keepdim=True)
+    expected = pretrained.masked_language_model()(read["input_ids"], None, None, read["attention_mask"].bool())
     torch.testing.assert_close(theirs.eval()(**read).logits[attended], expected[attended], atol=1e-5, rtol=0)
     assert {module.p for module in theirs.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
     assert pretrained.special.mask in tokenizer("kame [MASK]")["input_ids"]
     assert tokenizer.model_max_length == run.config().data.sequence_length
     bare = AutoModel.from_pretrained(into).eval()
-    encoded = pretrained.masked_language_model().encoder(read["input_ids"], None, attended)
+    encoded = pretrained.masked_language_model().encoder(read["input_ids"], None, read["attention_mask"].bool())
     torch.testing.assert_close(bare(**read).last_hidden_state[attended], encoded[attended], atol=1e-5, rtol=0)
 
 
