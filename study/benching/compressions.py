@@ -141,7 +141,8 @@ class SideBySide:
             "memory is counted for weights held as they are stored; here products of int8 keep those of fp32 beside them",
             "difference: of the loss in nats, over the same masked tokens, with its standard error by document",
         ]
-        if any(run.record.config.architecture.table_width < source.record.config.architecture.table_width for run in self.runs):
+        width = source.record.config.architecture.table_width
+        if any(run.record.config.steps == 0 and run.record.config.architecture.table_width < width for run in self.runs):
             notes.append("narrower tables: the MLM head, and with it the loss, is a linear fit until steps train it")
         paths = [f"{run.name}: {run.run.path}" for run in self.runs]
         answers = [pair.to_text() for pair in self.at_equal_bytes]
