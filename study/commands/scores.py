@@ -50,7 +50,7 @@ def tasks(as_json: bool) -> None:
 
     specs = [read_spec(name)[0] for name in known_tasks()]
     rows = [{"task": spec.name, "kind": spec.kind, "metrics": list(spec.metrics), "about": spec.about} for spec in specs]
-    text = listing((f"{spec.name}: {spec.kind}, {', '.join(spec.metrics)}", spec.about) for spec in specs)
+    text = listing((f"{spec.name}: {spec.kind}, {', '.join(spec.metrics)}", spec.about or "") for spec in specs)
     echo(json.dumps(rows, indent=1) if as_json else text)
 
 

@@ -185,7 +185,7 @@ class Architecture(Strict):
         """Resolve 0 under disentangled attention: a row for every distance, as in DeBERTa's own default."""
         encoding, positions = info.data.get("position_encoding", ""), info.data.get("positions")
         if encoding.startswith("disentangled") and positions is not None and rows == 0:
-            return 2 * positions
+            return 2 * int(positions)
         if encoding.startswith("disentangled") and rows % 2:
             raise ValueError(f"is odd, and position_encoding {encoding} has as many rows ahead as behind; {rows + 1} would do")
         if encoding and not encoding.startswith("disentangled") and rows:

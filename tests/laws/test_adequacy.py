@@ -75,7 +75,7 @@ def test_swapped_sizes_are_named() -> None:
     tokens = frame["N"] * np.linspace(20, 200, len(frame))
     values = frame.assign(N=tokens, D=frame["N"])
     assert read(values).doubts == ("models have fewer tokens than parameters (0.0091 a parameter): are the two swapped?",)
-    values.loc[0, "D"] = values.loc[0, "N"]
+    values["D"] = values["D"].where(values.index > 0, values["N"])
     assert len(read(values).doubts) == 1
     assert read(frame.assign(D=tokens)).doubts == ()
 
