@@ -398,15 +398,13 @@ class Block(nn.Module):
         """
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
+        mixed_BxKxH = self.dropout(self._mixed(at_BxKxH, *inputs))
+        at_BxKxH = at_BxKxH + mixed_BxKxH if self.pre_norm else self.attention_norm(at_BxKxH, mixed_BxKxH)
+        for feed_forward in self.stacked:
+            at_BxKxH = feed_forward(at_BxKxH)
         if self.pre_norm:
-            at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, *inputs))
-            for feed_forward in self.stacked:
-                at_BxKxH = feed_forward(at_BxKxH)
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
-            at_BxKxH = self.attention_norm(at_BxKxH, self.dropout(self._mixed(at_BxKxH, *inputs)))
-            for feed_forward in self.stacked:
-                at_BxKxH = feed_forward(at_BxKxH)
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
 
