@@ -26,7 +26,7 @@ from study.scoring.fine_tuning import FineTuning, encoder_flops
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, task_inputs
-from study.store.run_folder import RunFolder, flops_before
+from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreFolder
 from study.store.work_folder import TAUGHT, step_of
 from study.tasks.examples import TaskData
@@ -127,7 +127,10 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
     module, _ = _trained(teaching, inputs, None)
     logits_NxC = np.stack(module.logits_of(UNLABELLED, scoring.precision)).astype(np.float32)
     labels = encoder_flops(run.config.architecture, inputs.splits[UNLABELLED].tokens.lengths) / 3  # forward passes
-    flops = _flops_of(run) + module.flops_to(module.steps_done) + labels
+    record = run.folder.record()
+    assert record is not None, "a teacher has completed"
+    needed = record.train_flops if record.spent_flops is None else record.spent_flops
+    flops = needed + module.flops_to(module.steps_done) + labels
     scoring.check()
     content = io.BytesIO()
     np.savez(content, logits=logits_NxC, flops=flops)
@@ -135,13 +138,6 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
     write_atomically(kept, content.getvalue())
     shutil.rmtree(folder.path)
     return _Taught(torch.from_numpy(logits_NxC), flops)
-
-
-def _flops_of(run: Pretrained) -> float:
-    """The `train_flops` of a run and of all that it needs."""
-    record = run.folder.record()
-    assert record is not None, "a teacher has completed"
-    return record.train_flops + (flops_before(record.config) or 0.0)
 
 
 def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None) -> tuple[FineTuning, float]:
