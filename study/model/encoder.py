@@ -398,8 +398,11 @@ class Block(nn.Module):
         """
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
-        mixed_BxKxH = self.dropout(self._mixed(at_BxKxH, *inputs))
-        at_BxKxH = at_BxKxH + mixed_BxKxH if self.pre_norm else self.attention_norm(at_BxKxH, mixed_BxKxH)
+        at_BxKxH = (  # no name holds what attention gives, so that its memory is free again in the FFN
+            at_BxKxH + self.dropout(self._mixed(at_BxKxH, *inputs))
+            if self.pre_norm
+            else self.attention_norm(at_BxKxH, self.dropout(self._mixed(at_BxKxH, *inputs)))
+        )
         for feed_forward in self.stacked:
             at_BxKxH = feed_forward(at_BxKxH)
         if self.pre_norm:
