@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.base.errors import InputError
-from study.counting.architecture import Architecture
+from study.counting.architecture import Architecture, not_of_berts_kind
 from study.counting.latency_table import UNLIKE_BERT
 from study.counting.memory import WeightFormat, itemsize
 from study.counting.parameters import flops_per_sequence, parameters
@@ -39,7 +39,7 @@ class LatencyModel:
 
     Embedding tables are excluded. Coefficients are fitted by non-negative least squares of the relative error to a `statistic`
     of the calls: the median, the 95th percentile, or the fastest. `error` is the median and `worst_error` the largest relative
-    leave-one-shape-out error; they say little outside the measured `ranges` (RANGED).
+    leave-one-shape-out error; they say little outside the measured `ranges` (RANGED), or for encoders unlike BERT.
     """
 
     statistic: Statistic
@@ -59,9 +59,10 @@ class LatencyModel:
         return float(features @ np.array([self.coefficients[term] for term in TERMS]))
 
     def beyond(self, architecture: Architecture, batch: int, sequence_length: int) -> list[str]:
-        """The quantities outside the measured ranges."""
+        """The quantities outside the measured ranges, and the fields in which the encoder is unlike the measured ones."""
         values = _ranged(architecture, batch, sequence_length)
-        return [name for name, (least, largest) in self.ranges.items() if not least <= values[name] <= largest]
+        outside = [name for name, (least, largest) in self.ranges.items() if not least <= values[name] <= largest]
+        return [*outside, *(field.replace("_", " ") for field in not_of_berts_kind(architecture))]
 
     def to_dict(self) -> dict[str, Any]:
         """The model as plain values."""

@@ -322,10 +322,12 @@ def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], batch: int,
     if not beyond:
         return []
     in_what = Counter(name for names in beyond for name in names)
-    measured = ", ".join(_from_to(name, *model.ranges[name]) for name in model.ranges if name in in_what)
+    measured = [_from_to(name, *model.ranges[name]) for name in model.ranges if name in in_what]
+    if unlike := [name for name in in_what if name not in model.ranges]:
+        measured.append(f"BERT's {', '.join(unlike)}")
     return [
         f"latency is extrapolated for {len(beyond)} of {plural(len(shapes), 'shape')}, beyond what that error covers: it was "
-        f"measured at {measured}"
+        f"measured at {', '.join(measured)}"
     ]
 
 

@@ -448,6 +448,7 @@ def test_latency_comes_from_the_tables_below_the_folder() -> None:
         assert (row["machine"], row["threads"]) == ("amd-epyc-avx512", 2)
         assert 0 < row["seconds"] < 5
     assert what_if(Library(reference), {"depth": "40"})["latency"][0]["beyond"] == ["depth"]
+    assert what_if(Library(reference), {"activation": "geglu"})["latency"][0]["beyond"] == ["activation"]
 
 
 def test_a_table_without_times_in_a_precision_says_so_and_shows_no_others() -> None:

@@ -133,6 +133,11 @@ def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
     assert deeper.notes[-1] == (
         "latency is extrapolated for 1 of 2 shapes, beyond what that error covers: it was measured at depth 2 to 12"
     )
+    factorised = ShapeQuery(latency="30ms", latency_table=latency_folder, depth="12", width="128:512", under=True,
+                            embedding_width=64).answer()  # fmt: skip
+    assert factorised.notes[-1].endswith(
+        "for 1 of 1 shape, beyond what that error covers: it was measured at BERT's embedding width"
+    )
     longer = ShapeQuery(latency="2s", latency_table=latency_folder, depth="2:12", width="128:512", under=True, ffn_ratio=2.0,
                         sequence_length=512, batch=64, head_width=32).answer()  # fmt: skip
     assert longer.notes[-1].startswith("latency is extrapolated for ")
