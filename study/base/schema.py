@@ -257,11 +257,11 @@ def _models_in(annotation: object) -> Iterator[type[Strict]]:
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` updated recursively by `over`."""
-    merged = dict(base)
+    """`base` updated recursively by `over`; it shares no mapping with either, so that setting a value in it changes neither."""
+    merged = {key: deep_merge(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
     for key, value in over.items():
         below = merged.get(key)
-        merged[key] = deep_merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = deep_merge(below if isinstance(below, dict) else {}, value) if isinstance(value, Mapping) else value
     return merged
 
 

@@ -158,6 +158,9 @@ def test_merging_and_setting_leave_the_rest_alone() -> None:
     merged = deep_merge(base, {"recipe": {"rate": 3}, "seed": {"a": 1}})
     assert merged == {"recipe": {"rate": 3, "decay": 2}, "seed": {"a": 1}}
     assert base == {"recipe": {"rate": 1, "decay": 2}, "seed": 0}
+    for shared in (deep_merge(base, {"seed": 1}), deep_merge({"seed": 1}, base)):
+        set_path(shared, "recipe.rate", 9)
+    assert base["recipe"] == {"rate": 1, "decay": 2}, "what is merged shares no mapping with its sources"
     set_path(base, "recipe.budget.tokens", 5)
     assert base["recipe"] == {"rate": 1, "decay": 2, "budget": {"tokens": 5}}
     with pytest.raises(InputError, match="seed is 0, so nothing can be set below it"):

@@ -69,6 +69,7 @@ def test_each_value_of_a_preset_can_be_overridden_varied_and_searched(knob: str)
     assert {run.values_of([knob])[knob] for run in first_runs(preset="modern", base=base)} == {other}
     varied = first_runs(preset="modern", vary={knob: [SET[knob], other]})
     assert {run.values_of([knob])[knob] for run in varied} == {SET[knob], other}
+    assert all(run.values_of(SET) == SET for run in first_runs(preset="modern")), "the preset stays what it was"
     search = {"trials": 2, "space": {knob: {"choices": [SET[knob], other]}}}
     sizes = {"architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32}}
     (largest,) = first_runs(preset="modern", shapes=None, search=search, base=sizes)
