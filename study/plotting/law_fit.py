@@ -21,7 +21,7 @@ from study.laws.forecasting import Forecast, forecast_rows
 from study.laws.law_fits import LawFit
 from study.laws.observations import budget_name
 from study.plotting.hover import explain
-from study.plotting.style import MANY, legend_below, log_ticks, style, theme, title_above, wide_figure
+from study.plotting.style import MANY, in_lines, legend_below, log_ticks, style, theme, title_above, wide_figure
 
 BUDGET = "budget"
 
@@ -31,9 +31,14 @@ CURVES = 5
 REACH = 4.0
 """How far beyond its largest value a curve extends over parameters, tokens or FLOPs."""
 
+LEGEND_LETTERS = 34
+"""The most letters in a line above a panel."""
+
 _SIZES = ("parameters", "tokens", "flops")
 _POINTS = 60
 _RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 7, "mfc": "none", "mec": "black", "mew": 0.9}
+_ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "columnspacing": 1.0}
+_ABOVE |= {"fontsize": "x-small", "title_fontsize": "x-small", "alignment": "left"}
 _PLAIN = "0.35"
 
 
@@ -42,14 +47,17 @@ def frame(fitted: LawFit) -> pd.DataFrame:
 
     A measured row holds the size, the measured value, and the law's value with its 95% interval, which for new runs includes
     scatter. `forecast` marks the forecast's rows; the law shown is fitted to all. `residual` is in the fit's space. A curve is
-    the law against one variable at a `level` of the variable `by`, with its own 95% interval; where it is `beyond` the budgets
-    fitted, the interval is `widening` times as wide. Every row repeats `title` and the axes' names.
+    the law against one variable at a `level` of the variable `by`, with the others fixed as `held` says, and its own 95%
+    interval; where it is `beyond` the budgets fitted, the interval is `widening` times as wide. Every row repeats `title` and
+    the axes' names. The budget is left out where a variable is the budget.
     """
     forecast = fitted.forecast.labels if isinstance(fitted.forecast, Forecast) else ()
     law, roles = fitted.fit.law, fitted.fit.observations.roles
     points = fitted.fit.observations.thinned(MANY)
     predictions = forecast_rows(fitted.fit, points)
-    axes = {name: points.columns[name] for name in law.variables} | {BUDGET: points.budget}
+    axes = {name: points.columns[name] for name in law.variables}
+    if not any(np.array_equal(values, points.budget) for values in axes.values()):
+        axes |= {BUDGET: points.budget}
     measured = [
         pd.DataFrame(
             {
@@ -117,13 +125,14 @@ def _curves(fitted: LawFit, name: str) -> list[pd.DataFrame]:
     middle = {other: np.exp(np.log(columns[other]).mean()) for other in fit.law.variables if other not in (name, by)}
     reach = REACH if fit.usable and name in _SIZES else 1.0
     grid = np.geomspace(columns[name].min(), reach * columns[name].max(), _POINTS)
-    curves = []
+    held, curves = ", ".join(f"{other} {compact(value)}" for other, value in middle.items()), []
     for level in _levels(columns[by]) if by else [np.nan]:
         at = {other: np.full(_POINTS, value) for other, value in middle.items()} | {name: grid}
         at |= {by: np.full(_POINTS, level)} if by else {}
         low, high = fitted.interval_at(at)
         law = {"size": grid, "law": fit.predict(at), "low": low, "high": high, "beyond": fit.observations.beyond(at)}
-        curves.append(pd.DataFrame({"variable": name, "kind": "curve", "by": by, "level": level, "forecast": False} | law))
+        of = {"variable": name, "kind": "curve", "by": by, "level": level, "held": held, "forecast": False}
+        curves.append(pd.DataFrame(of | law))
     return curves
 
 
@@ -188,10 +197,10 @@ def draw(data: pd.DataFrame) -> Figure:
 def _grid(variables: int) -> tuple[Figure, list[tuple[Axes, Axes]]]:
     """A figure, and the two panels of each variable: side by side on a page, and one below the other in a column."""
     if style().columns > 1:
-        figure = wide_figure(4.8)
+        figure = wide_figure(5.2)
         upper, lower = figure.subplots(2, variables, sharex="col", sharey="row", squeeze=False, height_ratios=(3, 2))
         return figure, list(zip(upper, lower, strict=True))
-    figure = wide_figure(3.0 * variables + 0.6)
+    figure = wide_figure(3.4 * variables + 0.6)
     panels = figure.subplots(2 * variables, 1, height_ratios=(3, 2) * variables)
     for above, below in (pairs := list(zip(panels[::2], panels[1::2], strict=True))):
         below.sharex(above)
@@ -223,7 +232,9 @@ def _draw_curves(panel: Axes, curves: pd.DataFrame, colours: Callable[[float], s
         if curve["low"].notna().any():
             panel.fill_between(curve["size"], curve["low"], curve["high"], color=colour, alpha=0.13, linewidth=0)
     if curves["level"].notna().any():
-        panel.legend(title=curves["by"].iloc[0], fontsize="x-small", title_fontsize="x-small", loc="best")
+        by, held = curves[["by", "held"]].iloc[0]
+        title = f"{by}\n{in_lines(f'at {held}', LEGEND_LETTERS)}" if held else by
+        panel.legend(title=title, ncols=2, **_ABOVE)
 
 
 def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]) -> list[Line2D | Patch]:
@@ -239,7 +250,7 @@ def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]
         key.append(Line2D([], [], color=_PLAIN, linestyle=":", label=label + wide))
     if measured["forecast"].astype(bool).any():
         key.append(Line2D([], [], label="held out: forecast from smaller runs", **_RING))
-    if measured["low"].notna().any():
+    if measured.loc[measured["variable"] == BUDGET, "low"].notna().any():
         is_cut = (measured["low"] < limits[0]).any() or (measured["high"] > limits[1]).any()
         label = f"where 95% of new runs lie by the law{' (cut at the axis)' if is_cut else ''}"
         key.append(Patch(color=_PLAIN, alpha=0.25, label=label))

@@ -126,6 +126,21 @@ def test_a_law_of_one_variable_has_one_curve(table: Path) -> None:
     assert curve["size"].is_monotonic_increasing
 
 
+def test_curves_over_columns_of_one_s_own_say_what_is_held_and_repeat_no_budget(table: Path) -> None:
+    runs = pd.read_csv(table)
+    experts = 2.0 ** (np.arange(len(runs)) % 3)
+    own = pd.DataFrame({"dense": runs["N"], "experts": experts, "tokens": runs["C"] / runs["N"], "loss": runs["loss"]})
+    found = fit_table(TableQuery(RunTable(table, own), {}), "E + A*dense^-a*experts^-g + B*tokens^-b", Settings(bootstrap=0))
+    data = law_fit.frame(found)
+    assert set(data["variable"]) == {"dense", "experts", "tokens"}, "tokens order the runs, and have a panel already"
+    drawn = law_fit.draw(data)
+    titles = [legend.get_title().get_text() for panel in drawn.axes[:3] if (legend := panel.get_legend()) is not None]
+    assert len(titles) == 3
+    assert titles[0] == f"tokens\nat experts {compact(np.exp(np.log(experts).mean()))}"
+    assert all("\nat " in title for title in titles)
+    assert not any("new runs" in text.get_text() for text in drawn.legends[0].get_texts())
+
+
 def test_axes_name_the_columns_of_a_ledger_that_a_law_reads_and_predicts(tmp_path: Path) -> None:
     shapes = tuple((1, width) for width in (48, 64, 92, 128, 184))
     folder = depth_or_width(tmp_path / "s", shapes=shapes, budgets=(1e6, 2e6, 4e6), seeds=1)
