@@ -47,8 +47,8 @@ from study.data.tokenizing import (
     Stripped,
     as_trained_on,
     first_characters,
-    is_cased,
     load_tokenizer,
+    lowercases,
     open_tokenizer,
     special_names,
     tokenizer_file,
@@ -316,17 +316,17 @@ def _fingerprint(stream: str, sequence_length: int) -> str:
 
 def _tokenizer_identity(config: TokenizerConfig) -> dict[str, object]:
     identity: dict[str, object] = {"kind": config.kind, "vocabulary": config.vocabulary}
-    lowercases = True
+    lower = config.lowercases()
     if config.kind == "file":
         path = tokenizer_file(config)
         identity |= {"suffix": path.suffix.lower(), "sha256": sha256_of(path)}
         if path.suffix.lower() == ".txt":
-            lowercases = not is_cased(path)
+            lower = lowercases(path, config)
         elif names := special_names(path):
             identity["special"] = names
-    if not config.lowercases(lowercases):
+    if not lower:
         identity["cased"] = True
-    if config.strips_accents(lowercases) != config.lowercases(lowercases):
+    if config.strips_accents(lower) != lower:
         identity["strip_accents"] = config.strip_accents
     return identity
 

@@ -51,6 +51,26 @@ _ACCENTED_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
 SETTINGS, SPECIAL_MAP = "tokenizer_config.json", "special_tokens_map.json"
 """The files that transformers writes beside a tokeniser."""
 
+CASED_SHARE = 0.01
+"""The share of pieces with capitals from which a vocabulary is cased; BERT's cased one has 40%, placeholders are a few."""
+
+_READ_AS_THEY_ARE = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""The classes of transformers that read by a tokenizer.json alone, whatever the settings say."""
+
+_READS = {
+    "do_lower_case": ("lowercases text", "keeps capitals"),
+    "strip_accents": ("drops accents", "keeps accents"),
+    "tokenize_chinese_chars": ("splits Chinese characters", "leaves Chinese characters together"),
+}
+"""What a BERT tokeniser does where each of its settings is true, and where it is false."""
+
+_REMEDY = "save its tokeniser as a tokenizer.json"
+_REMEDIES = {
+    setting: f"{_REMEDY}, or say {_PLACE}.{knob} in the sweep"
+    for setting, knob in (("do_lower_case", "lowercase"), ("strip_accents", "strip_accents"))
+}
+"""The remedies for a vocab.txt with unlike settings."""
+
 _OTHER_NAMES = {
     "[PAD]": ("pad_token", "<pad>"),
     "[UNK]": ("unk_token", "<unk>"),
@@ -126,10 +146,11 @@ def sentence_ends(tokenizer: Tokenizer) -> list[int]:
 def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
     """Load `config.path`: BERT's WordPiece from a `vocab.txt`, or any `tokenizer.json`.
 
-    A `vocab.txt` with capitals is cased and keeps accents, as BERT's; any other is uncased, unless the configuration says.
-    Rows of `config.vocabulary` beyond the pieces are padding.
+    A `vocab.txt` with capitals is cased and keeps accents, as BERT's; any other is uncased, unless the configuration says
+    (`lowercases`). Rows of `config.vocabulary` beyond the pieces are padding.
 
-    Raises InputError if the file is unreadable, lacks a special piece, or does not fit `config.vocabulary`.
+    Raises InputError if the file is unreadable, lacks a special piece, or does not fit `config.vocabulary` or the settings
+    beside it.
     """
     path = tokenizer_file(config)
     tokenizer = read_tokenizer(path, config)
@@ -152,6 +173,7 @@ def read_tokenizer(path: Path, config: TokenizerConfig | None = None) -> Tokeniz
             raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} is not a tokenizer.json: {error}") from error
     SpecialTokens.of(tokenizer)
     _require_unknown_token(tokenizer, path)
+    _check_settings(tokenizer, path, config)
     return tokenizer
 
 
@@ -263,10 +285,26 @@ def as_trained_on(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def is_cased(vocabulary: Path) -> bool:
-    """Whether a vocab.txt has capitals outside special pieces such as [CLS]."""
+def lowercases(vocabulary: Path, config: TokenizerConfig | None = None) -> bool:
+    """Whether text is made lower-case for a vocab.txt: as the configuration says, else by the pieces.
+
+    Pieces such as [CLS] and <url> do not count. Where few others have capitals, as placeholders do in an uncased vocabulary
+    and Latin letters in a cased Chinese one, the settings beside the file decide; raises InputError if there are none.
+    """
+    if config is not None and config.lowercase is not None:
+        return config.lowercase
     pieces = vocabulary.read_text(encoding="utf-8", errors="replace").split()
-    return any(piece != piece.lower() for piece in pieces if not (piece.startswith("[") and piece.endswith("]")))
+    words = [piece for piece in pieces if piece[0] + piece[-1] not in ("[]", "<>")]
+    capitals = [word for word in words if word != word.lower()]
+    if not capitals or len(capitals) >= CASED_SHARE * len(words):
+        return not capitals
+    settings = vocabulary.parent / SETTINGS
+    told = json_object(settings).get("do_lower_case") if is_there(settings) else None
+    if not isinstance(told, bool):
+        few = f"{len(capitals):,} of the {len(words):,} pieces of {str(vocabulary)!r} have capitals, such as {capitals[0]!r}"
+        remedy = "say whether it reads capitals (lowercase: false), or makes them small (lowercase: true)"
+        raise InputError.at(f"{_PLACE}.lowercase", f"is missing, but {few}; {remedy}")
+    return told
 
 
 def bert_tokenizer(pieces: dict[str, int], lowercase: bool = True, strip_accents: bool | None = None) -> Tokenizer:
@@ -342,7 +380,27 @@ def _from_pieces(path: Path, config: TokenizerConfig | None) -> Tokenizer:
     if len(pieces) != len(lines):
         twice = next(piece for piece, count in Counter(lines).items() if count > 1)
         raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} holds the piece {twice!r} twice")
-    lowercase = not is_cased(path)
-    if config is None:
-        return bert_tokenizer(pieces, lowercase)
-    return bert_tokenizer(pieces, config.lowercases(lowercase), config.strip_accents)
+    return bert_tokenizer(pieces, lowercases(path, config), None if config is None else config.strip_accents)
+
+
+def _check_settings(tokenizer: Tokenizer, path: Path, config: TokenizerConfig | None) -> None:
+    """Raise InputError if transformers reads a BERT tokeniser by other rules, those of the settings beside its file.
+
+    What the configuration says was decided.
+    """
+    settings, reads, is_json = path.parent / SETTINGS, tokenizer.normalizer, path.suffix.lower() == ".json"
+    if not isinstance(reads, BertNormalizer) or not is_there(settings):
+        return
+    values = json_object(settings)
+    if is_json and values.get("tokenizer_class") in _READ_AS_THEY_ARE:
+        return
+    strips = reads.lowercase if reads.strip_accents is None else reads.strip_accents
+    for setting, does, decided in (
+        ("do_lower_case", reads.lowercase, config and config.lowercase),
+        ("strip_accents", strips, config and config.strip_accents),
+        ("tokenize_chinese_chars", reads.handle_chinese_chars, None),
+    ):
+        if decided is None and isinstance(told := values.get(setting), bool) and told is not does:
+            sets, unlike = f"has {setting} {str(told).lower()}", f"{path.name} {_READS[setting][not does]}"
+            remedy = "correct one of the two" if is_json else _REMEDIES.get(setting, _REMEDY)
+            raise InputError.at(str(settings), f"{sets}, but {unlike}; {remedy}")

@@ -11,8 +11,6 @@ from study.data.tokenizing import (
     MOST_PADDING,
     SETTINGS,
     SPECIAL_MAP,
-    is_cased,
-    json_object,
     load_tokenizer,
     named_as_berts,
     read_tokenizer,
@@ -20,12 +18,6 @@ from study.data.tokenizing import (
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", SETTINGS, SPECIAL_MAP)
 """The files that say how an encoder reads text."""
-
-_UNLIKE = {
-    "strip_accents": "a vocab.txt that keeps accents",
-    "tokenize_chinese_chars": "a vocab.txt that leaves Chinese characters together",
-}
-"""Values of transformers that, if false, change how it reads a vocab.txt."""
 
 _LEAST_MULTIPLE = 4
 """A padded vocabulary is a multiple of this."""
@@ -41,9 +33,6 @@ def imported_tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes
         raise InputError.at(
             str(folder), "has neither tokenizer.json nor vocab.txt; write one with its tokeniser's save_pretrained"
         )
-    settings = folder / SETTINGS
-    if given.suffix == ".txt" and is_there(settings):
-        _refuse_unlike(settings, given)
     pieces = read_tokenizer(given).get_vocab_size()
     if vocabulary > pieces and (vocabulary % _LEAST_MULTIPLE or vocabulary - pieces >= MOST_PADDING):
         rows = f"holds {pieces:,} pieces, but the model has {vocabulary:,}, which is no usual padding"
@@ -54,14 +43,3 @@ def imported_tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes
     if is_there(kept) and kept.read_bytes() != content:
         raise InputError.at(str(kept), f"differs from the tokeniser {given}; import into a separate folder")
     return content, pieces
-
-
-def _refuse_unlike(settings: Path, vocabulary: Path) -> None:
-    """Raise InputError if transformers reads a vocab.txt by other rules than load_tokenizer."""
-    values = json_object(settings)
-    problems = [f"describes {what}" for setting, what in _UNLIKE.items() if values.get(setting) is False]
-    cased = is_cased(vocabulary)
-    if values.get("do_lower_case") is cased:
-        problems.append(f"has do_lower_case {str(cased).lower()}, and vocab.txt has {'' if cased else 'no '}capitals")
-    if problems:
-        raise InputError.at(str(settings), f"{problems[0]}; save its tokeniser as a tokenizer.json")

@@ -1,6 +1,7 @@
 """A trained vocabulary is the same in every process; a loaded one tokenises as its publisher's does."""
 
 import hashlib
+import json
 import random
 import re
 import subprocess
@@ -308,3 +309,48 @@ def test_case_and_accents_of_a_vocabulary_may_be_given(tmp_path: Path) -> None:
     assert read_tokenizer(tmp_path / "vocab.txt").encode("Zoë").tokens[1:-1] == ["zo", "##e"]
     with pytest.raises(InputError, match=r"has lowercase, which a tokenizer.json decides itself"):
         TokenizerConfig.parse(given | {"path": "tokenizer.json", "lowercase": True})
+
+
+MANY = [*SPECIAL_PIECES, "ann", "zo", "##e", "zoë", *(f"filler{number}" for number in range(191))]
+
+
+@pytest.mark.parametrize(
+    ("name", "cased", "settings", "given", "told"),
+    [
+        ("vocab.txt", True, {"do_lower_case": True}, {}, "has do_lower_case true, but vocab.txt keeps capitals"),
+        ("vocab.txt", False, {"do_lower_case": False}, {}, "has do_lower_case false, but vocab.txt lowercases text"),
+        ("vocab.txt", False, {"strip_accents": False}, {}, "or say data.tokenizer.strip_accents in the sweep"),
+        ("vocab.txt", True, {"do_lower_case": True}, {"lowercase": True}, None),
+        ("vocab.txt", False, {"strip_accents": False}, {"strip_accents": False}, None),
+        ("tokenizer.json", True, {"do_lower_case": True}, {}, "has do_lower_case true, but tokenizer.json keeps capitals"),
+        ("tokenizer.json", False, {"do_lower_case": False}, {}, "but tokenizer.json lowercases text; correct one of the two"),
+        ("tokenizer.json", False, {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, {}, None),
+        ("tokenizer.json", False, {"strip_accents": None, "do_lower_case": True}, {}, None),
+    ],
+)
+def test_settings_by_which_transformers_reads_otherwise_are_refused(
+    tmp_path: Path, name: str, cased: bool, settings: dict[str, Any], given: dict[str, Any], told: str | None
+) -> None:
+    pieces = [*MANY[:-8], *("Ann" if number == 0 else f"X{number}" for number in range(8))] if cased else MANY
+    if name == "vocab.txt":
+        (tmp_path / name).write_text("\n".join(pieces))
+    else:
+        bert_tokenizer({piece: number for number, piece in enumerate(pieces)}, not cased).save(str(tmp_path / name))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = TokenizerConfig.parse({"kind": "file", "vocabulary": 200, "path": str(tmp_path / name)} | given)
+    if told is None:
+        load_tokenizer(config)
+        return
+    with pytest.raises(InputError, match=re.escape(told)):
+        load_tokenizer(config)
+
+
+def test_few_pieces_with_capitals_need_a_decision(tmp_path: Path) -> None:
+    """One placeholder would make an uncased vocabulary cased, and every word with a capital unknown."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*MANY[:-2], "<URL>", "HTTPURL"]))
+    given = {"kind": "file", "vocabulary": 200, "path": str(tmp_path / "vocab.txt")}
+    with pytest.raises(InputError, match=r"tokenizer.lowercase: is missing, but 1 of the 194 pieces of .* such as 'HTTPURL'"):
+        load_tokenizer(TokenizerConfig.parse(given))
+    assert load_tokenizer(TokenizerConfig.parse(given | {"lowercase": True})).encode("Ann").tokens[1] == "ann"
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert load_tokenizer(TokenizerConfig.parse(given)).encode("Ann").tokens[1] == "ann"

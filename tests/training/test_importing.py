@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM, PreTrainedModel
 
 from study.base.errors import InputError
+from study.data.tokenizing import SPECIAL_PIECES
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
@@ -325,7 +326,7 @@ def test_sizes_far_beyond_the_weights_are_refused_before_anything_is_built(
 
 def test_a_tokenizer_json_is_kept_as_it_is_and_says_itself_how_it_reads(place: Path, tmp_path: Path) -> None:
     source, into = saved(place, tmp_path / "bert"), tmp_path / "results" / "bert"
-    (source / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    (source / "tokenizer_config.json").write_text('{"do_lower_case": false, "tokenizer_class": "PreTrainedTokenizerFast"}')
     imported(place, source, into)
     assert (into / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
 
@@ -415,7 +416,7 @@ def broken(place: Path, folder: Path, case: str) -> Path:
         safetensors.torch.save_file(tensors, weights)
     if setting := {"cased": "do_lower_case", "accents": "strip_accents", "characters": "tokenize_chinese_chars"}.get(case):
         (source / "tokenizer.json").rename(source / "kept.json")
-        (source / "vocab.txt").write_text("[PAD]\n")
+        (source / "vocab.txt").write_text("\n".join([*SPECIAL_PIECES, *map(str, range(195))]))
         (source / "tokenizer_config.json").write_text(json.dumps({"strip_accents": None, setting: False}))
     return source
 
@@ -443,9 +444,9 @@ def broken(place: Path, folder: Path, case: str) -> Path:
         ("no weights", "open the model with transformers and save_pretrained it"),
         ("no tokeniser", "has neither tokenizer.json nor vocab.txt"),
         ("damage", "model.safetensors: is damaged"),
-        ("cased", "has do_lower_case false, and vocab.txt has no capitals; save its tokeniser as a tokenizer.json"),
-        ("accents", "describes a vocab.txt that keeps accents; save its tokeniser as a tokenizer.json"),
-        ("characters", "describes a vocab.txt that leaves Chinese characters together; save"),
+        ("cased", "has do_lower_case false, but vocab.txt lowercases text; save its tokeniser as a tokenizer.json"),
+        ("accents", "has strip_accents false, but vocab.txt drops accents; save its tokeniser as a tokenizer.json"),
+        ("characters", "has tokenize_chinese_chars false, but vocab.txt splits Chinese characters; save"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_before_anything_is_written(
