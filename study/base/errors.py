@@ -66,15 +66,20 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
-    """The nearest known word, None if none is near enough."""
-    best = max(known, key=functools.partial(_likeness, word), default=None)
-    return None if best is None or _likeness(word, best) < least else best
+    """The nearest known word, the first of equals; None if none is near enough."""
+    found, most, matcher = None, least, difflib.SequenceMatcher(None, b=word)
+    for one in known:
+        likeness = _likeness(word, one, matcher, most)
+        if likeness > most or (found is None and likeness == most):
+            found, most = one, likeness
+    return found
 
 
-def _likeness(word: str, one: str) -> float:
+def _likeness(word: str, one: str, matcher: difflib.SequenceMatcher[str], least: float) -> float:
     """The similarity of two words: from 0 to 1, 2 if the initials match (`lr`, `learning_rate`), 3 if only case differs.
 
-    A word without dots is also compared with the last word of a path.
+    A word without dots is also compared with the last word of a path. The matcher holds the word; similarities below `least`
+    may be 0, which spares most of the work, as in difflib.get_close_matches.
     """
     parent, dot, last = one.rpartition(".")
     initials = "".join(part[:1] for part in last.split("_"))
@@ -82,7 +87,12 @@ def _likeness(word: str, one: str) -> float:
         return 3.0
     if word in (parent + dot + initials, initials):
         return 2.0
-    return max(difflib.SequenceMatcher(None, word, end).ratio() for end in {one, one if "." in word else last})
+    best = 0.0
+    for end in {one, one if "." in word else last}:
+        matcher.set_seq1(end)
+        if matcher.real_quick_ratio() >= least and matcher.quick_ratio() >= least:
+            best = max(best, matcher.ratio())
+    return best
 
 
 def shown(value: object, limit: int = 60) -> str:

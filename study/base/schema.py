@@ -125,6 +125,10 @@ SAME_LIKENESS = 0.9
 """The similarity from which a key of the same mapping is suggested: about that of a plural."""
 
 
+MOST_HINTS = 100
+"""At most so many problems of one model say what may be meant."""
+
+
 def join_path(*parts: str | int) -> str:
     """`a.b[2].c` from its parts, without empty ones."""
     path = ""
@@ -137,11 +141,13 @@ def join_path(*parts: str | int) -> str:
 
 
 def _problems(model: type[Strict], error: ValidationError, place: str) -> list[Problem]:
-    """Every problem once, in the order of the fields."""
+    """Every problem once, in the order of the fields; only the first MOST_HINTS have hints, which take time."""
     problems: dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
-        path = join_path(place, *_without_tags(detail["loc"], detail["type"] == "extra_forbidden"))
-        problems.setdefault(path, Problem(path, _message(model, detail)))
+        unknown = detail["type"] == "extra_forbidden"
+        path = join_path(place, *_without_tags(detail["loc"], unknown))
+        message = "is not a known key" if unknown and len(problems) >= MOST_HINTS else _message(model, detail)
+        problems.setdefault(path, Problem(path, message))
     return list(problems.values())
 
 

@@ -297,6 +297,11 @@ class SweepBase(Strict):
         return next((f"{section}.{knob}" for section, knobs in sections.items() if knob in knobs), None)
 
 
+def _in_words(count: int) -> str:
+    """A count of any length."""
+    return f"{count:,}" if count < 10**15 else f"over 10^{math.floor(math.log10(count))}"
+
+
 class CellSweep(SweepBase):
     """A sweep of cells: every shape at every budget in every variant, with tuned knobs and repeated seeds."""
 
@@ -322,14 +327,14 @@ class CellSweep(SweepBase):
     @classmethod
     def _variants_are_not_endless(cls, vary: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
         if (count := math.prod(len(values) for values in vary.values())) > MOST_COMBINATIONS:
-            raise ValueError(f"makes {count:,} variants, more than {MOST_COMBINATIONS:,}")
+            raise ValueError(f"makes {_in_words(count)} variants, more than {MOST_COMBINATIONS:,}")
         return vary
 
     @field_validator("tune")
     @classmethod
     def _tuned_values_are_sensible(cls, tune: dict[str, TuneRange]) -> dict[str, TuneRange]:
         if (count := math.prod(tuned.trials for tuned in tune.values())) > MOST_COMBINATIONS:
-            raise ValueError(f"makes {count:,} combinations a cell, more than {MOST_COMBINATIONS:,}")
+            raise ValueError(f"makes {_in_words(count)} combinations a cell, more than {MOST_COMBINATIONS:,}")
         if len({tuned.at for tuned in tune.values()}) > 1:
             raise ValueError("tunes some knobs at every cell and others at: smallest; give all of them the same")
         return tune

@@ -43,8 +43,11 @@ def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
     space = search.get("space") if isinstance(search, Mapping) else None
     vary, tune = values.get("vary"), values.get("tune")
     for section, given in (("vary", vary), ("tune", tune), ("search.space", space)):
-        for knob, value in given.items() if isinstance(given, Mapping) else ():
-            yield from _problems_of_knob(section, str(knob), value)
+        if isinstance(given, Mapping) and len(given) > len(KNOBS):
+            yield Problem(section, f"has {len(given):,} keys, more than the {len(KNOBS)} knobs of a run")
+        elif isinstance(given, Mapping):
+            for knob, value in given.items():
+                yield from _problems_of_knob(section, str(knob), value)
     yield from (Problem(part, f"belongs under base; write base.{part}") for part in PARTS if part in values)
     if isinstance(vary, Mapping):
         yield from _problems_of_varied(vary, tune, base)

@@ -12,7 +12,20 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from study.base.errors import InputError, nearest, shown
-from study.base.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, deep_merge, flatten, set_path, whole
+from study.base.schema import (
+    MOST_HINTS,
+    Count,
+    Index,
+    NonNegative,
+    Positive,
+    Share,
+    Strict,
+    Text,
+    deep_merge,
+    flatten,
+    set_path,
+    whole,
+)
 
 
 class Leaf(Strict):
@@ -189,6 +202,15 @@ def test_initials_stand_for_a_name() -> None:
     assert nearest("recipe.lr", known) == "did you mean 'recipe.learning_rate'?"
     assert nearest("lr", ["start", "learning_rate"]) == "did you mean 'learning_rate'?"
     assert nearest("recipe.stat", known) == "did you mean 'recipe.start'?"
+
+
+def test_of_endless_unknown_keys_the_first_have_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hint compares a key with all known ones."""
+    asked = list[str]()
+    monkeypatch.setattr("study.base.schema.nearest", lambda word, _known: asked.append(word) or "a hint")
+    found = problems({f"key{number}": 1 for number in range(30_000)})
+    assert len(asked) == MOST_HINTS
+    assert (found["key0"], found["key29999"]) == ("is not a known key; a hint", "is not a known key")
 
 
 def test_a_name_that_differs_in_case_alone_is_the_nearest() -> None:

@@ -74,6 +74,10 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"vary": {"recipe.dropout": []}}, "vary.recipe.dropout", "is empty"),
         ({"vary": {f"recipe.{knob}": [place / 1000 for place in range(200)] for knob in ("dropout", "beta1")}}, "vary",
          "makes 40,000 variants, more than 10,000"),
+        ({"tune": {f"recipe.{knob}": {"low": 1, "high": 2, "trials": 1000}
+                   for knob in ("beta1", "beta2", "dropout", "epsilon", "weight_decay", "learning_rate")}}, "tune",
+         "makes over 10^18 combinations a cell"),
+        ({"vary": {f"recipe.k{number}": [1, 2] for number in range(500)}}, "vary", "has 500 keys, more than the "),
         ({"vary": {"recipe.dropout": 0.1}}, "vary.recipe.dropout", "0.1 is not a list"),
         ({"vary": {"architecture.depth": [1, 2]}}, "vary.architecture.depth", "list its values under shapes"),
         ({"vary": {"masking.rate": [0.1, 0.2]}}, "vary.masking.rate",
