@@ -231,8 +231,14 @@ def signed(nats: float) -> str:
 
 def plus_minus(value: float, error: float | None, digits: int = 4, form: str = "") -> str:
     """A value with its error; an error that is None or NaN is unknown, which is not zero."""
-    known = error is not None and not math.isnan(error)
-    return f"{value:{form}.{digits}f} ± {f'{error:.{digits}f}' if known else 'unknown'}"
+    return f"{value:{form}.{digits}f} ± {error_text(error, digits)}"
+
+
+def error_text(error: float | None, digits: int = 4) -> str:
+    """An error to `digits` decimals, or as 4e-5 where these would show a zero; None and NaN are unknown."""
+    if error is None or math.isnan(error):
+        return "unknown"
+    return f"{error:.0e}".replace("e-0", "e-") if 0 < error < 0.5 * 10**-digits else f"{error:.{digits}f}"
 
 
 def engineering(number: float, form: str = "g") -> str:

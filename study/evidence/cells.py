@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from study.base.errors import InputError
 from study.base.grouping import grouped
-from study.base.quantities import budget_words, signed
+from study.base.quantities import budget_words, error_text, signed
 from study.base.statistics import variance_of_mean
 from study.base.text import at_budget, shape_and_variant
 from study.config.recipe import Budget
@@ -146,7 +146,7 @@ class CellResult:
         """The gain from word order."""
         if self.order_gain_nats is None:
             return None
-        error = "" if self.order_gain_standard_error_nats is None else f" ± {self.order_gain_standard_error_nats:.4f}"
+        error = "" if self.order_gain_standard_error_nats is None else f" ± {error_text(self.order_gain_standard_error_nats)}"
         return f"{signed(self.order_gain_nats)}{error}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from study.base.quantities import compact, compact_flops
+from study.base.quantities import compact, compact_flops, error_text
 from study.base.text import printable, visible
 from study.plotting.style import MANY, title_of
 
@@ -36,7 +36,7 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tokens": ("tokens", compact),
     "learning_rate": ("learning rate", "{:.4g}".format),
     "loss_nats": ("loss", _NATS),
-    "half_nats": ("95% interval", "± {:.4f} nats".format),
+    "half_nats": ("95% interval", lambda half: f"± {error_text(half)} nats"),
     "lowest_nats": ("lowest seed", _NATS),
     "highest_nats": ("highest seed", _NATS),
     "estimate_nats": ("difference", "{:+.4f} nats".format),
@@ -50,7 +50,7 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "high": ("to", "{:.4f}".format),
     "residual": ("residual", "{:+.4f}".format),
     "score": ("score", "{:.3f}".format),
-    "half": ("95% interval", "± {:.3f}".format),
+    "half": ("95% interval", lambda half: f"± {error_text(half, 3)}"),
     "random": ("untrained", "{:.3f}".format),
     "n_seeds": ("seeds", str),
     "seeds": ("seeds", str),

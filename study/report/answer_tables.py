@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from study.base.quantities import plural, signed
+from study.base.quantities import error_text, plural, signed
 from study.base.text import status_words, table_of
 from study.config.run_config import describe_knobs
 from study.evidence.cells import CellResult, in_words, variant_columns
@@ -267,13 +267,13 @@ def _vertex(cell: CellResult) -> str | None:
 
 
 def _loss(cell: CellResult) -> str | None:
-    error = "" if cell.standard_error_nats is None else f" ± {cell.standard_error_nats:.4f}"
+    error = "" if cell.standard_error_nats is None else f" ± {error_text(cell.standard_error_nats)}"
     return None if cell.loss_nats is None else f"{cell.loss_nats:.4f}{error}"
 
 
 def _bits(cell: CellResult) -> str | None:
     """The loss in bits per byte of masked words."""
-    error = "" if cell.standard_error_nats is None else f" ± {cell.standard_error_nats / math.log(2):.4f}"
+    error = "" if cell.standard_error_nats is None else f" ± {error_text(cell.standard_error_nats / math.log(2))}"
     return None if cell.bits_per_masked_byte is None else f"{cell.bits_per_masked_byte:.4f}{error}"
 
 

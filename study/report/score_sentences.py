@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from study.base.grouping import grouped
-from study.base.quantities import plural, plus_minus
+from study.base.quantities import error_text, plural, plus_minus
 from study.base.statistics import CONFIDENCE
 from study.base.text import status_words, table, table_of
 from study.evidence.downstream import AVERAGE, FREE_FROM, DownstreamEvidence, TaskScores
@@ -183,7 +183,7 @@ def _trend_row(task: TaskScores) -> dict[str, object]:
         "task": task.task,
         "metric": task.metric,
         "best": f"{best['score']:.4f}",
-        "± 95%": _number(best["half"]),
+        "± 95%": _half(best["half"]),
         "of": best["name"],
         **{words: None if task.task == AVERAGE else _number(best[name]) for words, name in baselines.items()},
         "above both": _of(task.above_untrained),
@@ -297,7 +297,7 @@ def _published_rows(task: TaskScores) -> Iterator[list[object]]:
         size = one.sizes["parameters"]
         away = np.abs(np.log(task.points["parameters"].to_numpy(dtype=float) / size))
         nearest = task.points.iloc[int(away.argmin())]
-        here = [nearest["name"], f"{nearest['parameters']:,}", f"{nearest['score']:.4f}", _number(nearest["half"])]
+        here = [nearest["name"], f"{nearest['parameters']:,}", f"{nearest['score']:.4f}", _half(nearest["half"])]
         yield [
             task.task,
             task.metric,
@@ -308,6 +308,10 @@ def _published_rows(task: TaskScores) -> Iterator[list[object]]:
             f"{one.score:.3f}",
             *(here if away.min() <= np.log(NEAR) else [None] * 4),
         ]
+
+
+def _half(value: float) -> str | None:
+    return error_text(value) if pd.notna(value) else None
 
 
 def _number(value: float) -> str | None:

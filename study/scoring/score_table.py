@@ -10,7 +10,7 @@ from statistics import fmean
 from rich.table import Table
 
 from study.base.grouping import grouped
-from study.base.quantities import plural
+from study.base.quantities import error_text, plural
 from study.base.statistics import noise_of_seeds, pooled_variance
 from study.base.terminal import narrow_table
 from study.base.text import pasted, printable
@@ -190,4 +190,4 @@ def _baselines(sweep: SweepFolder, evaluation: Evaluation) -> dict[str, float]:
 def _shown(found: Measured | None) -> tuple[str, str]:
     if found is None:
         return "", ""
-    return f"{found.score:.4f}", "" if found.interval is None else f"{(found.interval[1] - found.interval[0]) / 2:.4f}"
+    return f"{found.score:.4f}", "" if found.interval is None else error_text((found.interval[1] - found.interval[0]) / 2)
