@@ -14,7 +14,7 @@ from rich.console import Console
 
 from study.base import garbage
 from study.base.durable_files import require_links
-from study.base.errors import InputError, check_all
+from study.base.errors import InputError, check_all, warn_of
 from study.base.quantities import count_text, plural
 from study.base.schema import flatten
 from study.base.terminal import say
@@ -38,6 +38,7 @@ from study.running.run_proposer import RunProposer
 from study.running.shutdown import preparing
 from study.running.status_tables import cost_lines
 from study.store.locks import held
+from study.store.named_files import refuse_newer
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoints_in
 from study.tracking.code_state import note_code
@@ -70,7 +71,9 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
 
 def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
     """The plan of a sweep beside the records of its folder, of which those count that are of its text as it is now."""
-    records = folder.records()
+    records, problems = folder.read_records()
+    refuse_newer(problems)
+    warn_of(problems)
     far = spec.data.corpus.startswith(PREFIX)  # a plan asks no hub
     try:
         texts = fingerprints(spec.texts) if not far and (records or folder.siblings() or _names_cells(spec)) else {}

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from study.base.durable_files import is_there, retry_write, write_once
 from study.base.errors import InputError, Problem, map_readable, warn_of
+from study.store.named_files import refuse_newer
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -80,6 +81,8 @@ def _record_or_aside(run: RunFolder) -> RunRecord | None:
     try:
         return run.record()
     except (InputError, OSError) as error:
+        if isinstance(error, InputError):
+            refuse_newer(error.problems)
         damaged = isinstance(error, InputError) or error.errno in (errno.EISDIR, errno.ELOOP)
         if not damaged or not os.path.lexists(run.record_file):  # out of reach, or packed
             raise
@@ -91,6 +94,7 @@ def _record_or_aside(run: RunFolder) -> RunRecord | None:
 def _is_of_use(run: RunFolder) -> bool:
     """Whether another sweep can use a run: it was not pruned, and its record, if there is one, can be read."""
     records, problems = map_readable(RunFolder.record, [run])
+    refuse_newer(problems)
     warn_of(problems)
     return not problems and all(record is None or record.state != "PRUNED" for record in records)
 

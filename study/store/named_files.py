@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,10 @@ _NPY_HEADER_BYTES = 128
 """The header size of a vector: a multiple of 64 bytes, and no vector's length needs more than 128."""
 
 
+_VERSION = "schema_version"
+"""The field that numbers the versions of a model's files."""
+
+
 class Folder:
     """A folder with named files; only writing creates anything."""
 
@@ -39,9 +44,23 @@ class Inside:
         return folder.path / self.name
 
 
+class Newer(Problem):
+    """A file that a newer version of the workbench wrote, and no damage."""
+
+
+def refuse_newer(problems: Iterable[Problem]) -> None:
+    """Raise InputError if a newer version wrote any of the files, whose runs would be trained again."""
+    if newer := [problem for problem in problems if isinstance(problem, Newer)]:
+        raise InputError(newer)
+
+
 def parsed(content: bytes | None, place: str, model: type[ModelT], remedy: str) -> ModelT | None:
     """Parse a model from JSON, None without content; raises InputError with place and remedy."""
     values = json_in(content, place, dict, remedy)
+    known = model.model_fields[_VERSION].default if _VERSION in model.model_fields else None
+    if values is not None and known is not None and isinstance(found := values.get(_VERSION), int) and found > known:
+        message = f"is of schema version {found}, and this version of the workbench reads up to {known}; install the newer one"
+        raise InputError([Newer(place, message)])
     try:
         return None if values is None else model.parse(values, place=place)
     except InputError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import threading
@@ -13,8 +14,10 @@ import pytest
 from filelock import FileLock
 
 from study.base.errors import InputError
+from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.running.coordinator import Coordinator
+from study.running.launch import plan
 from study.running.run_proposer import RunJob
 from study.running.sharing import SharedRuns
 from study.running.status import status
@@ -24,7 +27,7 @@ from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.running.test_coordinator import CORPUS, FakeExecutor, RunProgress, completes
-from tests.sweeps import coordinator_of, record, run_in
+from tests.sweeps import coordinator_of, record, run_in, sweep, write_topics
 
 THREE: dict[str, Any] = {"shapes": {"grid": {"depth": [1, 2, 3]}}}
 FOUR: dict[str, Any] = {"shapes": {"grid": {"depth": [2, 3, 4, 5]}}}
@@ -195,6 +198,22 @@ def test_a_run_whose_record_is_damaged_in_another_sweep_is_trained_anew(
     assert str(run.record_file) in caplog.text
     with pytest.raises((InputError, OSError)):
         run.record()
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_no_run_is_trained_again_whose_record_a_newer_version_wrote(name: str, tmp_path: Path) -> None:
+    """In the same sweep the plan refuses, which comes before anything is spent; in another, who takes the run over."""
+    launched(tmp_path, "one", FakeExecutor(), **ONLY)
+    (run,) = SweepFolder(tmp_path / "results" / "one").runs()
+    content = json.dumps(json.loads(run.record_file.read_bytes()) | {"schema_version": 2})
+    run.record_file.write_text(content)
+    executor = FakeExecutor()
+    told = "is of schema version 2, and this version of the workbench reads up to 1; install the newer one"
+    with pytest.raises(InputError, match=f"{run.record_file}: {told}"):
+        plan(
+            sweep(write_topics(tmp_path / "text.txt"), **ONLY, name=name), tmp_path / "results", Resources()
+        ) if name == "one" else launched(tmp_path, name, executor, **ONLY)
+    assert (executor.submitted, run.record_file.read_text()) == ([], content)
 
 
 def failed_in(tmp_path: Path, *names: str) -> list[SweepFolder]:
