@@ -37,6 +37,9 @@ OUT_OF_REACH = frozenset(
 )
 """Write errors of a folder that is unavailable for a while, such as on a file server that restarts."""
 
+NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
+"""Errors of a link on a file system that has none, such as that of a memory card."""
+
 PATIENCE_SECONDS = 60.0
 """How long a write is retried while its folder is unavailable."""
 
@@ -124,27 +127,29 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_once(path: Path, content: bytes) -> bool:
-    """Create a whole file; False if it exists."""
+    """Create a whole file; False if it exists.
+
+    Without hard links, readers may find it empty for a moment, and for good if the writer is killed in that moment.
+    """
     with _durable_sibling(path, content) as temporary:
         try:
-            os.link(temporary, path)
+            _name_once(temporary, path)
         except FileExistsError:
             return False
         finally:
-            os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
     return True
 
 
-def write_new(path: Path, content: bytes) -> bool:
-    """Create a file for a person to edit, also where there are no hard links; False if it exists."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _name_once(temporary: Path, path: Path) -> None:
     try:
-        with path.open("xb") as file:
-            file.write(content)
-    except FileExistsError:
-        return False
-    return True
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        path.open("xb").close()
+        os.replace(temporary, path)
 
 
 def retry_write(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check: Callable[[], object] | None = None) -> T:

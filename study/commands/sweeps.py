@@ -48,7 +48,7 @@ TEMPLATE = Path(__file__).with_name("new_sweep.yaml")
 )
 def new(name: str, like: str | None) -> None:
     """Write a commented sweep file, NAME.yaml, to start from."""
-    from study.base.durable_files import write_new
+    from study.base.durable_files import write_once
 
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not file.parent.is_dir():
@@ -58,7 +58,7 @@ def new(name: str, like: str | None) -> None:
         if like is None
         else _named("--like", like, shipped("sweeps")).read_text()
     )
-    if not write_new(file, text.encode()):
+    if not write_once(file, text.encode()):
         raise InputError.at(str(file), "exists, and no file is overwritten; give another name")
     echo(f"{file}: edit its question and values, then: study plan {file}")
 
@@ -105,9 +105,9 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
         return
     file = _named("NAME", name, known)
     if into is not None:
-        from study.base.durable_files import write_new
+        from study.base.durable_files import write_once
 
-        if not write_new(into, file.read_bytes()):
+        if not write_once(into, file.read_bytes()):
             raise InputError.at(str(into), "exists, and no file is overwritten; give another name")
         echo(f"{into}: marimo edit {pasted(into)}")
         return

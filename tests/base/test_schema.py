@@ -207,7 +207,12 @@ def test_initials_stand_for_a_name() -> None:
 def test_of_endless_unknown_keys_the_first_have_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each hint compares a key with all known ones."""
     asked = list[str]()
-    monkeypatch.setattr("study.base.schema.nearest", lambda word, _known: asked.append(word) or "a hint")
+
+    def hint(key: str, _known: list[str]) -> str:
+        asked.append(key)
+        return "a hint"
+
+    monkeypatch.setattr("study.base.schema.nearest", hint)
     found = problems({f"key{number}": 1 for number in range(30_000)})
     assert len(asked) == MOST_HINTS
     assert (found["key0"], found["key29999"]) == ("is not a known key; a hint", "is not a known key")
