@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from filelock import FileLock
 
 from study.base.durable_files import content_of, is_there, json_value, named, sync_folder, takes_files, write_atomically
 from study.base.errors import InputError
 from study.base.text import path_from
 from study.config.run_config import fingerprint_of
+from study.store.ownership import file_lock
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[st
     folder.parent.mkdir(parents=True, exist_ok=True)
     file = folder.with_name(f"{folder.name}.lock")
     with named(file):
-        lock = FileLock(file).acquire()
+        lock = file_lock(file).acquire()
     with lock:
         facts = facts_of(folder)  # another process may have built it while this one waited
         if facts is None:

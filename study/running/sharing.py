@@ -14,11 +14,10 @@ import os
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock
-
 from study.base.durable_files import is_there, retry_write, write_once
 from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.store.named_files import refuse_newer
+from study.store.ownership import file_lock
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -39,7 +38,9 @@ class SharedRuns:
             retry_write(lambda: os.symlink(self._target(run_id), link))
         if (found := self._known_home(run_id)) is not None:
             return found
-        with FileLock(self.folder.homes / ".lock"):  # of all that find it gone, the first takes it over and the others see that
+        with file_lock(
+            self.folder.homes / ".lock"
+        ):  # the first takes over what is gone, and the others see it
             if (home := self._known_home(run_id)) is None:
                 anew = link.with_name(f".{run_id}.tmp")
                 anew.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
 from study.base.text import pasted
-from study.store.ownership import is_locked
+from study.store.ownership import is_locked, remove_left_by_flock
 from study.store.records import timestamp
 from study.store.sweep_folder import LockFiles
 
@@ -66,6 +66,7 @@ def _acquire(lock: FileLock, files: LockFiles) -> None:
     """Acquire the lock on the existing file: the last holder may have removed its file."""
     while True:
         files.folder.mkdir(parents=True, exist_ok=True)
+        remove_left_by_flock(files.lock_file)
         lock.acquire()
         if is_there(files.lock_file):
             return
@@ -76,6 +77,7 @@ def is_held(files: LockFiles) -> bool:
     """Whether any process holds the lock."""
     if (locked := is_locked(files.lock_file)) is not None:
         return locked
+    remove_left_by_flock(files.lock_file)
     try:
         with SoftFileLock(files.lock_file, timeout=0):
             return False

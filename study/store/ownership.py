@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 from study.base.durable_files import content_of, is_there, retry_write
 from study.base.errors import InputError
 from study.base.quantities import read_seconds
@@ -36,6 +38,9 @@ HUNG_AFTER = "STUDY_HUNG_AFTER"
 
 HANG_SECONDS = 600.0
 """The default longest time without a step: longer than compiling or the slowest step."""
+
+NAMELESS_SECONDS = 60.0
+"""The age from which an empty lock file is one that flock left."""
 
 POLL_SECONDS = 0.1
 
@@ -172,6 +177,23 @@ def is_locked(path: Path) -> bool | None:
     finally:
         os.close(handle)
     return None if got is None else not got
+
+
+def remove_left_by_flock(lock_file: Path) -> None:
+    """Remove an old, empty lock file where there is no flock, as in a copy of a sweep: filelock takes it for a held lock.
+
+    The lock file that filelock itself makes there has its holder's name at once.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        state = lock_file.stat()
+        if state.st_size == 0 and time.time() - state.st_mtime > NAMELESS_SECONDS and is_locked(lock_file) is None:
+            lock_file.unlink()
+
+
+def file_lock(path: Path, timeout: float = -1) -> FileLock:
+    """A lock by a file, for which it waits for ever without a timeout."""
+    remove_left_by_flock(path)
+    return FileLock(path, timeout)
 
 
 class Watch:

@@ -23,11 +23,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError
-from study.store.ownership import seconds_since_write
+from study.store.ownership import file_lock, seconds_since_write
 from study.store.run_folder import RunFolder
 from study.store.score_records import scores_by_run
 from study.store.sweep_folder import SweepFolder
@@ -94,7 +94,7 @@ def mirror_sweep(
     follows the sweep, for a follower after LOCK_SECONDS.
     """
     logging.getLogger("wandb").propagate = False  # its records belong in each run's debug.log
-    lock = FileLock(folder.path / ".mirror.lock", timeout=0 if stop is None else LOCK_SECONDS)
+    lock = file_lock(folder.path / ".mirror.lock", timeout=0 if stop is None else LOCK_SECONDS)
     try:
         mode = tracking_mode()
         if mode == "disabled":

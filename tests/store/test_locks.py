@@ -142,3 +142,20 @@ def test_where_there_is_no_flock_a_holder_that_died_elsewhere_is_told_with_the_f
     lock.lock_file.unlink()
     with held(lock):
         assert is_held(lock)
+
+
+@pytest.mark.usefixtures("without_flock")
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_where_there_is_no_flock_what_flock_left_is_no_held_lock(tmp_path: Path) -> None:
+    """As in a copy of a sweep or of the cache."""
+    (lock := sweep_folder(tmp_path / "s").launching).lock_file.touch()
+    assert is_held(lock), "whoever made the file may be about to write its name"
+    os.utime(lock.lock_file, (0, 0))
+    assert not is_held(lock)
+    lock.lock_file.touch()
+    os.utime(lock.lock_file, (0, 0))
+    with held(lock):
+        assert is_held(lock)
+    (left := tmp_path / "entry.lock").touch()
+    os.utime(left, (0, 0))
+    assert open_entry(tmp_path / "entry", lambda _: {"built": 1}) == {"built": 1}
