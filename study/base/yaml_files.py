@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,18 @@ _UNHELD = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file as a mapping; raises InputError with line and column."""
+    """Read a YAML file as a mapping; raises InputError with line and column, and for a pipe or a device."""
+    with suppress(FileNotFoundError):  # which the reading tells
+        try:
+            check_finite(path)
+        except OSError as error:
+            raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
+    return read_piped_yaml(path)
+
+
+def read_piped_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML text as a mapping, from a pipe, too, for which it waits; raises InputError with line and column."""
     try:
-        check_finite(path)
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:

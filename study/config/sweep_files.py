@@ -13,7 +13,7 @@ import yaml
 from study.base.errors import InputError, Problem, near, shown
 from study.base.schema import set_below
 from study.base.shipped import shipped
-from study.base.yaml_files import MOST_NESTED, load_yaml, problem_in_words, read_yaml
+from study.base.yaml_files import MOST_NESTED, load_yaml, problem_in_words, read_piped_yaml, read_yaml
 from study.config.shape_spec import Shapes
 from study.config.sweep import PARTS, Sweep, sweep_of
 from study.config.sweep_knobs import KNOBS, problems_of_knobs
@@ -21,22 +21,30 @@ from study.config.sweep_knobs import KNOBS, problems_of_knobs
 SWEEP_FILE = "sweep.yaml"
 """The name of the copy in the sweep's folder."""
 
+_PIPES = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
+"""The folders of what a shell gives for a file: /dev/stdin, or /dev/fd/63 for <(cat sweep.yaml)."""
+
+_NAMELESS = "is missing, since text from a pipe has no file name; give name=NAME"
+
 _PRUNE_REFUSED = "belongs under search: stopping slow runs would bias a comparison or a fit"
 
 
 def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[str, Any]]:
     """Read a sweep file with `key.path=value` overrides: the sweep, and the plain values for `sweep.yaml`.
 
-    The name of a shipped sweep stands for its file. Raises InputError with every problem of the file and the overrides.
+    The name of a shipped sweep stands for its file, and `-` for standard input. Raises InputError with every problem of the
+    file and the overrides.
     """
-    path = _file_of(path)
-    values = {"name": path.stem} | read_yaml(path)
+    values = _values_of(path)
     problems = list(_problems_between(overrides))
     for override in overrides:
         try:
             _override(values, override)
         except InputError as error:
             problems += error.problems
+    if "name" not in values:
+        problems.append(Problem("name", _NAMELESS))
+        values["name"] = "piped"
     try:
         sweep = parse_sweep(values)
     except InputError as error:
@@ -44,6 +52,16 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[s
     if problems:
         raise InputError(problems)
     return sweep, values
+
+
+def _values_of(path: Path) -> dict[str, Any]:
+    """The values of a sweep file, whose name is that of the file; text from a pipe has none of its own."""
+    if str(path) == "-":
+        path = Path("/dev/stdin")
+    if path.parent in _PIPES:
+        return read_piped_yaml(path)
+    path = _file_of(path)
+    return {"name": path.stem} | read_yaml(path)
 
 
 def read_launched(path: Path) -> Sweep:

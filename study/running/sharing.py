@@ -38,9 +38,7 @@ class SharedRuns:
             retry_write(lambda: os.symlink(self._target(run_id), link))
         if (found := self._known_home(run_id)) is not None:
             return found
-        with file_lock(
-            self.folder.homes / ".lock"
-        ):  # the first takes over what is gone, and the others see it
+        with file_lock(self.folder.homes / ".lock"):  # the first takes over what is gone, and the others see it
             if (home := self._known_home(run_id)) is None:
                 anew = link.with_name(f".{run_id}.tmp")
                 anew.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,20 @@ def test_a_named_model_replaces_the_architecture_of_a_preset_and_has_shapes_of_i
 def test_what_is_wrong_with_a_named_model_is_told_at_its_place(tmp_path: Path, overrides: list[str], told: str) -> None:
     with pytest.raises(InputError, match=re.escape(told)):
         _ = Plan(named_model(tmp_path, *overrides)).first_runs
+
+
+def test_a_sweep_comes_through_a_pipe_with_a_name_of_its_own(tmp_path: Path) -> None:
+    """As from <(cat sweep.yaml); a name made of the number of a file descriptor would be that of the results."""
+    ends = [os.pipe(), os.pipe()]
+    try:
+        for _, write in ends:
+            os.write(write, write_sweep(tmp_path / "toy.yaml", tmp_path).read_bytes().replace(b"name: toy", b""))
+            os.close(write)
+        with pytest.raises(InputError, match="name: is missing, since text from a pipe has no file name; give name=NAME"):
+            read_sweep(Path(f"/dev/fd/{ends[0][0]}"))
+        assert read_sweep(Path(f"/dev/fd/{ends[1][0]}"), ["name=piped"])[0].name == "piped"
+    finally:
+        for read, _ in ends:
+            os.close(read)
+    with pytest.raises(InputError, match="/dev/zero: is larger than"):
+        read_sweep(Path("/dev/zero"))
