@@ -23,6 +23,9 @@ _SCHEMES = "entity_f1 reads IO, IOB1, IOB2, IOE, BIOES and BILOU, as in B-PER, P
 _LETTER_AND_SIGN = re.compile(r"^[A-Za-z][\W_]|[\W_][A-Za-z]$")
 """What types do not all look like: b-per, B:PER, B- and M-PER are tags of schemes that are written otherwise."""
 
+_LIKE_OUTSIDE = ("o", "0", "\N{CYRILLIC CAPITAL LETTER O}", "\N{GREEK CAPITAL LETTER OMICRON}", "_", "-")
+"""What is no entity type but a way to write outside, by a typing error or in other formats."""
+
 Entity = tuple[str, int, int]
 """Type, first word and last word."""
 
@@ -37,6 +40,8 @@ class TagScheme:
     def of(cls, tags: Collection[str]) -> TagScheme:
         """Infer the scheme of a task's tags; raises ValueError with the tags that fit no scheme."""
         inside = sorted(set(tags) - {OUTSIDE})
+        if alike := next((tag for tag in inside if tag.strip() in (*_LIKE_OUTSIDE, OUTSIDE)), None):
+            raise ValueError(f"tag {alike!r} is no type of entities; for outside, write {OUTSIDE!r}")
         splits = [{tag: part for tag in inside if (part := split(tag)) is not None} for split in (_before, _behind)]
         parts = {tag: (tag, "") for tag in inside} if _untyped(inside) else max(splits, key=len)
         letters = {letter for letter, _ in parts.values()}
@@ -50,6 +55,9 @@ class TagScheme:
             raise ValueError(f"tag letters {', '.join(sorted(letters))} fit no single scheme; {_SCHEMES}")
         if inside and all(map(_LETTER_AND_SIGN.search, inside)):
             raise ValueError(f"tags {', '.join(inside[:3])} are written as in no scheme that is read; {_SCHEMES}")
+        if {"B", "I"} <= {*inside}:
+            third = next(tag for tag in inside if tag not in [*"BIESLU"])
+            raise ValueError(f"tag {third!r} stands beside B and I, which have no types; {_SCHEMES}")
         if OUTSIDE not in tags:
             raise ValueError(
                 f"tags {', '.join(inside[:3])} spell no entities: none is {OUTSIDE!r}, and they have no letters as in "

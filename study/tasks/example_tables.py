@@ -16,7 +16,10 @@ from study.tasks.task_spec import TaskSource
 
 _TEXT = (".jsonl", ".csv", ".tsv", ".conll")
 
-SUFFIXES = (".parquet", *_TEXT, *(suffix + compression for suffix in _TEXT for compression in COMPRESSIONS))
+KINDS = (".parquet", *_TEXT)
+"""The kinds of files that are read; those of text also compressed."""
+
+SUFFIXES = (*KINDS, *(suffix + compression for suffix in _TEXT for compression in COMPRESSIONS))
 
 _ALL = "*"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from study.base.errors import InputError, Problem, nearest
 from study.base.grouping import grouped
 from study.tasks.embedded import embedded_tables
 from study.tasks.entities import TagScheme
-from study.tasks.example_tables import ExampleTable, pick, read_hub_split, read_table, split_file, splits_there
+from study.tasks.example_tables import KINDS, ExampleTable, pick, read_hub_split, read_table, split_file, splits_there
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.parsing import RowError, parse, several_labels, several_names
 from study.tasks.task_spec import TaskSource, TaskSpec, label_name, read_spec
@@ -99,7 +100,25 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | N
     patterns_text = " or ".join(str(source.files) for source in spec.sources)
     searched = ", ".join(str(root) for root in roots)
     looked = f"no file {patterns_text} in {searched}" if roots else f"it is read from local files, {patterns_text}"
-    raise InputError.at(spec.name, f"{looked}; give the folder that holds them {_GIVEN}")
+    files = [
+        _of_split(root / str(source.files), split)
+        for source in spec.sources
+        for root in roots
+        for split in (source.splits.train, source.splits.test)
+    ]
+    raise InputError.at(spec.name, f"{looked}; give the folder that holds them {_GIVEN}{_unread(files)}")
+
+
+def _of_split(pattern: Path, split: str) -> Path:
+    return Path(str(pattern).replace("{split}", split))
+
+
+def _unread(paths: Sequence[Path]) -> str:
+    """The first file at these paths, with any suffix, of a kind that is not read, and the kinds that are; empty without one."""
+    for path in paths:
+        if file := next(filter(Path.is_file, sorted(path.parent.glob(f"{glob.escape(path.name)}*"))), None):
+            return f"; {file} is of no kind that is read: {', '.join(KINDS)}"
+    return ""
 
 
 def _named_splits(spec: TaskSpec, source: TaskSource) -> dict[str, str]:
@@ -156,7 +175,8 @@ def _label_column(spec: TaskSpec, source: TaskSource) -> str | None:
 def _table(pattern: Path, split: str, wanted: list[str]) -> ExampleTable:
     file = split_file(pattern, split)
     if file is None:
-        raise InputError.at(str(pattern), f"has no split {split!r}; {nearest(split, splits_there(pattern))}")
+        unread = _unread([_of_split(pattern, split)])
+        raise InputError.at(str(pattern), f"has no split {split!r}; {nearest(split, splits_there(pattern))}{unread}")
     return read_table(file, wanted)
 
 

@@ -108,7 +108,15 @@ def test_tags_of_no_type_are_entities_all_the_same() -> None:
         (["O", "B-PER", "M-PER", "E-PER", "S-PER"], "'M-PER' has no letter"),
         (["O", "B-PER", "I-PER", "ORG"], "tag 'ORG' has no letter, but 'B-PER' has one"),
         (["O", "B-PER", "L-PER", "S-PER"], "tag letters B, L, S fit no single scheme"),
-        (["o", "b-per", "i-per"], "spell no entities"),
+        (["b-per", "i-per"], "are written as in no scheme"),
+        (["o", "b-per", "i-per"], "tag 'o' is no type of entities; for outside, write 'O'"),
+        (["O", "o", "PER", "ORG"], "tag 'o' is no type of entities"),
+        (["O", "o", "B-PER", "I-PER"], "tag 'o' is no type of entities"),
+        (["0", "PER"], "tag '0' is no type of entities"),
+        (["O", " O", "PER"], "tag ' O' is no type of entities"),
+        (["_", "B-PER", "I-PER"], "tag '_' is no type of entities"),
+        (["\N{CYRILLIC CAPITAL LETTER O}", "PER"], "is no type of entities"),
+        (["O", "B", "I", "X"], "tag 'X' stands beside B and I, which have no types"),
     ],
 )
 def test_tags_of_no_scheme_are_refused(tags: list[str], message: str) -> None:

@@ -564,6 +564,14 @@ def test_data_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
         load_task("cola", tmp_path)
 
 
+@pytest.mark.parametrize("files", ["{split}", "{split}.json", "[1]-{split}"])
+def test_a_file_of_a_kind_that_is_not_read_is_named_with_the_kinds_that_are(tmp_path: Path, files: str) -> None:
+    file = tmp_path / f"{files.removesuffix('.json').format(split='train')}.json"
+    file.write_text("[]")
+    path = made(tmp_path, SINGLE | {"source": {"files": files}})
+    assert f"; {file} is of no kind that is read: .parquet, .jsonl, .csv, .tsv, .conll" in refused(path)
+
+
 def test_f1_needs_two_classes(tmp_path: Path) -> None:
     rows = [{"text": "x", "label": label} for label in "abc"]
     path = made(tmp_path, {"kind": "single", "metrics": ["f1"]}, train=rows, dev=rows, test=rows)
