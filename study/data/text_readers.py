@@ -92,14 +92,20 @@ def check_text_column(place: str, column: str, columns: dict[str, bool]) -> None
         raise InputError.at("data.text_column", f"{column!r} does not hold text in {place}; {nearest(column, texts)}")
 
 
+def _check_one_column(place: str, column: str, count: int) -> None:
+    if count > 1:
+        raise InputError.at("data.text_column", f"{column!r} names {count} columns of {place}; rename the others")
+
+
 def text_field(place: str, column: str, schema: Any) -> tuple[str, ...]:
     """Return the field names that lead to a text column in an Arrow schema, outermost first.
 
-    Raises InputError with the nearest text column if it is missing.
+    Raises InputError with the nearest text column if it is missing, and for two of one name.
     """
     fields = {".".join(names): (names, _is_text(kind)) for names, kind in reversed(list(_fields(schema)))}
     check_text_column(place, column, {name: is_text for name, (_, is_text) in fields.items()})
     names: tuple[str, ...] = fields[column][0]
+    _check_one_column(place, column, sum(path == names for path, _ in _fields(schema)))
     return names
 
 
@@ -209,6 +215,7 @@ def _read_delimited(delimiter: str, path: Path, column: str) -> Iterator[str]:
         try:
             header = next(reader, [])
             check_text_column(str(path), column, dict.fromkeys(header, True))
+            _check_one_column(str(path), column, header.count(column))
             index = header.index(column)
             for row in filter(None, reader):
                 if len(row) != len(header):

@@ -96,6 +96,8 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
         ("a.jsonl", b'{"text": 3, "body": "a"}', r"'text' does not hold text in .*; known: body"),
         ("a.jsonl", b"[" * 100_000, r"a.jsonl:1: is nested too deeply"),
         ("a.parquet", b"PAR1 but not really", r"is not a Parquet file"),
+        ("a.csv", b"text,text\none,two\n", r"'text' names 2 columns of .*a.csv; rename the others"),
+        ("a.tsv", b"text\tid\ttext\none\t1\ttwo\n", r"'text' names 2 columns of .*a.tsv; rename the others"),
         ("a.csv", b"id,text\n1,one\n2,two,three\n", r"a.csv:3: has 3 fields but the header has 2; quote the fields"),
         ("a.csv", b'id,text\n1,"one" two\n', r"a.csv:2: .*expected after.*; rewrite the file according to RFC 4180"),
         ("a.csv", b"id,body\n1,one\n", r"'text' is not a column of .*a.csv; known: body, id"),
@@ -230,6 +232,18 @@ def test_what_save_to_disk_wrote_is_read_of_train_alone_and_without_its_caches(t
     assert names(files.passed_over, tmp_path / "several") == ["test/data-00000-of-00001.arrow", "train/cache-1234.arrow"]
     DatasetDict(left=dataset, right=dataset).save_to_disk(tmp_path / "others")
     assert len(corpus_files(str(tmp_path / "others")).read) == 2
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_two_columns_of_one_name_are_refused(suffix: str, tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["one"]), pa.array(["two"])], names=["text", "text"])
+    if suffix == ".parquet":
+        pq.write_table(table, tmp_path / "a.parquet")
+    else:
+        with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+    with pytest.raises(InputError, match=rf"'text' names 2 columns of .*a{suffix}; rename the others"):
+        read(tmp_path / f"a{suffix}")
 
 
 def test_a_dotted_column_is_a_field_of_nested_values_in_every_kind(tmp_path: Path) -> None:
