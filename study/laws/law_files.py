@@ -136,7 +136,7 @@ def _law_in(values: Mapping[str, Any], path: Path, convention: str | None) -> Fi
     if problems := [*_unsuitable(law, path), *missing, *unclear, *unusable_fit(law, values, path)]:
         raise InputError(problems)
     rows = _Rows.parse({key: values[key] for key in _Rows.model_fields if key in values}, str(path))
-    notes = [*doubts_of(law, values), *(f"{name} was fitted with a warning: {warning}" for warning in rows.warnings)]
+    notes = doubts_of(law, values)
     ranges = {variable: rows.ranges[variable] for variable in law.variables if variable in rows.ranges}
     return FittedLaw(law, estimates, counted, tuple(notes), ranges, rows.alike)
 
@@ -181,9 +181,13 @@ def unusable_fit(law: Law, values: Mapping[str, Any], path: Path) -> list[Proble
 
 
 def doubts_of(law: Law, values: Mapping[str, Any]) -> list[str]:
-    """The doubts that a fit's status raises."""
-    doubt = _DOUBTS.get(str(values.get("status")))
-    return [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
+    """The doubts that a fit's status raises, and its warnings, such as that losses are in bits."""
+    doubt, warnings = _DOUBTS.get(str(values.get("status"))), values.get("warnings")
+    told = [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
+    return [
+        *told,
+        *(f"{law.name} was fitted with a warning: {warning}" for warning in (warnings if isinstance(warnings, list) else ())),
+    ]
 
 
 def _reasons(values: Mapping[str, Any]) -> str:

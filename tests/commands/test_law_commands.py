@@ -346,6 +346,13 @@ def fitted(study: Any, runs: Path, tmp_path: Path) -> Path:
     return path
 
 
+def test_what_a_fit_warned_of_goes_with_its_predictions(study: Any, fitted: Path) -> None:
+    warned = json.loads(fitted.read_text()) | {"warnings": ["bits_per_byte looks like bits"]}
+    fitted.write_text(json.dumps(warned))
+    note = "chinchilla was fitted with a warning: bits_per_byte looks like bits"
+    assert study("predict", fitted, "--parameters", "1B", "--tokens", "20B")[1].splitlines()[-1] == f"note: {note}"
+
+
 def test_a_fit_predicts_with_an_interval_its_reach_and_the_fate_of_held_out_rows(
     study: Any, fitted: Path, tmp_path: Path
 ) -> None:
