@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from rich.table import Table
 
@@ -54,7 +54,8 @@ def cost_lines(cost: CostEstimate) -> list[str]:
     runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs, 'run')}"
     total = f"{runs}, {cost.spent_tokens:,} tokens, {cost.train_flops:.3g} FLOPs"
     time = f"about {duration(cost.expected_seconds)} on {plural(cost.slots, 'slot')} at {cost.basis}"
-    return [f"{total}: {time}", *_first_lines(cost), *_left_line(cost), *_one_name_lines(cost), *_question_line(cost)]
+    others = (_first_lines, _left_line, _text_line, _one_name_lines, _question_line)
+    return [f"{total}: {time}", *chain.from_iterable(lines(cost) for lines in others)]
 
 
 def _first_lines(cost: CostEstimate) -> Iterator[str]:
@@ -83,6 +84,14 @@ def _question_line(cost: CostEstimate) -> Iterator[str]:
     if cost.earlier_question is not None:
         remedy = "a launch replaces its answer; set another name to keep it"
         yield f"{cost.plan.spec.name} was launched with another question, {cost.earlier_question!r}; {remedy}."
+
+
+def _text_line(cost: CostEstimate) -> Iterator[str]:
+    """How many runs by the same configuration read what the corpus held before."""
+    current, texts = {record.run_id for record in cost.plan.current_records}, cost.plan.spec.texts
+    if count := sum(each.run_id not in current and each.config.data in texts for each in cost.plan.records):
+        read = f"{plural(count, 'run')} of earlier launches read another text than {cost.plan.spec.data.corpus} is now"
+        yield f"{read}, and count for nothing here."
 
 
 def executed_lines(resources: Resources) -> list[str]:

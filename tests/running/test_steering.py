@@ -30,7 +30,7 @@ from study.running.launch import another_question, plan
 from study.running.liveness import Signs, seconds_per_row, signs_of
 from study.running.run_proposer import run_line
 from study.running.status import ANY_SLOT, RunStatus, SweepStatus, status
-from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
+from study.running.status_tables import MOST_LISTED, cost_summary, status_summary, status_table, watched
 from study.running.steering import exclude, include, retry, stop
 from study.scoring.targets import single_run
 from study.shapes.naming import resolve_architecture
@@ -669,6 +669,8 @@ def test_runs_on_text_that_has_changed_since_are_left_to_do(tmp_path: Path) -> N
 
     corpus.write_text(f"{corpus.read_text()}\n\nAnother document.\n")
     assert left() == 2
+    told = f"2 runs of earlier launches read another text than {corpus} is now"
+    assert told in cost_summary(plan(spec, folder.path.parent, Resources()))
     assert (status(folder).remaining_flops or 0) > 0
     assert {one.reason for one in status(folder).runs} == {FOREIGN}
     assert retry(folder) == []
