@@ -55,6 +55,7 @@ Any other system error is shown whole.
 
 def main() -> None:
     """Run the command line; bad input is reported in full on standard error, with exit status 2."""
+    _replace_closed_streams()
     warnings.filterwarnings("ignore", "flock not supported")  # study.store.locks tells what of it matters
     try:
         commands(prog_name="study", standalone_mode=False)
@@ -82,6 +83,13 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt) as stopped:
         why = (stopped.__cause__ or stopped).args  # click turns an interrupt into an Abort
         _end(INTERRUPTED_EXIT, "; ".join(["stopped", *map(str, why)]))
+
+
+def _replace_closed_streams() -> None:
+    """Open /dev/null in place of closed standard streams (`>&-`), whose numbers the next files would get."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _end(status: int, *lines: str) -> NoReturn:

@@ -338,3 +338,10 @@ def test_a_folder_that_cannot_be_written_is_named(study: Any, tmp_path: Path, mo
     status, _, errors = study("report", sweep_folder(tmp_path / "s").path)
     assert status == 2
     assert errors == f"error: {tmp_path / 'ledger.csv'}: No space left on device\n"
+
+
+def test_closed_streams_lead_nowhere() -> None:
+    """Python leaves them out, and the next file would get the number of standard output."""
+    words = [sys.executable, "-m", "study", "params", "bert-tiny"]
+    told = subprocess.run(["sh", "-c", '"$@" >&- <&-', "sh", *words], stderr=subprocess.PIPE, text=True, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
