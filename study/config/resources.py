@@ -61,9 +61,22 @@ def _script(text: str) -> str:
     return text
 
 
+_SET_HERE = {
+    **{name: f"slurm.{name}" for name in ("partition", "time", "array", "nodes", "account", "qos", "constraint", "exclude")},
+    "mem": "slurm.memory",
+    "cpus-per-task": "slurm.cpus",
+    "wrap": "slurm.setup",
+    **dict.fromkeys(("job-name", "output", "error", "signal", "open-mode", "ntasks-per-node")),
+}
+"""The options of sbatch that every job is given, with the fields that set them, if any."""
+
+
 def _option_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", text):
         raise ValueError("is not an option of sbatch; write its long name without leading dashes, as in reservation")
+    if (name := text.replace("_", "-")) in _SET_HERE:
+        field = _SET_HERE[name]
+        raise ValueError(f"is set for every job; {'leave it out' if field is None else f'write {field}'}")
     return text
 
 
