@@ -34,6 +34,7 @@ from scipy.optimize import isotonic_regression
 
 from study.base.durable_files import write_atomically
 from study.base.quantities import DIGITS, compact, in_billions, of_flops, plural, rounded, rounded_all, tick
+from study.base.text import visible
 
 LOSS = "validation loss (nats per masked token)"
 LOSS_PER_BYTE = "validation loss (nats per byte of masked words)"
@@ -414,9 +415,15 @@ def halo(linewidth: float = 3) -> list[withStroke]:
 
 
 def drawable(data: pd.DataFrame) -> pd.DataFrame:
-    """A figure's data, rounded so that every processor draws the same."""
+    """A figure's data, rounded so that every processor draws the same, its texts without invisible characters."""
     floats = data.select_dtypes("float")
-    return data.assign(**{name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)})
+    rounded_columns = {name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)}
+    words = [name for name in data if data[name].map(lambda value: isinstance(value, str) and value != visible(value)).any()]
+    return data.assign(**rounded_columns, **{str(name): data[name].map(_without_hidden) for name in words})
+
+
+def _without_hidden(value: object) -> object:
+    return visible(value) if isinstance(value, str) else value
 
 
 _COORDINATES = re.compile(rb'( (?:d|x|y)="|translate\(|rotate\()([^")]*)')
@@ -431,6 +438,8 @@ def save_in(figure: Figure, folder: Path, name: str, formats: Iterable[Format] =
     Earlier files of other formats, now outdated, are removed.
     """
     remove_figure(folder, name, keep := {"svg", *formats})
+    for text in figure.findobj(Text):
+        text.set_text(visible(text.get_text()))  # names come from tables; XML holds no control characters
     for axes in figure.axes:
         for spine in axes.spines.values():
             spine.axis = None  # else each layout checks every tick for overhang

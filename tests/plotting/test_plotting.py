@@ -8,7 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 from unittest.mock import Mock
+from xml.etree import ElementTree
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -37,6 +39,7 @@ from study.plotting.style import (
     SIDE_BY_SIDE,
     STYLES,
     StyleName,
+    drawable,
     drawn_as,
     log_locators,
     panels,
@@ -811,3 +814,18 @@ def test_ticks_of_a_logarithmic_axis_stand_about_evenly(factor: float) -> None:
         ticks = log_locators(low, factor * low)[0].tick_values(low, factor * low)
         steps = np.diff(np.log([tick for tick in ticks if low <= tick <= factor * low]))
         assert steps.max() < 2 * steps.min()
+
+
+def test_a_figure_shows_visible_characters_of_names_alone(tmp_path: Path) -> None:
+    """Control characters make an SVG that no browser opens, and those of direction reorder what it says."""
+    odd = "lo\x1b[31mss \u202e$x$ <b>"
+    data = drawable(pd.DataFrame({"name": [odd, "x"], "loss_nats": [3.0, 2.0]}))
+    assert data["name"].tolist() == ["lo[31mss $x$ <b>", "x"]
+    with theme():
+        figure, axes = plt.subplots(layout="constrained")
+        axes.set(title=odd, xlabel=odd, ylabel="loss")
+        axes.plot([1, 2], label=odd)
+        axes.legend()
+    (file,) = save_in(figure, tmp_path, "figure")
+    words = [" ".join(each.itertext()) for each in ElementTree.parse(file).iter() if each.tag.endswith("text")]
+    assert words.count("lo[31mss $x$ <b>") == 3
