@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,12 @@ _UNHELD = re.compile(r"[\x00\ud800-\udfff]")
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file as a mapping; raises InputError with line and column, and for a pipe or a device."""
-    with suppress(FileNotFoundError):  # which the reading tells
-        try:
-            check_finite(path)
-        except OSError as error:
-            raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
+    try:
+        check_finite(path)
+    except FileNotFoundError:
+        raise InputError.at(str(path), "does not exist") from None
+    except OSError as error:
+        raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
     return read_piped_yaml(path)
 
 

@@ -25,6 +25,10 @@ MASKED_SHARE = "recipe.masking.rate"
 """The share of masked positions in training."""
 
 
+GENERATOR_SHARE = "recipe.generator_share"
+"""The share of an encoder's sizes that its generator has."""
+
+
 class Rule(NamedTuple):
     """Knobs without effect in the runs to which the rule applies, and the reason."""
 
@@ -70,9 +74,14 @@ RULES = (
         lambda run: run.recipe.judges_pairs,
     ),
     Rule(
-        ("recipe.generator_share",),
+        (GENERATOR_SHARE,),
         "only objective rtd uses it",
         lambda run: not run.recipe.detects_replaced,
+    ),
+    Rule(
+        ("architecture.mlm_transform",),
+        "under objective rtd the generator's head is BERT's, and the encoder has none",
+        lambda run: run.recipe.detects_replaced,
     ),
     Rule(
         ("recipe.initialisation", "recipe.residual_initialisation"),
@@ -119,13 +128,16 @@ def without_effect(run: RunConfig) -> dict[str, str]:
 def training_key(run: RunConfig) -> str:
     """A key that runs share if they train identically, step by step.
 
-    Budgets, warmup and decay count in steps, masks in positions; wsd without a plateau counts as linear.
+    Budgets, warmup and decay count in steps, masks in positions, a generator's share in its sizes; wsd without a plateau counts
+    as linear.
     """
     recipe, steps = run.recipe, run.steps
-    ignored = (*without_effect(run), *IN_STEPS, MASKED_SHARE, "recipe.budget")
+    ignored = (*without_effect(run), *IN_STEPS, MASKED_SHARE, GENERATOR_SHARE, "recipe.budget")
     falls = (recipe.decay_steps(steps), recipe.schedule == "cosine", recipe.final_learning_rate_fraction)
     rates = (recipe.warmup_steps(steps), *(falls if _falls(run) else ()))
-    return f"{run.identity(but=ignored)} {steps} {rates} {run.predictions if steps else None}"
+    generator = run.architecture.generator
+    sizes = None if generator is None else (generator.width, generator.heads, generator.ffn)
+    return f"{run.identity(but=ignored)} {steps} {rates} {run.predictions if steps else None} {sizes}"
 
 
 def _falls(run: RunConfig) -> bool:

@@ -72,6 +72,8 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"initialisation": "unit_stream"}),
     ({}, {"muon_rate_ratio": 2.0}),
     ({}, {"generator_share": 0.5}),
+    ({"objective": "rtd"}, {"objective": "rtd", "generator_share": 0.26}),
+    ({"objective": "rtd"}, {"objective": "rtd", "architecture": {"mlm_transform": "none"}}),
     ({}, {"base_width": 64}),
     ({**BASE, **SCALED, "parametrization": "standard"}, {**BASE, **SCALED}),
     ({"masking": {"rate": 0.18}}, {"masking": {"rate": 0.2}}),
