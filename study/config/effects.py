@@ -29,6 +29,10 @@ GENERATOR_SHARE = "recipe.generator_share"
 """The share of an encoder's sizes that its generator has."""
 
 
+WINDOWS = ("architecture.attention_window", "architecture.global_attention_every")
+"""The size of windows, and which layers have them."""
+
+
 class Rule(NamedTuple):
     """Knobs without effect in the runs to which the rule applies, and the reason."""
 
@@ -109,8 +113,8 @@ RULES = (
         lambda run: not run.architecture.rotary,
     ),
     Rule(
-        ("architecture.attention_window", "architecture.global_attention_every"),
-        "every token is within the window",
+        WINDOWS,
+        "no layer has a window, or every token is within it",
         lambda run: not _windows_hide(run),
     ),
 )
@@ -128,16 +132,18 @@ def without_effect(run: RunConfig) -> dict[str, str]:
 def training_key(run: RunConfig) -> str:
     """A key that runs share if they train identically, step by step.
 
-    Budgets, warmup and decay count in steps, masks in positions, a generator's share in its sizes; wsd without a plateau counts
-    as linear.
+    Budgets, warmup and decay count in steps, masks in positions, a generator's share in its sizes, windows in the tokens that
+    each layer sees; wsd without a plateau counts as linear.
     """
     recipe, steps = run.recipe, run.steps
-    ignored = (*without_effect(run), *IN_STEPS, MASKED_SHARE, GENERATOR_SHARE, "recipe.budget")
+    ignored = (*without_effect(run), *IN_STEPS, *WINDOWS, MASKED_SHARE, GENERATOR_SHARE, "recipe.budget")
     falls = (recipe.decay_steps(steps), recipe.schedule == "cosine", recipe.final_learning_rate_fraction)
     rates = (recipe.warmup_steps(steps), *(falls if _falls(run) else ()))
     generator = run.architecture.generator
     sizes = None if generator is None else (generator.width, generator.heads, generator.ffn)
-    return f"{run.identity(but=ignored)} {steps} {rates} {run.predictions if steps else None} {sizes}"
+    layers = [*map(run.architecture.is_local, range(run.architecture.depth))]
+    windows = ((run.architecture.attention_window or 0) // 2, layers) if _windows_hide(run) else None
+    return f"{run.identity(but=ignored)} {steps} {rates} {run.predictions if steps else None} {sizes} {windows}"
 
 
 def _falls(run: RunConfig) -> bool:
@@ -154,7 +160,7 @@ def _counts_positions(run: RunConfig) -> bool:
 def _windows_hide(run: RunConfig) -> bool:
     """Whether windows have an effect: they hide some token, or have rotary angles of their own."""
     architecture = run.architecture
-    if (window := architecture.attention_window) is None:
+    if (window := architecture.attention_window) is None or not architecture.local_layers:
         return False
     turned = architecture.rotary and architecture.local_rotary_theta is not None
     return turned or window // 2 < run.data.sequence_length - 1

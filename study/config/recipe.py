@@ -86,6 +86,8 @@ def _check_teacher(teacher: Teacher) -> None:
     losses = teacher.losses
     if not (0 <= teacher.weight <= 1 and (teacher.weight or losses) and 0 < teacher.temperature < math.inf):
         raise ValueError("needs a weight above 0 and at most 1 (0 beside losses between layers), and a temperature above 0")
+    if not teacher.weight and teacher.temperature != 1:
+        raise ValueError(f"has a temperature {teacher.temperature:g}, which changes nothing at weight 0; leave it out")
     for name in ("hidden_cosine", "hidden_mse", "attention", "relations"):
         if not 0 <= (weight := getattr(losses, name)) < math.inf:
             raise ValueError(f"has {name} {weight:g}; the weight of a loss is a number from 0")

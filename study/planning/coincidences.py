@@ -10,7 +10,7 @@ from typing import Any
 
 from study.base.errors import Problem
 from study.base.schema import deep_merge, set_path
-from study.config.effects import GENERATOR_SHARE, IN_STEPS, MASKED_SHARE, MAY_COINCIDE, training_key, without_effect
+from study.config.effects import GENERATOR_SHARE, IN_STEPS, MASKED_SHARE, MAY_COINCIDE, WINDOWS, training_key, without_effect
 from study.config.run_config import RunConfig, describe_knobs
 from study.config.sweep import CellSweep
 
@@ -99,6 +99,7 @@ def _why(one: RequestedCell, places: Sequence[str]) -> str:
     rounded = {
         _BUDGETS: f"both are {one.config.steps:,} steps",
         f"vary.{MASKED_SHARE}": f"both mask {one.config.predictions} positions of a sequence",
+        **{f"vary.{knob}": "the same tokens see each other in every layer" for knob in WINDOWS},
         f"vary.{GENERATOR_SHARE}": "both give the generator the same sizes",
     } | {f"vary.{knob}": "every step has the same learning rate at both" for knob in IN_STEPS}
     reasons = rounded | {f"vary.{knob}": why for knob, why in without_effect(one.config).items()}

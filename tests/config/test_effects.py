@@ -85,6 +85,11 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({}, {"architecture": {"rotary_theta": 5_000.0}}),
     ({}, {"architecture": {"attention_window": 30}}),
+    (
+        {"architecture": {"attention_window": 8, "global_attention_every": 2}},
+        {"architecture": {"attention_window": 9, "global_attention_every": 3}},
+    ),
+    ({"architecture": {"depth": 1}}, {"architecture": {"depth": 1, "attention_window": 8, "global_attention_every": 2}}),
 ]
 
 APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -105,6 +110,7 @@ APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"architecture": LEARNED_BIAS}, {"architecture": LEARNED_BIAS | {"positions": 32}}),
     ({}, {"architecture": {"positions": 32}}),
     ({}, {"architecture": {"attention_window": 28}}),
+    ({"architecture": {"attention_window": 8}}, {"architecture": {"attention_window": 8, "global_attention_every": 2}}),
 ]
 
 

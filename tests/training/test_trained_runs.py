@@ -354,6 +354,7 @@ def test_a_teacher_is_known_by_its_run_weight_and_temperature_wherever_it_lies(c
         ("0123456789abcdef:temperature=1:weight=0.5", "is neither none nor the folder of a run"),
         ("0123456789abcdef:weight=1.2.3", "has a weight or a temperature that is not a number"),
         ("0123456789abcdef:weight=0", "needs a weight above 0 and at most 1"),
+        ("0123456789abcdef:weight=0:temperature=2:hidden_mse=1", "has a temperature 2, which changes nothing at weight 0"),
         ("0123456789abcdef:weight=1.5", "needs a weight above 0 and at most 1"),
         ("0123456789abcdef:temperature=-1", "and a temperature above 0"),
         ("0123456789abcdef:temperature=1e999", "and a temperature above 0"),
