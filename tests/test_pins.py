@@ -163,8 +163,12 @@ def test_hooks_run_the_pinned_tools() -> None:
 
 @pytest.mark.parametrize(
     ("name", "harmful"),
-    [("pytorch-lightning", ("2.6.2", "2.6.3")), ("ray", ("2.50.0", "2.51.1"))],
-    ids=["stealer", "CVE-2025-62593"],
+    [
+        ("pytorch-lightning", ("2.6.2", "2.6.3")),
+        ("ray", ("2.50.0", "2.51.1", "2.53.0", "2.54.1")),
+        ("starlette", ("0.40.0", "0.49.0", "1.0.0", "1.3.0")),
+    ],
+    ids=["stealer", "CVE-2026-32981", "CVE-2026-54282"],
 )
 def test_no_range_allows_a_release_that_is_known_to_be_harmful(name: str, harmful: tuple[str, ...]) -> None:
     texts = [*project()["dependencies"], *(text for extra in project()["optional-dependencies"].values() for text in extra)]
