@@ -14,9 +14,9 @@ from study.base.grouping import grouped
 from study.tasks.embedded import embedded_tables
 from study.tasks.entities import TagScheme
 from study.tasks.example_tables import KINDS, ExampleTable, pick, read_hub_split, read_table, split_file, splits_there
-from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
+from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
 from study.tasks.parsing import RowError, parse, several_labels, several_names
-from study.tasks.task_spec import TaskSource, TaskSpec, label_name, read_spec
+from study.tasks.task_spec import TaskSource, TaskSpec, is_whole, label_name, read_spec
 
 UNLABELLED = "unlabelled"
 """The split whose labels a teacher gives."""
@@ -51,6 +51,7 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
     splits = {role: examples for role, (examples, _) in parsed.items()}
     if empty := [role for role, examples in splits.items() if not examples]:
         raise InputError.at(tables[empty[0]].place, "has no usable row left; see `drop` of the source")
+    _refuse_constant_labels(spec, splits, tables)
     dropped = {tables[role].place: counts for role, (_, counts) in parsed.items() if counts}
     if "train" in splits and "dev" not in splits:
         train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)
@@ -70,6 +71,16 @@ def hold_out(examples: Sequence[Example], share: float, place: str) -> tuple[lis
     if not all(parts):
         raise InputError.at(place, f"has {len(examples)} rows, too few to hold out a share of {share}; name a dev split")
     return parts
+
+
+def _refuse_constant_labels(spec: TaskSpec, splits: dict[str, list[Example]], tables: dict[str, ExampleTable]) -> None:
+    """Raise InputError if train has one label, or a split has equal scores, which correlate with nothing."""
+    for role in splits.keys() - {UNLABELLED} if spec.regression else {"train"}:
+        labels = {example.label for example in texts_among(splits.get(role, ()))}
+        if len(labels) == 1 and len(splits[role]) > 1 and not spec.multi_label:
+            what = f"score {labels.pop()}" if spec.regression else f"label {labels.pop()} (by index)"
+            remedy = "name a split whose labels differ and are not kept secret"
+            raise InputError.at(tables[role].place, f"all {len(splits[role]):,} usable rows have the {what}; {remedy}")
 
 
 def _key(example: Example) -> str:
@@ -204,6 +215,7 @@ def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable])
     if spec.kind == "tokens" or spec.multi_label:
         values = [label for row, several in enumerate(values) for label in _labels_of(table, row, several, spec)]
     names = {label_name(value) for value in values} - {"", *(["-1"] if "unlabelled" in source.drop else [])}
+    _refuse_secret_labels(names, table.place, column)
     if len(names) < 2:
         raise InputError.at(table.place, f"column {column!r} holds {len(names)} kinds of label; a task needs at least two")
     _refuse_case_variants(names, table.place, column)
@@ -215,6 +227,17 @@ def _labels_of(table: ExampleTable, row: int, several: object, spec: TaskSpec) -
         return several_names(several) if spec.multi_label else several_labels(several)
     except RowError as error:
         raise InputError.at(table.where(row), str(error)) from error
+
+
+def _refuse_secret_labels(names: set[str], place: str, column: str) -> None:
+    """Raise InputError if a whole number that marks missing labels, -1 or -100, is among at least two others."""
+    for secret in ("-1", "-100"):
+        if secret in names and len(names) > 2 and all(map(is_whole, names)):
+            remedy = (
+                "save the rows without it" if secret == "-100" else "skip such rows with `drop: [unlabelled]` of the source"
+            )
+            message = f"column {column!r} holds {secret}, which often marks missing labels; {remedy}"
+            raise InputError.at(place, f"{message}, or, if it is a class, name all under labels")
 
 
 def _refuse_case_variants(names: set[str], place: str, column: str) -> None:

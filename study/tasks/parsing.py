@@ -82,8 +82,7 @@ class ClassIndex:
 
     def __call__(self, value: object) -> int:
         """Return a value's class index; raises RowError."""
-        if isinstance(value, list | tuple | dict):
-            raise RowError(f"label {shown(value)} holds several values; give each row, or word, one label")
+        _refuse_several(value)
         name = label_name(value)
         if name in self._by_name:
             return self._by_name[name]
@@ -129,8 +128,10 @@ def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> Tokens
     labels = several_labels(tags)
     if not words:
         raise RowError("has no tokens; remove the row", "empty")
+    if not labels:
+        raise RowError("has no tags; give each token one, or remove the row", "unlabelled")
     if len(words) != len(labels):
-        raise RowError(f"has {len(words)} tokens and {len(labels)} tags; give each token one tag")
+        raise RowError(f"has {len(words)} tokens and {len(labels)} tags; give each token one tag", "invalid")
     return TokensExample(row, tuple(words), tuple(index(label) for label in labels))
 
 
@@ -143,12 +144,16 @@ def _classes(index: ClassIndex, value: object) -> tuple[int, ...]:
 
 def _span(unanswerable: bool, row: int, context: object, question: object, answers: object, starts: object) -> SpanExample:
     text = _text("context", context)
-    texts = [_text("answer", answer) for answer in ([answers] if isinstance(answers, str) else several(answers))]
+    texts = [answers] if isinstance(answers, str) else several(answers)
+    if unanswerable and "" in texts:
+        raise RowError("answer is empty; a question without an answer has an empty list of answers, []", "invalid")
+    texts = [_text("answer", answer) for answer in texts]
     offsets: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
     if not texts and not unanswerable:
-        raise RowError("has no answer; remove questions without an answer, or set `unanswerable: true` of the task")
+        remedy = "remove questions without an answer, or set `unanswerable: true` of the task"
+        raise RowError(f"has no answer; {remedy}", "unlabelled")
     if len(texts) != len(offsets):
-        raise RowError(f"has {len(texts)} answers and {len(offsets)} starts; give each answer one start")
+        raise RowError(f"has {len(texts)} answers and {len(offsets)} starts; give each answer one start", "invalid")
     checked = tuple(_checked_start(text, answer, start) for answer, start in zip(texts, offsets, strict=True))
     return SpanExample(row, text, _text("question", question), tuple(texts), checked)
 
@@ -157,12 +162,13 @@ def _checked_start(context: str, answer: str, start: Any) -> int:
     """Return an answer's character offset after checking that the context holds the answer there."""
     if (offset := _whole_number(label_name(start))) is None:
         remedy = "give the character of the context where the answer begins, from 0"
-        raise RowError(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}")
+        raise RowError(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}", "invalid")
     there = context[max(offset, 0) : max(offset, 0) + len(answer)]
     if offset < 0 or there != answer:
         actual = context.find(answer)
         remedy = f"it begins at {actual}" if actual >= 0 else "the context lacks it; correct the answer or remove the row"
-        raise RowError(f"answer {shown(answer)} is not at character {offset} of the context, where {shown(there)} is; {remedy}")
+        message = f"answer {shown(answer)} is not at character {offset} of the context, where {shown(there)} is"
+        raise RowError(f"{message}; {remedy}", "invalid")
     return offset
 
 
@@ -204,7 +210,14 @@ def several_labels(value: object) -> list[Any]:
     labels = several(value)
     if isinstance(value, str) and labels and _BEGINS_LABELS.match(str(labels[0])):
         raise _not_a_list(value)
+    for label in labels:
+        _refuse_several(label)
     return labels
+
+
+def _refuse_several(label: object) -> None:
+    if isinstance(label, list | tuple | dict):
+        raise RowError(f"label {shown(label)} holds several values; give each row, or word, one label")
 
 
 def several_names(value: object) -> list[Any]:
@@ -229,6 +242,8 @@ def _text(role: str, value: object) -> str:
 
 
 def _number(value: object) -> float:
+    if label_name(value) == "":
+        raise RowError("has no score; fill it in or remove the row", "unlabelled")
     try:
         number = math.nan if "_" in str(value) else float(str(value))  # Python would take 1_000
     except ValueError:

@@ -26,8 +26,12 @@ from study.base.shipped import shipped
 from study.base.text import path_from
 from study.base.yaml_files import read_yaml
 
-Unusable = Literal["empty", "unlabelled"]
-"""Why a row may be dropped: a text is empty, or the label is missing or -1 (secret)."""
+Unusable = Literal["empty", "unlabelled", "invalid"]
+"""Why a row may be dropped.
+
+`empty`: a text is empty. `unlabelled`: the label is missing or -1 (secret), or a question has no answer. `invalid`: an answer
+is not where its start says, or words and tags differ in number.
+"""
 
 Kind = Literal["single", "pair", "tokens", "spans", "minimal_pairs"]
 Metric = Literal[

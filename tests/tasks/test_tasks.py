@@ -99,7 +99,7 @@ def test_held_out_examples_stay_the_same_and_equal_texts_stay_together(tmp_path:
 @pytest.mark.parametrize("kind", [SINGLE, {"kind": "pair", "regression": True, "metrics": ["spearman"]}], ids=["class", "pair"])
 def test_of_unlabelled_text_only_the_texts_are_read(tmp_path: Path, kind: dict[str, Any]) -> None:
     pair = kind["kind"] == "pair"
-    rows = [{"text_a": row["text"], "text_b": "so", "label": 0.5} if pair else row for row in TEXTS]
+    rows = [{"text_a": row["text"], "text_b": "so", "label": len(row["text"])} if pair else row for row in TEXTS]
     bare = [{name: value for name, value in row.items() if name != "label"} for row in rows]
     task = load_task(made(tmp_path, kind, train=rows, dev=rows, test=rows, unlabelled=bare))
     assert {*task.splits} == {"train", "dev", "test", "unlabelled"}
@@ -389,7 +389,7 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"kind": "pair", "metrics": ["pearson"], "regression": True},
         {"text_a": "x", "text_b": "y", "label": float("nan")},
-        "score nan is not a finite number",
+        "has no score; fill it in or remove the row, or skip such rows with `drop: [unlabelled]`",
     ),
     (
         {"kind": "pair", "metrics": ["pearson"], "regression": True},
@@ -704,6 +704,40 @@ def test_rows_that_cannot_be_used_are_dropped_and_counted_where_the_source_says_
         assert f"skip such rows with `drop: [{reason}]` of the source" in refused(path)
     path = made(tmp_path, SINGLE | source, train=rows[:2], dev=rows[:2], test=[empty])
     assert "has no usable row left" in refused(path)
+
+
+def test_rows_that_contradict_themselves_or_have_no_answer_are_dropped_where_the_source_says_so(tmp_path: Path) -> None:
+    spans = {"kind": "spans", "metrics": ["answer_f1"]}
+    good: dict[str, Any] = {"context": "one two", "question": "what?", "answer": ["two"], "answer_start": [4]}
+    odd = [good | {"answer_start": [3]}, good | {"answer": ["two", "one"]}, good | {"answer": [], "answer_start": []}]
+    told = refused(made(tmp_path, spans, train=[good], dev=[good], test=[good, *odd]))
+    assert re.findall(r"drop: \[(\w+)\]", told) == ["invalid", "invalid", "unlabelled"]
+    source = {"source": {"drop": ["unlabelled", "invalid"]}}
+    task = load_task(made(tmp_path, spans | source, train=[good], dev=[good], test=[good, *odd]))
+    assert (len(task.test), task.notes) == (1, [f"{tmp_path / 'test'}.jsonl: 2 invalid and 1 unlabelled rows are skipped"])
+    of_tokens: list[dict[str, Any]] = [{"tokens": ["a", "b"], "tags": tags} for tags in (["X", "Y"], ["X"], None)]
+    tokens = {"kind": "tokens", "metrics": ["accuracy"]} | source
+    assert len(load_task(made(tmp_path, tokens, train=of_tokens, dev=of_tokens, test=of_tokens)).test) == 1
+    scores: list[dict[str, Any]] = [{"text": "a", "label": score} for score in (1.5, 2, None)]
+    regression = {"kind": "single", "metrics": ["pearson"], "regression": True} | source
+    assert len(load_task(made(tmp_path, regression, train=scores, dev=scores, test=scores)).test) == 2
+
+
+def test_labels_that_say_nothing_are_refused(tmp_path: Path) -> None:
+    """Scores that are all equal correlate with nothing, and the -1 of a hidden label is no class unless it is named as one."""
+    scores = [{"text": "a", "label": number} for number in (1.5, 2)]
+    hidden = [{"text": "a", "label": -1.0}] * 3
+    path = made(tmp_path, {"kind": "single", "metrics": ["pearson"], "regression": True}, train=scores, dev=scores, test=hidden)
+    assert "test.jsonl: all 3 usable rows have the score -1.0; name a split whose labels differ" in refused(path)
+    rows = [{"text": "a", "label": label} for label in (0, 1, 2, -1)]
+    unnamed = {"kind": "single", "metrics": ["accuracy"]}
+    path = made(tmp_path, unnamed, train=rows, dev=rows, test=rows)
+    assert "holds -1, which often marks missing labels; skip such rows with `drop: [unlabelled]`" in refused(path)
+    named = unnamed | {"labels": [-1, 0, 1, 2]}
+    assert load_task(made(tmp_path, named, train=rows, dev=rows, test=rows)).labels == ("-1", "0", "1", "2")
+    dropped = unnamed | {"source": {"drop": ["empty"]}}
+    path = made(tmp_path, dropped, train=[*TEXTS[:1] * 2, {"text": "", "label": "bad"}], dev=TEXTS, test=TEXTS)
+    assert "train.jsonl: all 2 usable rows have the label 1 (by index)" in refused(path)
 
 
 def test_a_label_that_train_lacks_is_named_with_the_remedy(tmp_path: Path) -> None:
