@@ -36,7 +36,7 @@ ALONE = ("design", "stopping")
 @click.option("--dropout", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders.")
 @device_option
 @threads_option
-@click.option("--tokens", type=CountRange(1), default=1_000_000, show_default=True, help="Of run_mlm, for time-to-loss.")
+@click.option("--tokens", type=CountRange(1), default="1M", show_default=True, help="Of run_mlm, for time-to-loss.")
 @click.option("--seeds", type=CountRange(1), default=1, show_default=True, help="Seeds of time-to-loss.")
 @click.option("--rounds", type=CountRange(1), help="Rounds of alternating contenders.  [default: 5, 3 on CUDA]")
 @click.option("--into", type=output_folder, default=Path("results/bench"), show_default=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.base.errors import InputError, shown
-from study.base.quantities import listed, read_whole
+from study.base.quantities import listed, read_count, read_whole
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -35,14 +35,25 @@ def completing(*sources: str, paths: bool = False) -> Callable[[click.Context, c
 
 
 class FiniteRange(click.FloatRange):
-    """A number between two ends; unlike click's it refuses nan and infinity."""
+    """A number between two ends, written as in files: 1,000 and 1k are the same; unlike click's it refuses nan and infinity."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number; fails where it is none, is not finite, or lies outside."""
+        if isinstance(value, str):
+            with suppress(InputError):
+                value = read_count("", value)
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{number} is not finite", param, ctx)
         return number
+
+    def _describe_range(self) -> str:
+        """The range in the help, empty where there is none."""
+        if self.min is None and self.max is None:
+            return ""
+        return re.sub(r"[\d.]+(?:e[+-]?\d+)?", lambda found: f"{float(found[0]):g}", super()._describe_range())
 
 
 class CountRange(click.IntRange):

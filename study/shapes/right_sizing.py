@@ -194,6 +194,7 @@ class ShapeQuery:
         """Raise InputError if an option has no effect, or sequences exceed the positions."""
         for option, value, needed, given in (
             ("--threads", self.threads, "--latency", self.latency),
+            ("--latency-table", self.latency_table, "--latency", self.latency),
             ("--law-convention", self.law_convention, "--law or --score-law", self.law or self.score_law),
             ("--tokens", self.tokens, "--law or --score-law", self.law or self.score_law),
             ("--score", self.score, "--score-law", self.score_law),

@@ -384,6 +384,7 @@ def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None
         (["--parameters", "10M", "--tokens", "1B"], "--tokens", "only applies with --law or --score-law; give that too"),
         (["--parameters", "10M", "--law-convention", "parameters"], "--law-convention", "only applies with --law"),
         (["--memory", "1GB", "--threads", "2"], "--threads", "only applies with --latency"),
+        (["--parameters", "10M", "--latency-table", "nope"], "--latency-table", "only applies with --latency"),
     ],
 )
 def test_bad_questions_are_refused(options: list[str], place: str, told: str) -> None:
