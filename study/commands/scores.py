@@ -142,8 +142,8 @@ def features(
 ) -> None:
     """Write the embedding of each line of TEXTS by a RUN.
 
-    RUN is the folder of a completed run, its id or the start of it. --layer -4 --layer -3 --layer -2 --layer -1 combines the
-    last four layers.
+    An empty line has the embedding of no text, so that rows and lines agree. RUN is the folder of a completed run, its id or
+    the start of it. --layer -4 --layer -3 --layer -2 --layer -1 combines the last four layers.
     """
     rest_at_barriers()
     from study.base.quantities import plural
@@ -161,6 +161,8 @@ def features(
     found = embed(run, lines, layers, combine, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(file, found.values, lines)
     echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {file}")
+    if empty := sum(not line.strip() for line in lines):
+        echo(f"{plural(empty, 'line')} without text", err=True)
     if found.cut:
         echo(f"{plural(found.cut, 'text')} cut to {found.most_tokens:,} tokens", err=True)
 

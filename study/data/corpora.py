@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from study.base.errors import InputError
+from study.base.errors import InputError, Problem
 from study.base.quantities import plural
 from study.base.text import without_lone_surrogates
 from study.config.run_config import DataConfig
@@ -79,8 +79,9 @@ def check_corpus(data: DataConfig) -> None:
     if data.corpus.startswith(PREFIX):
         hub_name(data.corpus)
     elif is_local(data.corpus):
-        for file in corpus_files(data.corpus).read[1:]:
-            next(read_file(file, data.text_column), None)
+        files = corpus_files(data.corpus).read
+        if blank := [file for file in files if len(files) > 1 and next(read_file(file, data.text_column), None) is None]:
+            raise InputError(Problem("data.corpus", f"{str(file)!r} holds no rows; remove it or fill it") for file in blank)
         _check_splits(data)  # reads the first file
 
 
@@ -91,7 +92,8 @@ def _check_splits(data: DataConfig) -> None:
         most_tokens[split] += len(text.encode()) + 1  # a token is at least one byte, and [SEP] ends the document
         if most_tokens["train"] and most_tokens["validation"] >= sequences * (length - 1):
             return
-    holds = f"{data.corpus!r} holds {plural(tally.documents, 'distinct document')}"
+    textless = f" and {plural(tally.empty, 'row')} without text" if tally.empty else ""
+    holds = f"{data.corpus!r} holds {plural(tally.documents, 'distinct document')}{textless}"
     if none := [name for name in ("train", "validation") if not most_tokens[name]]:
         raise InputError.at("data.corpus", f"{holds}, none of them in the {none[0]} split; {MORE_TEXT}")
     few = f"{sequences:,} of length {length} are requested, but {holds}, and its validation split has at most"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from study.base.durable_files import files_below, is_there
-from study.base.errors import InputError, shown
+from study.base.errors import InputError, Problem, shown
 from study.base.quantities import plural
 from study.base.text import path_from
 from study.data.text_readers import KINDS, kind_of
@@ -20,6 +21,10 @@ _NAMED = 3
 
 _OF_A_DATASET = ("dataset_dict.json", "dataset_info.json", "state.json")
 """What `datasets.save_to_disk` writes beside the data files."""
+
+
+_OF_TRAIN = re.compile(r"-train(-\d{5}-of-\d{5})?\.arrow$")
+"""The files of the train split in the cache of `load_dataset`, beside those of other splits and of maps."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,10 @@ def corpus_files(corpus: str) -> CorpusFiles:
     """Return the files of a corpus: the path itself, or all files of known kinds below a folder, sorted.
 
     Hidden files are ignored, and links to folders skipped. Of a `save_to_disk` dataset only the files it names are read; of
-    several splits, only train.
+    several splits, only train, as in the cache of `load_dataset`.
 
-    Raises InputError if the path is missing, its suffix unknown, a file empty, or a folder holds no known kind.
+    Raises InputError if the path is missing, its suffix unknown, files are empty, a folder holds no known kind, or none of
+    several splits is train.
     """
     try:
         return _files_at(corpus)
@@ -67,17 +73,16 @@ def _files_at(corpus: str) -> CorpusFiles:
         raise InputError.at("data.corpus", f"{corpus!r} has an unknown suffix; known: {KINDS}")
     else:
         files = CorpusFiles((path,))
-    for file in files.read:
-        if file.stat().st_size == 0:
-            raise InputError.at("data.corpus", f"{str(file)!r} is empty; remove it or fill it")
+    if empty := [file for file in files.read if file.stat().st_size == 0]:
+        raise InputError(Problem("data.corpus", f"{str(file)!r} is empty; remove it or fill it") for file in empty)
     return files
 
 
 def _files_in(folder: Path) -> CorpusFiles:
     below = [file for file in (*files_below(folder), *_linked_folders(folder)) if not _is_hidden(file.relative_to(folder))]
-    files = sorted(file for file in below if file.is_file() or file.is_symlink())
+    files = sorted(below)
     unread = {file for left_out in map(_left_out_by, files) for file in left_out}
-    known = (file for file in files if kind_of(file) is not None and not file.is_dir())
+    known = (file for file in files if kind_of(file) is not None and (file.is_file() or not file.exists()))
     read = {file for file in known if not unread & {file, *file.parents}}
     others = (file for file in files if file not in read and file.name not in _OF_A_DATASET)
     return CorpusFiles(tuple(sorted(read)), tuple(others))
@@ -93,11 +98,18 @@ def _linked_folders(folder: Path) -> Iterator[Path]:
 
 
 def _left_out_by(file: Path) -> Iterator[Path]:
-    """Yield what a `save_to_disk` file excludes: splits other than train, and Arrow files it does not name."""
+    """Yield what a file of a saved or cached dataset excludes: splits other than train, and Arrow files it does not name."""
     described = _values(file) if file.name in _OF_A_DATASET else {}
     splits = described.get("splits")
-    if file.name == "dataset_dict.json" and isinstance(splits, list) and "train" in splits:
-        yield from (file.parent / str(split) for split in splits if split != "train")
+    if file.name == "dataset_dict.json" and isinstance(splits, list):
+        if "train" not in splits and len(splits) > 1:
+            message = f"{str(file.parent)!r} has the splits {', '.join(map(str, splits))}, none of them train"
+            raise InputError.at(
+                "data.corpus", f"{message}; give the folder of one, such as {str(file.parent / str(splits[0]))!r}"
+            )
+        yield from (file.parent / str(split) for split in splits if split != "train" and "train" in splits)
+    if file.name == "dataset_info.json" and isinstance(splits, dict) and not is_there(file.with_name("state.json")):
+        yield from (other for other in file.parent.glob("*.arrow") if len(splits) > 1 and not _OF_TRAIN.search(other.name))
     shards = described.get("_data_files")
     if file.name == "state.json" and isinstance(shards, list):
         names = {shard.get("filename") for shard in shards if isinstance(shard, dict)}

@@ -31,8 +31,23 @@ MAX_ROW_BYTES = 64 * 2**20
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 """Compressions of text files, by last suffix."""
 
+_LOOKS_LIKE = {
+    b"\xff\xfe": "UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
+    b"\x1f\x8b": "gzip; end its name in .gz, or unpack it",
+    b"\x28\xb5\x2f\xfd": "Zstandard; end its name in .zst",
+    b"PAR1": "Parquet; end its name in .parquet",
+    b"ARROW1": "Arrow; end its name in .arrow",
+    b"PK\x03\x04": "a ZIP archive; unpack it",
+    b"BZh": "bzip2; unpack it",
+    b"\xfd7zXZ": "xz; unpack it",
+    b"%PDF": "a PDF; extract its text",
+}
+"""What a file that is no UTF-8 is, by its first bytes, and the remedy."""
+
 _BLOCK_BYTES = 2**20
 _ROWS = 256
+_SHOWN_NAME = 60
 _FILE_FORMAT = b"ARROW1"
 """The first bytes of an Arrow file, as opposed to a stream."""
 
@@ -83,13 +98,17 @@ def pieces(text: str, limit: int = MAX_CHARACTERS) -> Iterator[str]:
     yield text[start:]
 
 
-def check_text_column(place: str, column: str, columns: dict[str, bool]) -> None:
-    """Raise InputError, with the nearest text column, if a column is missing or not text; `columns` maps names to is-text."""
-    texts = [name for name, is_text in columns.items() if is_text]
+def check_text_column(place: str, column: str, columns: dict[str, str | None], hint: str = "") -> None:
+    """Raise InputError, with the nearest text column, if a column is missing or not text.
+
+    `columns` maps names to what they hold, None for text. The hint ends the message on a missing column.
+    """
+    texts = [name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…" for name, holds in columns.items() if holds is None]
+    remedy = nearest(column, texts) if texts else "no column holds text; write one, with a string in each row"
     if column not in columns:
-        raise InputError.at("data.text_column", f"{column!r} is not a column of {place}; {nearest(column, texts)}")
-    if not columns[column]:
-        raise InputError.at("data.text_column", f"{column!r} does not hold text in {place}; {nearest(column, texts)}")
+        raise InputError.at("data.text_column", f"{column!r} is not a column of {place}; {remedy}{hint}")
+    if (holds := columns[column]) is not None:
+        raise InputError.at("data.text_column", f"{column!r} does not hold text in {place}, but {holds}; {remedy}")
 
 
 def _check_one_column(place: str, column: str, count: int) -> None:
@@ -102,8 +121,9 @@ def text_field(place: str, column: str, schema: Any) -> tuple[str, ...]:
 
     Raises InputError with the nearest text column if it is missing, and for two of one name.
     """
-    fields = {".".join(names): (names, _is_text(kind)) for names, kind in reversed(list(_fields(schema)))}
-    check_text_column(place, column, {name: is_text for name, (_, is_text) in fields.items()})
+    fields = {".".join(names): (names, kind) for names, kind in reversed(list(_fields(schema)))}
+    holds = {name: None if _is_text(kind) else str(kind)[:_SHOWN_NAME] for name, (_, kind) in fields.items()}
+    check_text_column(place, column, holds)
     names: tuple[str, ...] = fields[column][0]
     _check_one_column(place, column, sum(path == names for path, _ in _fields(schema)))
     return names
@@ -186,7 +206,8 @@ def _read_jsonl(path: Path, column: str) -> Iterator[str]:
     for index, (number, row) in enumerate(json_rows(path)):
         known, value = _value(row, column)
         if not isinstance(value, str | None) or not (known or index):
-            columns = {key: isinstance(entry, str | None) for key, entry in (flatten(row) | row).items()}
+            fields = (flatten(row) | row).items()
+            columns = {key: None if isinstance(entry, str | None) else shown(entry) for key, entry in fields}
             check_text_column(f"{path}:{number}", column, columns)
         yield value or ""
 
@@ -214,7 +235,9 @@ def _read_delimited(delimiter: str, path: Path, column: str) -> Iterator[str]:
         reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         try:
             header = next(reader, [])
-            check_text_column(str(path), column, dict.fromkeys(header, True))
+            separator = "tabs" if delimiter == "\t" else "commas"
+            hint = f" (line 1 names the columns, with {separator} between them)"
+            check_text_column(str(path), column, dict.fromkeys(header), hint)
             _check_one_column(str(path), column, header.count(column))
             index = header.index(column)
             for row in filter(None, reader):
@@ -233,7 +256,14 @@ def opened_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
         with opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline) as text:
             yield text
     except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); {_remedy(path)}") from error
+
+
+def _remedy(path: Path) -> str:
+    with opened(path) as file:
+        start = file.read(max(map(len, _LOOKS_LIKE)))
+    found = next((remedy for mark, remedy in _LOOKS_LIKE.items() if start.startswith(mark)), None)
+    return "convert it first" if found is None else f"it looks like {found}"
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from study.base.durable_files import takes_files, write_atomically
-from study.base.errors import InputError, Problem
+from study.base.errors import InputError
 from study.counting.memory import AskedPrecision, Precision
+from study.data.text_readers import opened_text
 from study.model.autocast import autocast
 from study.model.encoder import Encoder
 from study.scoring.encoding import Inputs, TaskEncoder
@@ -102,23 +103,17 @@ def _places(inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 SUFFIXES = (".npy", ".parquet")
 
-SHOWN = 8
-"""So many empty lines are named."""
-
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of a file, one in each line; raises InputError where it cannot be read or a line is empty."""
+    """The texts of a file, one in each line, some of them empty; raises InputError where it cannot be read or all are."""
     try:
-        texts = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
+        with opened_text(path) as file:
+            texts = file.read().removesuffix("\n").split("\n")
     except OSError as error:
-        raise InputError.at(str(path), f"cannot be read: {error.strerror}; give a file with one text per line") from None
-    empty = [number for number, text in enumerate(texts, 1) if not text.strip()]
-    if empty:
-        problems = [Problem(f"{path}:{number}", "is empty; remove the line, or fill it") for number in empty[:SHOWN]]
-        more = [Problem(str(path), f"has {len(empty) - SHOWN:,} more empty lines")] if len(empty) > SHOWN else []
-        raise InputError([*problems, *more])
+        reason = error.strerror or error
+        raise InputError.at(str(path), f"cannot be read: {reason}; give a file with one text per line") from None
+    if not any(map(str.strip, texts)):
+        raise InputError.at(str(path), "holds no text; give a file with one text per line")
     return texts
 
 

@@ -84,6 +84,11 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
     [
         ("a.txt", b"fine\n" * 400_000 + b"caf\xe9 x", r"is not UTF-8 text \(byte 2000003\)"),
         ("a.txt", b"fine\xc3", r"is not UTF-8 text \(byte 4\)"),
+        ("a.txt", gzip.compress(b"fine", mtime=0), r"is not UTF-8 text \(byte 1\); it looks like gzip; end its name in .gz"),
+        ("a.csv", "text\none\n".encode("utf-16"), r"it looks like UTF-16; convert it with iconv -f UTF-16"),
+        ("a.csv", b"text,text\n1,one\n", r"a.csv:1: names the column 'text' twice; rename one of them"),
+        ("a.tsv", b"1\t" + b"word " * 99, r"known: 1, (word ){12}… \(line 1 names the columns, with tabs between them\)"),
+        ("a.jsonl", b'{"text": ["a"]}', r"'text' does not hold text in .*, but \['a'\]; no column holds text; write one"),
         ("a.txt", b"fine\0", r"NUL \(byte 4\)"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}', r"a.jsonl:2: is not UTF-8 text \(byte 24 of the file\)"),
         ("a.jsonl", b'{"text": "a"}\n{"text": ', r"a.jsonl:2: is not JSON: .* of the file\)"),
@@ -231,7 +236,21 @@ def test_what_save_to_disk_wrote_is_read_of_train_alone_and_without_its_caches(t
     assert names(files.read, tmp_path / "several") == ["train/data-00000-of-00001.arrow"]
     assert names(files.passed_over, tmp_path / "several") == ["test/data-00000-of-00001.arrow", "train/cache-1234.arrow"]
     DatasetDict(left=dataset, right=dataset).save_to_disk(tmp_path / "others")
-    assert len(corpus_files(str(tmp_path / "others")).read) == 2
+    with pytest.raises(
+        InputError, match=r"has the splits left, right, none of them train; give the folder of one, such as '.*left'"
+    ):
+        corpus_files(str(tmp_path / "others"))
+    DatasetDict(all=dataset).save_to_disk(tmp_path / "single")
+    assert len(corpus_files(str(tmp_path / "single")).read) == 1
+
+
+def test_the_cache_of_load_dataset_is_read_of_train_alone(tmp_path: Path) -> None:
+    written(tmp_path / "dataset_info.json", '{"splits": {"train": {}, "test": {}}}')
+    train = ["a-train-00000-of-00002.arrow", "a-train-00001-of-00002.arrow"]
+    for name in (*train, "a-test.arrow", "cache-12.arrow"):
+        written(tmp_path / name, "x")
+    assert names(corpus_files(str(tmp_path)).read, tmp_path) == train
+    assert names(corpus_files(str(tmp_path)).passed_over, tmp_path) == ["a-test.arrow", "cache-12.arrow"]
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])

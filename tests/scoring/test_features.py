@@ -83,7 +83,8 @@ def test_last_layers_are_combined(study: Any, run: RunFolder, texts: Path, combi
 @pytest.mark.parametrize(
     ("content", "options", "told"),
     [
-        (b"kame\n\nkame\n", (), "texts.txt:2: is empty; remove the line, or fill it"),
+        (b"\n \n", (), "texts.txt: holds no text; give a file with one text per line"),
+        (b"\xff\xfek\0", (), "texts.txt: is not UTF-8 text (byte 0); it looks like UTF-16; convert it with iconv"),
         (b"kame\xff\n", (), "texts.txt: is not UTF-8 text (byte 4)"),
         (b"kame\n", ("--into", "features.csv"), "--into: 'features.csv' is neither .npy nor .parquet"),
         (
@@ -102,6 +103,16 @@ def test_what_cannot_be_embedded_is_refused(
     assert (status, out) == (2, "")
     assert told.format(run=run.run_id) in err
     assert not texts.with_suffix(".npy").exists()
+
+
+def test_a_line_without_text_keeps_its_row(study: Any, run: RunFolder, texts: Path) -> None:
+    texts.write_text("kame\n\nkame\n")
+    status, _, told = study("features", run.path, texts, "--precision", "fp32", "--device", "cpu")
+    assert (status, told) == (0, "1 line without text\n")
+    first, empty, last = np.load(texts.with_suffix(".npy"))
+    np.testing.assert_allclose(first, last, atol=1e-6)
+    assert np.isfinite(empty).all()
+    assert np.abs(empty - first).max() > 1e-3
 
 
 def test_texts_that_lose_their_end_are_counted(study: Any, run: RunFolder, texts: Path) -> None:
