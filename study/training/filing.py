@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import traceback
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,9 @@ ROWS_BEFORE = 10
 A run logs some fifty rows, each the mean of many steps. Over all preceding rows, or the last fifty, the initial fall of the
 loss hides every spike; over ten it hides those of the first rows, and 3 of the 784 reference runs have one.
 """
+
+LEAST_RISE = 0.01
+"""The least share that a spike rises above the mean, since a loss that hardly moves has a deviation of almost zero."""
 
 NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
 """Phrases of out-of-memory errors."""
@@ -216,10 +220,11 @@ def loss_spikes(losses: Sequence[float]) -> int:
     """The number of spikes among the logged training losses.
 
     Source: the spike score of OLMo 2 (Team OLMo 2024, arXiv:2501.00656), which counts values seven deviations or more from the
-    mean of the last 1,000 steps.
+    mean of the last 1,000 steps. Here it is also LEAST_RISE above that mean. Losses that are not finite count as missing.
     """
-    return sum(_is_spike(loss, losses[row - ROWS_BEFORE : row]) for row, loss in enumerate(losses) if row >= ROWS_BEFORE)
+    rows = [loss for loss in losses if math.isfinite(loss)]
+    return sum(_is_spike(loss, rows[row - ROWS_BEFORE : row]) for row, loss in enumerate(rows) if row >= ROWS_BEFORE)
 
 
 def _is_spike(loss: float, before: Sequence[float]) -> bool:
-    return loss > fmean(before) + DEVIATIONS * stdev(before)
+    return loss > fmean(before) + max(DEVIATIONS * stdev(before), LEAST_RISE * abs(fmean(before)))

@@ -41,6 +41,16 @@ def test_a_spike_begins_at_seven_deviations() -> None:
     assert loss_spikes([*before[1:], 9.0]) == 0, "too few rows to say"
 
 
+def test_a_loss_that_hardly_moves_has_no_spike_and_a_missing_one_hides_none() -> None:
+    assert loss_spikes([*[5.0] * 20, 5.01, *[5.0] * 20]) == 0
+    assert loss_spikes([*[5.0] * 20, 5.1]) == 1, "in the last row, too"
+    losses = curve()
+    losses[30], losses[33] = float("nan"), 8.0
+    assert loss_spikes(losses) == 1
+    losses[33] = float("inf")
+    assert loss_spikes(losses) == 0
+
+
 def test_a_run_whose_loss_spikes_says_so_in_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = config(write_corpus(tmp_path / "text.txt"), recipe={"budget": {"steps": 40}, "learning_rate": 1e-4})
     quiet = trained(tmp_path / "quiet", wanted).record()
