@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from study.base.machine import cores
+from study.base.machine import cores, rest_at_barriers
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.config.sweep_files import parse_sweep, read_sweep
@@ -61,6 +61,7 @@ def train(config: RunConfig, folder: Path | str = "results/python", **execution:
     run trains on CUDA if it is available, else on all cores. Raises InputError for bad input, and KeyboardInterrupt if the run
     was stopped, after it has saved.
     """
+    rest_at_barriers()
     import torch
 
     from study.training.execution import Execution

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -14,6 +15,7 @@ import pytest
 import study.api
 from study.api import Architecture, RunConfig, Sweep, fit, launch, load_ledger, report, train
 from study.base.errors import InputError
+from study.base.machine import SHORT_SPIN, WAITING
 from study.counting.parameters import parameters
 from study.laws.catalogue import LAWS
 from tests.points import TRUTHS, columns_of
@@ -38,11 +40,15 @@ def test_counting_and_fitting_need_no_torch() -> None:
     assert not {"torch", "pytorch_lightning", "optuna", "wandb"} & set(done.stdout.split())
 
 
-def test_a_run_is_trained_once_and_as_by_the_engine(tmp_path: Path) -> None:
+def test_a_run_is_trained_once_and_as_by_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WAITING:
+        monkeypatch.setenv(name, "")  # so that it is as before in the end
+        monkeypatch.delenv(name)
     write_corpus(tmp_path / "text.txt")
     config = RunConfig.parse(config_values(tmp_path / "text.txt"))
     record = train(config, tmp_path / "mine", device="cpu", threads=1)
     assert (record.state, record.steps) == ("COMPLETED", 30)
+    assert {name: os.environ[name] for name in WAITING if name in os.environ} == SHORT_SPIN
     engine = trained_by_the_engine(tmp_path / "engine", config)
     assert record.loss_nats == getattr(engine.record(), "loss_nats", None)
     assert len(losses(engine)) > 1
