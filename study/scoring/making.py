@@ -27,7 +27,7 @@ from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline
 from study.store.sweep_folder import SweepFolder
 from study.training.attempts import in_attempt
-from study.training.checkpoints import newest_whole_checkpoint, precision_of
+from study.training.checkpoints import newest_whole_checkpoint, precision_of, resumed
 from study.training.execution import Execution, environment, peak_memory_bytes, release_models
 from study.training.filing import failure_of, tidy
 from study.training.stopping import Preempted, StopSignal
@@ -71,7 +71,6 @@ def score(
     def begin() -> Ending | None:
         if (record := folder.score()) is not None:
             return record.state
-        prepare_process(execution.threads)
         if execution.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         folder.write_settings(config)
@@ -95,6 +94,8 @@ def _attempted(
     """One attempt at a score, up to its record; raises Fenced where another attempt owns the score."""
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
     precision = precision_of(config.knobs.precision, checkpoint, execution.device)
+    execution = resumed(execution, checkpoint)
+    prepare_process(execution.threads)
 
     def file(state: State, reason: str | None, facts: Facts) -> None:
         record = ScoreRecord(

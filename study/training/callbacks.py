@@ -37,8 +37,8 @@ class Checkpointer(pl.Callback):
 
     By default a young attempt saves more often, so that a repeatedly killed run progresses, and large checkpoints are rarer, to
     take at most SHARE of the time. A step before a validation is no boundary: the state is saved one step later, so that a
-    resumed run validates at the usual steps. A non-finite state is never saved. Checkpoints store the precision, which a
-    resumed run keeps.
+    resumed run validates at the usual steps. A non-finite state is never saved. Checkpoints store the precision and the
+    number of threads, which a resumed run keeps.
     """
 
     def __init__(self, folder: Path, stop: StopSignal, every_seconds: float | None) -> None:
@@ -79,8 +79,8 @@ class Checkpointer(pl.Callback):
             raise Preempted
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Store the precision (see precision_of)."""
-        checkpoint["precision"] = trainer.precision
+        """Store the precision and the threads, which a resumed run keeps (see precision_of and resumed)."""
+        checkpoint |= {"precision": trainer.precision, "threads": torch.get_num_threads()}
 
     def _save(self, trainer: pl.Trainer, stopping: bool) -> None:
         """Save and schedule the next checkpoint; training continues if the folder is out of reach, unless it stops here."""

@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pytorch_lightning.plugins.io import CheckpointIO
 from study.base.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, retry_write, sync_folder
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.store.work_folder import checkpoint_name, checkpoints_in
-from study.training.execution import LIGHTNING_PRECISION, resolve_precision
+from study.training.execution import LIGHTNING_PRECISION, Execution, resolve_precision
 
 POSTPONABLE = {"postpone": True}
 """Storage options of a checkpoint that may be skipped while its folder is out of reach."""
@@ -113,8 +114,19 @@ def precision_of(requested: AskedPrecision, checkpoint: Path | None, device: Dev
 
 def precision_in(checkpoint: Path) -> Precision | None:
     """The precision that trained a checkpoint, None if it stores none."""
-    kept = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True).get("precision")
+    kept = _stored_in(checkpoint).get("precision")
     return next((precision for precision, name in LIGHTNING_PRECISION.items() if name == kept), None)
+
+
+def resumed(execution: Execution, checkpoint: Path | None) -> Execution:
+    """The execution with a checkpoint's number of threads on a CPU, since another number changes the last bits."""
+    kept = _stored_in(checkpoint).get("threads") if checkpoint is not None and execution.device == "cpu" else None
+    return execution if kept is None else replace(execution, threads=kept)
+
+
+def _stored_in(checkpoint: Path) -> dict[str, Any]:
+    stored: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    return stored
 
 
 def newest_whole_checkpoint(folder: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Execution of a run: device, threads, kernels, and the meaning of precision `auto`.
 
-Devices and threads change a run's last bits, `auto` its precision; the record stores them. A resumed run keeps its precision.
+Devices and threads change a run's last bits, `auto` its precision; the record stores them. A resumed run keeps its
+precision and, on a CPU, its number of threads.
 """
 
 from __future__ import annotations

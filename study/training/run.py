@@ -20,7 +20,7 @@ from study.store.records import Ending
 from study.store.run_folder import RunFolder, flops_before, init_from_depth, teacher_architecture
 from study.training.attempts import in_attempt
 from study.training.callbacks import Pruned
-from study.training.checkpoints import newest_whole_checkpoint
+from study.training.checkpoints import newest_whole_checkpoint, resumed
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.stopping import Preempted, StopSignal
@@ -87,7 +87,8 @@ class _Rank:
         return outcome.state
 
     def _from_newest(self) -> Training:
-        return replace(self.training, checkpoint=newest_whole_checkpoint(self.training.folder.checkpoints))
+        checkpoint = newest_whole_checkpoint(self.training.folder.checkpoints)
+        return replace(self.training, checkpoint=checkpoint, execution=resumed(self.training.execution, checkpoint))
 
     def _outcome(self, training: Training, watchdog: Watchdog, check: Callable[[], None] | None = None) -> Outcome:
         if training.config.fingerprint(training.prepared.fingerprint) != training.folder.run_id:

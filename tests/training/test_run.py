@@ -199,6 +199,28 @@ def test_a_run_resumed_on_another_processor_keeps_its_precision(
     assert (record.attempts, record.environment.precision) == (2, "bf16" if first else "fp32")
 
 
+def test_a_run_resumed_on_other_cores_keeps_its_number_of_threads(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums in other parts round otherwise."""
+    wanted, before = config(corpus), torch.get_num_threads()
+    with monkeypatch.context() as patch:
+        trained(tmp_path, wanted, stop_after(7, patch), threads=2)
+    counts: list[int] = []
+    original = MaskedLanguageModelling.training_step
+
+    def counted(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        counts.append(torch.get_num_threads())
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(MaskedLanguageModelling, "training_step", counted)
+    record = trained(tmp_path, wanted, threads=1).record()
+    torch.set_num_threads(before)
+    assert record is not None
+    assert record.environment is not None
+    assert ({*counts}, record.attempts, record.environment.threads) == ({2}, 2, 2)
+
+
 def test_training_beats_the_unigram_entropy_where_context_helps(tmp_path: Path) -> None:
     """The words of a topic are an eighth of all: who knows the topic is ln 8 = 2.1 nats below the entropy."""
     corpus = write_topics(tmp_path / "topics.txt")
