@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
@@ -148,6 +149,13 @@ def flops_per_sequence(architecture: Architecture, sequence_length: int, predict
         train_flops_6n=6 * s * count.parameters,
         train_flops_6n_non_embedding=6 * s * count.parameters_non_embedding,
     )
+
+
+def encoder_flops(architecture: Architecture, lengths: Iterable[int], predictions: int = 0) -> float:
+    """`train_flops` of an encoder over sequences of these lengths, with the MLM head at `predictions` places of each."""
+    encoder = architecture.model_copy(update={"pair_head": False, "generator_share": 0.0})
+    counts = Counter(lengths).items()
+    return float(sum(count * flops_per_sequence(encoder, length, predictions).train_flops for length, count in counts))
 
 
 def _weights_per_token(a: Architecture) -> int:

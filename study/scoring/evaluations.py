@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from study.base.grouping import grouped
 from study.config.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
 from study.config.tuned_values import trial_seeds
+from study.counting.parameters import encoder_flops
 from study.executing.job import Job
 from study.scoring.pretrained import Pretrained
 from study.scoring.subsets import PlannedTask
@@ -203,10 +204,10 @@ def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
 
 
 def cost(evaluation: Evaluation, job: ScoreJob) -> float:
-    """The approximate cost of a score, in examples times layer parameters; only its order matters."""
-    a = evaluation.run.config.architecture
-    size = a.depth * a.width * (4 * a.width + 2 * a.ffn)
+    """The approximate FLOPs of a score, for inputs of the most tokens and sentences of twenty words; only its order matters."""
+    length, zero_shot = evaluation.run.max_length(job.config.knobs.max_length), job.config.update == "none"
+    per_example = encoder_flops(evaluation.run.config.architecture, [length], predictions=int(zero_shot))
     examples = {name: len(split) for name, split in evaluation.task.splits.items()}
-    if job.config.update == "none":
-        return float(20 * examples["test"] * (size + a.width * a.vocabulary))
-    return float((3 * job.config.knobs.epochs * examples["train"] + examples["test"]) * size)
+    if zero_shot:
+        return 20 * examples["test"] * per_example / 3
+    return (job.config.knobs.epochs * examples["train"] + examples["test"] / 3) * per_example

@@ -17,9 +17,8 @@ from torch import Tensor
 from study.base.randomness import Stream, stream_seed
 from study.config.recipe import Budget, Recipe
 from study.config.score_config import ScoreConfig
-from study.counting.architecture import Architecture
 from study.counting.memory import Precision
-from study.counting.parameters import flops_per_sequence
+from study.counting.parameters import encoder_flops
 from study.model.autocast import autocast
 from study.model.dropout import seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
@@ -29,13 +28,6 @@ from study.scoring.predictions import Logits, masked_spans, predictions, split_l
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, TrainingOrder, evaluation_batches
 from study.scoring.task_metrics import measure
 from study.tasks.loading import UNLABELLED
-
-
-def encoder_flops(architecture: Architecture, lengths: NDArray[np.int64]) -> float:
-    """`train_flops` of an encoder without heads over sequences of these lengths."""
-    encoder = architecture.model_copy(update={"pair_head": False, "generator_share": 0.0})
-    counts = zip(*np.unique(lengths, return_counts=True), strict=True)
-    return float(sum(int(count) * flops_per_sequence(encoder, int(length), 0).train_flops for length, count in counts))
 
 
 class FineTuning(pl.LightningModule):
@@ -94,7 +86,7 @@ class FineTuning(pl.LightningModule):
         drawn = [self.rows_at(step) for step in range(steps)]
         rows = {split: [each for of, each in drawn if of == split] for split in ("train", UNLABELLED)}
         lengths = [self.data.splits[split].tokens.lengths[np.concatenate(each)] for split, each in rows.items() if each]
-        flops = sum(encoder_flops(self.model.encoder.architecture, each) for each in lengths)
+        flops = sum(encoder_flops(self.model.encoder.architecture, each.tolist()) for each in lengths)
         return flops / 3 if self.config.update == "head" else flops
 
     def forward(self, batch: TaskBatch) -> Tensor:

@@ -20,9 +20,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from study.base.durable_files import is_there, write_atomically
 from study.config.score_config import ScoreConfig
+from study.counting.parameters import encoder_flops
 from study.model.task_model import TaskModel
 from study.scoring.attempt import ScoreAttempt
-from study.scoring.fine_tuning import FineTuning, encoder_flops
+from study.scoring.fine_tuning import FineTuning
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, task_inputs
@@ -126,7 +127,7 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
     inputs = task_inputs(task, run, knobs)
     module, _ = _trained(teaching, inputs, None)
     logits_NxC = np.stack(module.logits_of(UNLABELLED, scoring.precision)).astype(np.float32)
-    labels = encoder_flops(run.config.architecture, inputs.splits[UNLABELLED].tokens.lengths) / 3  # forward passes
+    labels = encoder_flops(run.config.architecture, inputs.splits[UNLABELLED].tokens.lengths.tolist()) / 3  # forward passes
     record = run.folder.record()
     assert record is not None, "a teacher has completed"
     needed = record.train_flops if record.spent_flops is None else record.spent_flops

@@ -32,6 +32,7 @@ from study.base.statistics import noise_of_seeds
 from study.config.resources import Resources
 from study.config.score_config import Downstream, ScoreConfig
 from study.counting.architecture import Architecture
+from study.counting.named_models import named
 from study.counting.parameters import flops_per_sequence
 from study.data.prepared import prepare
 from study.evidence.cells import cells_of
@@ -48,7 +49,7 @@ from study.running.score_proposer import AnyScoreJob, AnyScoreRecord, ScorePropo
 from study.running.status import status
 from study.running.status_tables import status_table
 from study.running.steering import exclude, include, retry, stop
-from study.scoring.evaluations import Evaluation, ScoreJob, all_evaluations, batches, missing_baselines, wanted
+from study.scoring.evaluations import Evaluation, ScoreJob, all_evaluations, batches, cost, missing_baselines, wanted
 from study.scoring.features import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.fine_tuning_trainer import task_model
@@ -1020,6 +1021,20 @@ def test_scores_of_one_run_and_task_are_one_batch_where_no_slot_goes_without(eva
     assert sizes == {1: [3, 6], 2: [1, 3, 5], 3: [3, 3, 3], 100: [1] * 9}
     for batch in batches(due, 2):
         assert len({(one.folder.run.path, one.task.requested) for one in batch}) == 1
+
+
+def test_the_cost_of_a_score_counts_what_its_encoder_multiplies(evaluation: Evaluation) -> None:
+    """MobileBERT's bottlenecks, stacked FFNs and gates, which the width and the ffn alone do not show."""
+    requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1})
+    (job, *_) = replace(evaluation, requested=requested).jobs({})
+
+    def of(name: str) -> float:
+        model = evaluation.run.config.model_copy(update={"architecture": named(name)})
+        run = SimpleNamespace(config=model, max_length=evaluation.run.max_length)
+        return cost(replace(evaluation, run=run), job)  # type: ignore[arg-type]
+
+    assert 0.15 < of("mobilebert") / of("bert-base") < 0.35, "4.3 times fewer FLOPs (Sun et al. 2020, table 1)"
+    assert of("modernbert-base") > of("bert-base")
 
 
 def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(evaluation: Evaluation, capsys: Any) -> None:
