@@ -222,6 +222,8 @@ def fit(law: Law, observations: Observations, settings: Settings = DEFAULT_SETTI
         ("reads_no_order", unread_rows(observations)),
     ]
     status: Status = next((name for name, given in reasons if given), "converged")
+    if status in ("failed", "on_bound", "weakly_identified") and not observations.confounding(law):
+        reasons.insert(1, ("weakly_identified", observations.collinearity(law)))
     return Fit(
         law=law,
         status=status,

@@ -31,6 +31,9 @@ VOCABULARY = "architecture.vocabulary"
 ONE_SHARE = 0.01
 """The relative spread of D/N within which tokens follow parameters."""
 
+DEPENDENT = 5e-3
+"""The relative spread within which a linear combination of columns does not vary: shares of three digits sum to 1 within it."""
+
 BY_CHOICE = "left out by "
 """The prefix of exclusion reasons that come from a filter."""
 
@@ -208,6 +211,32 @@ class Observations:
             return []
         message = f"tokens are {np.median(shares):.4g} times the parameters in all {plural(len(self), 'row')}"
         return [f"{message}, so {law.name} cannot separate the two: fit power-floor or flops-floor, or vary their ratio"]
+
+    def collinearity(self, law: Law) -> list[str]:
+        """Which variables of a law follow from each other in all rows, by their values or logarithms; empty for none."""
+        varying = {name: self.columns[name] for name in law.variables if np.ptp(self.columns[name]) > 0}
+        logarithms = {name: np.log(values) for name, values in varying.items() if (values > 0).all()}
+        for columns, what in ((varying, ""), (logarithms, "the logarithms of ")):
+            if names := _dependent(columns):
+                total = np.sum([columns[name] for name in names], 0)
+                summed = np.ptp(total) <= DEPENDENT * abs(total.mean())
+                how = f"sum to {total.mean():.4g}" if summed else "follow from each other"
+                message = f"{what}{', '.join(names[:-1])} and {names[-1]} {how} in all {plural(len(self), 'row')}"
+                return [
+                    f"{message}, so {law.name} can hardly separate them: leave one out of the formula, or vary it by itself"
+                ]
+        return []
+
+
+def _dependent(columns: Mapping[str, Floats]) -> list[str]:
+    """The columns of the linear combination that varies least, if it hardly varies."""
+    if not 2 <= len(columns) < len(next(iter(columns.values()))):
+        return []
+    scaled = np.column_stack([(values - values.mean()) / values.std() for values in columns.values()])
+    _, spreads, directions = np.linalg.svd(scaled, full_matrices=False)
+    weights = np.abs(directions[-1])
+    taken = [name for name, weight in zip(columns, weights, strict=True) if weight > DEPENDENT * weights.max()]
+    return taken if spreads[-1] <= DEPENDENT * spreads[0] else []
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:

@@ -112,6 +112,26 @@ def test_tokens_that_follow_parameters_are_named(law: str) -> None:
     assert not any("times the parameters" in reason for reason in fitted(table()).fit.reasons)
 
 
+@pytest.mark.parametrize("digits", [3, 16])
+def test_shares_that_sum_to_one_are_named(digits: int) -> None:
+    """The reason was a condition number, or a bound."""
+    random = np.random.default_rng(0)
+    shares = pd.DataFrame(random.dirichlet([1, 1, 1], 60).round(digits), columns=["web", "code", "books"])
+    frame = shares.assign(loss=3 - shares["web"] - 0.5 * shares["code"] + random.normal(0, 0.01, 60))
+    found = fit_table(query(frame), "E + a*web + b*code + c*books", Settings(bootstrap=0, starts=16)).fit
+    assert found.status != "converged"
+    assert any("web, code and books sum to 1 in all 60 rows" in reason for reason in found.reasons)
+    apart = frame.assign(books=random.permutation(frame["books"]))
+    reasons = fit_table(query(apart), "E + a*web + b*code + c*books", Settings(bootstrap=0, starts=16)).fit.reasons
+    assert not any("in all 60 rows" in reason for reason in reasons)
+
+
+def test_logarithms_that_follow_from_each_other_are_named() -> None:
+    frame = table().assign(width=lambda t: 2 * t["N"] ** 0.5)
+    found = fit_table(query(frame), "E + A*N**-alpha + B*width**-beta", Settings(bootstrap=0, starts=16)).fit
+    assert any("the logarithms of parameters and width follow from each other" in reason for reason in found.reasons)
+
+
 def test_an_exponent_through_two_best_models_that_makes_no_sense_is_refused() -> None:
     """The hull of a table gave −24.5 through two models."""
     sizes = np.array([1e8, 4e8, 1e9, 1e8, 4e8, 1e9, 1e8, 4e8, 1e9])
