@@ -54,15 +54,27 @@ def option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+MOST_KNOWN = 100
+"""At most so many known words are named."""
+
+LONGEST_KNOWN = 60
+"""So many characters of a known word are named, such as a line of text that is taken for the header of a table."""
+
 LEAST_LIKENESS = 0.6
 """The least similarity at which one known word is suggested."""
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """A clause with the nearest known word, or all of them if none is near."""
+    """A clause with the nearest known word, or the known ones if none is near; long words and lists are cut."""
     if best := near(word, known):
-        return f"did you mean {best!r}?"
-    return "known: " + ", ".join(sorted(known)) if known else "nothing is allowed here"
+        return f"did you mean {cut(best)!r}?"
+    more = ", …" if len(known) > MOST_KNOWN else ""
+    return "known: " + ", ".join(map(cut, sorted(known)[:MOST_KNOWN])) + more if known else "nothing is allowed here"
+
+
+def cut(word: str) -> str:
+    """A word of a message, without the end of a long one."""
+    return word if len(word) <= LONGEST_KNOWN else word[:LONGEST_KNOWN] + "…"
 
 
 def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:

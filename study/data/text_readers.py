@@ -47,7 +47,7 @@ _LOOKS_LIKE = {
 
 _BLOCK_BYTES = 2**20
 _ROWS = 256
-_SHOWN_NAME = 60
+_SHOWN_KIND = 60
 _FILE_FORMAT = b"ARROW1"
 """The first bytes of an Arrow file, as opposed to a stream."""
 
@@ -103,7 +103,7 @@ def check_text_column(place: str, column: str, columns: dict[str, str | None], h
 
     `columns` maps names to what they hold, None for text. The hint ends the message on a missing column.
     """
-    texts = [name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…" for name, holds in columns.items() if holds is None]
+    texts = [name for name, holds in columns.items() if holds is None]
     remedy = nearest(column, texts) if texts else "no column holds text; write one, with a string in each row"
     if column not in columns:
         raise InputError.at("data.text_column", f"{column!r} is not a column of {place}; {remedy}{hint}")
@@ -122,7 +122,7 @@ def text_field(place: str, column: str, schema: Any) -> tuple[str, ...]:
     Raises InputError with the nearest text column if it is missing, and for two of one name.
     """
     fields = {".".join(names): (names, kind) for names, kind in reversed(list(_fields(schema)))}
-    holds = {name: None if _is_text(kind) else str(kind)[:_SHOWN_NAME] for name, (_, kind) in fields.items()}
+    holds = {name: None if _is_text(kind) else str(kind)[:_SHOWN_KIND] for name, (_, kind) in fields.items()}
     check_text_column(place, column, holds)
     names: tuple[str, ...] = fields[column][0]
     _check_one_column(place, column, sum(path == names for path, _ in _fields(schema)))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from study.base.errors import InputError, nearest
+from study.base.errors import InputError, nearest, shown
 from study.config.run_config import fingerprint_of
 from study.data.cache import cache_root, open_entry
 from study.data.docstrings import PACKAGES, docstrings_identity
@@ -60,7 +60,7 @@ def embedded_tables(name: str, packages: tuple[str, ...] = PACKAGES) -> dict[str
     Raises InputError if the name is unknown.
     """
     if name not in MAKERS:
-        raise InputError.at("embedded", f"{name!r} is not known; {nearest(name, list(MAKERS))}")
+        raise InputError.at("embedded", f"{shown(name)} is not known; {nearest(name, list(MAKERS))}")
     columns, make = MAKERS[name]
     folder = cache_root() / "tasks" / fingerprint_of([name, _VERSION, docstrings_identity(packages)])
     roles = open_entry(folder, lambda new: _write(new, columns, make(documents(packages))))["rows"]

@@ -11,6 +11,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from study.base.errors import cut, shown
+
 OUTSIDE = "O"
 
 _LETTERS = ("BI", "BIES", "BILU", "IE")
@@ -48,20 +50,20 @@ class TagScheme:
         if parts and any(letters <= set(scheme) for scheme in _LETTERS):
             if odd := [tag for tag in inside if tag not in parts]:
                 raise ValueError(
-                    f"tag {odd[0]!r} has no letter, but {next(iter(parts))!r} has one; write all tags in one scheme"
+                    f"tag {cut(odd[0])!r} has no letter, but {cut(next(iter(parts)))!r} has one; write all tags in one scheme"
                 )
             return cls({OUTSIDE: (OUTSIDE, "")} | {tag: (_AS_BIOES.get(at, at), kind) for tag, (at, kind) in parts.items()})
         if parts and len(parts) == len(inside):
             raise ValueError(f"tag letters {', '.join(sorted(letters))} fit no single scheme; {_SCHEMES}")
         if inside and all(map(_LETTER_AND_SIGN.search, inside)):
-            raise ValueError(f"tags {', '.join(inside[:3])} are written as in no scheme that is read; {_SCHEMES}")
+            raise ValueError(f"tags {', '.join(map(cut, inside[:3]))} are written as in no scheme that is read; {_SCHEMES}")
         if {"B", "I"} <= {*inside}:
             third = next(tag for tag in inside if tag not in [*"BIESLU"])
-            raise ValueError(f"tag {third!r} stands beside B and I, which have no types; {_SCHEMES}")
+            raise ValueError(f"tag {shown(third)} stands beside B and I, which have no types; {_SCHEMES}")
         if OUTSIDE not in tags:
             raise ValueError(
-                f"tags {', '.join(inside[:3])} spell no entities: none is {OUTSIDE!r}, and they have no letters as in "
-                f"B-PER, I-PER; {_SCHEMES}"
+                f"tags {', '.join(map(cut, inside[:3]))} spell no entities: none is {OUTSIDE!r}, and they have no letters "
+                f"as in B-PER, I-PER; {_SCHEMES}"
             )
         return cls({OUTSIDE: (OUTSIDE, "")} | {tag: ("I", tag) for tag in inside})
 

@@ -103,7 +103,7 @@ def pick(table: ExampleTable, wanted: Sequence[str]) -> ExampleTable:
         elif outer in table.columns and inner:
             columns[name] = [_inner(value, inner) for value in table.columns[outer]]
         else:
-            message = f"has no column {name!r}; {nearest(name, list(table.columns))}; or name it under the task's columns:"
+            message = f"has no column {shown(name)}; {nearest(name, list(table.columns))}; or name it under the task's columns:"
             raise InputError.at(table.place, message)
     return ExampleTable(table.place, columns, table.lines, table.classes)
 
@@ -250,7 +250,7 @@ def read_hub_split(source: TaskSource, split: str, remedy: str) -> ExampleTable:
         with loading(place, UNLOADED, remedy):
             splits = load_dataset(source.hub, config, revision=source.revision)
         if split not in splits:
-            raise InputError.at(place, f"has no split {split!r}; {nearest(split, list(splits))}")
+            raise InputError.at(place, f"has no split {shown(split)}; {nearest(split, list(splits))}")
         parts.append(splits[split])
     dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
     classes = {name: list(names) for name, kind in dataset.features.items() if (names := _class_names(kind)) is not None}

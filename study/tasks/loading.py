@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from study.base.errors import InputError, Problem, nearest
+from study.base.errors import InputError, Problem, cut, nearest, shown
 from study.base.grouping import grouped
 from study.tasks.embedded import embedded_tables
 from study.tasks.entities import TagScheme
@@ -108,7 +108,7 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | N
         for pattern in patterns:
             if splits_there(pattern):
                 return source, pattern
-    patterns_text = " or ".join(str(source.files) for source in spec.sources)
+    patterns_text = " or ".join(cut(str(source.files)) for source in spec.sources)
     searched = ", ".join(str(root) for root in roots)
     looked = f"no file {patterns_text} in {searched}" if roots else f"it is read from local files, {patterns_text}"
     files = [
@@ -187,7 +187,7 @@ def _table(pattern: Path, split: str, wanted: list[str]) -> ExampleTable:
     file = split_file(pattern, split)
     if file is None:
         unread = _unread([_of_split(pattern, split)])
-        raise InputError.at(str(pattern), f"has no split {split!r}; {nearest(split, splits_there(pattern))}{unread}")
+        raise InputError.at(str(pattern), f"has no split {shown(split)}; {nearest(split, splits_there(pattern))}{unread}")
     return read_table(file, wanted)
 
 
@@ -217,7 +217,7 @@ def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable])
     names = {label_name(value) for value in values} - {"", *(["-1"] if "unlabelled" in source.drop else [])}
     _refuse_secret_labels(names, table.place, column)
     if len(names) < 2:
-        raise InputError.at(table.place, f"column {column!r} holds {len(names)} kinds of label; a task needs at least two")
+        raise InputError.at(table.place, f"column {shown(column)} holds {len(names)} kinds of label; a task needs at least two")
     _refuse_case_variants(names, table.place, column)
     return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
 
@@ -236,7 +236,7 @@ def _refuse_secret_labels(names: set[str], place: str, column: str) -> None:
             remedy = (
                 "save the rows without it" if secret == "-100" else "skip such rows with `drop: [unlabelled]` of the source"
             )
-            message = f"column {column!r} holds {secret}, which often marks missing labels; {remedy}"
+            message = f"column {shown(column)} holds {secret}, which often marks missing labels; {remedy}"
             raise InputError.at(place, f"{message}, or, if it is a class, name all under labels")
 
 
@@ -245,7 +245,7 @@ def _refuse_case_variants(names: set[str], place: str, column: str) -> None:
     by_folded = grouped(sorted(names), str.casefold)
     message = "which differ only in case; spell them the same, or, if they are separate classes, name all under labels"
     if variants := [" and ".join(map(repr, same)) for same in by_folded.values() if len(same) > 1]:
-        raise InputError(Problem(place, f"column {column!r} holds {same}, {message}") for same in variants)
+        raise InputError(Problem(place, f"column {shown(column)} holds {same}, {message}") for same in variants)
 
 
 def _refuse_repeated_ids(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from study.base.errors import InputError, Problem, near, shown
+from study.base.errors import InputError, Problem, cut, near, shown
 from study.base.text import without_lone_surrogates
 from study.tasks.example_tables import ExampleTable
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
@@ -100,7 +100,7 @@ class ClassIndex:
             raise RowError(f"label {shown(value)} does not occur in the train split, which defines the labels; {remedy}")
         best = near(name, list(self.labels))
         more = ", …" if len(self.labels) > 20 else ""
-        known = f"labels are {', '.join(self.labels[:20])}{more}{f'; did you mean {best!r}?' if best else ''}"
+        known = f"labels are {', '.join(map(cut, self.labels[:20]))}{more}{f'; did you mean {cut(best)!r}?' if best else ''}"
         raise RowError(f"label {shown(value)} is not known; {known}")
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from study.base.errors import InputError, nearest
+from study.base.errors import InputError, nearest, shown
 from study.base.schema import Distinct, Share, Strict, Text
 from study.base.shipped import shipped
 from study.base.text import path_from
@@ -113,7 +113,7 @@ class TaskSource(Strict):
         if len(origins) != 1:
             raise ValueError("needs exactly one of 'files', 'hub' and 'embedded'")
         if self.files is not None and "{split}" not in self.files:
-            raise ValueError(f"files {self.files!r} has no {{split}} in it, so every split would be the same file")
+            raise ValueError(f"files {shown(self.files)} has no {{split}} in it, so every split would be the same file")
         if self.embedded is not None and self.splits.unlabelled is not None:
             raise ValueError(f"{self.embedded} has no unlabelled texts; leave out the split")
         if self.hub is None and (self.config or self.revision):
@@ -173,7 +173,7 @@ class TaskSpec(Strict):
         for source in self.sources:
             for role in source.columns:
                 if role not in (*ROLES[self.kind], "id"):
-                    raise ValueError(f"columns: {role!r} is not a role; {nearest(role, [*ROLES[self.kind], 'id'])}")
+                    raise ValueError(f"columns: {shown(role)} is not a role; {nearest(role, [*ROLES[self.kind], 'id'])}")
         return self
 
     def _known_metrics(self) -> tuple[Metric, ...]:
@@ -205,7 +205,7 @@ def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
     if path.suffix in (".yaml", ".yml"):
         return TaskSpec.parse(_named(read_yaml(path), path), place=str(path)), path.parent
     if (packaged := shipped(SPECS).get(name)) is None:
-        raise InputError.at(place, f"{name!r} is not known, nor is it a .yaml file; {nearest(name, known_tasks())}")
+        raise InputError.at(place, f"{shown(name)} is not known, nor is it a .yaml file; {nearest(name, known_tasks())}")
     return TaskSpec.parse(_named(read_yaml(packaged), packaged), place=str(packaged)), None
 
 

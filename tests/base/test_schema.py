@@ -164,6 +164,8 @@ def test_a_far_word_is_answered_with_all_known_ones() -> None:
     assert nearest("lr", ["recipe.beta1", "recipe.learning_rate"]) == "did you mean 'recipe.learning_rate'?"
     assert nearest("zzz", ["width", "depth"]) == "known: depth, width"
     assert nearest("zzz", []) == "nothing is allowed here"
+    assert nearest("zzz", ["a" * 5000]) == "known: " + "a" * 60 + "…"
+    assert len(nearest("zzz", [f"column {number}" for number in range(5000)])) < 1300
 
 
 def test_merging_and_setting_leave_the_rest_alone() -> None:

@@ -740,6 +740,26 @@ def test_labels_that_say_nothing_are_refused(tmp_path: Path) -> None:
     assert "train.jsonl: all 2 usable rows have the label 1 (by index)" in refused(path)
 
 
+@pytest.mark.parametrize("key", ["files", "labels", "metrics", "columns", "embedded"])
+def test_a_message_is_no_copy_of_a_long_value(tmp_path: Path, key: str) -> None:
+    long: Any = "9" * 5000
+    source: dict[str, Any] = {"files": "{split}", "splits": {"train": "train", "test": "test"}}
+    spec: dict[str, Any] = SINGLE | {"sources": [source]}
+    match key:
+        case "files":
+            source["files"] = long
+        case "columns":
+            source["columns"] = {long: long}
+        case "embedded":
+            spec["sources"] = [{"embedded": long}]
+        case _:
+            spec[key] = [long, f"{long}0"]
+    write(tmp_path / "train.jsonl", TEXTS)
+    write(tmp_path / "test.jsonl", TEXTS)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(spec))
+    assert len(refused(str(tmp_path / "mine.yaml")).splitlines()[0]) < 400 + len(str(tmp_path))
+
+
 def test_a_label_that_train_lacks_is_named_with_the_remedy(tmp_path: Path) -> None:
     rows = [{"tokens": ["a", "b"], "tags": ["B-X", "O"]}]
     odd = [{"tokens": ["a", "b"], "tags": ["B-X", "I-X"]}]
