@@ -174,7 +174,7 @@ def needs_even_heads(architecture: Mapping[str, Any]) -> bool:
 
 def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:
     """An encoder for solving widths, with the given fields; BERT's if these are invalid, which its runs report."""
-    sizes = {"depth": depth, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1}
+    sizes = {"depth": depth, "width": LARGEST["width"], "heads": 1, "ffn": 1, "vocabulary": 1}
     others = {name: value for name, value in architecture.items() if name not in sizes}
     try:
         return Architecture.parse(sizes | others)

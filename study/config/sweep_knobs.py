@@ -139,7 +139,9 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
             yield from (Problem(f"{place}.{MODEL}", problem.message) for problem in error.problems)
     sensible = {key: value for key, value in own.items() if key not in LARGEST}
     try:
-        Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
+        Architecture.parse(
+            LARGEST | {"heads": 1, "vocabulary": 1} | sensible, place
+        )  # fields that a small shape has no room for
     except InputError as error:
         yield from error.problems
 

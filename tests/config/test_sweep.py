@@ -254,3 +254,13 @@ def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewher
     assert search.space["recipe.weight_decay"].holds(0.3)
     assert not search.space["recipe.batch_tokens"].holds(300.5)
     assert [dimension.top() for dimension in search.space.values()] == [1.0, 1024, 8, 256, 4, 64, "cosine", 1.0, 10]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"embedding_width": 8, "mlm_transform": "width"}, {"layer_groups": 2}, {"model": "mobilebert", "embedding_width": 8}],
+)
+def test_a_base_may_have_fields_that_only_its_own_shapes_have_room_for(fields: dict[str, Any]) -> None:
+    """They were refused as beyond a width or a depth of one."""
+    shapes = {"grid": {"depth": [2], "width": [16], "heads": [4]}}
+    assert parsed(base={"architecture": fields}, shapes=shapes).base["architecture"] == fields

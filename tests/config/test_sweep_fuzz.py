@@ -22,6 +22,7 @@ from study.base.text import printable
 from study.config.sweep import CellSweep, Sweep
 from study.config.sweep_files import read_launched, read_sweep
 from study.planning.plan import Plan
+from tests.planning.test_goals import DECISION, FORECAST, OPTIMUM
 from tests.sweeps import RATES, sweep_values
 
 pytestmark = pytest.mark.fuzz
@@ -39,9 +40,20 @@ SEARCH = {
         "recipe.batch_tokens": {"low": 256, "high": 512, "step": 128},
     },
 }
+MOBILEBERT = {
+    "embedding_width": 16,
+    "trigram_embedding": True,
+    "bottleneck_width": 16,
+    "ffn_stack": 2,
+    "activation": "relu",
+    "norm_kind": "affine",
+    "mlm_transform": "width",
+}
 SEEDS: list[dict[str, Any]] = [
     *(yaml.safe_load(file.read_text()) for file in sorted(SWEEPS.glob("*.yaml"))),
     sweep_values(Path("text.txt"), tune=RATES, vary={"architecture.norm": ["post", "pre"]}, seeds=3, tags=["a", "b"]),
+    sweep_values(Path("text.txt"), base={"architecture": MOBILEBERT}),
+    *(sweep_values(Path("text.txt"), **goal) for goal in (FORECAST, DECISION, OPTIMUM)),
     sweep_values(Path("text.txt"), shapes=None, search=SEARCH, base={"architecture": {"depth": 1}}),
     sweep_values(
         Path("text.txt"),
