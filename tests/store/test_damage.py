@@ -22,6 +22,7 @@ from study.cli import main
 from study.dashboard.serving import ANSWERS
 from study.report.answer import report
 from study.store.records import RunRecord
+from study.store.score_records import ScoreRecord
 from study.store.sweep_folder import SweepFolder
 from tests.dashboard.test_dashboard_server import known
 from tests.small import config, trained, write_corpus
@@ -368,6 +369,21 @@ def test_a_record_without_a_field_is_read_or_named(place: Place, study: Study) -
             unlisted = [file for file in lost if file.parent.name not in listed]
             assert all(str(file) in answers[0][1] for file in unlisted), lost
             assert given is fields or unlisted == [*lost], lost
+
+
+def test_a_score_without_a_field_is_read_or_named(place: Place, study: Study) -> None:
+    """Each score loses another field at a time."""
+    files = sorted(place.made.runs_folder.glob("*/scores/*/record.json"))
+    fields = [*json.loads(files[0].read_text())]
+    for begin in range(0, len(fields), len(files)):
+        lost = dict(zip(files, fields[begin : begin + len(files)], strict=False))
+        with contextlib.ExitStack() as stack:
+            for file, field in lost.items():
+                stack.enter_context(damaged(file, partial(take_away, field)))
+            status, said = study("report", *of_sweep(place)["report"])
+        unread = [file for file, field in lost.items() if ScoreRecord.model_fields[field].is_required()]
+        assert status == 0, (lost, said)
+        assert [file for file in unread if str(file) not in said] == [], (lost, said)
 
 
 def take_away(field: str, file: Path) -> None:
