@@ -29,20 +29,14 @@ _UNHELD = re.compile(r"[\x00\ud800-\udfff]")
 """Zero bytes and lone surrogates, which escapes can write but no file can hold."""
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file as a mapping; raises InputError with line and column, and for a pipe or a device."""
-    try:
-        check_finite(path)
-    except FileNotFoundError:
-        raise InputError.at(str(path), "does not exist") from None
-    except OSError as error:
-        raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
-    return read_piped_yaml(path)
+def read_yaml(path: Path, piped: bool = False) -> dict[str, Any]:
+    """Read a YAML file as a mapping; raises InputError with line and column, and for a pipe or a device.
 
-
-def read_piped_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML text as a mapping, from a pipe, too, for which it waits; raises InputError with line and column."""
+    If `piped` it is read from a pipe, too, for which it waits.
+    """
     try:
+        if not piped:
+            check_finite(path)
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:

@@ -13,7 +13,7 @@ import yaml
 from study.base.errors import InputError, Problem, near, shown
 from study.base.schema import set_below
 from study.base.shipped import shipped
-from study.base.yaml_files import MOST_NESTED, load_yaml, problem_in_words, read_piped_yaml, read_yaml
+from study.base.yaml_files import MOST_NESTED, load_yaml, problem_in_words, read_yaml
 from study.config.shape_spec import Shapes
 from study.config.sweep import PARTS, Sweep, sweep_of
 from study.config.sweep_knobs import KNOBS, problems_of_knobs
@@ -59,7 +59,7 @@ def _values_of(path: Path) -> dict[str, Any]:
     if str(path) == "-":
         path = Path("/dev/stdin")
     if path.parent in _PIPES:
-        return read_piped_yaml(path)
+        return read_yaml(path, piped=True)
     path = _file_of(path)
     return {"name": path.stem} | read_yaml(path)
 

@@ -418,7 +418,8 @@ def drawable(data: pd.DataFrame) -> pd.DataFrame:
     """A figure's data, rounded so that every processor draws the same, its texts without invisible characters."""
     floats = data.select_dtypes("float")
     rounded_columns = {name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)}
-    words = [name for name in data if data[name].map(lambda value: isinstance(value, str) and value != visible(value)).any()]
+    texts = data.select_dtypes(exclude=["number", "bool"])
+    words = [name for name in texts if data[name].map(lambda value: isinstance(value, str) and value != visible(value)).any()]
     return data.assign(**rounded_columns, **{str(name): data[name].map(_without_hidden) for name in words})
 
 

@@ -48,9 +48,14 @@ class ExampleTable:
         return f"{self.place}: row {row} (from 0)" if self.lines is None else f"{self.place}:{self.lines[row]}"
 
 
+def path_of_split(pattern: Path, split: str) -> Path:
+    """Return the path that a pattern gives a split, perhaps without its suffix."""
+    return Path(str(pattern).replace("{split}", split))
+
+
 def split_file(pattern: Path, split: str) -> Path | None:
     """Return the file of a split, trying known suffixes if the pattern has none; None if missing."""
-    path = Path(str(pattern).replace("{split}", split))
+    path = path_of_split(pattern, split)
     candidates = [path] if path.name.lower().endswith(SUFFIXES) else [path.with_name(path.name + suffix) for suffix in SUFFIXES]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 

@@ -13,7 +13,16 @@ from study.base.errors import InputError, Problem, cut, nearest, shown
 from study.base.grouping import grouped
 from study.tasks.embedded import embedded_tables
 from study.tasks.entities import TagScheme
-from study.tasks.example_tables import KINDS, ExampleTable, pick, read_hub_split, read_table, split_file, splits_there
+from study.tasks.example_tables import (
+    KINDS,
+    ExampleTable,
+    path_of_split,
+    pick,
+    read_hub_split,
+    read_table,
+    split_file,
+    splits_there,
+)
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
 from study.tasks.parsing import RowError, parse, several_labels, several_names
 from study.tasks.task_spec import TaskSource, TaskSpec, is_whole, label_name, read_spec
@@ -112,16 +121,12 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | N
     searched = ", ".join(str(root) for root in roots)
     looked = f"no file {patterns_text} in {searched}" if roots else f"it is read from local files, {patterns_text}"
     files = [
-        _of_split(root / str(source.files), split)
+        path_of_split(root / str(source.files), split)
         for source in spec.sources
         for root in roots
         for split in (source.splits.train, source.splits.test)
     ]
     raise InputError.at(spec.name, f"{looked}; give the folder that holds them {_GIVEN}{_unread(files)}")
-
-
-def _of_split(pattern: Path, split: str) -> Path:
-    return Path(str(pattern).replace("{split}", split))
 
 
 def _unread(paths: Sequence[Path]) -> str:
@@ -186,7 +191,7 @@ def _label_column(spec: TaskSpec, source: TaskSource) -> str | None:
 def _table(pattern: Path, split: str, wanted: list[str]) -> ExampleTable:
     file = split_file(pattern, split)
     if file is None:
-        unread = _unread([_of_split(pattern, split)])
+        unread = _unread([path_of_split(pattern, split)])
         raise InputError.at(str(pattern), f"has no split {shown(split)}; {nearest(split, splits_there(pattern))}{unread}")
     return read_table(file, wanted)
 
