@@ -14,8 +14,8 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-settings.register_profile("unhurried", parent=settings.default, deadline=None, max_examples=50)
-settings.register_profile("fuzz", parent=settings.get_profile("unhurried"), max_examples=5000)
+settings.register_profile("unhurried", parent=settings.default, deadline=None, max_examples=50, derandomize=True)
+settings.register_profile("fuzz", parent=settings.get_profile("unhurried"), max_examples=5000, derandomize=False)
 settings.load_profile("unhurried")
 
 CHECKED = ("embeddings", "encoder", "heads", "linear", "loss", "masked_language_model")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from study.base.schema import OneOrSeveral, Positive, Several, Strict, whole
+from study.config.search_spec import Value
 from study.config.shape_spec import Depth, FfnRatio, Width
 from study.counting.architecture import SIZES
 from study.counting.solving import HEAD_WIDTH
@@ -82,7 +83,7 @@ class DecisionGoal(Strict):
     """
 
     decide: Annotated[str, Field(max_length=100)]
-    among: Several[Any]
+    among: Several[Value]
     at: ComparedPoint
     difference: Positive
 
@@ -99,13 +100,9 @@ class DecisionGoal(Strict):
 
     @field_validator("among")
     @classmethod
-    def _two_or_more(cls, among: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _two_or_more(cls, among: tuple[Value, ...]) -> tuple[Value, ...]:
         if len(among) < 2:
             raise ValueError("is one variant; give two or more to decide among")
-        if odd := [value for value in among if not isinstance(value, str | int | float)]:
-            raise ValueError(f"has {odd[0]!r}, which is no single value")
-        if len({*among}) < len(among):
-            raise ValueError("names a variant twice")
         return among
 
     @model_validator(mode="after")
@@ -114,7 +111,7 @@ class DecisionGoal(Strict):
         if solved != (self.at.parameters_non_embedding is not None):
             needed = "parameters_non_embedding" if solved else "depth and width"
             raise ValueError(f"decides {self.decide}, which is compared at {needed} and tokens; give these under at")
-        if solved and (odd := [value for value in self.among if not isinstance(value, int) or value < 1]):
+        if solved and (odd := [value for value in self.among if type(value) is not int or value < 1]):
             raise ValueError(f"has {odd[0]!r} among, which is no {self.decide}")
         return self
 

@@ -8,13 +8,21 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
 
+from study.base.errors import shown
 from study.base.schema import Count, Distinct, Index, Number, Several, Share, Strict, number_in
 from study.config.recipe import Recipe, TrainingMasking
 from study.config.shape_spec import LARGEST, FfnRatio, Width, needs_even_heads, why_beyond
 from study.counting.architecture import Architecture
 from study.counting.solving import HEAD_WIDTH, ShapeRules
 
-Value = Annotated[int | float | str | bool, BeforeValidator(number_in)]
+
+def _single(value: object) -> object:
+    if not isinstance(value, int | float | str):
+        raise ValueError(f"is {shown(value)}; give a number, a text, true or false")
+    return number_in(value)
+
+
+Value = Annotated[int | float | str | bool, BeforeValidator(_single)]
 """A value of any knob; PyYAML reads 1e-3 as a string."""
 
 
