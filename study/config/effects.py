@@ -29,6 +29,10 @@ GENERATOR_SHARE = "recipe.generator_share"
 """The share of an encoder's sizes that its generator has."""
 
 
+PARAMETRIZATION = "recipe.parametrization"
+"""How rates and first values follow the size."""
+
+
 WINDOWS = ("architecture.attention_window", "architecture.global_attention_every")
 """The size of windows, and which layers have them."""
 
@@ -64,12 +68,12 @@ RULES = (
     ),
     Rule(
         ("recipe.base_width", "recipe.base_depth"),
-        "only parametrization completep uses them",
-        lambda run: run.recipe.parametrization != "completep",
+        "parametrization standard does not use them",
+        lambda run: run.recipe.parametrization == "standard",
     ),
     Rule(
-        ("recipe.parametrization", "recipe.base_width", "recipe.base_depth"),
-        "the encoder has the base encoder's sizes, at which completep scales nothing",
+        (PARAMETRIZATION, "recipe.base_width", "recipe.base_depth"),
+        "the encoder has the base encoder's sizes, at which no parametrization scales anything",
         lambda run: run.at_base_sizes,
     ),
     Rule(
@@ -133,17 +137,20 @@ def training_key(run: RunConfig) -> str:
     """A key that runs share if they train identically, step by step.
 
     Budgets, warmup and decay count in steps, masks in positions, a generator's share in its sizes, windows in the tokens that
-    each layer sees; wsd without a plateau counts as linear.
+    each layer sees; wsd without a plateau counts as linear, scaled_rates at the base width as completep.
     """
     recipe, steps = run.recipe, run.steps
-    ignored = (*without_effect(run), *IN_STEPS, *WINDOWS, MASKED_SHARE, GENERATOR_SHARE, "recipe.budget")
+    unused = without_effect(run)
+    ignored = (*unused, *IN_STEPS, *WINDOWS, MASKED_SHARE, GENERATOR_SHARE, PARAMETRIZATION, "recipe.budget")
     falls = (recipe.decay_steps(steps), recipe.schedule == "cosine", recipe.final_learning_rate_fraction)
     rates = (recipe.warmup_steps(steps), *(falls if _falls(run) else ()))
     generator = run.architecture.generator
     sizes = None if generator is None else (generator.width, generator.heads, generator.ffn)
     layers = [*map(run.architecture.is_local, range(run.architecture.depth))]
     windows = ((run.architecture.attention_window or 0) // 2, layers) if _windows_hide(run) else None
-    return f"{run.identity(but=ignored)} {steps} {rates} {run.predictions if steps else None} {sizes} {windows}"
+    scaled = recipe.parametrization != "standard" and PARAMETRIZATION not in unused
+    scales = (scaled, scaled and recipe.parametrization == "scaled_rates" and not run.at_base_width)
+    return f"{run.identity(but=ignored)} {steps} {rates} {run.predictions if steps else None} {sizes} {windows} {scales}"
 
 
 def _falls(run: RunConfig) -> bool:

@@ -16,7 +16,7 @@ ResidualInitialisation = Literal["bert", "zero"]
 OptimiserName = Literal["adamw", "muon"]
 Objective = Literal["mlm", "mlm_nsp", "mlm_sop", "rtd"]
 Packing = Literal["full_sentences", "doc_sentences", "segment_pairs"]
-ParametrizationName = Literal["standard", "completep"]
+ParametrizationName = Literal["standard", "completep", "scaled_rates"]
 
 
 BASE_HEAD_WIDTH = 64
@@ -131,7 +131,8 @@ class Recipe(Strict):
       begins a sequence with each document and pads its last, padding counting as tokens; `segment_pairs` reads the pairs of
       `mlm_nsp` without their loss. Validation always reads full sequences.
     - `parametrization`: `standard` uses one learning rate, weight decay and initial deviation at every size. `completep` scales
-      those of an encoder of `base_width` and `base_depth` (study.model.parametrization).
+      those of an encoder of `base_width` and `base_depth`; `scaled_rates` does, but over the width keeps the initial deviation
+      and slows the tables (study.model.parametrization).
     """
 
     learning_rate: Positive = 1e-3
@@ -201,8 +202,8 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _first_values_follow_one_rule(self) -> Self:
-        if self.parametrization == "completep" and self.initialisation != "bert":
-            both = f"initialisation {self.initialisation} and parametrization completep"
+        if self.parametrization != "standard" and self.initialisation != "bert":
+            both = f"initialisation {self.initialisation} and parametrization {self.parametrization}"
             raise ValueError(f"{both} both initialise the projection of narrower tables; leave out one")
         return self
 

@@ -227,8 +227,8 @@ class RunConfig(Strict):
             raise ValueError(f"architecture.{problem}")
         if architecture.generator is not None:
             self._check_generator(architecture.generator)
-        if recipe.parametrization == "completep":
-            self._check_completep()
+        if recipe.parametrization != "standard":
+            self._check_parametrization()
         if architecture.vocabulary != pieces:
             raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
         if architecture.positions < length:
@@ -268,21 +268,22 @@ class RunConfig(Strict):
         if self.recipe.teacher_run is not None:
             raise ValueError("recipe.teacher predicts masked words, which objective rtd does not learn; leave out one of them")
 
-    def _check_completep(self) -> None:
+    def _check_parametrization(self) -> None:
+        """Raise ValueError for what completep and scaled_rates have no rule for."""
+        asked = f"recipe.parametrization {self.recipe.parametrization}"
         if self.recipe.detects_replaced:
-            raise ValueError("recipe.parametrization completep has no rule for objective rtd, whose two encoders share tables")
+            raise ValueError(f"{asked} has no rule for objective rtd, whose two encoders share tables")
         if self.architecture.relative:
-            encoding = f"architecture.position_encoding {self.architecture.position_encoding}"
-            raise ValueError(f"recipe.parametrization completep has no rule for {encoding}")
-        if strange := self._without_completep():
-            raise ValueError(f"recipe.parametrization completep has no rule for architecture.{strange}")
-        if self.architecture.mlm_transform == "none":
-            raise ValueError(
-                "recipe.parametrization completep scales the logits by the MLM head's norm, which mlm_transform none lacks"
-            )
+            raise ValueError(f"{asked} has no rule for architecture.position_encoding {self.architecture.position_encoding}")
+        if strange := self._without_rule():
+            raise ValueError(f"{asked} has no rule for architecture.{strange}")
+        if self.recipe.parametrization == "completep" and self.architecture.mlm_transform == "none":
+            raise ValueError(f"{asked} scales the logits by the MLM head's norm, which mlm_transform none lacks")
+        if self.recipe.parametrization == "scaled_rates" and not self.architecture.tied_decoder:
+            raise ValueError(f"{asked} slows tables that are the decoder, too; set architecture.tied_decoder true")
 
-    def _without_completep(self) -> str | None:
-        """The first field of MobileBERT, whose products and sums completep does not know; None without."""
+    def _without_rule(self) -> str | None:
+        """The first field of MobileBERT, whose products and sums no parametrisation but the standard knows; None without."""
         of_mobilebert = {"bottleneck_width", "ffn_stack", "trigram_embedding"}
         for name, value in not_of_berts_kind(self.architecture).items():
             if name in of_mobilebert or (name, value) in (("norm_kind", "affine"), ("mlm_transform", "width")):
@@ -309,11 +310,16 @@ class RunConfig(Strict):
             raise ValueError(f"recipe.budget.steps 0 trains no {head}; leave out recipe.objective {self.recipe.objective}")
 
     @property
-    def at_base_sizes(self) -> bool:
-        """Whether the encoder has the sizes of completep's base encoder, which scales nothing."""
+    def at_base_width(self) -> bool:
+        """Whether tables, layers and FFN are as wide as the base encoder's, where completep and scaled_rates are the same."""
         a, width = self.architecture, self.recipe.base_width
-        sizes = (a.depth, a.width, a.table_width, a.ffn, a.head_width)
-        return sizes == (self.recipe.base_depth, width, width, BASE_FFN_RATIO * width, BASE_HEAD_WIDTH)
+        return (a.width, a.table_width, a.ffn) == (width, width, BASE_FFN_RATIO * width)
+
+    @property
+    def at_base_sizes(self) -> bool:
+        """Whether the encoder has the sizes of the base encoder, at which no parametrisation scales anything."""
+        depth_and_head = (self.architecture.depth, self.architecture.head_width)
+        return self.at_base_width and depth_and_head == (self.recipe.base_depth, BASE_HEAD_WIDTH)
 
     @property
     def batch_sequences(self) -> int:

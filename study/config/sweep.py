@@ -74,7 +74,7 @@ class TuneRange(Strict):
 
     `at: smallest` tunes only the cheapest cell of each variant and budget. The others train with its best values, and the
     variant's most expensive cell also tries the values on both sides, to check that they transfer, as they should under
-    `recipe.parametrization: completep`.
+    `recipe.parametrization` completep and scaled_rates.
     """
 
     low: Positive

@@ -51,11 +51,16 @@ class CompleteP:
       attention's output; logits by n of the decoder, folded into the norm before it.
 
     Dey et al. use pre-norm. In post-norm a block's norms act on the stream itself, and l times as many of them: η/l and ε/m.
+
+    With `scaled_rates` the depth scales likewise, but the width only divides rates, as Everett et al. found best (2024,
+    arXiv:2407.05872, standard parametrisation, table 1): matrices keep the deviation 0.02, the logits have no factor, and
+    tables, which are the decoder, too, have η/n and λ·n. A step then moves the logits as far as in CompleteP.
     """
 
     architecture: Architecture
     base_width: int
     base_depth: int
+    scaled_rates: bool = False
 
     @cached_property
     def width(self) -> float:
@@ -79,7 +84,9 @@ class CompleteP:
         scale = Scale(epsilon=1 / (self.width * (self.depth if "blocks" in way else 1)))
         if kind == "weight" and (inputs := self._inputs.get(layer)) is not None:
             rate, decay = (self._spectral(layer), 1.0) if muon else (1 / inputs, inputs)
-            scale = replace(scale, initial=inputs**-0.5, rate=rate, decay=decay)
+            scale = replace(scale, initial=1.0 if self.scaled_rates else inputs**-0.5, rate=rate, decay=decay)
+        elif self.scaled_rates and layer in ("token", "position", "segment"):
+            scale = replace(scale, rate=1 / self._table, decay=self._table)
         return scale.folded(self._factor(layer, kind, way))
 
     @cached_property
@@ -109,7 +116,7 @@ class CompleteP:
                 return 1 / (self.depth * (of_scores if kind == "weight" else 1))
             case "outer":
                 return 1 / self.depth
-            case "norm" if way == ["head"]:
+            case "norm" if way == ["head"] and not self.scaled_rates:
                 return 1 / self._table
             case _:
                 return 1.0
@@ -119,7 +126,8 @@ def scale_of(model: MaskedLanguageModel, recipe: Recipe, name: str, muon: bool =
     """The scale of a named parameter under a recipe's parametrisation."""
     if recipe.parametrization == "standard":
         return Scale()
-    return CompleteP(model.architecture, recipe.base_width, recipe.base_depth).scale(name, muon)
+    scaled_rates = recipe.parametrization == "scaled_rates"
+    return CompleteP(model.architecture, recipe.base_width, recipe.base_depth, scaled_rates).scale(name, muon)
 
 
 def fresh_model(architecture: Architecture, recipe: Recipe, seed: int) -> MaskedLanguageModel:

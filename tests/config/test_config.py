@@ -244,6 +244,11 @@ def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
             "recipe",
             "both initialise the projection of narrower tables",
         ),
+        (
+            {"recipe": {"parametrization": "scaled_rates"}, "architecture": {"tied_decoder": False}},
+            "",
+            "slows tables that are the decoder, too; set architecture.tied_decoder true",
+        ),
         ({"masking": {"mask_share": 0.95}}, "masking", "add up to more than 1"),
         ({"recipe": {"masking": {"rate": 0.01}}}, "", "recipe.masking.rate 0.01 masks no position of 16"),
         ({"recipe": {"masking": {"mask_share": 0.95}}}, "", "recipe.masking has mask_share 0.95 and random_share 0.1, which"),

@@ -130,9 +130,26 @@ def test_a_base_encoder_is_as_every_encoder_under_the_standard() -> None:
     """Every scale is exactly one, so a recipe tuned at the base stays valid."""
     base = architecture(width=128, depth=2, heads=2, ffn=512)
     for norm in ("post", "pre"):
-        found = CompleteP(base.model_copy(update={"norm": norm}), base_width=128, base_depth=2)
-        for name, _ in MaskedLanguageModel(base.model_copy(update={"pair_head": True})).named_parameters():
-            assert {found.scale(name, muon) for muon in (True, False)} == {Scale()}, name
+        asked = base.model_copy(update={"norm": norm, "pair_head": True})
+        found = [CompleteP(asked, base_width=128, base_depth=2, scaled_rates=scaled) for scaled in (True, False)]
+        for name, _ in MaskedLanguageModel(asked).named_parameters():
+            assert {each.scale(name, muon) for each in found for muon in (True, False)} == {Scale()}, name
+
+
+def test_scaled_rates_divide_rates_by_the_width_and_begin_as_ever() -> None:
+    """Only what the depth changes begins otherwise than BERT's; tables, which are the decoder, are slowed like matrices."""
+    wide = architecture(depth=6, width=64, heads=1, ffn=256)
+    completep, found = (CompleteP(wide, WIDTH, DEPTH, scaled_rates=scaled) for scaled in (False, True))
+    for name, _ in MaskedLanguageModel(wide).named_parameters():
+        *_, layer, kind = name.split(".")
+        scale = found.scale(name)
+        assert scale.initial == (1 / 3 if layer in ("output", "outer") else 1), name
+        if layer in ("token", "position", "segment"):
+            assert (scale.rate, scale.decay) == (1 / 4, 4), name
+        elif kind == "weight" and "norm" not in layer:
+            assert (scale.rate, scale.decay) == (completep.scale(name).rate, completep.scale(name).decay), name
+        elif layer == "norm":
+            assert scale.rate == 1, name
 
 
 def test_a_pair_heads_logits_begin_and_move_as_far_at_any_width() -> None:
@@ -187,26 +204,33 @@ def depths(*given: int, **asked: Any) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "widest", "norm"),
+    ("optimizer", "widest", "norm", "parametrization"),
     [
-        ("adamw", 256, "pre"),
-        pytest.param("adamw", 1024, "pre", marks=pytest.mark.slow),
-        ("muon", 256, "post"),
-        pytest.param("adamw", 1024, "post", marks=pytest.mark.slow),
-        pytest.param("muon", 1024, "post", marks=pytest.mark.slow),
-        pytest.param("muon", 1024, "pre", marks=pytest.mark.slow),
+        ("adamw", 256, "pre", "completep"),
+        ("adamw", 256, "post", "scaled_rates"),
+        ("muon", 256, "post", "completep"),
+        *(
+            pytest.param(optimizer, 1024, norm, parametrization, marks=pytest.mark.slow)
+            for optimizer in ("adamw", "muon")
+            for norm in ("pre", "post")
+            for parametrization in ("completep", "scaled_rates")
+        ),
     ],
 )
-def test_steps_move_encoders_of_every_width_and_depth_as_far(optimizer: str, widest: int, norm: str) -> None:
+def test_steps_move_encoders_of_every_width_and_depth_as_far(
+    optimizer: str, widest: int, norm: str, parametrization: str
+) -> None:
     """A coordinate check (Yang et al. 2022, arXiv:2203.03466, appendix D.1): under the standard large ones move farther.
 
-    Muon moves the matrices of standard encoders as far at every width; there tables and head move, which are AdamW's.
+    Muon moves the matrices of standard encoders as far at every width; there tables and head move, which are AdamW's. With
+    scaled_rates the first logits grow with the root of the width, and so does what the first steps move them.
     """
-    asked = {"optimizer": optimizer, "norm": norm}
+    asked = {"optimizer": optimizer, "norm": norm, "parametrization": parametrization}
     by_width, by_depth = widths(64, 128, widest, **asked), depths(2, 8, 32, **asked)
-    assert max(by_width) < 2 * min(by_width), by_width
+    first_values = (widest / 64) ** 0.5 if parametrization == "scaled_rates" else 1
+    assert max(by_width) < 2 * first_values * min(by_width), by_width
     assert max(by_depth) < 2 * min(by_depth), by_depth
-    standard = {"parametrization": "standard", **asked}
+    standard = asked | {"parametrization": "standard"}
     (narrow, wide), (shallow, deep) = widths(64, 512, **standard), depths(2, 32, **standard)
     assert wide > 3 * narrow
     assert deep > 3 * shallow
