@@ -9,12 +9,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from study import api
 from study.cli import commands
 
 ROOT = Path(__file__).parents[1]
@@ -113,17 +114,15 @@ def test_a_documented_command_is_one(document: str, line: str) -> None:
 @pytest.mark.parametrize(
     "line", sorted({line for _, line in shell_lines() if line.split()[1:2] and line.split()[1] in COUNTING})
 )
-def test_a_documented_command_that_only_counts_runs(line: str, tmp_path: Path) -> None:
+def test_a_documented_command_that_only_counts_runs(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Callable[..., tuple[int, str, str]]
+) -> None:
     if "--latency" in line or "--law" in line:
         pytest.skip("needs a table of this machine's latencies, or a law's file")
-    done = subprocess.run(
-        [sys.executable, "-c", "from study.cli import main; main()", *shlex.split(line)[1:]],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    monkeypatch.chdir(tmp_path)
+    status, out, err = study(*shlex.split(line)[1:])
+    assert status == 0, err
+    assert out
 
 
 def test_the_documentation_builds_with_every_link_resolved(tmp_path: Path) -> None:
@@ -138,6 +137,36 @@ def test_the_documentation_builds_with_every_link_resolved(tmp_path: Path) -> No
     assert (tmp_path / "answers" / "depth_or_width" / "index.html").is_file()
 
 
+def python_blocks() -> list[str]:
+    """The blocks of docs/python.md."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
+
+
+TRAINS = ("train(", "trainer.", "launch(")
+
+
+def test_the_python_of_the_documentation_that_trains_nothing_runs(tmp_path: Path) -> None:
+    """Block by block, since none needs another; of the blocks that train, the imports."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "reference").symlink_to(ROOT / "results" / "reference")
+    trains, others = (
+        [block for block in python_blocks() if any(word in block for word in TRAINS) is which] for which in (True, False)
+    )
+    assert (len(trains), len(others)) == (3, 3)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(others)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loss_nats" in done.stdout
+    for name in re.findall(r"^from study\.api import (.+)$", "\n".join(trains), re.MULTILINE):
+        assert {*name.split(", ")} <= {*api.__all__}
+
+
+@pytest.mark.slow
 def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
     """All blocks of the page as a script, beside the committed results and a text of the reader's.
 
@@ -147,9 +176,8 @@ def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
     (tmp_path / "results" / "reference").symlink_to(ROOT / "results" / "reference")
     words, draw = " ".join(document.read_text() for document in DOCUMENTS).split(), random.Random(0)
     (tmp_path / "my_text.txt").write_text("\n\n".join(" ".join(draw.choices(words, k=60)) for _ in range(800)))
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
-    (tmp_path / "script.py").write_text("\n".join(blocks))
+    (tmp_path / "script.py").write_text("\n".join(python_blocks()))
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("COMPLETED") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -83,16 +83,19 @@ MODULES = {
 }
 
 
-def imported(file: Path) -> Iterator[str]:
+@cache
+def imported(file: Path) -> frozenset[str]:
     """The full names of what a file imports, anywhere in it, as modules where they are modules."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: write `from study.x import y`"
             assert node.module is not None
             below = (f"{node.module}.{alias.name}" for alias in node.names)
-            yield from {name if name in MODULES else node.module for name in below}
+            found |= {name if name in MODULES else node.module for name in below}
+    return frozenset(found)
 
 
 def part_of(module: str) -> str:
@@ -138,18 +141,17 @@ def test_packages_hold_nothing_but_a_docstring() -> None:
             assert all(isinstance(node, ast.Expr) for node in body), f"{module} re-exports or runs something"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "import study.report.answer",
-        "import study.cli",
+def test_analysis_and_counting_start_without_heavy_packages() -> None:
+    """All in one process, which names the first that loads one."""
+    commands = (
+        "import sys; from study.cli import main",
+        "sys.argv[1:] = ['params', 'bert-base']; main()",
         "import study.running.score_launch",
+        "import study.report.answer",
         "import study.dashboard.serving, study.dashboard.run_points, study.dashboard.run_pages, study.dashboard.what_if",
-        "import sys; from study.cli import main; sys.argv[1:] = ['params', 'bert-base']; main()",
-    ],
-)
-def test_analysis_and_counting_start_without_heavy_packages(command: str) -> None:
-    code = f"{command}\nimport sys; heavy = {HEAVY!r} & set(sys.modules); assert not heavy, heavy"
+    )
+    check = f"heavy = {HEAVY!r} & set(sys.modules); assert not heavy, "
+    code = "\n".join(f"{command}\n{check}({command!r}, heavy)" for command in commands)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
@@ -158,7 +160,7 @@ def test_analysis_and_counting_start_without_heavy_packages(command: str) -> Non
     ("arguments", "slow", "told"),
     [
         (
-            ["plan", "sweeps/depth_or_width.yaml"],
+            ["plan", "demo"],
             {"pytorch_lightning", "transformers", "matplotlib", "pandas", "scipy"},
             "FLOPs",
         ),
