@@ -107,6 +107,7 @@ def test_shipped_sweeps_notebooks_and_tasks_are_found_in_an_empty_folder(site: P
     assert (tmp_path / "mine.yaml").read_bytes() == shipped("sweeps")["demo"].read_bytes()
 
 
+@pytest.mark.slow
 def test_the_name_of_a_shipped_sweep_stands_for_its_file(site: Path, tmp_path: Path) -> None:
     status, told, errors = run(site, "plan", "demo", "--json", cwd=tmp_path)
     assert (status, errors) == (0, "")
@@ -187,6 +188,7 @@ def test_the_short_list_is_enough_to_read_and_count(
     assert told in out
 
 
+@pytest.mark.slow
 def test_the_dashboard_and_a_page_to_send_take_three_packages_more(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_all_that_make_installs_is_checked_against_its_hash() -> None:
     assert "--no-deps --no-build-isolation ." in installs[1]
 
 
+@pytest.mark.slow  # make runs the same after it installs
 def test_what_is_installed_has_all_that_it_requires() -> None:
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -63,6 +63,7 @@ def test_the_notebook_of_laws_tells_those_of_the_folder_it_is_given(sizes: Sweep
     assert told.startswith("sizes: 15 of 15 runs ended\nchinchilla, E + A·N^−alpha + B·D^−beta, over parameters, tokens: ")
 
 
+@pytest.mark.slow
 def test_the_notebook_of_scores_tells_those_of_the_folder_it_is_given(folder: SweepFolder) -> None:
     told = run(SCORES, "--folder", folder.path)
     assert told.startswith("made_up: 10 of 10 runs ended\n")
@@ -74,7 +75,8 @@ def test_the_notebook_of_pandas_reads_the_table_of_the_folder_it_is_given(sizes:
     assert re.fullmatch(r"sizes: 15 runs, \d+ columns\n", run(PANDAS, "--folder", sizes.path))
 
 
-@pytest.mark.parametrize("notebook", [pytest.param(LAWS, marks=pytest.mark.slow), PANDAS], ids=lambda notebook: notebook.stem)
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", [LAWS, PANDAS], ids=lambda notebook: notebook.stem)
 def test_notebook_of_a_folder_that_is_missing_says_so_in_one_line(tmp_path: Path, notebook: Path) -> None:
     done = subprocess.run([sys.executable, notebook, "--", "--folder", tmp_path / "gone"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
@@ -120,6 +122,7 @@ def test_a_browser_shows_the_question_of_the_sweep_or_why_its_folder_cannot_be_r
     assert "gone/sweep.yaml: does not exist" in exported(NOTEBOOK, tmp_path / "gone", tmp_path / "gone.html")
 
 
+@pytest.mark.slow
 def test_a_browser_shows_a_law_and_what_rests_on_it(sizes: SweepFolder, tmp_path: Path) -> None:
     shown = exported(LAWS, sizes.path, tmp_path / "sizes.html")
     assert "columns: parameters = parameters, tokens = tokens, loss = loss_nats" in shown
