@@ -230,7 +230,6 @@ FAST = {
     "dropout, backward pass of the last layer",
     "few tokens, deep",
     "pre-norm",
-    "rotary",
     "learned bias, loss",
     "ALiBi",
     "all that finds order",
@@ -238,7 +237,6 @@ FAST = {
     "one layer, GeGLU",
     "ModernBERT",
     "windows",
-    "NeoBERT",
     "MobileBERT",
     "DeBERTa",
     "DeBERTa v2 with a convolution",
@@ -246,7 +244,6 @@ FAST = {
     "Muon, GeGLU, shared layers",
     "pairs",
     "replaced tokens",
-    "replaced tokens, gradient of the token table",
     "padded documents",
     "one layer",
     "validation",
@@ -254,7 +251,6 @@ FAST = {
     "lesson",
     "cosine",
     "MSE, projected",
-    "MSE, projected, bf16",
     "TinyBERT",
     "MiniLM",
 }
@@ -275,8 +271,15 @@ def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
 
 
-@pytest.mark.parametrize("bf16", [True, False])
-@pytest.mark.parametrize("name", some_slow(name for name in TRAINED if name.startswith("Muon")))
+@pytest.mark.parametrize(
+    ("name", "bf16"),
+    [
+        pytest.param(name, bf16, marks=() if (name, bf16) == ("Muon, matrices of one shape", True) else pytest.mark.slow)
+        for name in TRAINED
+        if name.startswith("Muon")
+        for bf16 in (True, False)
+    ],
+)
 def test_matrices_take_the_memory_of_the_precision_that_the_processor_orthogonalises_them_in(
     name: str, bf16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +302,9 @@ TAUGHT = {
 """Students, the weights of their lessons, and the sizes of their teachers."""
 
 
-@pytest.mark.parametrize("name", some_slow(TAUGHT))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("loss", "lesson") else pytest.mark.slow) for name in TAUGHT]
+)
 def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> None:
     run, weight, sizes = TAUGHT[name]
     a = run.architecture
@@ -387,7 +392,7 @@ def test_a_graphed_step_keeps_its_memory_while_the_run_validates(name: str) -> N
     assert graphed.total == (eager.total + max(logits, forward) if eager.moment != "validation" else graphed.total)
 
 
-@pytest.mark.parametrize("name", ENCODED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name == "wide" else ()) for name in ENCODED])
 def test_inference_takes_the_memory_that_is_predicted(name: str) -> None:
     run, precision = ENCODED[name]
     predicted = inference_memory(run.architecture, run.batch_sequences, run.data.sequence_length, precision)  # type: ignore[arg-type]
