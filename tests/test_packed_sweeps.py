@@ -12,6 +12,7 @@ import pytest
 from study.base.errors import InputError
 from study.report.answer import report
 from study.report.exploring import runs_in
+from study.report.figures import FIGURES
 from study.report.notebooks import gather_scored
 from study.running.status import status
 from study.running.steering import exclude, include, retry
@@ -29,7 +30,7 @@ from tests.launching import written
 from tests.running.test_coordinator import FakeExecutor, completes, run
 from tests.running.test_sharing import FOUR, THREE, launched
 from tests.synthetic import add_run, depth_or_width, run_config
-from tests.synthetic_scores import add_scores
+from tests.synthetic_scores import TASKS, add_scores
 from tests.wandb_files import Held, assert_all_there
 
 DERIVED = ("ledger.csv", "scores.csv", "answer.md", "fits", "figures")
@@ -41,8 +42,8 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepFolder, SweepFolder]:
     """One sweep in run folders and packed, each under a results folder of its own."""
     place = tmp_path_factory.mktemp("both")
-    made = depth_or_width(place / "loose" / "x", shapes=((1, 128), (2, 92), (4, 64)), rates=(2e-3, 4e-3, 8e-3))
-    add_scores(made)
+    made = depth_or_width(place / "loose" / "x", shapes=((1, 128), (2, 92), (4, 64)), rates=(2e-3, 4e-3, 8e-3), budgets=(1e6,))
+    add_scores(made, {name: TASKS[name] for name in ("sst2", "blimp")}, seeds=2)
     packed = SweepFolder(place / "packed" / "x")
     shutil.copytree(made.path, packed.path)
     pack(packed)
@@ -52,9 +53,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepFolder, SweepFo
 
 @pytest.fixture(scope="module")
 def reported(both: tuple[SweepFolder, SweepFolder]) -> tuple[SweepFolder, SweepFolder]:
-    """The two with their answers."""
-    for folder in both:
-        report(folder)
+    """The two with their answers, and figures of what ledger, curves, losses a sequence and scores hold."""
+    drawn = ("loss_against_flops", "loss_curves", "paired_differences", "score_against_loss")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("study.report.answer.FIGURES", {name: FIGURES[name] for name in drawn})
+        for folder in both:
+            assert set(report(folder).figures) == {*drawn}
     return both
 
 
