@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,6 +23,7 @@ from study.laws.reading import TableQuery
 from study.report import answer_tables as tables
 from study.report.answer import report
 from study.report.answer_tables import law_by_count
+from study.report.figures import FIGURES
 from study.report.law_sentences import law_findings
 from study.store.records import counts_of
 from study.store.sweep_folder import SweepFolder
@@ -46,14 +48,22 @@ EXPONENTS = {0.0: 0.3, 0.1: 0.6}
 """The exponent of the size under each dropout."""
 
 
-def of_two_dropouts(path: Path) -> SweepFolder:
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
+    """Runs of two dropouts with a law each, which nobody changes."""
     sweep = {"tune": {}, "shapes": {"grid": {"depth": [1], "width": [32]}}, "vary": {"recipe.dropout": [0, 0.1]}}
-    folder = sweep_folder(path, SWEEP | sweep)
+    folder = sweep_folder(tmp_path_factory.mktemp("made") / "s", SWEEP | sweep)
     for dropout, width, tokens, seed in product(EXPONENTS, (32, 64, 128, 256), (1e6, 2e6, 4e6, 8e6), (0, 1)):
         law = Chinchilla(alpha=EXPONENTS[dropout], seed_deviation=0.001)
         add_run(folder, in_setting(run_config(1, width, seed=seed, tokens=tokens), dropout=dropout), law)
     folder.write_ledger()
     return folder
+
+
+@pytest.fixture
+def of_two_dropouts(made_once: SweepFolder, tmp_path: Path) -> SweepFolder:
+    """A copy of these runs for a test that writes beside them."""
+    return SweepFolder(shutil.copytree(made_once.path, tmp_path / "s"))
 
 
 BASE = (1, 64, 2, 256)
@@ -84,8 +94,8 @@ def test_the_laws_of_a_sweep_are_those_whose_variables_it_varies(
     assert _candidates(usable(folder.ledger())) == laws
 
 
-def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(tmp_path: Path) -> None:
-    folder = of_two_dropouts(tmp_path / "s")
+def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(made_once: SweepFolder, tmp_path: Path) -> None:
+    folder = made_once
     assert gather(folder).conditions == ("recipe.dropout == 0.0", "recipe.dropout == 0.1")
     for condition in gather(folder).conditions:
         assert fit_ledger(open_ledger(folder.path), "chinchilla", "parameters", "train_flops", condition).fit.n == 32
@@ -95,8 +105,8 @@ def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(tmp_
     assert gather(one).conditions == ()
 
 
-def test_a_law_is_fitted_in_every_count_of_what_it_reads(tmp_path: Path) -> None:
-    table = open_ledger(of_two_dropouts(tmp_path / "s").path)
+def test_a_law_is_fitted_in_every_count_of_what_it_reads(made_once: SweepFolder) -> None:
+    table = open_ledger(made_once.path)
     found = fit_ledger(table, "chinchilla", "parameters_encoder", "train_flops_6n", "recipe.dropout == 0.0")
     assert found.fit.observations.roles["parameters"] == "parameters_encoder"
     fits = fit_every_count(found)
@@ -141,8 +151,8 @@ def test_tokens_that_follow_from_the_shape_tell_no_law_of_tokens(tmp_path: Path)
     )
 
 
-def test_laws_come_in_the_order_of_the_settings_in_the_sweep_file(tmp_path: Path) -> None:
-    folder = of_two_dropouts(tmp_path / "s")
+def test_laws_come_in_the_order_of_the_settings_in_the_sweep_file(of_two_dropouts: SweepFolder) -> None:
+    folder = of_two_dropouts
     turned = folder.sweep_file.read_text().replace("- 0\n", "- 0.2\n").replace("- 0.1\n", "- 0\n").replace("- 0.2\n", "- 0.1\n")
     folder.sweep_file.write_text(turned)
     assert "- 0.1\n  - 0\n" in turned
@@ -166,8 +176,8 @@ def test_why_no_law_is_fitted_is_told_with_the_settings_of_which_it_is_so(
     assert gather(folder).laws.reasons == ("too few", f"too flat (where {where})")
 
 
-def test_each_setting_has_its_law(tmp_path: Path) -> None:
-    folder = of_two_dropouts(tmp_path / "s")
+def test_each_setting_has_its_law(made_once: SweepFolder) -> None:
+    folder = made_once
     laws = gather(folder, include_unbracketed=True).laws
     assert laws.reasons == ()
     names = [f"chinchilla where recipe.dropout == {dropout}" for dropout in EXPONENTS]
@@ -179,8 +189,11 @@ def test_each_setting_has_its_law(tmp_path: Path) -> None:
     assert laws.fits[1].fit.estimates == alone.fit.estimates
 
 
-def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(tmp_path: Path) -> None:
-    folder = of_two_dropouts(tmp_path / "s")
+def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(
+    of_two_dropouts: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("study.report.answer.FIGURES", {"law_fit": FIGURES["law_fit"]})
+    folder = of_two_dropouts
     mine = folder.fits / "chinchilla of my own.json"
     mine.parent.mkdir()
     mine.write_text("{}")
@@ -215,8 +228,8 @@ def test_a_condition_on_words_names_a_file() -> None:
     assert file_name(f"chinchilla where {where}") == "chinchilla-where-recipe.start=a-0123-spread-and-recipe.dropout=0.1"
 
 
-def test_of_many_settings_the_answer_says_how_to_fit_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = of_two_dropouts(tmp_path / "s")
+def test_of_many_settings_the_answer_says_how_to_fit_one(of_two_dropouts: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = of_two_dropouts
     save_fits(gather(folder, include_unbracketed=True))
     monkeypatch.setattr(sweep_laws, "MOST_VARIANTS", 1)
     evidence = gather(folder, include_unbracketed=True)
