@@ -208,11 +208,12 @@ def test_a_table_is_read_from_its_file_once_for_all_universes(table: Path, monke
 
 def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(multiverse, "_SPACES", ("log",))
     monkeypatch.setattr(ledgers, "LEDGER_PARAMETERS", ("parameters", "parameters_encoder"))
     folder = depth_or_width(tmp_path / "made_up", seeds=2, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
     told = explore(TableQuery(open_ledger(folder.path))).to_dict()
-    assert told["universes"] == 2 * 1 * (8 + 4)
+    assert told["universes"] == 2 * 1 * (4 + 4)
     assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells"}
 
 
