@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,15 @@ from study.replicating.comparison import Number, Study
 from study.replicating.suite import to_markdown
 
 HEADER = "Model Size,Training FLOP,loss\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fitted_once() -> Iterator[None]:
+    """Every study is fitted once, whoever asks."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (chinchilla, olmo_ladder, open_lm, data_constraint, reconciliation):
+            patch.setattr(module, "study", cache(module.study))
+        yield
 
 
 def disagreements(study: Study) -> list[Number]:
