@@ -38,16 +38,21 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 ROLES = {"parameters": "N", "flops": "C", "tokens": "C/(6*N)"}
 
 
+def written_table(folder: Path) -> Path:
+    parameters, flops, loss = iso_flop_runs(noise=0.001)
+    pd.DataFrame({"N": parameters, "C": flops, "loss": loss}).to_csv(folder / "runs.csv", index=False)
+    return folder / "runs.csv"
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    parameters, flops, loss = iso_flop_runs(noise=0.001)
-    pd.DataFrame({"N": parameters, "C": flops, "loss": loss}).to_csv(tmp_path / "runs.csv", index=False)
-    return tmp_path / "runs.csv"
+    return written_table(tmp_path)
 
 
-@pytest.fixture
-def found(table: Path) -> LawFit:
-    return fit_table(TableQuery(RunTable.read(table), ROLES), "chinchilla", Settings(bootstrap=200))
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, few_resamples: None) -> LawFit:
+    source = TableQuery(RunTable.read(written_table(tmp_path_factory.mktemp("found"))), ROLES)
+    return fit_table(source, "chinchilla", Settings(bootstrap=200))
 
 
 def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
