@@ -221,7 +221,10 @@ def test_any_bytes_are_read_or_refused(content: bytes, file: Path) -> None:
     outcome(lambda: read_sweep(file)[0])
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    max_examples=settings().max_examples // 3,  # each plans a whole sweep
+)
 @given(values=values_of_sweeps())
 def test_a_sweep_that_is_read_is_planned_or_refused(values: dict[str, Any], file: Path) -> None:
     file.write_text(yaml.safe_dump(values, allow_unicode=False))

@@ -120,7 +120,7 @@ def test_the_rows_of_a_packed_run_stand_where_they_stood_for_who_follows_them(tm
 @pytest.mark.parametrize(
     ("before", "every"),
     [
-        ("run folders", 4),
+        ("run folders", 8),
         ("a pack and a run beside it", 8),
         *(
             pytest.param(before, 1, marks=pytest.mark.slow)

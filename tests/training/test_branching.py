@@ -66,7 +66,7 @@ def assert_same(branch: RunFolder, alone: RunFolder) -> None:
         {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 3}, "packing": "doc_sentences"}, marks=pytest.mark.slow
     ),
     pytest.param({"optimizer": "muon", "parametrization": "completep", "objective": "mlm_nsp"}, marks=pytest.mark.slow),
-    {"objective": "rtd", "dropout": 0.1},
+    pytest.param({"objective": "rtd", "dropout": 0.1}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_branch_equals_a_run_trained_alone(recipe: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35, **recipe), with_budget(corpus, 70, **recipe)

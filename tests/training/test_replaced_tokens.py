@@ -191,7 +191,7 @@ def test_an_encoder_that_no_electra_computes_is_not_exported(study: Any, corpus:
 
 @pytest.mark.parametrize("recipe", [
     {"dropout": 0.1},
-    {"masking": {"static_copies": 2}, "packing": "doc_sentences"},
+    pytest.param({"masking": {"static_copies": 2}, "packing": "doc_sentences"}, marks=pytest.mark.slow),
     {"optimizer": "muon", "packing": "segment_pairs", "residual_initialisation": "zero"},
 ])  # fmt: skip
 def test_a_stopped_run_resumes_to_the_same_bits(

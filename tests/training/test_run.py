@@ -710,7 +710,11 @@ def test_checkpoints_come_as_asked_or_as_their_cost_allows(
 
 @pytest.mark.parametrize(
     ("recipe", "apart"),
-    [({"objective": "mlm_nsp"}, 1e-4), ({"objective": "rtd"}, 1e-3), ({"optimizer": "muon"}, 5e-2)],
+    [
+        pytest.param({"objective": "mlm_nsp"}, 1e-4, marks=pytest.mark.slow),
+        ({"objective": "rtd"}, 1e-3),
+        ({"optimizer": "muon"}, 5e-2),
+    ],
     ids=["AdamW, over pairs", "AdamW, of replaced tokens", "Muon, in bf16"],
 )
 def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_rows(
