@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,7 @@ SHARED: dict[str, Any] = {"activation": "geglu", "layer_groups": 1, "embedding_w
 """Layers that share gated weights, behind narrow tables."""
 
 CHECKED_STEPS = 3
-"""The steps of a run in which the shapes of tensors are checked."""
+"""The steps of training and of validation in which the shapes of tensors are checked."""
 
 ORDERED: dict[str, Any] = {"position_encoding": "none", "distance_bias": "learned", "query_key_norm": True}
 """Word order from a bias by distance alone, and normed queries and keys."""
@@ -84,19 +84,24 @@ def trained(root: Path, config: RunConfig, stop: StopSignal | None = None, **exe
 
 @contextmanager
 def shapes_checked_at_first(module: type[Any]) -> Iterator[None]:
-    """Check shapes in the first steps of training alone: the others have the same, and checks are a third of their time."""
-    original, steps = module.training_step, count()
+    """Check shapes in the first steps of training and of validation alone: the others have the same, and checks take long."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("training_step", "validation_step"):
+            patch.setattr(module, name, _checked_at_first(getattr(module, name)))
+        yield
 
-    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+
+def _checked_at_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    steps = count()
+
+    def step(self: Any, batch: Any, batch_idx: int) -> Any:
         checks.update("jaxtyping_disable", next(steps) >= CHECKED_STEPS)
         try:
             return original(self, batch, batch_idx)
         finally:
             checks.update("jaxtyping_disable", False)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "training_step", training_step)
-        yield
+    return step
 
 
 def losses(folder: WorkFolder) -> list[float]:

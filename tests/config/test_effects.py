@@ -50,7 +50,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 
     def weights_of(run: RunConfig) -> str:
         if run.key not in found:
-            record = trained(tmp_path_factory.mktemp("run"), run).record()
+            record = trained(tmp_path_factory.mktemp("run"), run, validations=1).record()
             assert record is not None
             assert record.weights_sha256 is not None
             found[run.key] = record.weights_sha256
