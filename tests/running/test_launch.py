@@ -186,6 +186,7 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
     assert study("status", made.folder.path)[1].startswith("toy: 8 runs started, 8 completed, not running")
 
 
+@pytest.mark.slow  # a launch is stopped while it prepares its text, and by Ctrl-C after its first rows, among the fast
 def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus)
     launcher = made.start(*LAUNCH)
