@@ -391,10 +391,8 @@ def test_a_score_that_was_stopped_while_its_teacher_or_it_learned_resumes_to_the
     assert losses(again.folder) == losses(on_topics(small, **teaching).folder)
 
 
-def test_teaching_without_a_teacher_or_text_is_refused_before_anything_is_made(
-    run: RunFolder, topics: tuple[RunFolder, RunFolder]
-) -> None:
-    tasks, teacher = [str(data_of(run) / "first.yaml")], str(topics[1].path)
+def test_teaching_without_a_teacher_or_text_is_refused_before_anything_is_made(run: RunFolder) -> None:
+    tasks, teacher = [str(data_of(run) / "first.yaml")], str(run.path)
     with pytest.raises(InputError, match=r"first\.yaml: has no unlabelled text to teach on; name one in its YAML"):
         load_tasks(Downstream.parse({"tasks": tasks, "knobs": {"teacher": teacher}}))
     with pytest.raises(InputError, match=r"teacher: .*0123456789abcdef is not the folder of a completed run"):
@@ -408,7 +406,7 @@ def test_teaching_without_a_teacher_or_text_is_refused_before_anything_is_made(
             Downstream.parse({"tasks": tasks, "update": update, "knobs": knobs})
 
 
-@pytest.mark.parametrize(("first", "used"), [(True, "bf16"), (False, "fp32")])
+@pytest.mark.parametrize(("first", "used"), [(True, "bf16"), pytest.param(False, "fp32", marks=pytest.mark.slow)])
 def test_a_score_resumed_on_another_processor_keeps_its_precision(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, first: bool, used: str
 ) -> None:
