@@ -11,11 +11,12 @@ import secrets
 import stat
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from study.base.errors import InputError
+from study.base.errors import InputError, shown
 
 T = TypeVar("T")
 
@@ -93,11 +94,19 @@ def content_of(path: Path) -> bytes | None:
 
 
 def json_value(content: bytes | str) -> Any:
-    """Parse JSON; raises ValueError, also for JSON that is nested too deeply."""
+    """Parse JSON; raises ValueError, also for a key that appears twice, or JSON that is nested too deeply."""
     try:
-        return json.loads(content)
+        return json.loads(content, object_pairs_hook=_without_repeats)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {shown(repeated)} appears twice")
+    return values
 
 
 def json_of(path: Path, kind: type[T], remedy: str) -> T | None:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
+from study.base.durable_files import json_value
 from study.base.errors import InputError, nearest, shown
 from study.base.schema import flatten
 
@@ -284,16 +285,14 @@ def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _object(place: str, line: bytes, offset: int) -> dict[str, Any]:
     mark = len(codecs.BOM_UTF8) if offset == 0 and line.startswith(codecs.BOM_UTF8) else 0
     try:
-        row = json.loads(line[mark:].decode())
+        row = json_value(line[mark:].decode())
     except UnicodeDecodeError as error:
         where = f"byte {offset + mark + error.start} of the file"
         raise InputError.at(place, f"is not UTF-8 text ({where}); convert it first") from error
     except json.JSONDecodeError as error:
         where = f"byte {offset + mark + len(error.doc[: error.pos].encode())} of the file"
         raise InputError.at(place, f"is not JSON: {error.msg} ({where}); put one object on each line") from error
-    except RecursionError as error:
-        raise InputError.at(place, "is nested too deeply") from error
-    except ValueError as error:  # a number of 5,000 digits
+    except ValueError as error:  # a repeated key, deep nesting, a number of 5,000 digits
         raise InputError.at(place, f"cannot be read: {error}") from error
     if not isinstance(row, dict):
         raise InputError.at(place, f"is {shown(row)}, but an object is needed")

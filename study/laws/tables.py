@@ -6,7 +6,6 @@ import bz2
 import csv
 import gzip
 import io
-import json
 import lzma
 import math
 import re
@@ -220,11 +219,16 @@ def _read_excel(content: bytes, path: Path) -> tuple[pd.DataFrame, bool]:
 
 def _read_json(content: bytes, _path: Path) -> tuple[pd.DataFrame, bool]:
     """Read records (lines, list, or object with one list) or a pandas layout; dots join nested names."""
+    from study.base.durable_files import json_value  # which other tables do not need
+
     text = content.decode("utf-8-sig")
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = [_record(line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        value = json_value(text)
+    except ValueError:
+        first, *others = text.strip().splitlines() or [""]
+        if not others or not (first.startswith("{") and first.endswith("}")):
+            raise
+        value = [_record(json_value, line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if isinstance(value, dict):
         value = _records_of(value)
     if isinstance(value, pd.DataFrame):
@@ -260,13 +264,11 @@ def _is_grid(value: Mapping[str, Mapping[str, Any]]) -> bool:
     return plain and numbered
 
 
-def _record(line: str, number: int) -> Any:
+def _record(parse: Callable[[str], Any], line: str, number: int) -> Any:
     try:
-        return json.loads(line)
+        return parse(line)
     except ValueError as error:
         raise ValueError(f"line {number}: {error}") from None
-    except RecursionError:
-        raise ValueError(f"line {number}: it is nested too deeply") from None
 
 
 def _read_delimited(content: bytes, path: Path) -> tuple[pd.DataFrame, bool]:

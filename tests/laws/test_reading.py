@@ -320,7 +320,9 @@ def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: 
         ("t.csv", b"# of last week\n1e6,2e8\n2e6,4e8\n", "t.csv: the first line after the comments holds numbers, not names"),
         ("t.parquet", b"PAR1garbage", "cannot be read as parquet"),
         ("t.jsonl", b"{not json", "cannot be read as jsonl"),
-        ("t.jsonl", b"[" * 100_000, "cannot be read as jsonl: line 1: it is nested too deeply"),
+        ("t.jsonl", b"[" * 100_000, "cannot be read as jsonl: it is nested too deeply"),
+        ("t.jsonl", b'{"loss": 1}\n{"loss": 1, "loss": 2}\n', "line 2: the key 'loss' appears twice"),
+        ("t.json", b'[{"loss": 1,\n "loss": 2}]', "cannot be read as json: the key 'loss' appears twice"),
         ("t.csv", b"\xff\xfe\x00\x01", "is not UTF-8"),
     ],
 )

@@ -339,6 +339,7 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON: it is nested too deeply"),
+        ('{"law": "power", "law": "chinchilla"}', "is not JSON: the key 'law' appears twice"),
         ("[1]", "holds no keys and values"),
         ("{}", "holds no law"),
         ('{"law": "powr"}', "y.json: 'powr' is not a known law; did you mean 'power'?"),
