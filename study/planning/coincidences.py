@@ -11,8 +11,10 @@ from typing import Any
 from study.base.errors import Problem
 from study.base.schema import deep_merge, set_path
 from study.config.effects import GENERATOR_SHARE, IN_STEPS, MASKED_SHARE, MAY_COINCIDE, WINDOWS, training_key, without_effect
+from study.config.named_runs import kept_layers, layers_problem
 from study.config.run_config import RunConfig, describe_knobs
 from study.config.sweep import CellSweep
+from study.store.run_folder import PlannedRuns, init_from_depth, teacher_architecture
 
 _BUDGETS = "budgets"
 
@@ -52,13 +54,31 @@ def _at(values: Mapping[str, Any], knob: str, value: float) -> RunConfig:
     return RunConfig.parse(deep_merge(values, changes))
 
 
+def with_layers_listed(config: RunConfig, first: PlannedRuns) -> RunConfig:
+    """The run with the layers that it keeps of its start and matches with its teacher's as lists, as far as known.
+
+    `first` are the runs that the sweep trains first, by id. Several words and lists may name the same layers.
+    """
+    listed, depth, recipe = {}, config.architecture.depth, config.recipe
+    start, given = recipe.init_from, init_from_depth(config, first)
+    if start is not None and given is not None and not layers_problem(given, depth, start.keep):
+        listed["start"] = f"{start.folder}:{','.join(map(str, kept_layers(given, depth, start.keep)))}"
+    teacher, taught_by = recipe.teacher_run, teacher_architecture(config, first)
+    if teacher is not None and taught_by is not None and teacher.losses.layers != "last":
+        pairs = sorted(pair for pair in teacher.losses.pairs(depth, taught_by.depth) if all(pair) or teacher.losses.of_hidden)
+        layers = ",".join(f"{one}-{other}" for one, other in pairs if pairs != [(depth, taught_by.depth)])
+        before, _, _ = recipe.teacher.rpartition(":layers=")
+        listed["teacher"] = f"{before}:layers={layers}" if layers else before
+    return RunConfig.parse(deep_merge(config.to_dict(), {"recipe": listed})) if listed else config
+
+
 def other_names(group: Sequence[RequestedCell]) -> tuple[str, ...]:
     """The other names of a group's cell, each with the reason why it trains the same."""
     first, *others = group
     return tuple(
         f"{one.name(_BUDGETS in places)} is {first.name(_BUDGETS in places)}: {_why(one, places)}"
         for one in others
-        if one.config.key != first.config.key and (places := one.differs_from(first))
+        if (places := one.differs_from(first))
     )
 
 
@@ -71,7 +91,7 @@ def redundant(groups: Iterable[Sequence[RequestedCell]]) -> Iterator[Problem]:
         requested.update(axis for one in group for axis in one.axes.items())
         for one in others:
             places = one.differs_from(first)
-            if len(places) == 1 and one.config.key != first.config.key:
+            if len(places) == 1:
                 again.setdefault((places[0], one.axes[places[0]]), []).append((first, one))
     for (place, value), pairs in again.items():
         if len(pairs) == requested[place, value]:
@@ -100,6 +120,8 @@ def _why(one: RequestedCell, places: Sequence[str]) -> str:
         _BUDGETS: f"both are {one.config.steps:,} steps",
         f"vary.{MASKED_SHARE}": f"both mask {one.config.predictions} positions of a sequence",
         **{f"vary.{knob}": "the same tokens see each other in every layer" for knob in WINDOWS},
+        "vary.recipe.start": "both keep the same layers in the same order",
+        "vary.recipe.teacher": "both match the same layers",
         f"vary.{GENERATOR_SHARE}": "both give the generator the same sizes",
     } | {f"vary.{knob}": "every step has the same learning rate at both" for knob in IN_STEPS}
     reasons = rounded | {f"vary.{knob}": why for knob, why in without_effect(one.config).items()}

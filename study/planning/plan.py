@@ -25,7 +25,7 @@ from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
 from study.planning.cell import Cell, Values
-from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant
+from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant, with_layers_listed
 from study.planning.neighbours import link_neighbours, with_sources
 from study.planning.run_of import run_config
 from study.store.records import RunRecord
@@ -211,8 +211,8 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
     """All cells of a sweep of shapes: each budget at each shape in each variant, after its named cells.
 
     Widths that are solved for meet their targets in each variant. Cells that train the same runs are one, under the first name
-    (see study.planning.coincidences), and so are starts that keep the same layers of one model, under the variant of the first
-    layers. Raises InputError with every problem of every cell, once and under its path in the sweep file.
+    (see study.planning.coincidences); starts that keep the first layers by another name have the run of the plain start.
+    Raises InputError with every problem of every cell, once and under its path in the sweep file.
     """
     named = named or NamedRuns(spec, {}, Path("runs"))
     problems: dict[str, Problem] = {}
@@ -231,9 +231,10 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
                 if config.key in given:
                     message = f"{config.variant(tuple(variant))} occurs twice, under two names of one run; keep one"
                     problems["vary"] = Problem("vary", message)
+                    continue
                 given.add(config.key)
                 begun = _by_first_layers(config, first)
-                requested.setdefault(cell_key(begun, spec), []).append(RequestedCell(begun, variant))
+                requested.setdefault(cell_key(with_layers_listed(begun, first), spec), []).append(RequestedCell(begun, variant))
     problems |= {str(problem): problem for problem in redundant(requested.values())}
     if problems:
         raise InputError(problems.values())
@@ -292,7 +293,7 @@ def _by_first_layers(config: RunConfig, first: Mapping[str, RunConfig]) -> RunCo
     init_from, kept = config.recipe.init_from, config.architecture.depth
     if init_from is None or init_from.grow is not None:
         return config
-    depth = first[parent].architecture.depth if (parent := init_from.folder.name) in first else init_from_depth(config)
+    depth = init_from_depth(config, first)
     if depth is None or layers_problem(depth, kept, init_from.keep):
         return config
     if kept_layers(depth, kept, init_from.keep) != kept_layers(depth, kept, "first"):

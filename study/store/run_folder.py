@@ -280,10 +280,15 @@ def teacher_architecture(config: RunConfig, planned: PlannedRuns = NONE_PLANNED)
     return _architecture_of(teacher)
 
 
-def init_from_depth(config: RunConfig) -> int | None:
-    """The depth of the run whose weights initialise this one; None without one or its record, or if they are grown."""
+def init_from_depth(config: RunConfig, planned: PlannedRuns = NONE_PLANNED) -> int | None:
+    """The depth of the run whose weights initialise this one; None without one or its record, or if they are grown.
+
+    `planned` are runs, by id, that may not have begun.
+    """
     if (init_from := config.recipe.init_from) is not None and init_from.grow is not None:
         return None
+    if init_from is not None and (run := planned.get(init_from.folder.name)) is not None:
+        return run.architecture.depth
     architecture = _architecture_of(init_from)
     return None if architecture is None else architecture.depth
 

@@ -80,6 +80,39 @@ def test_values_that_matter_in_other_settings_alone_are_one_cell_where_they_do_n
     ]
 
 
+DEEP: dict[str, Any] = {
+    "cells": {"deep": {"depth": 4, "steps": 50}},
+    "shapes": {"grid": {"depth": [2], "width": [16], "heads": [2]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("knob", "values", "why"),
+    [
+        ("start", [{"keep": "last"}, {"keep": [2, 3]}], "both keep the same layers in the same order"),
+        ("start", [{"keep": "spread"}, {"keep": [0, 3]}], "both keep the same layers in the same order"),
+        ("start", [{}, {"keep": [0, 1]}], None),
+        ("teacher", [{"layers": "last"}, {"layers": {2: 4}}], "both match the same layers"),
+        ("teacher", [{"layers": "uniform"}, {"layers": {0: 0, 1: 2, 2: 4}}], "both match the same layers"),
+        ("teacher", [{"layers": {1: 2, 2: 4}}, {"layers": {2: 4, 1: 2}}], "both match the same layers"),
+    ],
+)
+def test_layers_under_two_names_are_refused(knob: str, values: list[dict[str, Any]], why: str | None) -> None:
+    losses = {"hidden_mse": 0.1} if knob == "teacher" else {}
+    vary = {f"recipe.{knob}": [{"cell": "deep"} | losses | value for value in values]}
+    assert (why or "two names of one run") in " ".join(refused(**DEEP, vary=vary).values())
+
+
+def test_layers_under_two_names_at_one_depth_alone_are_one_cell_there() -> None:
+    """Of its own depth, the last layers of an encoder are the first."""
+    vary = {"recipe.start": [{"cell": "deep"}, {"cell": "deep", "keep": "last"}]}
+    shapes = {"grid": {"depth": [2, 4], "width": [16], "heads": [2]}}
+    cells = Plan(sweep(**DEEP | {"shapes": shapes, "vary": vary})).cells
+    started = [cell for cell in cells if cell.config.recipe.init_from]
+    assert [cell.config.architecture.depth for cell in started] == [2, 4, 2]
+    assert [len(cell.other_names) for cell in started] == [0, 1, 0]
+
+
 def test_a_plateau_of_no_steps_is_no_schedule_of_its_own() -> None:
     """With a tenth of warmup, nine tenths of decay leave none: wsd is then linear."""
     vary = {"recipe.schedule": ["linear", "wsd"], "recipe.decay_fraction": [0.2, 0.9]}

@@ -668,7 +668,8 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     assert "steps 0 trains nothing; set recipe.start to the run" in study("plan", file, "vary.recipe.start=[fresh]")[2]
     assert "5 runs, 0 tokens, 0 FLOPs: about 0 s" in study("plan", file)[1], "all four layers are one run"
     others = [f"{source.path}:last", f"{source.path}:spread"]
-    assert "1 run, 0 tokens" in study("plan", file, f"vary.recipe.start={others}", "shapes.grid.depth=[4]")[1]
+    refused = study("plan", file, f"vary.recipe.start={others}", "shapes.grid.depth=[4]")[2]
+    assert "train the same runs: both keep the same layers in the same order; keep one of them" in refused
     status, _, errors = study("launch", file, "--results", tmp_path / "results", "--no-wandb", "--device", "cpu")
     assert (status, "Warning" in errors) == (0, False)
     assert "5 COMPLETED of about 5 planned" in study("status", folder)[1]
