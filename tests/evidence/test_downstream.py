@@ -33,7 +33,7 @@ from study.laws.forecasting import Forecast
 from study.laws.observations import Observations
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters, score_figures
 from study.plotting.style import MARKERS, title_of
-from study.report.answer import report
+from study.report.answer import Answer, report
 from study.report.figures import FIGURES
 from study.report.score_sentences import law_table, published_table, score_findings, score_table, trend_table
 from study.store.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
@@ -105,7 +105,7 @@ def test_the_error_is_over_examples_and_over_seeds_pooled_over_encoders(evidence
 def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
     random, found = np.random.default_rng(0), []
     loss, encoders, seeds = np.array([4.0, 3.8, 3.6]), 3, 2
-    for _ in range(2000):
+    for _ in range(800):
         scores = random.normal(0.7, 0.01, (encoders, seeds))
         noise = noise_of_seeds(float(scores.var(axis=1, ddof=1).mean()), encoders, seeds, 0.0)
         told = trend(loss, scores.mean(axis=1), [noise] * encoders, np.arange(encoders))
@@ -463,7 +463,7 @@ def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(
 @pytest.mark.parametrize(("common", "own"), [pytest.param(0.0, 0.01, marks=pytest.mark.slow), (0.01, 0.003)])
 def test_an_average_covers_its_truth_though_a_lucky_run_is_lucky_on_every_task(common: float, own: float) -> None:
     """Four equal encoders of three runs on three tasks; and two of them are seldom told apart."""
-    random, covered, apart, draws = np.random.default_rng(0), [], [], 150
+    random, covered, apart, draws = np.random.default_rng(0), [], [], 60
     cells, tasks, seeds = pd.Index(list("abcd"), name="cell"), 3, 3
     runs = [tuple(f"{cell}{seed}" for seed in range(seeds)) for cell in cells]
     for _ in range(draws):
@@ -530,7 +530,11 @@ def test_the_average_of_tasks_that_follow_a_law_is_forecast_as_they_are(tmp_path
 
 @pytest.mark.parametrize(
     ("chance", "why"),
-    [(np.nan, "its chance level was not measured"), (1.0, "the majority class is always right"), (-0.1, None)],
+    [
+        (np.nan, "its chance level was not measured"),
+        pytest.param(1.0, "the majority class is always right", marks=pytest.mark.slow),
+        (-0.1, None),
+    ],
 )
 def test_a_task_without_two_ends_is_left_out_of_the_average(
     monkeypatch: pytest.MonkeyPatch, scored: SweepFolder, chance: float, why: str | None
@@ -760,6 +764,14 @@ def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> 
     assert any("forecast" in text.get_text() for text in drawn.legends[0].get_texts())
 
 
+def test_an_answer_of_a_sweep_with_scores_tells_them(evidence: Evidence) -> None:
+    text = Answer(evidence, ()).to_markdown()
+    for fold in ("Scores against the loss", "Laws from loss to score", "Downstream scores"):
+        assert f"<summary>{fold}</summary>" in text
+    assert "scores follow the loss, monotone" in text
+
+
+@pytest.mark.slow  # tests/test_packed_sweeps.py draws a figure of scores
 def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {name: figure for name, figure in FIGURES.items() if "score" in name}
     monkeypatch.setattr("study.report.answer.FIGURES", drawn)
@@ -771,11 +783,6 @@ def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolde
         "score_against_parameters",
         "score_against_flops",
     )
-    text = scored.answer_file.read_text()
-    assert "<summary>Scores against the loss</summary>" in text
-    assert "<summary>Laws from loss to score</summary>" in text
-    assert "<summary>Downstream scores</summary>" in text
-    assert "scores follow the loss, monotone" in text
     kept = json.loads((scored.fits / "downstream.json").read_text())
     assert {task["task"] for task in kept["tasks"]} == set(TASKS)
     assert scored.scores_file.exists(), "scores are rebuilt from the records"
@@ -822,7 +829,7 @@ def test_the_luck_that_encoders_of_one_shape_share_is_no_trend() -> None:
     random, shapes, budgets = np.random.default_rng(0), 4, 3
     of_shape = np.repeat(np.arange(shapes), budgets)
     together, alone = [], []
-    for _ in range(150):
+    for _ in range(60):
         loss = 4 - 1.0 * of_shape - 0.2 * np.tile(np.arange(budgets), shapes) + random.normal(0, 0.05, len(of_shape))
         score = random.normal(size=shapes)[of_shape] + random.normal(size=len(of_shape))
         together.append(p_value_of(loss, score, of_shape) < 0.05)
@@ -858,7 +865,7 @@ def test_orders_keep_the_encoders_of_a_shape_together(shapes: list[int], count: 
 def test_the_interval_of_a_rank_correlation_covers_that_of_the_population() -> None:
     random, r, n = np.random.default_rng(0), 0.6, 6
     population = 6 / np.pi * np.arcsin(r / 2)
-    drawn = random.multivariate_normal([0, 0], [[1, r], [r, 1]], size=(400, n))
+    drawn = random.multivariate_normal([0, 0], [[1, r], [r, 1]], size=(150, n))
     found = [rank_interval(round(float(spearmanr(one).statistic), 9), n) for one in drawn]
     assert np.mean([low <= population <= high for low, high in found]) > 0.93
     assert np.mean([low > 0 for low, _ in found]) < 0.5

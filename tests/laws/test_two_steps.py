@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
     found = fit_score(
-        TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=200, huber_delta=0.01)
+        TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=100, huber_delta=0.01, starts=16)
     )
     assert found.two_steps.score.estimates == pytest.approx(TRUE_SCORE, abs=0.3, rel=0.1)
     for told in (found.two_step_forecast, found.single_step_forecast):
@@ -50,7 +50,9 @@ def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
 
 
 def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> None:
-    found = fit_score(TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=50)).two_steps
+    found = fit_score(
+        TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=40, starts=16)
+    ).two_steps
     columns = {"parameters": np.array([1e8, 1e9]), "tokens": np.array([1e10, 1e11])}
     loss = found.loss.predict(columns)
     np.testing.assert_allclose(found.predict(columns), found.score.predict({"loss": loss}))
@@ -75,7 +77,7 @@ def test_a_score_of_zero_is_fitted_as_it_is_and_refused_in_logarithms(table: Pat
     data.loc[[4, 7], "accuracy %"] = 0.0
     data.to_csv(table, index=False)
     source = TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"})
-    found = fit_score(source, Settings(bootstrap=20))
+    found = fit_score(source, Settings(bootstrap=0, starts=16))
     assert found.two_steps.score.n == 120
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["two_steps"]["forecast"]["n_forecast"] == 12
     told = r"score: is zero or below in 2 rows \(row 5, row 8\), which has no logarithm; give --space linear"

@@ -115,20 +115,21 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     again = copied(finished, tmp_path)
     before, drawn = times(again.folder), written(again.folder.path, DERIVED)
     shutil.rmtree(again.folder.figures)
-    done = again.study(*LAUNCH, "--json")
+    results = again.path / "results"
+    status, out, err = study("launch", again.path / "toy.yaml", "--results", results, *LAUNCH[2:], "--json")
+    assert status == 0, err
     assert times(again.folder) == before
     assert written(again.folder.path, DERIVED) == drawn
-    cost, left, passes, overlap, there = done.stderr.splitlines()[:5]
+    cost, left, passes, overlap, there = err.splitlines()[:5]
     assert cost.startswith("6 runs, 384,000 tokens, ")
     assert left == "Nothing is left to do: all runs have ended."
     assert passes == "the text has 21.6k tokens to train on; the longest run reads them 3.0 times"
     assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
     assert there == "8 runs have ended already"
-    assert "COMPLETED" not in done.stderr
-    told = json.loads(done.stdout)
+    assert "COMPLETED" not in err
+    told = json.loads(out)
     assert told["runs"] == {"started": 8, "ended": 8, "excluded": 0}
     assert json.loads(study("report", again.folder.path, "--json")[1]) == told
-    results = again.path / "results"
     paid = json.loads(study("plan", again.path / "toy.yaml", "--results", results, "--json", "--device", "cpu")[1])
     assert paid["runs"] == 6
     assert "by 8 earlier runs of this sweep" in paid["basis"]
@@ -305,7 +306,7 @@ def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refu
 
 
 def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
-    finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One lock is held from the first run to the last score: an order in between is obeyed, and a second launch refused."""
     made = copied(finished, tmp_path)
@@ -319,7 +320,8 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
     assert not [*made.folder.path.rglob("scores/*/record.json")]
     assert not made.folder.launching.stop_file.exists()
-    told = made.study(*LAUNCH).stdout
+    monkeypatch.chdir(made.path)
+    told = launched(made, study)
     ended = "all runs have ended; writing an answer without scores, then scoring on tasks/first.yaml\n"
     assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]
     assert "longer than what an encoder reads, and cut" in made.folder.answer_file.read_text()

@@ -321,7 +321,7 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
     """The sweep's 2,048 pieces stand in its ledger, the file of its law takes them along, and 30,522 are no comparison."""
     folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
-    told = CliRunner().invoke(commands, ["fit", str(folder.path), "--law", "chinchilla", "--json"])
+    told = CliRunner().invoke(commands, ["fit", str(folder.path), "--law", "chinchilla", "--bootstrap", "40", "--json"])
     assert told.exit_code == 0, told.output
     (tmp_path / "y.json").write_text(told.output)
     asked: dict[str, Any] = {"parameters": "100k", "law": tmp_path / "y.json", "tokens": "2M", "tolerance": 0.9}
