@@ -150,10 +150,13 @@ class Evidence:
         return self.ledger.drop(index=self.excluded.index)
 
     def panels(self) -> dict[str, tuple[CellResult, ...]]:
-        """The cells of each panel: one per family label, or one per budget beyond MOST_PANELS."""
+        """The cells of each panel: one per family label; beyond MOST_PANELS one per variant and budget, or one per budget."""
         if len(self.families) <= MOST_PANELS:
             by_label = grouped(self.families, lambda family: family.label)
             return {label: tuple(cell for family in families for cell in family.cells) for label, families in by_label.items()}
+        by_variant = grouped(self.cells, lambda cell: ", ".join(filter(None, (cell.setting, budget_words(cell.budget)))))
+        if len(by_variant) <= MOST_PANELS:
+            return {label: tuple(cells) for label, cells in by_variant.items()}
         return {budget_words(budget): tuple(cells) for budget, cells in by_budget(self.cells).items()}
 
     def half_width(self, cell: CellResult) -> float | None:

@@ -823,7 +823,7 @@ def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_
         assert f"cells are left out for the learning rate: {remedy}, or give study report --include-unbracketed" in none
 
 
-def test_figures_have_a_panel_a_family_and_where_these_would_be_many_one_a_budget(
+def test_figures_have_a_panel_a_family_and_where_these_would_be_many_one_a_variant_and_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), seeds=1, rates=(4e-3,)))
@@ -835,6 +835,9 @@ def test_figures_have_a_panel_a_family_and_where_these_would_be_many_one_a_budge
     )
     monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", len(found.families) - 1)
     assert [*found.panels()] == ["1M tokens", "2M tokens"]
+    norms = {1e6: {"architecture.norm": "pre"}, 2e6: {"architecture.norm": "post"}}
+    varied = tuple(replace(cell, settings=norms[cell.budget.amount]) for cell in found.cells)
+    assert [*replace(found, cells=varied).panels()] == ["norm=pre, 1M tokens", "norm=post, 2M tokens"]
     assert {cell.name: cell.tokens for cells in found.panels().values() for cell in cells} == {
         cell.name: cell.tokens for cell in found.cells
     }
