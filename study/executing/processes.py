@@ -93,13 +93,14 @@ def _ensure_forkserver() -> None:
 
 
 def _run_forkserver() -> None:
-    """Start the forkserver with SIGINT blocked, until StopSignal unblocks it in a job.
+    """Start the forkserver with SIGINT blocked, until StopSignal unblocks it in a job, and SIGHUP for good.
 
-    While it imports, it has no handler yet, and Ctrl-C would end it.
+    While it imports, it has no handler yet, and Ctrl-C would end it; a terminal that hangs up would end it and its jobs, which
+    the launcher tells to save.
     """
     rest_at_barriers()
     resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     forkserver.ensure_running()
 
 

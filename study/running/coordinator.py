@@ -17,7 +17,7 @@ from study.base.durable_files import is_there
 from study.base.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.executing.job import Executor, Job
 from study.running.retries import Failure, RetryPolicy
-from study.running.shutdown import interrupt_on_sigterm, require_folder, save_and_stop
+from study.running.shutdown import interrupted, require_folder, save_and_stop
 from study.store.locks import is_held
 from study.store.ownership import Watches
 from study.store.sweep_folder import SweepFolder
@@ -102,7 +102,7 @@ class Coordinator(Generic[JobT, RecordT]):
     def run(self, executor: Executor, refresh: Callable[[Progress[JobT, RecordT]], None], refresh_seconds: float = 0.5) -> None:
         """Do all that is wanted; on Ctrl-C, SIGTERM or `study stop` let the jobs save, and raise KeyboardInterrupt."""
         shown, over = -math.inf, False
-        with interrupt_on_sigterm():
+        with interrupted():
             try:
                 while not over:
                     if self._is_to_stop():

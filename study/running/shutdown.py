@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from study.base.durable_files import is_there, retry_write
@@ -24,18 +24,21 @@ LOOK_SECONDS = 0.2
 
 
 @contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM interrupt the block as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def interrupted() -> Iterator[None]:
+    """Let SIGTERM, and a terminal that hangs up unless nohup lets it, interrupt the block as Ctrl-C does."""
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    numbers = (signal.SIGTERM, signal.SIGHUP) if hangs_up else (signal.SIGTERM,)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def preparing(order: Path) -> Iterator[None]:
-    """Let SIGTERM and the stop file interrupt the block as Ctrl-C does, while there is nothing to save."""
+    """Let the stop file, too, interrupt the block as Ctrl-C does, while there is nothing to save."""
     over = threading.Event()
 
     def look() -> None:
@@ -46,7 +49,7 @@ def preparing(order: Path) -> Iterator[None]:
 
     watcher = threading.Thread(target=look, daemon=True, name="orders")
     try:
-        with interrupt_on_sigterm():
+        with interrupted():
             watcher.start()
             try:
                 yield
@@ -71,7 +74,8 @@ def save_and_stop(executor: Executor, futures: Collection[Future[int]]) -> None:
     unsaved = set(futures)
     if unsaved:
         waits = f"waiting up to {SAVE_SECONDS:.0f} s for {plural(len(unsaved), 'job')} to save"
-        sys.stderr.write(f"stopping: {waits}; press Ctrl-C again to end now, at the last checkpoint\n")
+        with suppress(OSError):  # of a terminal that is gone
+            sys.stderr.write(f"stopping: {waits}; press Ctrl-C again to end now, at the last checkpoint\n")
     try:
         executor.interrupt()
         unsaved = wait(unsaved, SAVE_SECONDS).not_done

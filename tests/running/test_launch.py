@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import json
 import math
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -347,14 +349,14 @@ def test_a_launch_whose_words_nobody_takes_writes_its_answer_all_the_same(corpus
     assert (lost.returncode, lost.stderr) == (1, b"error: standard output: No space left on device\n")
 
 
-@pytest.mark.slow  # a disk that is full, as above, takes words away likewise
-def test_a_launch_whose_terminal_is_gone_writes_its_answer(corpus: Path, tmp_path: Path) -> None:
-    """As one that nohup started on a connection that then broke."""
-    made = place(tmp_path, corpus, budgets={"steps": [600]})
+def hung_up(made: Place, under_nohup: bool) -> subprocess.Popen[bytes]:
+    """A launch whose terminal hangs up once a run trains."""
     terminal, theirs = pty.openpty()
 
-    def survive_hanging_up() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    def take_the_terminal() -> None:
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        if under_nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     launcher = subprocess.Popen(
         [STUDY, *LAUNCH],
@@ -364,14 +366,34 @@ def test_a_launch_whose_terminal_is_gone_writes_its_answer(corpus: Path, tmp_pat
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=survive_hanging_up,
+        preexec_fn=take_the_terminal,
     )
     os.close(theirs)
     until(made.is_training)
     os.close(terminal)
-    assert launcher.wait(timeout=150) == 1
+    return launcher
+
+
+@pytest.mark.slow  # a disk that is full, as above, takes words away likewise
+def test_a_launch_whose_terminal_is_gone_writes_its_answer(corpus: Path, tmp_path: Path) -> None:
+    """As one that nohup started on a connection that then broke."""
+    made = place(tmp_path, corpus, budgets={"steps": [600]})
+    assert hung_up(made, under_nohup=True).wait(timeout=150) == 1
     assert {record.state for record in made.folder.records()} == {"COMPLETED"}
     assert made.folder.answer_file.exists()
+
+
+@pytest.mark.slow  # SIGTERM stops it likewise
+def test_a_launch_whose_terminal_hangs_up_saves_its_runs(corpus: Path, tmp_path: Path, study: Any) -> None:
+    """As when a connection breaks that a launch was started on without nohup."""
+    made = place(tmp_path, corpus, budgets={"steps": [100_000]})
+    assert hung_up(made, under_nohup=False).wait(timeout=100) in (1, 130), "1 where it had words that nobody can read"
+    until(lambda: made.processes() == [])
+    begun = [run for run in made.folder.runs() if has_rows(run)]
+    assert begun
+    assert all(checkpoints_in(run.checkpoints) for run in begun)
+    state = json.loads(study("status", made.folder.path, "--json")[1])
+    assert (state["coordinator"], state["counts"]["stopped"]) == (None, len(made.folder.runs()))
 
 
 @pytest.mark.parametrize("call", ["link", "symlink"])
