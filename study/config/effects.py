@@ -148,9 +148,13 @@ def training_key(run: RunConfig) -> str:
     sizes = None if generator is None else (generator.width, generator.heads, generator.ffn)
     layers = [*map(run.architecture.is_local, range(run.architecture.depth))]
     windows = ((run.architecture.attention_window or 0) // 2, layers) if _windows_hide(run) else None
-    scaled = recipe.parametrization != "standard" and PARAMETRIZATION not in unused
-    scales = (scaled, scaled and recipe.parametrization == "scaled_rates" and not run.at_base_width)
+    scales = "standard" if PARAMETRIZATION in unused else _scales(run)
     return f"{run.identity(but=ignored)} {steps} {rates} {run.predictions if steps else None} {sizes} {windows} {scales}"
+
+
+def _scales(run: RunConfig) -> str:
+    name = run.recipe.parametrization
+    return "completep" if name == "scaled_rates" and run.at_base_width else name
 
 
 def _falls(run: RunConfig) -> bool:

@@ -66,7 +66,8 @@ def with_layers_listed(config: RunConfig, first: PlannedRuns) -> RunConfig:
     teacher, taught_by = recipe.teacher_run, teacher_architecture(config, first)
     if teacher is not None and taught_by is not None and teacher.losses.layers != "last":
         pairs = sorted(pair for pair in teacher.losses.pairs(depth, taught_by.depth) if all(pair) or teacher.losses.of_hidden)
-        layers = ",".join(f"{one}-{other}" for one, other in pairs if pairs != [(depth, taught_by.depth)])
+        last = [(depth, taught_by.depth)]
+        layers = "" if pairs == last else ",".join(f"{one}-{other}" for one, other in pairs)
         before, _, _ = recipe.teacher.rpartition(":layers=")
         listed["teacher"] = f"{before}:layers={layers}" if layers else before
     return RunConfig.parse(deep_merge(config.to_dict(), {"recipe": listed})) if listed else config

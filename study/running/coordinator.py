@@ -100,7 +100,9 @@ class Coordinator(Generic[JobT, RecordT]):
         self._looked = -math.inf
 
     def run(self, executor: Executor, refresh: Callable[[Progress[JobT, RecordT]], None], refresh_seconds: float = 0.5) -> None:
-        """Do all that is wanted; on Ctrl-C, SIGTERM or `study stop` let the jobs save, and raise KeyboardInterrupt."""
+        """Do all that is wanted; on Ctrl-C, a signal as in `interrupted` or `study stop` let the jobs save, and raise
+        KeyboardInterrupt.
+        """
         shown, over = -math.inf, False
         with interrupted():
             try:
