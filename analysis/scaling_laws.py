@@ -26,7 +26,7 @@ def _():
     from study.laws.forecasting import forecast_to_text
     from study.laws.reading import TableQuery
     from study.plotting import compute_optimal, forecast_against_truth, law_fit
-    from study.plotting.style import COUNTS
+    from study.evidence.ledgers import COUNTS
     from study.report.answer_tables import law_by_count
     from study.report.findings import run_count
     from study.report.law_sentences import law_findings

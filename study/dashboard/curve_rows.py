@@ -32,8 +32,8 @@ WORDS = {
 }
 """Axis labels of the metrics that the workbench logs; others are named as logged."""
 
-MOST_POINTS = 400
-"""The most points a run, spread evenly and including the last."""
+MOST_POINTS, FEWEST_POINTS, POINTS_OF_ALL = 400, 40, 32_000
+"""The most points of a run, spread evenly and including the last: fewer where many runs share a figure."""
 
 MOST_CURVES = 3000
 """The most runs whose curves are sent."""
@@ -67,12 +67,13 @@ def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
         several_times = any(curve is not None and len(curve["x"]) > 1 for curve in validated)
         usual = "val/loss" if several_times and not shot.live else "train/loss"
         metric = usual if usual in metrics else next(iter(metrics), "")
+    most = min(MOST_POINTS, max(FEWEST_POINTS, POINTS_OF_ALL // max(1, len(runs))))
     return {
         "metrics": {name: WORDS.get(name, name) for name in metrics},
         "axes": AXES,
         "metric": metric,
         "x": x,
-        "curves": {run.run_id: curve for run in runs if (curve := _curve(logged.get(run.run_id, {}), x, metric)) is not None},
+        "curves": {name: curve for name, columns in logged.items() if (curve := _curve(columns, x, metric, most)) is not None},
         "problems": problems,
         "left_out": max(0, len(ids or shot.runs) - MOST_CURVES),
     }
@@ -84,7 +85,9 @@ def _usual(metric: str) -> tuple[int, str]:
     return known.index(metric) if metric in known else len(known), metric
 
 
-def _curve(columns: dict[str, NDArray[np.float64]], x: str, metric: str) -> dict[str, list[float]] | None:
+def _curve(
+    columns: dict[str, NDArray[np.float64]], x: str, metric: str, most: int = MOST_POINTS
+) -> dict[str, list[float]] | None:
     if metric not in columns or x not in columns:
         return None
     there = np.isfinite(columns[metric]) & np.isfinite(columns[x])
@@ -93,5 +96,5 @@ def _curve(columns: dict[str, NDArray[np.float64]], x: str, metric: str) -> dict
         return None
     last = np.append(np.diff(at) != 0, True)
     at, values = at[last], values[last]
-    kept = np.unique(np.linspace(0, len(at) - 1, min(len(at), MOST_POINTS)).round().astype(int))
+    kept = np.unique(np.linspace(0, len(at) - 1, min(len(at), most)).round().astype(int))
     return {"x": at[kept].tolist(), "y": values[kept].tolist()}

@@ -26,7 +26,6 @@ from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import VOCABULARY
 from study.laws.reading import TableQuery, differing_columns, read_observations
 from study.laws.two_steps import TwoSteps
-from study.plotting.law_fit import frame
 from study.shapes.accounts import training_flops
 from study.store.sweep_folder import SweepFolder
 
@@ -118,6 +117,8 @@ def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     `count` is the column of N or C, if it is one. A curve belongs to a `level` of another variable; `columns` names the column
     of each variable.
     """
+    from study.plotting.law_fit import frame  # matplotlib is not waited for before a law is drawn
+
     shot = library.snapshot(asked.get("sweep", ""))
     fitted = _fitted(library, shot, asked.get("law", ""), asked.get("count", ""))
     data = frame(fitted)

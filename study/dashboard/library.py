@@ -138,6 +138,7 @@ class Library:
         """The sweeps that have a run, with the run."""
         return [(one.name, one.runs[run_id]) for one in self.snapshots() if run_id in one.runs]
 
+    @garbage.paused()
     def curves(self, run: SeenRun) -> dict[str, NDArray[np.float64]]:
         """Every logged metric of a run, one value a logged row, NaN where a row lacks it.
 

@@ -12,6 +12,7 @@ import hmac
 import re
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from study.dashboard.library import Library
 
 HOSTS = ["localhost", "127.0.0.1"]
+
+SWITCH_SECONDS = 0.0005
+"""After how long a thread that computes lets others run."""
 
 STATIC = Path(str(files("study.dashboard").joinpath("static")))
 
@@ -207,7 +211,11 @@ def serve(root: Path, port: int, *opened: Callable[[str], object]) -> None:
 
 
 def _warm(address: str, *opened: Callable[[str], object]) -> None:
-    """Open the page, and import what its requests need while the browser starts."""
+    """Open the page, and import what its requests need while the browser starts.
+
+    An import holds the interpreter; giving it up more often lets the page itself be served meanwhile.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
     for each in opened:
         each(address)
     for module in dict.fromkeys(name.partition(".")[0] for name in ANSWERS.values()):

@@ -20,6 +20,20 @@ from study.laws.tables import RunTable, Selection, number_runs, tidy_table
 from study.store.named_files import read_parquet
 from study.store.sweep_folder import SweepFolder
 
+LOSS = "validation loss (nats per masked token)"
+LOSS_PER_BYTE = "validation loss (nats per byte of masked words)"
+ORDER_GAIN = "order gain (nats per masked token that permuting the visible ones costs)"
+COUNTS = {
+    "parameters": "parameters (unique tensors of the MLM model, embeddings included)",
+    "parameters_encoder": "parameters_encoder (embeddings and blocks, no pooler, no head)",
+    "parameters_non_embedding": "parameters_non_embedding (the encoder less its tables)",
+    "train_flops": "training FLOPs (train_flops: the head at masked positions)",
+    "train_flops_dense_head": "training FLOPs (train_flops_dense_head: the head at every position)",
+    "train_flops_6n": "training FLOPs (train_flops_6n: 6·parameters·tokens)",
+    "train_flops_6n_non_embedding": "training FLOPs (train_flops_6n_non_embedding: 6·parameters_non_embedding·tokens)",
+}
+"""Axis names for each count of parameters and FLOPs, with the convention, by ledger column."""
+
 LEDGER_COLUMNS = {
     "parameters": "parameters",
     "tokens": "tokens",

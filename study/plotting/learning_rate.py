@@ -13,9 +13,10 @@ from matplotlib.ticker import FixedLocator
 
 from study.base.quantities import plural
 from study.evidence.evidence import Evidence
+from study.evidence.ledgers import LOSS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import LOSS, legend_below, panels, theme, ticks_in_words, title_above
+from study.plotting.style import legend_below, panels, theme, ticks_in_words, title_above
 
 LEFT_OUT = "diverged"
 _BAND = 0.24

@@ -6,19 +6,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from study.evidence.evidence import Evidence
+from study.evidence.ledgers import COUNTS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import (
-    COUNTS,
-    axis_name,
-    draw_intervals,
-    finish_cells,
-    legend_below,
-    loss_axis,
-    panels,
-    side_by_side,
-    theme,
-)
+from study.plotting.style import axis_name, draw_intervals, finish_cells, legend_below, loss_axis, panels, side_by_side, theme
 
 _WIDTH = 6.4
 """Inches of the panel."""

@@ -10,19 +10,10 @@ from study.base.quantities import budget_words
 from study.evidence.cells import by_budget
 from study.evidence.evidence import Evidence
 from study.evidence.gains import pareto_front
+from study.evidence.ledgers import COUNTS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import (
-    COUNTS,
-    axis_name,
-    draw_intervals,
-    finish_cells,
-    legend_below,
-    loss_axis,
-    panels,
-    side_by_side,
-    theme,
-)
+from study.plotting.style import axis_name, draw_intervals, finish_cells, legend_below, loss_axis, panels, side_by_side, theme
 
 _WIDTH = 3.2
 """Inches of a panel."""

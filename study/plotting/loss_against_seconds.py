@@ -8,7 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.plotting.style import LOSS, legend_below, panels, save_in, series_styles, theme, title_above
+from study.evidence.ledgers import LOSS
+from study.plotting.style import legend_below, panels, save_in, series_styles, theme, title_above
 from study.plotting.training_speed import read_section
 
 THEIRS = "transformers' run_mlm"

@@ -18,9 +18,10 @@ from study.base.quantities import budget_words, compact
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.evidence.evidence import MOST_PANELS, Evidence
+from study.evidence.ledgers import LOSS, LOSS_PER_BYTE
 from study.laws.law_fits import LawFit
 from study.plotting.hover import explain
-from study.plotting.style import LOSS, LOSS_PER_BYTE, in_lines, letters_in, log_ticks, panels, theme, title_above
+from study.plotting.style import in_lines, letters_in, log_ticks, panels, theme, title_above
 
 Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""

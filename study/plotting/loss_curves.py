@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from study.base.quantities import plural
 from study.config.named_runs import NO_RUN
 from study.evidence.evidence import Evidence
+from study.evidence.ledgers import LOSS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import LOSS, legend_below, log_ticks, mark_plateau, panels, theme, title_above
+from study.plotting.style import legend_below, log_ticks, mark_plateau, panels, theme, title_above
 
 _OF: dict[str, dict[str, Any]] = {
     "val": {"markersize": 3.5},

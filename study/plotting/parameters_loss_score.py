@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from study.evidence.evidence import Evidence
+from study.evidence.ledgers import COUNTS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles
 from study.plotting.score_panels import measured
-from study.plotting.style import COUNTS, legend_below, log_ticks, style, theme, title_above, wide_figure
+from study.plotting.style import legend_below, log_ticks, style, theme, title_above, wide_figure
 
 _COUNT = "parameters"
 _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 5}

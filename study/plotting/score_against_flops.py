@@ -6,8 +6,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from study.evidence.evidence import Evidence
+from study.evidence.ledgers import COUNTS
 from study.plotting.score_panels import WIDTH, best_score, drawn, measured
-from study.plotting.style import COUNTS, axis_name, log_ticks, side_by_side
+from study.plotting.style import axis_name, log_ticks, side_by_side
 
 
 def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 
 from study.evidence.downstream import TaskScores, with_comparable_losses
 from study.evidence.evidence import Evidence
+from study.evidence.ledgers import LOSS
 from study.plotting.score_panels import drawn, measured, rising_scores
-from study.plotting.style import LOSS
 
 _POINTS = 60
 _LAW = "black"

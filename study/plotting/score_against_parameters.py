@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from study.evidence.evidence import Evidence
+from study.evidence.ledgers import COUNTS
 from study.evidence.score_points import PublishedScore, published_scores
 from study.plotting.hover import explain
 from study.plotting.score_panels import WIDTH, best_score, drawn, measured
-from study.plotting.style import COUNTS, axis_name, log_ticks, side_by_side
+from study.plotting.style import axis_name, log_ticks, side_by_side
 
 _COLOURS = {"BERT": "tab:red", "DistilBERT": "tab:purple", "ALBERT": "tab:olive", "ELECTRA": "tab:cyan"}
 """The colour of each published family."""

@@ -9,9 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from study.evidence.evidence import Evidence
-from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
-from study.plotting.style import COUNTS, LOSS
 
 AXES = {"loss_nats": LOSS, **COUNTS}
 """The x axes of scores in words, by ledger column."""

@@ -35,20 +35,7 @@ from scipy.optimize import isotonic_regression
 from study.base.durable_files import write_atomically
 from study.base.quantities import DIGITS, compact, in_billions, of_flops, plural, rounded, rounded_all, tick
 from study.base.text import visible
-
-LOSS = "validation loss (nats per masked token)"
-LOSS_PER_BYTE = "validation loss (nats per byte of masked words)"
-ORDER_GAIN = "order gain (nats per masked token that permuting the visible ones costs)"
-COUNTS = {
-    "parameters": "parameters (unique tensors of the MLM model, embeddings included)",
-    "parameters_encoder": "parameters_encoder (embeddings and blocks, no pooler, no head)",
-    "parameters_non_embedding": "parameters_non_embedding (the encoder less its tables)",
-    "train_flops": "training FLOPs (train_flops: the head at masked positions)",
-    "train_flops_dense_head": "training FLOPs (train_flops_dense_head: the head at every position)",
-    "train_flops_6n": "training FLOPs (train_flops_6n: 6·parameters·tokens)",
-    "train_flops_6n_non_embedding": "training FLOPs (train_flops_6n_non_embedding: 6·parameters_non_embedding·tokens)",
-}
-"""Axis names for each count of parameters and FLOPs, with the convention, by ledger column."""
+from study.evidence.ledgers import LOSS, LOSS_PER_BYTE
 
 SIDE_BY_SIDE = "; near ones side by side"
 """The end of an axis name if points stand side by side (see `axis_name`)."""

@@ -11,8 +11,7 @@ from study.base.errors import UNREADABLE
 from study.counting.architecture import SHAPE
 from study.evidence.cells import in_words
 from study.evidence.learning_rates import searches
-from study.evidence.ledgers import unusable, validation_columns
-from study.plotting.style import COUNTS, LOSS, ORDER_GAIN
+from study.evidence.ledgers import COUNTS, LOSS, ORDER_GAIN, unusable, validation_columns
 from study.store.records import fill_left_out, ledger
 from study.store.score_records import DOWNSTREAM, scores_in, series
 from study.store.sweep_folder import SweepFolder

@@ -6,14 +6,19 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pydantic_core import from_json
 
 from study.base.durable_files import json_value
 from study.base.errors import InputError, shown
 
 TAIL_BYTES = 4096
 """The bytes read from the end of a file for its newest rows."""
+
+_NUMBERS = frozenset({int, float})
 
 
 def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -91,11 +96,18 @@ def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _row(line: bytes, place: str) -> dict[str, Any]:
-    """Parse a line; raises InputError if invalid."""
+    """Parse a line; raises InputError if invalid.
+
+    Pydantic's parser is many times as fast as the standard library's, but does not see a key that appears twice.
+    """
+    with suppress(ValueError):  # said by the parser below
+        row = from_json(line)
+        if isinstance(row, dict) and len(row) == line.count(b'":') and _NUMBERS.issuperset(map(type, row.values())):
+            return row
     why = ""
     try:
         if isinstance(row := json_value(line), dict):
-            odd = [key for key, value in row.items() if type(value) not in (int, float)]
+            odd = [key for key, value in row.items() if type(value) not in _NUMBERS]
             if not odd:
                 return row
             why = f" ({odd[0]} is {shown(row[odd[0]])}, not a number)"

@@ -20,7 +20,7 @@ from matplotlib.text import Annotation
 
 from study.config.run_config import RunConfig
 from study.evidence.evidence import Evidence, gather
-from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS
 from study.plotting import (
     learning_rate,
     loss_against_flops,
@@ -34,8 +34,6 @@ from study.plotting import (
 from study.plotting.lines import line_styles, lines, of_cell
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import (
-    COUNTS,
-    LOSS,
     SIDE_BY_SIDE,
     STYLES,
     StyleName,

@@ -127,34 +127,39 @@ const PAGE = 100;
 // A table that sorts by its headings. `id` begins its parameters in the address. Columns without any value are left out.
 export function table(id, caption, columns, rows, usual = "", filter = "") {
   const shown = columns.filter(one => one.always || rows.some(row => ![null, undefined, ""].includes(row[one.key])));
-  const [by, order] = value(`${id}-sort`, usual).split("~");
   const kept = filter ? rows.filter(row => passes(row, filter, columns)) : [...rows];
-  const sorting = shown.find(one => one.key === by);
-  if (sorting) {
-    kept.sort((a, b) => compared(a[by], b[by]) * (order === "down" ? -1 : 1) || 0);
+  const head = el("tr"), body = el("tbody"), after = el("div");
+  const again = (parameters, focus) => {  // the rest of the page stays as it is
+    change(parameters);
+    fill();
+    document.getElementById(focus)?.focus({ preventScroll: true });
+  };
+  function fill() {
+    const [by, order] = value(`${id}-sort`, usual).split("~");
+    if (shown.some(one => one.key === by)) kept.sort((a, b) => compared(a[by], b[by]) * (order === "down" ? -1 : 1) || 0);
+    const most = Number(value(`${id}-rows`, PAGE));
+    head.replaceChildren(...shown.map(one => {
+      const sorted = one.key === by ? (order === "down" ? "descending" : "ascending") : null;
+      const next = one.key === by && order !== "down" ? `${one.key}~down` : `${one.key}~up`, button = `${id}-by-${one.key}`;
+      return el("th", { scope: "col", "aria-sort": sorted, class: isNumber(one.kind) ? "number" : null },
+        one.sorts === false ? one.label
+          : el("button", { id: button, type: "button", onclick: () => again({ [`${id}-sort`]: next }, button) }, one.label));
+    }));
+    body.replaceChildren(...kept.slice(0, most).map(row => el("tr", {}, shown.map((one, place) => {
+      const content = one.cell ? one.cell(row) : KINDS[one.kind ?? "text"](row[one.key]);
+      return el(place === 0 && !one.cell?.box ? "th" : "td",
+        { scope: place === 0 ? "row" : null, class: [isNumber(one.kind) ? "number" : "", one.class ?? ""].join(" ").trim() || null }, content);
+    }))));
+    after.replaceChildren(kept.length > most
+      ? el("button", { id: `${id}-more`, type: "button", onclick: () => again({ [`${id}-rows`]: most + 5 * PAGE }, `${id}-more`) },
+        `Show more: ${kept.length - most} of ${kept.length} are left`)
+      : kept.length ? "" : el("p", { class: "quiet" }, rows.length ? "None passes the filter." : "There are none."));
   }
-  const most = Number(value(`${id}-rows`, PAGE));
-  const head = shown.map(one => {
-    const sorted = one.key === by ? (order === "down" ? "descending" : "ascending") : null;
-    const next = one.key === by && order !== "down" ? `${one.key}~down` : `${one.key}~up`;
-    return el("th", { scope: "col", "aria-sort": sorted, class: isNumber(one.kind) ? "number" : null },
-      one.sorts === false ? one.label
-        : el("button", { id: `${id}-by-${one.key}`, type: "button", onclick: () => set({ [`${id}-sort`]: next }) }, one.label));
-  });
-  const body = kept.slice(0, most).map(row => el("tr", {}, shown.map((one, place) => {
-    const content = one.cell ? one.cell(row) : KINDS[one.kind ?? "text"](row[one.key]);
-    return el(place === 0 && !one.cell?.box ? "th" : "td",
-      { scope: place === 0 ? "row" : null, class: [isNumber(one.kind) ? "number" : "", one.class ?? ""].join(" ").trim() || null }, content);
-  })));
-  const more = kept.length > most
-    ? el("button", { id: `${id}-more`, type: "button", onclick: () => set({ [`${id}-rows`]: most + 5 * PAGE }) },
-      `Show more: ${kept.length - most} of ${kept.length} are left`) : null;
-  const none = kept.length ? null : el("p", { class: "quiet" }, rows.length ? "None passes the filter." : "There are none.");
+  fill();
   return el("div", {},
     el("div", { class: "scroll", role: "group", "aria-label": caption, tabindex: "0" },
-      el("table", {}, el("caption", {}, filter ? `${caption}: ${kept.length} of ${rows.length}` : caption),
-        el("thead", {}, el("tr", {}, head)), el("tbody", {}, body))),
-    none, more);
+      el("table", {}, el("caption", {}, filter ? `${caption}: ${kept.length} of ${rows.length}` : caption), el("thead", {}, head), body)),
+    after);
 }
 
 function compared(one, other) {
