@@ -24,6 +24,7 @@ for prepare in (bool, keep_freed_memory):
 """
 
 
+@pytest.mark.slow
 def test_a_step_causes_no_page_faults_once_memory_is_kept() -> None:
     if not keep_freed_memory():
         pytest.skip("this C library has no mallopt")

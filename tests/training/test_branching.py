@@ -59,14 +59,13 @@ def assert_same(branch: RunFolder, alone: RunFolder) -> None:
     assert np.array_equal(branch.validation_losses(), alone.validation_losses())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [
-    pytest.param({}, marks=pytest.mark.slow),
+    {},
     {"dropout": 0.1, "precision": "bf16", "final_learning_rate_fraction": 0.1},
-    pytest.param(
-        {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 3}, "packing": "doc_sentences"}, marks=pytest.mark.slow
-    ),
-    pytest.param({"optimizer": "muon", "parametrization": "completep", "objective": "mlm_nsp"}, marks=pytest.mark.slow),
-    pytest.param({"objective": "rtd", "dropout": 0.1}, marks=pytest.mark.slow),
+    {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 3}, "packing": "doc_sentences"},
+    {"optimizer": "muon", "parametrization": "completep", "objective": "mlm_nsp"},
+    {"objective": "rtd", "dropout": 0.1},
 ])  # fmt: skip
 def test_a_branch_equals_a_run_trained_alone(recipe: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35, **recipe), with_budget(corpus, 70, **recipe)
@@ -120,6 +119,7 @@ def test_stopping_trunk_and_branch_changes_nothing(
     assert (record.trunk, record.trunk_step, record.spent_tokens) == (trunk.run_id, 28, 7 * 128)
 
 
+@pytest.mark.slow
 def test_a_branch_has_the_rows_of_its_way_though_its_trunk_goes_it_again(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +140,7 @@ def test_a_branch_has_the_rows_of_its_way_though_its_trunk_goes_it_again(
     assert_same(branch, trained(tmp_path / "alone", short))
 
 
+@pytest.mark.slow
 def test_a_branch_from_a_damaged_state_trains_alone_and_says_so(corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
     trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
@@ -161,6 +162,7 @@ def test_a_branch_from_a_damaged_state_trains_alone_and_says_so(corpus: Path, tm
     assert branch.trunk() is None
 
 
+@pytest.mark.slow
 def test_a_branch_outlives_its_trunk(corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
     trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)

@@ -42,9 +42,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[{}, MODERN], ids=["bert", "modern"])
+@pytest.fixture(scope="module", params=[{}, pytest.param(MODERN, marks=pytest.mark.slow)], ids=["bert", "modern"])
 def source(request: pytest.FixtureRequest, place: Path) -> RunFolder:
-    recipe = {"learning_rate": 0.01, "batch_tokens": 512, "budget": {"steps": 150}}
+    recipe = {"learning_rate": 0.01, "batch_tokens": 512, "budget": {"steps": 100}}
     return trained(place / "results" / "toy", config(place / "text.txt", architecture=request.param, recipe=recipe))
 
 
@@ -252,7 +252,9 @@ def test_what_the_source_has_not_is_refused(source: RunFolder, to: str, problem:
 
 def test_what_does_not_go_together_is_refused_before_anything_is_made(place: Path, tmp_path: Path) -> None:
     shape: dict[str, Any] = SHARED | {"embedding_width": None, "depth": 3}
-    shared = trained(place / "results" / "shared", config(place / "text.txt", architecture=shape))
+    shared = trained(
+        place / "results" / "shared", config(place / "text.txt", architecture=shape, recipe={"budget": {"steps": 2}})
+    )
     asked = [Compression.parse(to) for to in ("prune=0.5", "layers=2")]
     with pytest.raises(InputError, match="layers that share their weights cannot be cut off"):
         compress(shared, prepare(shared.config().data), asked, SweepFolder(tmp_path / "small"), Execution())
@@ -285,6 +287,7 @@ def test_the_command_puts_a_run_beside_its_compressions(study: Any, source: RunF
     assert "give bf16" in err
 
 
+@pytest.mark.slow
 def test_a_compression_is_compared_with_the_run_nearest_in_bytes(study: Any, place: Path, tmp_path: Path) -> None:
     runs, recipe = place / "results" / "sizes", {"budget": {"steps": 2}}
     large = trained(runs, config(place / "text.txt", architecture={"width": 32}, recipe=recipe))

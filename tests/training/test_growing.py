@@ -166,13 +166,14 @@ def test_a_run_begins_where_its_small_encoder_ended_and_counts_it(corpus: Path, 
         assert record.layers_cut is None
 
 
+@pytest.mark.slow
 def test_a_grown_run_that_was_stopped_goes_on_to_the_same_bits(
     corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = started(corpus, f"{source.path}:grow=uneven")
+    wanted = started(corpus, f"{source.path}:grow=uneven", budget={"steps": 12})
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
-        assert trained(tmp_path / "stopped", wanted, stop_after(13, patch)).record() is None
+        assert trained(tmp_path / "stopped", wanted, stop_after(7, patch)).record() is None
     resumed = trained(tmp_path / "stopped", wanted)
     record, small = straight.record(), source.record()
     assert record is not None

@@ -41,7 +41,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_of(place: Path, **architecture: Any) -> RunFolder:
-    return trained(place / "results" / "toy", config(place / "text.txt", architecture=architecture))
+    return trained(
+        place / "results" / "toy", config(place / "text.txt", architecture=architecture, recipe={"budget": {"steps": 4}})
+    )
 
 
 def exported(place: Path, run: RunFolder, name: str = "encoder") -> Path:
@@ -56,14 +58,14 @@ def text(place: Path, **changes: Any) -> list[Any]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
-FAST = ("BertForMaskedLM", "ModernBertForMaskedLM", "EsmForMaskedLM")
+FAST = ("BertForMaskedLM", "EsmForMaskedLM")
 
 
 @pytest.mark.parametrize(
     ("name", "tied"),
     [
         *(pytest.param(name, True, marks=[] if name in FAST else pytest.mark.slow) for name in CLASSES),
-        *(pytest.param(name, False, marks=[] if name == "BertForMaskedLM" else pytest.mark.slow) for name in CLASSES),
+        *(pytest.param(name, False, marks=pytest.mark.slow) for name in CLASSES),
     ],
 )
 def test_what_a_run_exports_is_imported_at_its_loss(study: Any, place: Path, tmp_path: Path, name: str, tied: bool) -> None:
@@ -261,7 +263,7 @@ def test_a_vocab_txt_is_kept_as_the_tokeniser_that_it_makes(place: Path, tmp_pat
     assert Tokenizer.from_file(str(tmp_path / "results" / "text" / "tokenizer.json")).get_vocab() == pieces
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_padded_vocabulary_is_cut_to_the_pieces_of_its_tokeniser(study: Any, place: Path, tmp_path: Path, tied: bool) -> None:
     source = saved(place, tmp_path / "padded", vocab_size=256, tie_word_embeddings=tied)
     status, _, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
@@ -274,6 +276,7 @@ def test_a_padded_vocabulary_is_cut_to_the_pieces_of_its_tokeniser(study: Any, p
     torch.testing.assert_close(Pretrained(run).masked_language_model()(tokens), theirs[..., :200], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_weights_in_shards_are_those_of_one_file(place: Path, tmp_path: Path) -> None:
     whole, source = saved(place, tmp_path / "whole"), saved(place, tmp_path / "shards")
     BertForMaskedLM.from_pretrained(whole).save_pretrained(source, max_shard_size="20KB")

@@ -90,6 +90,7 @@ def test_a_pruning_callback_of_optuna_stops_a_trial(run: RunConfig, tmp_path: Pa
     assert study.trials[0].state == optuna.trial.TrialState.PRUNED
 
 
+@pytest.mark.slow
 def test_wandbs_logger_receives_the_rows_and_the_configuration(run: RunConfig, tmp_path: Path) -> None:
     logger = WandbLogger(save_dir=tmp_path, offline=True, project="test")
     seen: list[dict[str, float]] = []

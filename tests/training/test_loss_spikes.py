@@ -51,6 +51,7 @@ def test_a_loss_that_hardly_moves_has_no_spike_and_a_missing_one_hides_none() ->
     assert loss_spikes(losses) == 0
 
 
+@pytest.mark.slow
 def test_a_run_whose_loss_spikes_says_so_in_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = config(write_corpus(tmp_path / "text.txt"), recipe={"budget": {"steps": 40}, "learning_rate": 1e-4})
     quiet = trained(tmp_path / "quiet", wanted).record()

@@ -54,7 +54,7 @@ def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
     ("objective", "name", "architecture"),
     [
         ("mlm_nsp", "BertForPreTraining", {}),
-        ("mlm_nsp", "MegatronBertForPreTraining", {"norm": "pre"}),
+        pytest.param("mlm_nsp", "MegatronBertForPreTraining", {"norm": "pre"}, marks=pytest.mark.slow),
         ("mlm_sop", "AlbertForPreTraining", ALBERT),
     ],
 )
@@ -125,6 +125,7 @@ def test_objectives_share_their_first_weights_and_their_validation(corpus: Path)
         assert validation_of(other, "text") == validation_of(plain, "text")
 
 
+@pytest.mark.slow
 def test_a_stopped_run_over_pairs_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several epochs of its few pairs."""
     few = write_corpus(tmp_path / "few.txt", 60)
@@ -157,7 +158,7 @@ def test_a_pair_head_is_left_or_stays_where_a_start_has_another_objective(corpus
     assert (record.state, record.pair_accuracy) == ("COMPLETED", None)
 
 
-@pytest.mark.parametrize(("taught", "teaching"), [("mlm", "mlm_nsp"), ("mlm_nsp", "mlm")])
+@pytest.mark.parametrize(("taught", "teaching"), [("mlm", "mlm_nsp"), pytest.param("mlm_nsp", "mlm", marks=pytest.mark.slow)])
 def test_a_run_over_pairs_teaches_and_is_taught(taught: str, teaching: str, corpus: Path, tmp_path: Path) -> None:
     teacher = trained(tmp_path, of(corpus, teaching))
     record = trained(tmp_path, of(corpus, taught, teacher=f"{teacher.path}:weight=0.5")).record()

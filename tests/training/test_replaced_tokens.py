@@ -152,7 +152,11 @@ def test_a_run_is_trained_as_transformers_trains_both_its_classes(
     assert record.accuracy > 0.5
 
 
-@pytest.mark.parametrize("architecture", [{}, {"embedding_width": 8, "activation": "gelu_tanh"}, {"tied_decoder": False}])
+@pytest.mark.parametrize("architecture", [
+    {},
+    pytest.param({"embedding_width": 8, "activation": "gelu_tanh"}, marks=pytest.mark.slow),
+    pytest.param({"tied_decoder": False}, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_both_encoders_are_exported_and_opened_by_transformers(
     study: Any, architecture: dict[str, Any], corpus: Path, tmp_path: Path
 ) -> None:
@@ -189,18 +193,21 @@ def test_an_encoder_that_no_electra_computes_is_not_exported(study: Any, corpus:
     assert err == "error: architecture: has norm pre, which no ElectraForPreTraining has\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [
     {"dropout": 0.1},
     pytest.param({"masking": {"static_copies": 2}, "packing": "doc_sentences"}, marks=pytest.mark.slow),
-    {"optimizer": "muon", "packing": "segment_pairs", "residual_initialisation": "zero"},
+    pytest.param(
+        {"optimizer": "muon", "packing": "segment_pairs", "residual_initialisation": "zero"}, marks=pytest.mark.slow
+    ),
 ])  # fmt: skip
 def test_a_stopped_run_resumes_to_the_same_bits(
     recipe: dict[str, Any], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = of(corpus, **(recipe | {"budget": {"steps": 30}}))
+    wanted = of(corpus, **(recipe | {"budget": {"steps": 12}}))
     whole, parts = trained(tmp_path / "whole", wanted), run_folder(tmp_path / "parts", wanted)
     with monkeypatch.context() as patch:
-        assert train(wanted, parts, "test", Execution(), stop_after(13, patch)) == "PREEMPTED"
+        assert train(wanted, parts, "test", Execution(), stop_after(7, patch)) == "PREEMPTED"
     trained(tmp_path / "parts", wanted)
     assert parts.weights_file.read_bytes() == whole.weights_file.read_bytes()
     one, other = (
@@ -246,6 +253,7 @@ def test_its_loss_is_compared_with_no_loss_of_masked_words(corpus: Path) -> None
     assert own.words is None
 
 
+@pytest.mark.slow
 def test_a_start_hands_over_the_encoder_alone_between_objectives(corpus: Path, tmp_path: Path) -> None:
     given = {True: trained(tmp_path, of(corpus)), False: trained(tmp_path, of(corpus, objective="mlm"))}
     for detects, start in given.items():

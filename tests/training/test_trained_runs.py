@@ -99,7 +99,7 @@ def told(*runs: RunConfig) -> str:
 
 def test_one_flipped_byte_of_weights_is_noticed(corpus: Path, tmp_path: Path) -> None:
     """The file opens all the same, and the record says that it is another; a run that starts from it has the reason."""
-    source = trained(tmp_path, toy(corpus))
+    source = trained(tmp_path, toy(corpus, budget={"steps": 2}))
     content = bytearray(source.weights_file.read_bytes())
     content[-5] ^= 1
     source.weights_file.write_bytes(content)
@@ -136,7 +136,7 @@ def test_one_flipped_byte_of_weights_is_noticed(corpus: Path, tmp_path: Path) ->
 def test_weights_of_another_architecture_are_refused_by_whoever_loads_them(
     corpus: Path, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], problem: str
 ) -> None:
-    source = trained(tmp_path, toy(corpus))
+    source = trained(tmp_path, toy(corpus, budget={"steps": 2}))
     record = source.record()
     assert record is not None
     source.put_record_aside({"reason": "as of before weights had a hash"})
@@ -259,10 +259,11 @@ def test_named_layers_are_kept_in_their_order(corpus: Path, source: RunFolder, t
             compressed_config(source, Compression.parse(to))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
     corpus: Path, source: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = started(corpus, source.path)
+    wanted = started(corpus, source.path, budget={"steps": 16})
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
         assert trained(tmp_path / "stopped", wanted, stop_after(13, patch)).record() is None
@@ -318,7 +319,7 @@ def of_kind(corpus: Path, kind: dict[str, Any], depth: int = 2, **recipe: Any) -
 def test_layers_that_do_not_stand_alone_are_not_cut_off_and_a_whole_encoder_serves(
     corpus: Path, tmp_path: Path, kind: dict[str, Any], keep: str, refusal: str
 ) -> None:
-    whole = trained(tmp_path, of_kind(corpus, kind, depth=3, budget={"steps": 20}))
+    whole = trained(tmp_path, of_kind(corpus, kind, depth=3, budget={"steps": 4}))
     start = f"{whole.path}{keep}"
     assert told(of_kind(corpus, kind, start=start)).endswith(refusal)
     for keeping in () if kind == SHARED else ("", ":spread"):
@@ -371,13 +372,13 @@ def test_a_budget_in_flops_has_no_room_for_a_teacher(corpus: Path) -> None:
         taught(corpus, "0123456789abcdef", budget={"flops": 1e9, "steps": None})
 
 
-@pytest.mark.parametrize(("weight", "temperature"), [(0.5, 2.0), (1.0, 1.0)])
+@pytest.mark.parametrize(("weight", "temperature"), [(0.5, 2.0), pytest.param(1.0, 1.0, marks=pytest.mark.slow)])
 def test_a_taught_run_is_the_plain_loop_with_its_teachers_lesson(
     corpus: Path, source: RunFolder, tmp_path: Path, weight: float, temperature: float
 ) -> None:
     """The loss of Hinton et al. at the masked positions, in float64, from the teacher's predictions on the masked tokens."""
     teacher = f"{source.path}:weight={weight}:temperature={temperature}"
-    wanted = taught(corpus, teacher, budget={"steps": 20}, gradient_clip_norm=0)
+    wanted = taught(corpus, teacher, budget={"steps": 10}, gradient_clip_norm=0)
     folder = trained(tmp_path, wanted, kernels="eager")
     prepared, whole = prepare(wanted.data), source.record()
     assert whole is not None
@@ -389,7 +390,7 @@ def test_a_taught_run_is_the_plain_loop_with_its_teachers_lesson(
     masker, train = training_masker(wanted, prepared), prepared.split("train")
     order = np.random.Generator(np.random.PCG64(stream_seed(Stream.DATA_ORDER, 0, 0))).permutation(len(train))
     losses = []
-    for step in range(20):
+    for step in range(10):
         batch = torch.from_numpy(train.take(order[16 * step : 16 * step + 16]))
         masked = masker(batch, torch.Generator().manual_seed(stream_seed(Stream.MASKS, 0, step)))
         logits = student(masked.tokens, masked.positions).flatten(0, 1).double()
@@ -421,15 +422,15 @@ def test_a_teacher_that_is_the_student_has_nothing_to_teach(corpus: Path) -> Non
 def test_the_flops_of_a_taught_run_are_its_own_and_a_third_of_its_teachers(
     corpus: Path, source: RunFolder, tmp_path: Path
 ) -> None:
-    folder = trained(tmp_path, taught(corpus, source.path, budget={"steps": 20}))
-    own, whole = (toy(corpus, 1, 8, budget={"steps": 20}), toy(corpus, 4, 16, budget={"steps": 20}))
+    folder = trained(tmp_path, taught(corpus, source.path, budget={"steps": 4}))
+    own, whole = (toy(corpus, 1, 8, budget={"steps": 4}), toy(corpus, 4, 16, budget={"steps": 4}))
     record = folder.record()
     assert record is not None
-    for convention, flops in counts_of(own, 20).items():
+    for convention, flops in counts_of(own, 4).items():
         if "flops" in convention:
-            assert getattr(record, convention) == pytest.approx(flops + counts_of(whole, 20)[convention] / 3)
+            assert getattr(record, convention) == pytest.approx(flops + counts_of(whole, 4)[convention] / 3)
     assert list(folder.metrics())[-1]["trainer/flops"] == pytest.approx(record.train_flops)
-    assert record.parameters == counts_of(own, 20)["parameters"]
+    assert record.parameters == counts_of(own, 4)["parameters"]
 
 
 def test_a_teacher_that_goes_when_its_pupil_has_learned_is_counted_all_the_same(
@@ -443,7 +444,7 @@ def test_a_teacher_that_goes_when_its_pupil_has_learned_is_counted_all_the_same(
 
     monkeypatch.setattr(Filing, "_write_results", teacher_goes)
     try:
-        folder = trained(tmp_path, taught(corpus, source.path, budget={"steps": 20}))
+        folder = trained(tmp_path, taught(corpus, source.path, budget={"steps": 4}))
     finally:
         away.rename(source.path)
     record = folder.record()
@@ -458,6 +459,7 @@ def test_a_teacher_of_longer_sequences_teaches_shorter_ones(corpus: Path, source
     assert record.state == "COMPLETED", record.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "all_else", [pytest.param(False, marks=pytest.mark.slow), True], ids=["as BERT", "every knob of the recipe"]
 )
@@ -466,29 +468,30 @@ def test_a_taught_run_that_was_stopped_goes_on_to_the_same_bits(
 ) -> None:
     masking = {"rate": 0.3, "whole_words": True, "static_copies": 2}
     knobs = {"optimizer": "muon", "parametrization": "completep", "masking": masking, "start": str(source.path)}
-    shared: dict[str, Any] = {"teacher": str(source.path), "budget": {"steps": 30}, "dropout": 0.1}
+    shared: dict[str, Any] = {"teacher": str(source.path), "budget": {"steps": 15}, "dropout": 0.1}
     wanted = toy(corpus, 1, 16 if all_else else 8, **shared, **(knobs if all_else else {}))
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
-        assert trained(tmp_path / "stopped", wanted, stop_after(13, patch)).record() is None
+        assert trained(tmp_path / "stopped", wanted, stop_after(7, patch)).record() is None
     resumed = trained(tmp_path / "stopped", wanted)
     assert resumed.attempts() == 2
     for name, tensor in trained_weights(straight).items():
         assert torch.equal(tensor, trained_weights(resumed)[name])
 
 
+@pytest.mark.slow
 def test_runs_of_preset_modern_start_from_each_other_learn_from_each_other_and_resume(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"width": 16, "vocabulary": 100, **PRESETS["modern"]["architecture"]}
     data = {"tokenizer": {"vocabulary": 100}}
-    shared: dict[str, Any] = {**PRESETS["modern"]["recipe"], "batch_tokens": 256, "budget": {"steps": 20}}
+    shared: dict[str, Any] = {**PRESETS["modern"]["recipe"], "batch_tokens": 256, "budget": {"steps": 10}}
     deep = trained(tmp_path / "deep", config(corpus, architecture=sizes | {"depth": 3}, recipe=shared, data=data))
     from_it = shared | {"start": f"{deep.path}:spread", "teacher": f"{deep.path}:weight=0.5"}
     wanted = config(corpus, architecture=sizes | {"depth": 2}, recipe=from_it, data=data)
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
-        assert trained(tmp_path / "stopped", wanted, stop_after(7, patch)).record() is None
+        assert trained(tmp_path / "stopped", wanted, stop_after(4, patch)).record() is None
     resumed = trained_weights(trained(tmp_path / "stopped", wanted))
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in trained_weights(straight).items())
 
@@ -508,7 +511,7 @@ LAYERS = {
         pytest.param("cosine", marks=pytest.mark.slow),
         "TinyBERT, projected",
         pytest.param("MiniLM", marks=pytest.mark.slow),
-        "MiniLMv2",
+        pytest.param("MiniLMv2", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_matches_layers_goes_on_to_the_same_bits_and_counts_them(
@@ -517,11 +520,11 @@ def test_a_run_that_matches_layers_goes_on_to_the_same_bits_and_counts_them(
     """Of BERT's recipe and of Muon with completep; the projection to the teacher's width is resumed, too."""
     knobs = {} if name == "cosine" else {"optimizer": "muon", "parametrization": "completep", "dropout": 0.1}
     narrow = "projected" in name
-    wanted = toy(corpus, 1, 8 if narrow else 16, teacher=f"{source.path}{LAYERS[name]}", budget={"steps": 20}, **knobs)
+    wanted = toy(corpus, 1, 8 if narrow else 16, teacher=f"{source.path}{LAYERS[name]}", budget={"steps": 10}, **knobs)
     check_trained_runs([wanted])
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
-        assert trained(tmp_path / "stopped", wanted, stop_after(7, patch)).record() is None
+        assert trained(tmp_path / "stopped", wanted, stop_after(4, patch)).record() is None
     resumed = trained_weights(trained(tmp_path / "stopped", wanted))
     assert all(torch.equal(tensor, resumed[key]) for key, tensor in trained_weights(straight).items())
     record, whole, teacher = straight.record(), source.record(), wanted.recipe.teacher_run
@@ -535,7 +538,7 @@ def test_a_run_that_matches_layers_goes_on_to_the_same_bits_and_counts_them(
     theirs = flops_per_token(whole.config.architecture, 16, read)["train_flops"] / 3
     assert record.train_flops == pytest.approx(wanted.tokens * (wanted.flops_per_token["train_flops"] + theirs + products))
     assert wanted.spared_flops_per_token_with(whole.config.architecture) == 0
-    plain = toy(corpus, 1, 8 if narrow else 16, teacher=f"{source.path}", budget={"steps": 20}, **knobs)
+    plain = toy(corpus, 1, 8 if narrow else 16, teacher=f"{source.path}", budget={"steps": 10}, **knobs)
     assert plain.fingerprint("data") != wanted.fingerprint("data")
 
 
@@ -613,6 +616,7 @@ def test_a_trained_run_of_another_tokeniser_is_refused(
     assert "was trained on other text, with its own vocabulary" in str(record.reason)
 
 
+@pytest.mark.slow
 def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
     source: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:
@@ -658,6 +662,7 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
         away.rename(source.path)
 
 
+@pytest.mark.slow
 def test_a_sweep_tells_which_layers_to_keep_without_training(
     source: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:

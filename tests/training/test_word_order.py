@@ -70,6 +70,7 @@ def permuted_losses(run: RunConfig, weights: dict[str, torch.Tensor]) -> tuple[n
     return found[0], found[1]
 
 
+@pytest.mark.slow
 def test_a_run_on_ordered_text_reads_order_and_says_what_it_is_worth(reader: RunFolder, grammar: Path) -> None:
     record = reader.record()
     assert record is not None
@@ -83,6 +84,7 @@ def test_a_run_on_ordered_text_reads_order_and_says_what_it_is_worth(reader: Run
     assert record.reads_order is True
 
 
+@pytest.mark.slow
 def test_word_order_is_measured_at_every_validation_on_a_quarter_and_at_the_end_on_all(reader: RunFolder) -> None:
     record, rows = reader.record(), [row for row in reader.metrics() if "val/loss" in row]
     assert record is not None
@@ -93,6 +95,7 @@ def test_word_order_is_measured_at_every_validation_on_a_quarter_and_at_the_end_
     assert rows[1]["val/order_gain_standard_error"] > 1.3 * rows[2]["val/order_gain_standard_error"], "of 16 and 64 sequences"
 
 
+@pytest.mark.slow
 def test_a_bag_of_words_learns_from_context_and_reads_no_order(tmp_path: Path) -> None:
     """A document, which fills a sequence, has the words of one topic in no order: the loss falls, and none of it is order's."""
     corpus = write_topics(tmp_path / "topics.txt", documents=2000, words=14)
@@ -107,6 +110,7 @@ def test_a_bag_of_words_learns_from_context_and_reads_no_order(tmp_path: Path) -
     assert record.exclusion is None, "it stays among the runs"
 
 
+@pytest.mark.slow
 def test_an_encoder_whose_positions_are_all_alike_gains_nothing_from_order(
     reader: RunFolder, grammar: Path, tmp_path: Path
 ) -> None:
@@ -126,12 +130,12 @@ def test_an_encoder_whose_positions_are_all_alike_gains_nothing_from_order(
     assert (with_positions.order_gain_standard_error or 0) > 1e-3
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 def test_an_encoder_without_positions_gains_exactly_nothing_and_one_with_distances_does(
     precision: str, grammar: Path, tmp_path: Path
 ) -> None:
     bag = {"position_encoding": "none"}
-    short = {"budget": {"steps": 20}, "precision": precision}
+    short = {"budget": {"steps": 5}, "precision": precision}
     record = trained(tmp_path / "bag", reading(grammar, architecture=bag, recipe=short)).record()
     assert record is not None
     assert (record.order_gain_nats, record.order_gain_standard_error_nats, record.reads_order) == (0.0, 0.0, False)
@@ -149,6 +153,7 @@ def test_one_sequence_has_a_gain_and_does_not_say_whether_it_is_chance(grammar: 
     assert record.reads_order is None
 
 
+@pytest.mark.slow
 def test_a_run_of_no_steps_reads_as_much_order_as_the_one_that_it_starts_from(
     reader: RunFolder, grammar: Path, tmp_path: Path
 ) -> None:
