@@ -33,6 +33,7 @@ def test_every_name_is_that_of_its_room() -> None:
         study.api.nothing  # noqa: B018
 
 
+@pytest.mark.slow
 def test_counting_and_fitting_need_no_torch() -> None:
     code = "import sys; from study.api import Architecture, fit, load_ledger, report; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -55,7 +56,8 @@ def test_a_run_is_trained_once_and_as_by_the_engine(tmp_path: Path, monkeypatch:
     assert train(config, tmp_path / "mine").finished_at == record.finished_at
 
 
-def test_a_sweep_is_launched_and_its_ledger_loaded(tmp_path: Path) -> None:
+def test_a_sweep_is_launched_and_its_ledger_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("study.report.answer.FIGURES", {})
     write_corpus(tmp_path / "text.txt")
     values = config_values(tmp_path / "text.txt")
     sweep = Sweep.parse(

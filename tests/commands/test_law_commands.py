@@ -68,6 +68,7 @@ def test_reasons_for_no_frontier_are_told_once_and_where_there_is_none_as_an_err
     assert second.startswith("error: parametric: chinchilla: its 5 parameters need 6 or more different points, got 4")
 
 
+@pytest.mark.slow
 def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve runs with noise of 1% hardly tell the exponents of the law."""
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
@@ -89,6 +90,7 @@ def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path, monke
     assert out.splitlines()[-1] == f"parametric is weakly identified ({'; '.join(fit['reasons'])})"
 
 
+@pytest.mark.slow
 def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> None:
     """The noise of a run is in all of its checkpoints, so that rows taken as independent say too much."""
     path = checkpoints(tmp_path / "runs.csv", 10)
@@ -107,6 +109,7 @@ def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> N
     assert not any(rows[name]["interval"][0] < EXPONENT < rows[name]["interval"][1] for name in ("parabola", "parametric"))
 
 
+@pytest.mark.slow
 def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +130,7 @@ def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
             assert higher - lower > 1.5 * (high - low)
 
 
+@pytest.mark.slow
 def test_few_runs_tell_a_frontier_weakly_and_one_gives_no_interval(study: Any, tmp_path: Path) -> None:
     path = checkpoints(tmp_path / "runs.csv", 6)
     few, one = (
@@ -159,6 +163,7 @@ def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None
     assert [line.split()[-1] for line in out.splitlines()[1:]] == ["1.2*C"] * 5 + ["6·N·D"]
 
 
+@pytest.mark.slow
 def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> None:
     options = ("--tokens", "C/(6*N)", "--score", "accuracy", "--bootstrap", 40)
     status, out, _ = study("score-law", runs, *options, "--json")
@@ -219,6 +224,7 @@ def test_options_that_cannot_be_read_again_are_refused(
     assert not (tmp_path / "figures").exists()
 
 
+@pytest.mark.slow
 def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: Path) -> None:
     parameters, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e6, 1e8, 8), np.geomspace(1e8, 1e10, 8)))
     path = tmp_path / "runs.csv"
@@ -248,6 +254,7 @@ def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Pa
     assert (status, err.strip()) == (2, f"{few} 1"), "that one row has one size is said once"
 
 
+@pytest.mark.slow
 def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_others(
     study: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +299,7 @@ def test_a_command_has_no_options_for_columns_that_it_does_not_read(study: Any, 
     assert (status, f"No such option '{option}'" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_convention_that_is_named_twice_is_asked_once(study: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     twice = ("--parameters", "N", "--parameters", "N", "--flops", "C", "--flops", "C")
@@ -299,6 +307,7 @@ def test_a_convention_that_is_named_twice_is_asked_once(study: Any, runs: Path, 
     assert (status, json.loads(out)["universes"]) == (0, 8 + 1)
 
 
+@pytest.mark.slow
 def test_plot_draws_what_there_is_where_every_budget_has_one_split(study: Any, tmp_path: Path) -> None:
     parameters = np.geomspace(1e6, 1e9, 12)
     loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], {"parameters": parameters, "tokens": 20 * parameters})
@@ -310,7 +319,9 @@ def test_plot_draws_what_there_is_where_every_budget_has_one_split(study: Any, t
 
 
 def test_a_law_of_the_loss_holds_out_the_lowest_losses(study: Any, runs: Path) -> None:
-    status, out, _ = study("fit", runs, "--law", "score-of-loss", "--score", "accuracy", "--space", "linear", "--json")
+    status, out, _ = study(
+        "fit", runs, "--law", "score-of-loss", "--score", "accuracy", "--space", "linear", "--bootstrap", 0, "--json"
+    )
     told = json.loads(out)["forecast"]
     assert status == 0
     assert told["extrapolation"] > 1
@@ -342,10 +353,11 @@ def test_a_budget_has_its_best_split_and_loss_by_every_approach(study: Any, runs
 def fitted(study: Any, runs: Path, tmp_path: Path) -> Path:
     """A fit to runs of Chinchilla's law, as printed."""
     path = tmp_path / "fit.json"
-    path.write_text(study("fit", runs, "--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 100, "--json")[1])
+    path.write_text(study("fit", runs, "--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 40, "--json")[1])
     return path
 
 
+@pytest.mark.slow
 def test_what_a_fit_warned_of_goes_with_its_predictions(study: Any, fitted: Path) -> None:
     warned = json.loads(fitted.read_text()) | {"warnings": ["bits_per_byte looks like bits"]}
     fitted.write_text(json.dumps(warned))
@@ -396,7 +408,7 @@ def test_a_fit_predicts_with_an_interval_its_reach_and_the_fate_of_held_out_rows
 
 
 def test_a_condition_says_which_rows_are_held_out(study: Any, runs: Path) -> None:
-    options = ("--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 40)
+    options = ("--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 0)
     table = pd.read_csv(runs)
     held = int((table["N"] > 3e9).sum())
     status, out, _ = study("fit", runs, *options, "--hold-out", "N > 3e9", "--json")
@@ -412,6 +424,7 @@ def test_a_condition_says_which_rows_are_held_out(study: Any, runs: Path) -> Non
         assert told in err
 
 
+@pytest.mark.slow
 def test_every_group_is_forecast_from_the_others(study: Any, runs: Path) -> None:
     """One corpus has losses a tenth higher, and is missed from the others."""
     table = pd.read_csv(runs)

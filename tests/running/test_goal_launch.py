@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from study.store.goal_path import GoalPath
 from tests.launching import Place, until_in
 from tests.sweeps import write_sweep
@@ -40,6 +42,7 @@ def write_rounds(path: Path, documents: int = 600) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_goal_is_launched_stopped_resumed_and_then_nothing_is_left_to_do(tmp_path: Path, study: Any) -> None:
     made = Place(tmp_path / "here")
     corpus = write_rounds(tmp_path / "text.txt")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import gzip
+import io
 import json
 import math
 import os
@@ -23,10 +25,12 @@ from filelock import FileLock
 
 from study.base.quantities import signed
 from study.base.text import escape
+from study.cli import main
 from study.config.sweep_files import read_sweep
 from study.data.cache import cache_root
 from study.data.prepared import prepare, stream_fingerprint
 from study.data.tokenizing import SPECIAL_PIECES
+from study.report.figures import FIGURES
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoints_in
@@ -46,6 +50,14 @@ TUNED: dict[str, Any] = {
 }
 """Two cells of two rates, one rate more beyond the better, and the best at a second seed: eight runs of a second."""
 
+DRAWN = ("learning_rate", "loss_curves")
+"""Figures enough to see that an answer has them."""
+
+
+def draw_few(patch: pytest.MonkeyPatch) -> None:
+    """Draw no more than DRAWN: each figure takes long."""
+    patch.setattr("study.report.answer.FIGURES", {name: FIGURES[name] for name in DRAWN})
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -62,7 +74,12 @@ def place(path: Path, corpus: Path, **changes: Any) -> Place:
 def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> tuple[Place, str]:
     """An undisturbed sweep, and what its launch printed."""
     made = place(tmp_path_factory.mktemp("finished"), corpus, **TUNED)
-    return made, made.study(*LAUNCH).stdout
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.chdir(made.path)
+        patch.setattr(sys, "argv", ["study", *LAUNCH])
+        draw_few(patch)
+        main()
+    return made, printed.getvalue()
 
 
 def launched(made: Place, study: Any) -> str:
@@ -99,7 +116,7 @@ def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
     assert json.loads((folder.fits / "learning_rate.json").read_text())["cells"]
     drawn = {path.stem for path in folder.figures.glob("*.svg")}
     assert not [*folder.figures.glob("*.png")]
-    assert {"learning_rate", "loss_curves"} <= drawn
+    assert drawn == {*DRAWN}
     answer = folder.answer_file.read_text()
     assert "Does a second layer help?" in answer
     assert all(f"figures/{name}.svg" in answer for name in drawn)
@@ -110,10 +127,12 @@ def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
     assert "The answer: results/toy/answer.md" in printed
     assert not folder.wandb.exists()
     assert not list(folder.path.rglob("*.ckpt"))
-    assert made.processes() == []
 
 
-def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Place, str], tmp_path: Path, study: Any) -> None:
+def test_a_second_launch_trains_nothing_and_redraws_the_same(
+    finished: tuple[Place, str], tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_few(monkeypatch)
     again = copied(finished, tmp_path)
     before, drawn = times(again.folder), written(again.folder.path, DERIVED)
     shutil.rmtree(again.folder.figures)
@@ -137,8 +156,10 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     assert "by 8 earlier runs of this sweep" in paid["basis"]
 
 
+@pytest.mark.slow
 def test_what_is_derived_is_rebuilt_with_the_same_bytes_without_torch(finished: tuple[Place, str], tmp_path: Path) -> None:
     bare = copied(finished, tmp_path)
+    bare.study("report", bare.folder.path)
     drawn = written(bare.folder.path, DERIVED)
     assert len(drawn) > 10
     for name in DERIVED:
@@ -175,6 +196,7 @@ def assert_stopped(made: Place, launcher: subprocess.Popen[str], study: Any) -> 
     return waiting
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
     finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any
 ) -> None:
@@ -201,6 +223,7 @@ def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path:
     assert made.processes() == []
 
 
+@pytest.mark.slow
 def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_stops_it(
     corpus: Path, tmp_path: Path, study: Any
 ) -> None:
@@ -220,6 +243,7 @@ def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_sto
     assert_stopped(made, launcher, study)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpus: Path, tmp_path: Path, study: Any) -> None:
     """Nothing is there of it yet but its lock; a second launch need not wait for the text to be told who has the first."""
@@ -274,7 +298,10 @@ def test_a_plan_tells_how_much_validation_text_trains_once_the_text_is_prepared(
     assert ("data.dedupe: true leaves out what repeats." in words) is not dedupe
 
 
-def test_a_plan_and_a_launch_say_what_of_a_folder_is_not_read(tmp_path: Path, study: Any) -> None:
+def test_a_plan_and_a_launch_say_what_of_a_folder_is_not_read(
+    tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_few(monkeypatch)
     documents = write_topics(tmp_path / "text.txt").read_text().split("\n\n")
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -307,6 +334,7 @@ def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refu
     assert not (tmp_path / "results" / "toy" / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +359,7 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     assert set(pd.read_parquet(made.folder.scores_file)["task"]) == {"first"}
 
 
+@pytest.mark.slow
 def test_a_launch_whose_words_nobody_takes_writes_its_answer_all_the_same(corpus: Path, tmp_path: Path) -> None:
     """Neither its own words nor those of what it calls, on a disk that is full, keep it from training and scoring."""
     write_tasks(tmp_path / "tasks", corpus.read_text().split("\n\n"))
@@ -430,7 +459,11 @@ def test_runs_stop_when_their_coordinator_is_killed_and_a_relaunch_resumes_them(
     assert all((record := run.record()) is not None and record.attempts == 2 for run in saved)
 
 
-def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, tmp_path: Path, study: Any) -> None:
+@pytest.mark.slow
+def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(
+    corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_few(monkeypatch)
     made = place(
         tmp_path,
         corpus,
@@ -453,7 +486,10 @@ def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, t
     assert made.folder.answer_file.read_text().count("| DIVERGED: ") == 2
 
 
-def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Path, study: Any) -> None:
+def test_what_people_wrote_is_shown_and_does_nothing(
+    corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_few(monkeypatch)
     question = "Is <script>alert(1)</script> *better*?\n\n# No | `rm` [x](javascript:1) [/red] \x1b[31m"
     people = {"question": question, "expect": "![i](http://x/y)"}
     made = place(tmp_path, corpus, **people)
@@ -471,6 +507,7 @@ def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Pat
     assert r"FAILED: \[31m \[/red\] \*disk\* full" in answer
 
 
+@pytest.mark.slow
 def test_tokenisers_are_compared_in_bits_per_byte_of_the_same_words(tmp_path: Path, corpus: Path, study: Any) -> None:
     changes: dict[str, Any] = {
         "question": "What does the vocabulary buy?",

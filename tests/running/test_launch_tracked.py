@@ -80,6 +80,7 @@ def _written(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != "debug-core.log"}
 
 
+@pytest.mark.slow
 def test_the_mirror_is_killed(corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus)
     launcher = made.start(*LAUNCH)

@@ -188,6 +188,7 @@ def test_tuned_runs_wait_for_a_run_of_a_given_rate(tmp_path: Path) -> None:
     assert {one.recipe.learning_rate for one in others} >= {0.02, 0.04, 0.08}
 
 
+@pytest.mark.slow
 def test_a_sweep_cuts_and_distils_what_it_trained_and_counts_what_all_cost(tmp_path: Path) -> None:
     """Real runs: each record counts its own FLOPs, a third of the teacher's at its tokens, and the deep run's training once."""
     corpus, folder = write_topics(tmp_path / "text.txt"), SweepFolder(tmp_path / "results" / "toy")

@@ -133,6 +133,7 @@ def _press(progress: RunProgress) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_home_that_was_deleted_is_made_anew_by_one_of_many(tmp_path: Path) -> None:
     config = RunConfig.parse(
         {

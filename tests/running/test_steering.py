@@ -369,6 +369,7 @@ def test_what_is_watched_has_so_many_rows_with_headings_and_notes_and_counts_the
     assert note == f"{len(state.runs) - shown} runs more: study status --all"
 
 
+@pytest.mark.slow
 def test_the_status_of_very_many_runs_fits_a_screen(tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that need looking at are listed, all are counted, and listed where that is asked for."""
     monkeypatch.setenv("LINES", "24")
