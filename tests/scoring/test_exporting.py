@@ -28,6 +28,8 @@ from study.store.sweep_folder import SweepFolder
 from tests.small import config, trained, write_corpus
 from tests.transformers_models import CLASSES
 
+FAST = ("BertForMaskedLM", "ModernBertForMaskedLM")
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -41,7 +43,7 @@ def run_of(place: Path, **architecture: Any) -> RunFolder:
     return trained(place / "results" / "toy", config(place / "text.txt", **values))
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in CLASSES])
 def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, name: str) -> None:
     run = run_of(place, **CLASSES[name])
     into = place / name
@@ -76,7 +78,13 @@ def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, n
     torch.testing.assert_close(bare(**read).last_hidden_state[attended], encoded[attended], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("name", "objective"), [("Bert", "mlm_nsp"), ("Albert", "mlm_sop"), ("RoFormer", "mlm_nsp")])
+@pytest.mark.parametrize(
+    ("name", "objective"),
+    [
+        ("Bert", "mlm_nsp"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("Albert", "mlm_sop"), ("RoFormer", "mlm_nsp"))),
+    ],
+)
 def test_a_head_for_pairs_is_exported_where_the_class_has_one(study: Any, place: Path, name: str, objective: str) -> None:
     values = {"recipe": {"budget": {"steps": 2}, "objective": objective}, "architecture": CLASSES[f"{name}ForMaskedLM"]}
     run, into = trained(place / "results" / "pairs", config(place / "text.txt", **values)), place / f"{name}Pairs"

@@ -149,14 +149,9 @@ def made(requested: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
     return record
 
 
+@pytest.mark.slow  # that it predicts in int8 is among the fast tests of compressing
 @pytest.mark.parametrize(
-    ("task", "changes"),
-    [
-        ("first", {}),
-        pytest.param("first", {"protocol": "frozen", "update": "head"}, marks=pytest.mark.slow),
-        pytest.param("order", {}, marks=pytest.mark.slow),
-    ],
-    ids=str,
+    ("task", "changes"), [("first", {}), ("first", {"protocol": "frozen", "update": "head"}), ("order", {})], ids=str
 )
 def test_a_run_of_int8_learns_in_fp32_and_is_evaluated_in_int8(
     run: RunFolder, task: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -180,7 +175,9 @@ def test_a_run_of_int8_learns_in_fp32_and_is_evaluated_in_int8(
     assert not learning, "its source multiplies in fp32"
 
 
-@pytest.mark.parametrize("task", list(TASKS))
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=[] if task in ("first", "tags", "order") else pytest.mark.slow) for task in TASKS]
+)
 def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
     requested = job(run, task)
     record = made(requested)
@@ -197,7 +194,9 @@ def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
         assert record.tokens is not None
 
 
-@pytest.mark.parametrize("task", ["first", "several", "alike", "tags", "found"])
+@pytest.mark.parametrize(
+    "task", ["first", *(pytest.param(task, marks=pytest.mark.slow) for task in ("several", "alike", "tags", "found"))]
+)
 def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> None:
     started = time.perf_counter()
     record = made(job(run, task, protocol="frozen", update="head", seed=7))
@@ -212,6 +211,7 @@ def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> N
     assert 0 < record.seconds < time.perf_counter() - started
 
 
+@pytest.mark.slow
 def test_the_last_four_layers_are_probed_together(run: RunFolder) -> None:
     place = run.path.parents[3]
     deep = trained(
@@ -222,6 +222,7 @@ def test_the_last_four_layers_are_probed_together(run: RunFolder) -> None:
     assert record.dev == max(probe.dev for probe in record.probes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [SHARED, pytest.param(ORDERED, marks=pytest.mark.slow)],
@@ -298,11 +299,10 @@ class StopAfter(StopSignal):
 def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder) -> None:
     whole = made(job(run, "tags", seed=1))
     again = job(run, "tags", seed=1, knobs={"learning_rate": 1e-3, "batch_examples": 8, "precision": "fp32", "patience": 9})
-    for after in (3, 9):
-        assert again.execute(Execution(checkpoint_seconds=1e9), StopAfter(after)) == "PREEMPTED"
-        assert again.folder.score() is None
+    assert again.execute(Execution(checkpoint_seconds=1e9), StopAfter(9)) == "PREEMPTED"
+    assert again.folder.score() is None
     resumed = made(again)
-    assert resumed.attempts == 3
+    assert resumed.attempts == 2
     assert resumed.dev_scores == whole.dev_scores
     assert resumed.test_scores == whole.test_scores
     assert (resumed.best_epoch, resumed.tokens) == (whole.best_epoch, whole.tokens)
@@ -406,6 +406,7 @@ def test_teaching_without_a_teacher_or_text_is_refused_before_anything_is_made(r
             Downstream.parse({"tasks": tasks, "update": update, "knobs": knobs})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "used"), [(True, "bf16"), pytest.param(False, "fp32", marks=pytest.mark.slow)])
 def test_a_score_resumed_on_another_processor_keeps_its_precision(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, first: bool, used: str
@@ -442,7 +443,7 @@ def test_test_is_predicted_with_the_weights_that_dev_chose(run: RunFolder) -> No
         assert module.predict_test("fp32") == [label] * 20
 
 
-@pytest.mark.parametrize("patience", [1, 3])
+@pytest.mark.parametrize("patience", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_training_stops_once_dev_has_not_risen_for_so_many_epochs(run: RunFolder, patience: int) -> None:
     knobs = {"learning_rate": 1e-12, "epochs": 6, "batch_examples": 8, "precision": "fp32", "patience": patience}
     record = made(job(run, knobs=knobs))
@@ -638,7 +639,7 @@ def fitted(path: Path) -> set[str]:
 
 def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt")
-    run = trained(tmp_path, config(corpus))
+    run = trained(tmp_path, config(corpus, recipe={"budget": {"steps": 2}}))
     assert Pretrained(run).prepared.fingerprint == Pretrained(run).data_fingerprint
     write_corpus(corpus, seed=1)
     with pytest.raises(InputError, match=f"data.corpus: {corpus} has changed since run {run.run_id} was trained"):
@@ -649,8 +650,8 @@ def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) ->
     ("change", "reason"),
     [
         ("other", "has changed since it was planned; restore them, or score the new ones"),
-        ("gone", "does not exist"),
-        ("one label", "a task needs at least two"),
+        pytest.param("gone", "does not exist", marks=pytest.mark.slow),
+        pytest.param("one label", "a task needs at least two", marks=pytest.mark.slow),
     ],
 )
 def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with_the_reason(
@@ -682,6 +683,7 @@ def test_baselines_are_of_the_examples_that_were_planned_or_not_made(run: RunFol
     assert baseline(sweep, "first", "0" * 16) is None
 
 
+@pytest.mark.slow
 def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tmp_path: Path) -> None:
     sweep, requested = SweepFolder(tmp_path / "toy"), Downstream.parse({"tasks": ["pairs"]})
     text = write_corpus(tmp_path / "text.txt")
@@ -1094,6 +1096,7 @@ def test_a_score_that_is_made_alone_has_all_cores(monkeypatch: pytest.MonkeyPatc
     assert len(make_slots(Resources(device="cpu", slots_per_device=3), 1)) == 3
 
 
+@pytest.mark.slow
 def test_a_process_lets_go_of_what_each_score_leaves(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Trainer and its module hold each other: what lies on the device with them is freed before the next score."""
     left: list[weakref.ref[torch.nn.Module]] = []
@@ -1142,6 +1145,7 @@ def test_a_batch_that_is_told_to_stop_saves_the_score_that_it_makes_and_begins_n
     assert "Traceback" not in second.folder.log_file.read_text()
 
 
+@pytest.mark.slow
 def test_a_score_that_another_process_makes_is_not_made_twice(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a job of Slurm does that its launcher has lost sight of: its lease is waited for, and then it writes nothing more."""
     monkeypatch.setattr("study.store.ownership.LEASE_SECONDS", 0.5)
