@@ -110,7 +110,7 @@ def test_runs_that_the_kernel_kills_together_for_want_of_memory_say_so(
 
 
 def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path: Path) -> None:
-    executor, wanted = LocalExecutor([ONE]), toy(corpus, 1000)
+    executor, wanted = LocalExecutor([ONE]), toy(corpus, 400)
     future, folder = started(executor, wanted, tmp_path)
     until(lambda: has_rows(folder))
     executor.interrupt()
@@ -118,10 +118,10 @@ def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path:
     assert folder.record() is None
     (checkpoint,) = checkpoints_in(folder.checkpoints)
     saved = int(checkpoint.name.split("-")[1])
-    assert 0 < saved < 1000
+    assert 0 < saved < 400
     again, _ = started(LocalExecutor([ONE]), wanted, tmp_path)
     assert again.result(60) == 0
-    assert (recorded(folder).attempts, recorded(folder).steps) == (2, 1000)
+    assert (recorded(folder).attempts, recorded(folder).steps) == (2, 400)
 
 
 def test_kill_ends_every_run_at_once(corpus: Path, tmp_path: Path) -> None:

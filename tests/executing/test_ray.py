@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
-from study.executing.ray import ANSWER_SECONDS, RayExecutor, connect
+from study.config.resources import Resources
+from study.executing.ray import ANSWER_SECONDS, RayExecutor, connect, ray_slots
 from study.store.score_records import scores_of
 from study.store.work_folder import checkpoints_in
 from tests.launching import Place, has_rows, until_in
@@ -73,10 +74,13 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(address: str) -> None:
     assert time.monotonic() - began < 2 * ANSWER_SECONDS
 
 
-def test_what_no_node_has_is_refused(cluster: Any, corpus: Path, tmp_path: Path) -> None:
-    made = place(tmp_path, corpus, cluster)
-    said = made.study(*LAUNCH, "--device", "cuda", "--devices", 2, status=2).stderr
-    assert "error: --on ray: no node of the cluster has 2 CPU and 2 GPU, which a run needs" in said
+def test_what_no_node_has_is_refused(cluster: Any) -> None:
+    resources = Resources.parse({"on": "ray", "device": "cuda", "devices": 2, "ray": {"address": cluster.address}})
+    try:
+        with pytest.raises(InputError, match="--on ray: no node of the cluster has 2 CPU and 2 GPU, which a run needs"):
+            ray_slots(resources)
+    finally:
+        connect(cluster.address).shutdown()
 
 
 @pytest.mark.parametrize(

@@ -226,8 +226,14 @@ def test_scores_in_the_queue_outlive_their_launcher_and_are_found_again(
     assert places(made) in (["n1"], ["n2"])
 
 
-def test_what_slurm_refuses_is_bad_input(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
+def test_what_slurm_refuses_is_bad_input(
+    cluster: SlurmCluster, corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = place(tmp_path, corpus, cluster)
-    refused = made.study(*LAUNCH, "--partition", "nowhere", status=2).stderr
+    for name, value in cluster.variables.items():
+        monkeypatch.setenv(name, value)
+    asked = ("--results", made.path / "results", *LAUNCH[2:], "--partition", "nowhere")
+    status, _, refused = study("launch", made.path / "toy.yaml", *asked)
+    assert status == 2
     assert "error: --on slurm: sbatch refused the jobs" in refused
     assert "invalid partition specified: nowhere" in refused
