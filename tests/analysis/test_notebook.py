@@ -53,6 +53,7 @@ def run(*command: str | Path, results: Path | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_notebook_runs_on_the_folder_it_is_given(folder: SweepFolder) -> None:
     assert run(NOTEBOOK, "--folder", folder.path).startswith("Width lowers loss more at equal parameters: L1-H128")
 
@@ -150,10 +151,12 @@ def test_a_browser_shows_scores_beside_baselines_and_published_ones(folder: Swee
     assert "MarimoExceptionRaisedError" not in shown
 
 
+@pytest.mark.slow
 def test_notebooks_pass_marimo_check() -> None:
     run("-m", "marimo", "check", "--strict", NOTEBOOK, LAWS, SCORES, PANDAS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("nbformat") is None, reason="marimo exports ipynb only with nbformat")
 def test_notebook_is_written_with_its_outputs(sizes: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUDY_RESULTS", str(sizes.path))

@@ -59,7 +59,9 @@ def test_ratios_are_taken_within_a_round_and_so_survive_a_machine_that_drifts() 
         assert row["mfu"] == pytest.approx(32_000 * flops / 2e9)
 
 
-@pytest.mark.parametrize(("rounds", "least"), [(5, 0.92), (6, 0.95), (15, 0.95), (40, 0.95)])
+@pytest.mark.parametrize(
+    ("rounds", "least"), [(5, 0.92), *(pytest.param(rounds, 0.95, marks=pytest.mark.slow) for rounds in (6, 15, 40))]
+)
 def test_the_interval_of_a_ratio_covers_the_true_median(rounds: int, least: float) -> None:
     draws = np.random.default_rng(rounds).lognormal(mean=0.0, sigma=0.3, size=(4_000, rounds))
     intervals = np.array([median_interval(values.tolist()) for values in draws])

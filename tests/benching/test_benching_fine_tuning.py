@@ -23,7 +23,9 @@ def test_drawn_texts_are_as_long_as_the_task_they_stand_for() -> None:
         assert len(np.unique(tokens.values)) <= task.pieces
 
 
-@pytest.mark.parametrize(("supported", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+@pytest.mark.parametrize(
+    ("supported", "dtype"), [pytest.param(True, torch.bfloat16, marks=pytest.mark.slow), (False, torch.float32)]
+)
 def test_both_sides_are_measured_in_one_precision(supported: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
     products, linear = [], F.linear

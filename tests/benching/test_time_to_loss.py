@@ -100,6 +100,7 @@ def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_
     assert isinstance(prepared.special, SpecialTokens)
 
 
+@pytest.mark.slow
 def test_the_command_races_every_variant_and_draws_the_curves(
     study: Any, small_text: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

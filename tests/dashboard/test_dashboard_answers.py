@@ -304,6 +304,7 @@ def test_runs_of_one_size_and_budget_are_offered_no_law(tmp_path: Path) -> None:
     assert told["why_not"].startswith("The runs of this sweep allow no law")
 
 
+@pytest.mark.slow
 def test_importances_find_the_knob_that_decides(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "made")
     for seed in range(3):
@@ -370,6 +371,7 @@ def test_what_cannot_be_built_is_said_in_words_without_an_option_of_the_shell(
     assert "--" not in problems
 
 
+@pytest.mark.slow
 def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(sizes: Library) -> None:
     shape = {
         "depth": "1",
@@ -394,6 +396,7 @@ def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(si
     assert what_if(sizes, asked | {"tokens": "0"})["prediction"]["why_not"].startswith("tokens: ")
 
 
+@pytest.mark.slow
 def test_a_predicted_score_is_that_of_the_predicted_loss(tmp_path: Path) -> None:
     shapes = ((1, 64), (1, 92), (1, 128), (2, 64), (2, 92), (2, 128), (3, 92), (3, 128))
     folder = depth_or_width(tmp_path / "made", budgets=(1e6, 2e6), shapes=shapes, rates=(4e-3,), seeds=2)

@@ -32,6 +32,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_topics(tmp_path_factory.mktemp("corpus") / "text.txt")
 
 
+@pytest.mark.slow
 def test_each_fault_ends_in_its_state_and_the_sweep_completes(corpus: Path, tmp_path: Path, figure: Figure) -> None:
     faults = {seed: {"fault": fault, "step": step} for seed, (fault, step, _, _) in FAULTS.items()}
     path = os.pathsep.join([str(INJECTED), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

@@ -87,7 +87,7 @@ def records_of(folder: SweepFolder) -> int:
 
 @pytest.mark.parametrize(
     ("runs", "coordinator_kills", "pause"),
-    [(4, 1, (0.15, 0.7)), pytest.param(400, 10, (0.15, 2.0), marks=pytest.mark.faults)],
+    [pytest.param(4, 1, (0.15, 0.7), marks=pytest.mark.slow), pytest.param(400, 10, (0.15, 2.0), marks=pytest.mark.faults)],
 )
 def test_every_run_of_a_sweep_that_is_killed_at_random_has_one_record(
     runs: int, coordinator_kills: int, pause: tuple[float, float], corpus: Path, tmp_path: Path, figure: Figure, study: Any

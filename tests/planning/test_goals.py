@@ -334,6 +334,7 @@ def test_a_plan_says_what_comes_first_what_to_expect_and_what_a_grid_would_give(
     assert "times beyond the pool" in summary(far)
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_decision_states_its_power() -> None:
     text = summary(goal_sweep(DECISION))
     assert "errs in at most 5% of sweeps whose variants are equal" in text

@@ -228,6 +228,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "text.txt")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_told_to_stop_ends_at_its_next_row_with_a_record(corpus: Path, tmp_path: Path) -> None:
     wanted = config(corpus, recipe={"budget": {"steps": 100}})
     run = run_folder(tmp_path, wanted)

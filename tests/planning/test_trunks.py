@@ -165,6 +165,7 @@ def test_what_is_spent_and_left_holds_a_trunk_once(tmp_path: Path) -> None:
     assert status(folder).spent_flops == pytest.approx((80 + 8) * per_step)
 
 
+@pytest.mark.slow
 def test_budgets_with_other_best_rates_train_what_they_do_not_share(tmp_path: Path) -> None:
     """The shortest is best at the lowest rate, which it extends alone; its second seed is at a rate that no other wants."""
     best = {20: 0.01, 40: 0.04, 80: 0.04}
@@ -264,6 +265,7 @@ def test_a_branch_that_was_stopped_keeps_its_rows(tmp_path: Path) -> None:
     assert [row["trainer/step"] for row in branch.metrics()] == [32, 34]
 
 
+@pytest.mark.slow
 def test_one_trunk_costs_little_more_than_the_largest_budget_and_its_records_say_so(tmp_path: Path) -> None:
     """Real runs, in one sweep and one by one: the same losses to the bit, for 1.15 times the largest instead of 1.75."""
     corpus = write_topics(tmp_path / "topics.txt")

@@ -32,6 +32,7 @@ def disagreements(study: Study) -> list[Number]:
     return [number for number in study.numbers if not number.agrees]
 
 
+@pytest.mark.slow
 def test_chinchilla_by_epoch(shared_data: Path) -> None:
     points = shared_data / "published" / "chinchilla" / "svg_extracted_data.csv"
     found = chinchilla.study(points)
@@ -39,7 +40,9 @@ def test_chinchilla_by_epoch(shared_data: Path) -> None:
     assert found.status == "converged"
 
 
-@pytest.mark.parametrize("module", [olmo_ladder, open_lm, data_constraint, reconciliation])
+@pytest.mark.parametrize(
+    "module", [pytest.param(olmo_ladder, marks=pytest.mark.slow), open_lm, data_constraint, reconciliation]
+)
 def test_published_numbers_are_met(module: object) -> None:
     assert not disagreements(module.study())  # type: ignore[attr-defined]
 

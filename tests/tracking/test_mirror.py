@@ -368,6 +368,7 @@ def test_answers_that_crash_wandb_fail_the_runs_and_not_the_sync(folder: SweepFo
     assert mirror_sweep(folder).mirrored == 2
 
 
+@pytest.mark.slow
 def test_an_offline_run_can_be_synced_by_wandb_itself(
     folder: SweepFolder, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

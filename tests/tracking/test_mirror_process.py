@@ -36,6 +36,7 @@ def listener() -> Iterator[Listener]:
     server.close()
 
 
+@pytest.mark.slow
 def test_a_torn_line_waits_for_its_end_and_a_rewritten_file_is_mirrored_anew(folder: SweepFolder) -> None:
     run = FakeRun(folder)
     run.write(4)
@@ -55,6 +56,7 @@ def test_a_torn_line_waits_for_its_end_and_a_rewritten_file_is_mirrored_anew(fol
     assert_all_there(folder, run)
 
 
+@pytest.mark.slow
 def test_a_mirror_that_is_killed_leaves_the_writer_alone_and_sync_repairs(folder: SweepFolder) -> None:
     writers = [Steady(FakeRun(folder, seed)) for seed in range(2)]
     mirror = MirrorProcess(folder)
@@ -75,6 +77,7 @@ def test_a_mirror_that_is_killed_leaves_the_writer_alone_and_sync_repairs(folder
         assert_all_there(folder, writer.run)
 
 
+@pytest.mark.slow
 def test_a_live_mirror_has_everything_when_it_is_stopped(folder: SweepFolder) -> None:
     mirror = MirrorProcess(folder)
     mirror.start()
@@ -87,6 +90,7 @@ def test_a_live_mirror_has_everything_when_it_is_stopped(folder: SweepFolder) ->
     assert mirror_sweep(folder).already == 1
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_only_delays_the_mirror(folder: SweepFolder) -> None:
     folder.wandb.write_text("a file where the folder should be")
     mirror = MirrorProcess(folder)
@@ -103,6 +107,7 @@ def test_a_folder_that_cannot_be_written_only_delays_the_mirror(folder: SweepFol
     assert_all_there(folder, writer.run)
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_costs_nothing_and_offline_has_everything(
     folder: SweepFolder, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
