@@ -125,6 +125,7 @@ def test_a_documented_command_that_only_counts_runs(
     assert out
 
 
+@pytest.mark.slow
 def test_the_documentation_builds_with_every_link_resolved(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
@@ -145,6 +146,7 @@ def python_blocks() -> list[str]:
 TRAINS = ("train(", "trainer.", "launch(")
 
 
+@pytest.mark.slow
 def test_the_python_of_the_documentation_that_trains_nothing_runs(tmp_path: Path) -> None:
     """Block by block, since none needs another; of the blocks that train, the imports."""
     (tmp_path / "results").mkdir()

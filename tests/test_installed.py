@@ -75,6 +75,7 @@ def test_the_wheel_holds_what_a_user_needs_and_nothing_else(wheel: Path) -> None
     assert not [name for name in names if {"tests", "results"} & {*name.split("/")} or name.endswith((".pyc", ".ipynb"))]
 
 
+@pytest.mark.slow
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     archive = built(ROOT, "sdist", tmp_path / "sdist")
     with tarfile.open(archive) as packed:
@@ -162,12 +163,12 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 READS = [
-    (["fit", "table.csv", "--law", "chinchilla", "--bootstrap", "40"], "chinchilla"),
-    (["laws"], "chinchilla"),
+    pytest.param(["fit", "table.csv", "--law", "chinchilla", "--bootstrap", "40"], "chinchilla", marks=pytest.mark.slow),
+    pytest.param(["laws"], "chinchilla", marks=pytest.mark.slow),
     (["params", "bert-base", "--explain"], "109,"),
-    (["compare", "bert-base", "roberta-base"], "roberta-base"),
-    (["shapes", "--parameters", "10M"], "within 2% of 10M"),
-    (["report", "norm"], "The answer: norm/answer.md"),
+    pytest.param(["compare", "bert-base", "roberta-base"], "roberta-base", marks=pytest.mark.slow),
+    pytest.param(["shapes", "--parameters", "10M"], "within 2% of 10M", marks=pytest.mark.slow),
+    pytest.param(["report", "norm"], "The answer: norm/answer.md", marks=pytest.mark.slow),
 ]
 
 
@@ -208,6 +209,7 @@ def test_the_dashboard_and_a_page_to_send_take_three_packages_more(
         assert missing == "Importances need optuna and sklearn: pip install optuna scikit-learn"
 
 
+@pytest.mark.slow
 def test_a_command_that_needs_more_says_what_to_install(site: Path, reading: Path, tmp_path: Path) -> None:
     status, _, errors = run(site, "launch", "demo", cwd=tmp_path, packages=reading)
     assert status == 2

@@ -62,12 +62,14 @@ def reported(both: tuple[SweepFolder, SweepFolder]) -> tuple[SweepFolder, SweepF
     return both
 
 
+@pytest.mark.slow
 def test_a_report_has_the_same_bytes(reported: tuple[SweepFolder, SweepFolder]) -> None:
     loose, packed = (written(folder.path, DERIVED) for folder in reported)
     assert loose == packed
     assert {"answer.md", "fits/downstream.json", "figures/loss_curves.svg"} <= loose.keys()
 
 
+@pytest.mark.slow
 def test_status_tables_and_notebooks_are_the_same(reported: tuple[SweepFolder, SweepFolder]) -> None:
     def seen(folder: SweepFolder) -> list[str]:
         runs, problems = runs_in({"x": folder})
@@ -185,6 +187,7 @@ def _failing(path: Path) -> SweepFolder:
     return folder
 
 
+@pytest.mark.slow
 def test_a_packed_sweep_is_mirrored_as_its_runs_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = empty_sweep(tmp_path, monkeypatch)
     run, later = FakeRun(folder, seed=1), FakeRun(folder, seed=2)
