@@ -180,6 +180,7 @@ MOST_MODULES_OF_A_FIT = 25
 """So many modules of `study` are loaded to fit a law to a stranger's table."""
 
 
+@pytest.mark.slow
 def test_a_fit_to_a_strangers_table_is_a_call_of_a_library_that_knows_no_sweep(tmp_path: Path) -> None:
     columns = columns_of(LAWS["chinchilla"], 20)
     loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], columns)

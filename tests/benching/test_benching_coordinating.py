@@ -46,6 +46,7 @@ def test_of_two_measurements_each_figure_is_the_lower() -> None:
     assert lower(quiet, upset) == lower(upset, quiet) == Costs(100, 10, 1.0, 0.005, 0.003, 8.0, 8.0, 0.1, 650)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_measured_in_its_own_process_becomes_a_row_that_says_why() -> None:
     rows: list[Row] = []
     with failures_reported("the logarithm of minus one", rows.append):

@@ -39,6 +39,7 @@ def searched(path: Path) -> SweepFolder:
     return folder
 
 
+@pytest.mark.slow
 def test_a_search_is_one_study_that_importances_can_be_computed_of(tmp_path: Path) -> None:
     folder, storage = searched(tmp_path / "found"), f"sqlite:///{tmp_path}/found.db"
     assert mirror(folder, storage).added == 12

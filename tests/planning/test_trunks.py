@@ -310,6 +310,7 @@ GOAL: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_longer_budget_of_a_goal_extends_the_trunk_of_an_ended_run_and_costs_the_rest(tmp_path: Path) -> None:
     executor = OneAfterAnother(real=False, loss=lambda config: 3 + 30 * config.tokens**-0.3)
     folder = launched(tmp_path, executor, **GOAL)

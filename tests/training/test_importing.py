@@ -357,6 +357,7 @@ def test_an_encoder_that_is_there_is_left_alone_and_another_lies_beside_it(place
     assert {run.run_id for run in SweepFolder(into).runs()} == {first.run_id, other.run_id}
 
 
+@pytest.mark.slow
 def test_runs_begin_with_layers_of_it_and_learn_from_it(study: Any, place: Path, tmp_path: Path) -> None:
     run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "results" / "bert")
     data = {"tokenizer": {"kind": "file", "path": str(tmp_path / "results" / "bert" / "tokenizer.json")}}

@@ -452,6 +452,7 @@ def test_a_teacher_that_goes_when_its_pupil_has_learned_is_counted_all_the_same(
     assert record.train_flops == pytest.approx(list(folder.metrics())[-1]["trainer/flops"])
 
 
+@pytest.mark.slow
 def test_a_teacher_of_longer_sequences_teaches_shorter_ones(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
     values = deep_merge(taught(corpus, source.path, budget={"steps": 5}).to_dict(), {"data": {"sequence_length": 8}})
     record = trained(tmp_path, RunConfig.parse(values)).record()
