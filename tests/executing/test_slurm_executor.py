@@ -22,7 +22,7 @@ from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.machine import WAITING
 from study.config.resources import SlurmOptions
 from study.executing import slurm, slurm_job
-from study.executing.slots import Slot
+from study.executing.slots import ALONE, Slot
 from study.executing.slurm import SlurmExecutor
 from study.executing.slurm_job import exit_file
 from study.planning.plan import cells
@@ -164,7 +164,7 @@ def test_a_job_waits_for_its_folder_to_leave_its_exit_status(tmp_path: Path, mon
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_PROCID", "0")
-    for name in WAITING:
+    for name in (*WAITING, *ALONE):
         monkeypatch.setenv(name, "")  # so that it is as before in the end
         monkeypatch.delenv(name)
     assert slurm_job.execute_in_slurm([], tmp_path, Slot("cpu", (0,), 1), nodes=1) == PREEMPTED_EXIT
