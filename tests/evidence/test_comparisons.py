@@ -122,6 +122,7 @@ def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: 
     assert all(gain.difference.low_nats is None for gain in single.token_gains)
 
 
+@pytest.mark.slow
 def test_decided_pairs_of_two_seeds_say_what_two_seeds_hide(tmp_path: Path) -> None:
     hidden = "Whether cells of two seeds scatter alike, which so few seldom show"
     for seeds, told in ((2, 1), (3, 0)):
@@ -508,6 +509,7 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1M tokens", "Lowest loss at 2M tokens"]
 
 
+@pytest.mark.slow
 def test_of_many_families_those_of_the_largest_and_the_smallest_difference_are_told(tmp_path: Path) -> None:
     """Nine pairs of settings, of which the post-norm one is lower by more at each; the tables have them all."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
@@ -661,6 +663,7 @@ class NoEffect(Law):
         return 4.0
 
 
+@pytest.mark.slow
 def test_of_many_steps_the_least_likely_of_chance_is_judged_among_all(tmp_path: Path) -> None:
     """Sixteen shapes of one true loss: some steps' own p-values are below 5%, and none is told to change the loss."""
     shapes = tuple((depth, width) for depth in (1, 2, 3, 4) for width in (32, 48, 64, 96))
@@ -778,6 +781,7 @@ def test_decided_pairs_that_another_rate_would_leave_open_are_told(tmp_path: Pat
     assert told(0.5 * half, exclusion="DIVERGED") == []
 
 
+@pytest.mark.slow
 def test_equal_cells_are_told_apart_less_where_a_third_of_the_seeds_chose_their_rates(evidence: Evidence) -> None:
     """Of twelve seeds at rates that one of them chose far more often than at 5%; of neither are they so untold."""
     random = np.random.default_rng(0)

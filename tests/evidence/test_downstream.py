@@ -102,6 +102,7 @@ def test_the_error_is_over_examples_and_over_seeds_pooled_over_encoders(evidence
             assert half == pytest.approx(half_interval(0.95, sources, (freedom, np.inf)))
 
 
+@pytest.mark.slow
 def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
     random, found = np.random.default_rng(0), []
     loss, encoders, seeds = np.array([4.0, 3.8, 3.6]), 3, 2
@@ -246,6 +247,7 @@ def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evi
     assert "Encoders below the same encoders untrained, beyond noise likewise: none on any task." in usual
 
 
+@pytest.mark.slow
 def test_an_encoder_as_good_as_a_bag_of_words_is_seldom_told_apart_from_it(evidence: Evidence) -> None:
     """Right on three in four of 2,000 examples each, whichever those are, 4,000 times: 16% would be, were a score as known."""
     found = evidence.downstream
@@ -283,7 +285,7 @@ def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence:
     assert not [sentence for sentence in told_of_one if sentence.startswith("On average")]
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_runs_of_one_cell_are_one_encoder_whose_noise_is_between_them(tmp_path: Path, seeds: int) -> None:
     folder = depth_or_width(tmp_path / "seeds", seeds=2, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92), (4, 64)))
     ledger = folder.write_ledger()
@@ -312,6 +314,7 @@ def test_runs_of_one_cell_are_one_encoder_whose_noise_is_between_them(tmp_path: 
     assert sst2.trend.p_value == pytest.approx(2 / 6), "three encoders have six orders"
 
 
+@pytest.mark.slow
 def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they_are_built_alike(tmp_path: Path) -> None:
     """The first norm alone was scored untrained, and whatever its dropout those are its untrained weights."""
     folder = sweep_folder(tmp_path / "s")
@@ -330,6 +333,7 @@ def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they
     }
 
 
+@pytest.mark.slow
 def test_encoders_that_begin_with_layers_of_one_are_not_drawn_apart(tmp_path: Path) -> None:
     """Of two donors each encoder's order is its own; of one there is a correlation, but nothing that says how sure it is."""
     one, other = "0123456789abcdef", "fedcba9876543210"
@@ -361,7 +365,7 @@ def test_encoders_that_begin_with_layers_of_one_are_not_drawn_apart(tmp_path: Pa
         assert (f"| {blimp} | – | – | – | 3 | 0 |" in trend_table(evidence)) != tested
 
 
-@pytest.mark.parametrize("branches", [False, True])
+@pytest.mark.parametrize("branches", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_branches_of_one_trunk_are_not_drawn_apart(tmp_path: Path, branches: bool) -> None:
     folder = sweep_folder(tmp_path / "s")
     for width in (64, 128):
@@ -376,6 +380,7 @@ def test_branches_of_one_trunk_are_not_drawn_apart(tmp_path: Path, branches: boo
     assert (told.n, told.verdict) == (4, "untested" if branches else "undecided")
 
 
+@pytest.mark.slow
 def test_budgets_of_one_shape_are_encoders_of_their_own_names(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", seeds=1, rates=(4e-3,), budgets=(1e6, 2e6), shapes=((1, 64), (1, 128), (2, 128)))
     folder.write_ledger()
@@ -435,6 +440,7 @@ def test_the_error_of_an_average_of_one_run_each_is_that_of_independent_tasks(ev
         assert (row["noise"], row["half"]) == (noise_of_mean(parts), noise_of_mean(parts).half)
 
 
+@pytest.mark.slow
 def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(tmp_path: Path) -> None:
     """Runs are averaged over tasks first; one that lacks a task tells nothing of the scatter, and its cell has one fewer."""
     folder = depth_or_width(tmp_path / "s", seeds=3, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92), (4, 64)))
@@ -460,7 +466,9 @@ def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(
         assert noise.over_examples == pytest.approx(0.004**2 * (1 / 0.5**2 + 1) / 4), "each task has examples of its own"
 
 
-@pytest.mark.parametrize(("common", "own"), [pytest.param(0.0, 0.01, marks=pytest.mark.slow), (0.01, 0.003)])
+@pytest.mark.parametrize(
+    ("common", "own"), [pytest.param(0.0, 0.01, marks=pytest.mark.slow), pytest.param(0.01, 0.003, marks=pytest.mark.slow)]
+)
 def test_an_average_covers_its_truth_though_a_lucky_run_is_lucky_on_every_task(common: float, own: float) -> None:
     """Four equal encoders of three runs on three tasks; and two of them are seldom told apart."""
     random, covered, apart, draws = np.random.default_rng(0), [], [], 60
@@ -497,6 +505,7 @@ def test_the_average_lies_between_chance_and_perfect(evidence: Evidence) -> None
     assert 0 < by_cell.min() < by_cell.max() < 1
 
 
+@pytest.mark.slow
 def test_an_average_is_the_same_whatever_other_encoders_are_scored(scored: SweepFolder, evidence: Evidence) -> None:
     """Were it in units of the best of them, which is held out, what is forecast would be in what it is forecast by."""
     assert evidence.downstream is not None
@@ -511,6 +520,7 @@ def test_an_average_is_the_same_whatever_other_encoders_are_scored(scored: Sweep
     assert others.to_dict() == pytest.approx(all_six.drop(all_six.idxmax()).to_dict())
 
 
+@pytest.mark.slow
 def test_the_average_of_tasks_that_follow_a_law_is_forecast_as_they_are(tmp_path: Path) -> None:
     """The largest encoder's, which is the best, by the law between the task's own ends."""
     folder = depth_or_width(tmp_path / "s", seeds=1, rates=(4e-3,), budgets=(1e6,))
@@ -528,6 +538,7 @@ def test_the_average_of_tasks_that_follow_a_law_is_forecast_as_they_are(tmp_path
     assert found.average.law.estimates == pytest.approx({"k": 3.0, "L0": 4.0}, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chance", "why"),
     [
@@ -549,6 +560,7 @@ def test_a_task_without_two_ends_is_left_out_of_the_average(
     assert found.average.metric.startswith(f"mean of {4 if why is None else 3} tasks")
 
 
+@pytest.mark.slow
 def test_only_encoders_that_met_all_tasks_are_averaged(scored: SweepFolder, tmp_path: Path) -> None:
     folder = SweepFolder(shutil.copytree(scored.path, tmp_path / "scored"))
     run = folder.runs()[0]
@@ -598,7 +610,13 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     np.testing.assert_allclose(flops["x"], flops["train_flops"], rtol=0.05)
 
 
-@pytest.mark.parametrize("count", score_figures.FIGURES)
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(count, marks=() if count in ("parameters", "train_flops", "loss_nats") else pytest.mark.slow)
+        for count in score_figures.FIGURES
+    ],
+)
 def test_scores_stand_at_the_loss_or_the_count_of_the_ledger_that_is_chosen(evidence: Evidence, count: str) -> None:
     frame, draw = score_figures.FIGURES[count]
     data = frame(evidence)
@@ -631,6 +649,7 @@ def test_published_scores_stand_beside_an_encoder_of_their_size(evidence: Eviden
     assert f"| {largest:,} |" in tiny
 
 
+@pytest.mark.slow
 def test_the_key_of_a_law_names_its_interval_where_one_is_drawn(evidence: Evidence) -> None:
     with_interval = score_against_loss.frame(evidence)
     for data, label in (
@@ -647,7 +666,14 @@ def test_what_was_not_trained_has_no_place_on_an_axis_of_flops(monkeypatch: pyte
     assert score_against_flops.frame(Mock())["score"].tolist() == [0.6]
 
 
-@pytest.mark.parametrize("figure", [score_against_loss, score_against_parameters, score_against_flops])
+@pytest.mark.parametrize(
+    "figure",
+    [
+        pytest.param(score_against_loss, marks=pytest.mark.slow),
+        pytest.param(score_against_parameters, marks=pytest.mark.slow),
+        score_against_flops,
+    ],
+)
 def test_scores_of_settings_and_of_widths_of_one_depth_look_apart(tmp_path: Path, figure: Any) -> None:
     folder = sweep_folder(tmp_path / "s")
     for width, norm in product((64, 128), ("post", "pre")):
@@ -669,6 +695,7 @@ def test_scores_of_settings_and_of_widths_of_one_depth_look_apart(tmp_path: Path
     assert {(line.get_color(), line.get_marker(), line.get_markerfacecolor()) for line in shown} >= looks
 
 
+@pytest.mark.slow
 def test_budgets_of_one_shape_stand_side_by_side_and_the_larger_one_is_the_larger_point(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", seeds=1, rates=(4e-3,), budgets=(2e6, 1e6), shapes=((1, 64), (1, 128)))
     folder.write_ledger()
@@ -689,6 +716,7 @@ def test_budgets_of_one_shape_stand_side_by_side_and_the_larger_one_is_the_large
     assert all(points[row["x"]] == key[row["budget"]] for _, row in scores.iterrows())
 
 
+@pytest.mark.slow
 def test_published_models_are_shown_beside_encoders_of_much_smaller_sizes_in_every_panel(evidence: Evidence) -> None:
     data = score_against_parameters.frame(evidence)
     for panel in score_against_parameters.draw(data).axes:
@@ -708,7 +736,14 @@ def test_what_a_forecast_holds_out_has_a_ring_whatever_its_face(evidence: Eviden
     assert set(np.asarray(rings.get_ydata()).tolist()) == set(held["score"])
 
 
-@pytest.mark.parametrize("figure", [score_against_loss, score_against_parameters, score_against_flops])
+@pytest.mark.parametrize(
+    "figure",
+    [
+        pytest.param(score_against_loss, marks=pytest.mark.slow),
+        pytest.param(score_against_parameters, marks=pytest.mark.slow),
+        score_against_flops,
+    ],
+)
 def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure: Any) -> None:
     folder = depth_or_width(tmp_path / "one", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
     folder.write_ledger()
@@ -746,6 +781,7 @@ def test_examples_that_an_encoder_did_not_read_whole_are_told_by_task(tmp_path: 
     assert told.endswith("(the most of any encoder): sst2 1,501 of 2,872.")
 
 
+@pytest.mark.slow
 def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "one", seeds=2, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
     folder.write_ledger()
@@ -755,6 +791,7 @@ def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path:
     assert title.endswith("bars: 95% over seeds and examples")
 
 
+@pytest.mark.slow
 def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> None:
     data = score_against_flops.frame(evidence)
     assert "over examples, and seeds where" in title_of(score_against_flops.draw(data)).replace("\n", " ")
@@ -764,6 +801,7 @@ def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> 
     assert any("forecast" in text.get_text() for text in drawn.legends[0].get_texts())
 
 
+@pytest.mark.slow
 def test_an_answer_of_a_sweep_with_scores_tells_them(evidence: Evidence) -> None:
     text = Answer(evidence, ()).to_markdown()
     for fold in ("Scores against the loss", "Laws from loss to score", "Downstream scores"):
@@ -824,6 +862,7 @@ def test_a_rank_correlation_needs_both_its_interval_and_enough_encoders() -> Non
     assert trend(loss[:2], rising[:2], quiet[:2], apart[:2]) is None
 
 
+@pytest.mark.slow
 def test_the_luck_that_encoders_of_one_shape_share_is_no_trend() -> None:
     """Losses that hang on the shape more than on the budget, and scores on neither, half of whose scatter is their shape's."""
     random, shapes, budgets = np.random.default_rng(0), 4, 3
@@ -862,6 +901,7 @@ def test_orders_keep_the_encoders_of_a_shape_together(shapes: list[int], count: 
     assert np.unique(drawn[:, -1]).tolist() == of_three
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_rank_correlation_covers_that_of_the_population() -> None:
     random, r, n = np.random.default_rng(0), 0.6, 6
     population = 6 / np.pi * np.arcsin(r / 2)

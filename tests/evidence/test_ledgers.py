@@ -42,6 +42,7 @@ def test_trunks_in_a_circle_are_read() -> None:
     assert runs_of(ledger).isin(["one", "other"]).tolist() == [True, True, False]
 
 
+@pytest.mark.slow
 def test_a_ledger_s_rows_are_drawn_by_shape_and_held_out_by_run(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6))
     folder.write_ledger()
@@ -60,6 +61,7 @@ def test_a_ledger_without_architectures_is_drawn_by_cell() -> None:
     assert shapes_of(ledger.assign(**{"architecture.width": [8, 8, 9]})).tolist() == [0, 0, 1]
 
 
+@pytest.mark.slow
 def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", seeds=2)
     folder.write_ledger()
@@ -160,7 +162,7 @@ def test_text_that_moved_is_the_same_text_and_a_value_that_some_runs_lack_is_ano
     assert differing_columns(runs, ["architecture.norm", "recipe.dropout"]) == ["architecture.norm"]
 
 
-@pytest.mark.parametrize("kept", ["sweep.yaml", "nothing"])
+@pytest.mark.parametrize("kept", [pytest.param("sweep.yaml", marks=pytest.mark.slow), "nothing"])
 def test_a_ledger_is_not_pooled_over_settings_by_whichever_name_it_is_read(tmp_path: Path, kept: str) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
     for width, norm, rate in itertools.product((32, 64, 96, 128), ("post", "pre"), (2e-3, 4e-3)):
@@ -211,6 +213,7 @@ def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_sett
     assert len(read_observations(TableQuery(open_ledger(tmp_path / "t.csv")), CHINCHILLA)) == 16
 
 
+@pytest.mark.slow
 def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:
     """Nor one in tokens those of other sizes; where the tokens follow from the size, or FLOPs stand for both, each serves."""
     folder = sweep_folder(tmp_path / "s")

@@ -70,6 +70,7 @@ def test_the_multiverse_of_compute_refuses_runs_of_the_same_tokens(tmp_path: Pat
         explore(TableQuery(RunTable.read(one_budget(tmp_path / "runs.csv", 0.002))), flops=("flops",))
 
 
+@pytest.mark.slow
 def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def table_of(path: Path, parameters: Floats, tokens: Floats, loss: Floats, **mor
     return path
 
 
+@pytest.mark.slow
 def test_multiverse_of_a_table_counts_agreement(table: Path) -> None:
     source = TableQuery(RunTable.read(table), {"tokens": "C/(6*N)"})
     found = explore(source, parameters=("N", "without embeddings"), flops=("C",))
@@ -206,6 +208,7 @@ def test_a_table_is_read_from_its_file_once_for_all_universes(table: Path, monke
     assert files == [table]
 
 
+@pytest.mark.slow
 def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     monkeypatch.setattr(multiverse, "_SPACES", ("log",))
@@ -217,7 +220,9 @@ def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.Mon
     assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells"}
 
 
-@pytest.mark.parametrize("unbracketed", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize(
+    "unbracketed", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_universes_of_the_same_rows_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbracketed: bool
 ) -> None:
@@ -271,6 +276,7 @@ def test_the_smallest_tenth_of_the_budgets_is_left_out(budgets: int, gone: int) 
     assert kept.labels == points.labels[9 * gone :]
 
 
+@pytest.mark.slow
 def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding", "train_flops"))
     monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
@@ -291,6 +297,7 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
     assert all(one["value"] == pytest.approx(0.05, abs=0.03) for one in laws)
 
 
+@pytest.mark.slow
 def test_a_slope_without_the_seeds_that_chose_is_that_of_the_other_seeds_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +322,7 @@ def test_a_slope_without_the_seeds_that_chose_is_that_of_the_other_seeds_alone(
     assert (without.value, without.interval) == (alone.value, alone.interval)
 
 
+@pytest.mark.slow
 def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding",))
     monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
@@ -336,6 +344,7 @@ def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.
     assert {one.choices["validation"] for one in apart} == sets
 
 
+@pytest.mark.slow
 def test_no_law_is_asked_across_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding",))
     folder = sweep_folder(tmp_path / "made_up")

@@ -46,7 +46,10 @@ def shared(cells: list[NDArray[np.float64]]) -> tuple[SeedVariance, SeedVariance
     return pooled, pooled
 
 
-@pytest.mark.parametrize(("seeds", "seed_deviation"), [(2, 0.01), (2, 0.001), (3, 0.03)])
+@pytest.mark.parametrize(
+    ("seeds", "seed_deviation"),
+    [(2, 0.01), pytest.param(2, 0.001, marks=pytest.mark.slow), pytest.param(3, 0.03, marks=pytest.mark.slow)],
+)
 def test_interval_covers_truth_at_its_nominal_rate(seeds: int, seed_deviation: float) -> None:
     random = np.random.default_rng(0)
     covered = 0
@@ -59,6 +62,7 @@ def test_interval_covers_truth_at_its_nominal_rate(seeds: int, seed_deviation: f
     assert 0.92 <= covered / 400 <= 0.99
 
 
+@pytest.mark.slow
 def test_intervals_that_cluster_cover_the_truth_where_documents_differ_and_others_do_not() -> None:
     """Between documents of 1 to 12 sequences, the difference of two cells varies as much as between sequences of one."""
     random, truth = np.random.default_rng(0), 0.02
@@ -266,7 +270,7 @@ def test_freedoms_of_sequences_are_one_less() -> None:
     assert (found.p_value, found.low_nats) == pytest.approx((theirs.pvalue, theirs.confidence_interval().low))
 
 
-@pytest.mark.parametrize("effect", [0.0, 0.03, 0.1])
+@pytest.mark.parametrize("effect", [pytest.param(0.0, marks=pytest.mark.slow), 0.03, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_an_interval_excludes_zero_exactly_where_its_difference_is_decided(effect: float) -> None:
     """Of all pairs of four cells, whose intervals all hold the truth in 95% of draws or more if nothing differs."""
     random, missed, decided = np.random.default_rng(1), 0, 0

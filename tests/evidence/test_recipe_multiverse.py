@@ -27,6 +27,7 @@ def sweep(path: Path, effect: float, budgets: tuple[float, ...] = (1e6, 2e6), or
     return path
 
 
+@pytest.mark.slow
 def test_an_answer_that_turns_with_the_recipe_is_seen_to(tmp_path: Path) -> None:
     """Width wins with learned positions and depth with rotary ones, whatever the optimiser, budget and size."""
     found = explore_recipes(
@@ -60,6 +61,7 @@ def test_each_universe_is_what_the_sweep_compares_at_one_size_and_budget(tmp_pat
     assert all("sweep" in universe.choices for universe in again.universes)
 
 
+@pytest.mark.slow
 def test_bags_of_words_have_no_answer(tmp_path: Path) -> None:
     folders = [sweep(tmp_path / "a", 0.05, (1e6,)), sweep(tmp_path / "b", 0.05, (1e6,), order_gain=0.0, optimizer="muon")]
     found = explore_recipes(folders)

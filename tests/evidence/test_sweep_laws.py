@@ -94,6 +94,7 @@ def test_the_laws_of_a_sweep_are_those_whose_variables_it_varies(
     assert _candidates(usable(folder.ledger())) == laws
 
 
+@pytest.mark.slow
 def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(made_once: SweepFolder, tmp_path: Path) -> None:
     folder = made_once
     assert gather(folder).conditions == ("recipe.dropout == 0.0", "recipe.dropout == 0.1")
@@ -105,6 +106,7 @@ def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(made
     assert gather(one).conditions == ()
 
 
+@pytest.mark.slow
 def test_a_law_is_fitted_in_every_count_of_what_it_reads(made_once: SweepFolder) -> None:
     table = open_ledger(made_once.path)
     found = fit_ledger(table, "chinchilla", "parameters_encoder", "train_flops_6n", "recipe.dropout == 0.0")
@@ -151,6 +153,7 @@ def test_tokens_that_follow_from_the_shape_tell_no_law_of_tokens(tmp_path: Path)
     )
 
 
+@pytest.mark.slow
 def test_laws_come_in_the_order_of_the_settings_in_the_sweep_file(of_two_dropouts: SweepFolder) -> None:
     folder = of_two_dropouts
     turned = folder.sweep_file.read_text().replace("- 0\n", "- 0.2\n").replace("- 0.1\n", "- 0\n").replace("- 0.2\n", "- 0.1\n")
@@ -189,6 +192,7 @@ def test_each_setting_has_its_law(made_once: SweepFolder) -> None:
     assert laws.fits[1].fit.estimates == alone.fit.estimates
 
 
+@pytest.mark.slow
 def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(
     of_two_dropouts: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +212,7 @@ def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(
     assert "law_fit" in answer.figures
 
 
+@pytest.mark.slow
 def test_it_is_told_how_many_cells_whose_rate_is_not_bracketed_a_law_is_fitted_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +233,7 @@ def test_a_condition_on_words_names_a_file() -> None:
     assert file_name(f"chinchilla where {where}") == "chinchilla-where-recipe.start=a-0123-spread-and-recipe.dropout=0.1"
 
 
+@pytest.mark.slow
 def test_of_many_settings_the_answer_says_how_to_fit_one(of_two_dropouts: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = of_two_dropouts
     save_fits(gather(folder, include_unbracketed=True))

@@ -61,12 +61,14 @@ def test_a_step_between_two_others_is_one_step_of_both_rises(tmp_path: Path) -> 
     assert first.later is second.earlier
 
 
+@pytest.mark.slow
 def test_a_power_law_is_never_said_to_rise(tmp_path: Path) -> None:
     found = evidence(tmp_path / "s", *(3 + 60 * tokens**-0.25 for tokens in BUDGETS))
     assert all(rise.nats_per_doubling.estimate < 0 for rise in found.rises)
     assert told(found) == []
 
 
+@pytest.mark.slow
 def test_chance_is_not_said_to_rise(tmp_path: Path) -> None:
     """A straight line in the logarithm is the edge of what power laws do; one seed a cell says nothing of chance."""
     assert told(evidence(tmp_path / "line", 5.2, 4.9, 4.6, 4.3)) == []
@@ -76,6 +78,7 @@ def test_chance_is_not_said_to_rise(tmp_path: Path) -> None:
     assert rises_of(single.cells[:2], {}) == ()
 
 
+@pytest.mark.slow
 def test_cells_off_their_best_rate_say_nothing_of_laws(tmp_path: Path) -> None:
     """The middle budget has tried no rate that is low enough: its loss is too high, and the last doubling seems to buy much."""
     budgets, low = (1e6, 2e6, 4e6), (1e-3, 2e-3, 4e-3, 8e-3)

@@ -120,6 +120,7 @@ def test_places_without_word_order_are_in_no_average(tmp_path: Path) -> None:
     assert [place.rpartition(", ")[2] for place in average.places] == ["2M tokens", "4M tokens"]
 
 
+@pytest.mark.slow
 def test_the_multiverse_of_shapes_asks_no_bag_of_words(tmp_path: Path) -> None:
     reading = depth_or_width(tmp_path / "reading", shapes=SHAPES, budgets=(1e6,))
     reading.write_ledger()
@@ -129,6 +130,7 @@ def test_the_multiverse_of_shapes_asks_no_bag_of_words(tmp_path: Path) -> None:
     assert all(universe.value is None for universe in explore_shapes(folder.path).universes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gains", "status"), [({}, "converged"), ({4: 0.0}, "reads_no_order")])
 def test_a_law_over_runs_that_read_no_order_says_so_in_its_status(
     gains: dict[int, float | None], status: str, tmp_path: Path

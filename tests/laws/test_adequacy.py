@@ -102,7 +102,14 @@ def test_a_loss_that_rises_with_size_is_named(sizes: list[str]) -> None:
         read_observations(query(score), LAWS["score-of-sizes"])
 
 
-@pytest.mark.parametrize("law", ["chinchilla", "chinchilla-tied", "chinchilla-no-floor"])
+@pytest.mark.parametrize(
+    "law",
+    [
+        pytest.param("chinchilla", marks=pytest.mark.slow),
+        pytest.param("chinchilla-tied", marks=pytest.mark.slow),
+        "chinchilla-no-floor",
+    ],
+)
 def test_tokens_that_follow_parameters_are_named(law: str) -> None:
     """The reason was that alpha is on its bound of 10."""
     frame = table().assign(D=lambda t: 20 * t["N"])
@@ -126,6 +133,7 @@ def test_shares_that_sum_to_one_are_named(digits: int) -> None:
     assert not any("in all 60 rows" in reason for reason in reasons)
 
 
+@pytest.mark.slow
 def test_logarithms_that_follow_from_each_other_are_named() -> None:
     frame = table().assign(width=lambda t: 2 * t["N"] ** 0.5)
     found = fit_table(query(frame), "E + A*N**-alpha + B*width**-beta", Settings(bootstrap=0, starts=16)).fit
@@ -151,6 +159,7 @@ def interacting(rows: int = 60, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"N": columns["parameters"], "D": columns["tokens"], "loss": loss})
 
 
+@pytest.mark.slow
 def test_lack_of_fit_is_part_of_the_status_in_text_json_and_figure() -> None:
     found = [fitted(interacting(seed=seed)) for seed in range(4)]
     assert all(one.fit.status != "converged" for one in found)
@@ -163,6 +172,7 @@ def test_lack_of_fit_is_part_of_the_status_in_text_json_and_figure() -> None:
     assert title.endswith(", n = 60")
 
 
+@pytest.mark.slow
 def test_the_test_of_bends_is_fair() -> None:
     """Of tables that follow the law few residuals bend by chance."""
     settings = Settings(bootstrap=0, starts=8)
@@ -181,6 +191,7 @@ def missing_its_largest() -> LawFit:
     return fitted(frame)
 
 
+@pytest.mark.slow
 def test_a_missed_forecast_is_part_of_the_status(tmp_path: Path) -> None:
     found = missing_its_largest()
     assert isinstance(found.forecast, Forecast)
@@ -194,6 +205,7 @@ def test_a_missed_forecast_is_part_of_the_status(tmp_path: Path) -> None:
     assert not fitted(table()).fit.reasons
 
 
+@pytest.mark.slow
 def test_intervals_widen_by_what_held_out_rows_showed() -> None:
     found = missing_its_largest()
     told = found.forecast
@@ -210,6 +222,7 @@ def test_intervals_widen_by_what_held_out_rows_showed() -> None:
     assert again.forecast.widening >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not at hand")
 def test_published_tables_whose_forecasts_miss_are_not_called_converged() -> None:
     points = RunTable.read(PUBLISHED / "chinchilla" / "svg_extracted_data.csv")

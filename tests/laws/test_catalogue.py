@@ -8,7 +8,6 @@ import pytest
 from study.base.errors import InputError
 from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings, fit
-from study.laws.formulas import FormulaLaw
 from study.laws.law import Law
 from study.replicating.repeated_data import COEFFICIENTS
 from tests.points import TRUTHS, columns_of, observed
@@ -56,14 +55,16 @@ def test_a_part_of_a_surface_has_the_values_and_gradients_of_its_rows(law: Law) 
 
 
 LONG = ("chinchilla-power", "data-constrained", "farseer", "gemstones", "learning-rate-batch", "score-of-sizes")
-"""Laws whose resamples take seconds."""
+"""Laws that take seconds to fit."""
 
-
-@pytest.mark.parametrize(
+SHORT_LAWS_FAST = pytest.mark.parametrize(
     "law", [pytest.param(law, id=name, marks=pytest.mark.slow if name in LONG else []) for name, law in LAWS.items()]
 )
+
+
+@SHORT_LAWS_FAST
 def test_law_is_recovered_to_the_noise(law: Law) -> None:
-    settings = Settings(huber_delta=1e-3, bootstrap=100 if isinstance(law, FormulaLaw) else 300)
+    settings = Settings(huber_delta=1e-3, bootstrap=100)
     fitted = fit(law, observed(law), settings)
     assert fitted.status == "converged", fitted.reasons
     errors = np.sqrt(np.diag(fitted.covariance))
@@ -75,7 +76,7 @@ def test_law_is_recovered_to_the_noise(law: Law) -> None:
     )
 
 
-@EVERY_LAW
+@SHORT_LAWS_FAST
 def test_law_is_recovered_exactly_without_noise(law: Law) -> None:
     fitted = fit(law, observed(law, noise=0.0), Settings(bootstrap=0))
     assert fitted.status == "converged", fitted.reasons

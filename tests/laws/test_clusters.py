@@ -55,6 +55,7 @@ def test_checkpoints_of_two_runs_of_each_size_count_as_runs_whatever_the_column_
     assert note.startswith(f"96 rows are taken as checkpoints of 12 runs by {name!r}")
 
 
+@pytest.mark.slow
 def test_rows_of_a_size_count_as_one_where_they_miss_the_law_together() -> None:
     """No column names the runs; that residuals go by size shows that they are runs."""
     for frame in (runs(), runs().drop(columns="experiment")):
@@ -104,7 +105,7 @@ def test_intervals_over_what_belongs_together_hold_the_truth(sizes: int) -> None
     assert sum(low <= TRUTHS["chinchilla"]["alpha"] <= high for low, high in found) >= 0.9 * draws
 
 
-@pytest.mark.parametrize("sizes", [6, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sizes", [pytest.param(6, marks=pytest.mark.slow), pytest.param(12, marks=pytest.mark.slow)])
 def test_the_order_of_rows_moves_no_interval(sizes: int) -> None:
     frame = runs(sizes=sizes)
     told, turned = fitted(frame), fitted(frame.iloc[::-1].reset_index(drop=True))
@@ -126,6 +127,7 @@ def searched() -> pd.DataFrame:
     return table.assign(loss=table["loss"] * (1 + 0.02 * away))
 
 
+@pytest.mark.slow
 def test_a_search_is_named_and_its_best_rows_are_kept() -> None:
     found = fitted(searched()).fit
     assert found.status == "weakly_identified"

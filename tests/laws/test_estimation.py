@@ -76,6 +76,7 @@ def test_four_thousand_refits_take_seconds(timed_epoch: tuple[Fit, float]) -> No
     assert timed_epoch[1] < 15  # about 1.5 on two idle cores
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     columns = columns_of(CHINCHILLA, 60)
     exact = CHINCHILLA.predict(TRUTHS["chinchilla"], columns)
@@ -154,6 +155,7 @@ def test_profile_of_least_squares_is_the_likelihood_interval() -> None:
     assert low < fitted.estimates["alpha"] < high
 
 
+@pytest.mark.slow
 def test_profiles_of_few_rows_cover_the_truth_as_often_as_they_say() -> None:
     law, truth = LAWS["power-floor"], TRUTHS["power-floor"]
     columns = {"parameters": np.geomspace(1e6, 1e9, 10)}
@@ -436,6 +438,7 @@ def of_power(runs: int) -> Observations:
     return replace(observed(LAWS["power"], rows=12), clusters=np.arange(12) % runs)
 
 
+@pytest.mark.slow
 def test_what_the_rows_of_a_cluster_miss_a_law_by_together_is_in_the_intervals() -> None:
     """Twelve shapes at three budgets, three seeds each, that scatter 0.5% about the law, and their seeds 0.1%."""
     law, covered, draw = LAWS["power"], {"run": 0, "shape": 0}, np.random.default_rng(0)
@@ -471,6 +474,7 @@ def test_the_expanded_interval_of_a_mean_is_students() -> None:
     assert found == pytest.approx(t.interval(0.95, 9, values.mean(), values.std(ddof=1) / 10**0.5), abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
     """Under the law p is uniform and the ratio about 1; settings that scatter thrice as far as seeds are found out."""
     draw, sizes = np.random.default_rng(0), np.repeat(np.geomspace(1e5, 1e8, 12), 3)
@@ -549,6 +553,7 @@ def test_resamples_that_did_not_converge_are_counted_and_left_out(monkeypatch: p
     assert few.reasons == ("more than 5% of 60 resamples did not converge",)
 
 
+@pytest.mark.slow
 def test_hundred_thousand_rows_are_fitted_in_seconds() -> None:
     began = perf_counter()
     fitted = fit(CHINCHILLA, observed(CHINCHILLA, rows=100_000, noise=0.01))
@@ -557,6 +562,7 @@ def test_hundred_thousand_rows_are_fitted_in_seconds() -> None:
     assert perf_counter() - began < 30
 
 
+@pytest.mark.slow
 def test_runs_of_many_rows_tell_no_more_than_their_number() -> None:
     widths = {}
     for rows in (20, 200):

@@ -55,6 +55,7 @@ def test_interval_of_the_parabola_covers_under_noise() -> None:
     assert found.interval[0] < EXPONENT < found.interval[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1.0, np.inf])
 def test_intervals_cover_where_minima_of_some_budgets_scatter_more(window: float) -> None:
     """On a grid of sizes and tokens the budgets at both ends have fewer sizes, and decide the slope."""

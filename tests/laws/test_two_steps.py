@@ -32,6 +32,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "scores.csv"
 
 
+@pytest.mark.slow
 def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
     found = fit_score(
         TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=100, huber_delta=0.01, starts=16)
@@ -49,6 +50,7 @@ def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
     assert "columns: parameters = N, tokens = D, loss = loss, score = `accuracy %`/100" in found.to_text()
 
 
+@pytest.mark.slow
 def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> None:
     found = fit_score(
         TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=40, starts=16)
@@ -72,6 +74,7 @@ def test_scores_in_percent_are_asked_about(table: Path) -> None:
         fit_score(TableQuery(RunTable.read(table), {"score": "2*acc/3"}))
 
 
+@pytest.mark.slow
 def test_a_score_of_zero_is_fitted_as_it_is_and_refused_in_logarithms(table: Path) -> None:
     data = pd.read_csv(table)
     data.loc[[4, 7], "accuracy %"] = 0.0
