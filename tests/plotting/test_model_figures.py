@@ -52,11 +52,11 @@ def test_the_plane_has_every_shape_once_and_its_elasticities_within_their_bounds
 
 
 def test_the_command_draws_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = where_parameters_are.shown(catalogue())[:5]
+    few = where_parameters_are.shown(catalogue())[:2]
     monkeypatch.setattr(where_parameters_are, "shown", lambda _: few)
     svg = {"elasticities.svg", "where_parameters_are.svg"}
-    png, pdf = ({name.replace("svg", kind) for name in svg} for kind in ("png", "pdf"))
-    for options, expected in (([], svg), (["--formats", "png,pdf"], svg | png | pdf), ([], svg)):
+    pdf = {name.replace("svg", "pdf") for name in svg}
+    for options, expected in ((["--formats", "pdf"], svg | pdf), ([], svg)):
         done = CliRunner().invoke(commands, ["figures", "--into", str(tmp_path / "figures"), *options])
         assert done.exit_code == 0
-        assert {path.name for path in (tmp_path / "figures").iterdir()} == expected, "no PNG outlives its SVG"
+        assert {path.name for path in (tmp_path / "figures").iterdir()} == expected, "no PDF outlives its SVG"

@@ -172,6 +172,7 @@ def test_runs_that_learned_nothing_stand_above_every_loss(evidence: Evidence) ->
     assert "diverged" in _labels(figure)
 
 
+@pytest.mark.slow
 def test_many_runs_that_learned_nothing_have_room_for_their_names(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for heads, rate in product((1, 2, 4, 8, 16, 32), (2e-3, 4e-3, 8e-3)):
@@ -187,6 +188,7 @@ def test_many_runs_that_learned_nothing_have_room_for_their_names(tmp_path: Path
     assert min(above - below for below, above in pairwise(middles)) > 0.65 * extents[0].height, "letters fill no more of a line"
 
 
+@pytest.mark.slow
 def test_names_of_runs_that_learned_nothing_tell_them_apart_and_keep_clear_of_crosses_and_frame(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     lost = {(2, "post"): (8e-3, 1.6e-2), (4, "post"): (1e-3, 1.6e-2), (4, "pre"): (1e-3, 2e-3)}
@@ -472,6 +474,7 @@ def test_loss_curves_show_training_losses_from_the_plateau_on_but_not_what_is_le
     assert 7 not in kept
 
 
+@pytest.mark.slow
 def test_paired_differences_of_long_names_keep_room_for_the_differences(evidence: Evidence) -> None:
     data = paired_differences.frame(evidence)
     teacher = "teacher=97ca007d6d1784a0:weight=0.5:temperature=2"
@@ -610,8 +613,12 @@ OF_OTHER_LEDGERS = {
 """The figures of downstream scores and goals, and those that need other sizes or budgets than depth or width has."""
 
 
-@pytest.mark.parametrize("style", ["page", "paper"])
-@pytest.mark.parametrize("figure", [BY_DEPTH, paired_differences, loss_curves], ids=["depth", "pairs", "curves"])
+@pytest.mark.parametrize("style", [pytest.param("page", marks=pytest.mark.slow), "paper"])
+@pytest.mark.parametrize(
+    "figure",
+    [BY_DEPTH, pytest.param(paired_differences, marks=pytest.mark.slow), pytest.param(loss_curves, marks=pytest.mark.slow)],
+    ids=["depth", "pairs", "curves"],
+)
 def test_figures_are_as_wide_as_their_style_and_keep_their_words_inside(
     evidence: Evidence, figure: LossBySize | ModuleType, style: StyleName
 ) -> None:
@@ -700,6 +707,7 @@ def test_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:
         assert (first.path / path).read_bytes() == (second.path / path).read_bytes(), path
 
 
+@pytest.mark.slow
 def test_a_file_is_drawn_once_and_holds_what_savefig_would_write(
     evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -773,6 +781,7 @@ def test_panels_in_rows_have_one_name_of_their_axis() -> None:
     assert figure.get_supylabel() == LOSS
 
 
+@pytest.mark.slow
 def test_labels_of_lines_at_one_place_do_not_cover_each_other(tmp_path: Path) -> None:
     """Three settings of equal parameters, whose shapes have the same losses, each at two FFN ratios."""
     activations = ["geglu", "gelu", "swiglu"]
@@ -789,6 +798,7 @@ def test_labels_of_lines_at_one_place_do_not_cover_each_other(tmp_path: Path) ->
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
 
 
+@pytest.mark.slow
 def test_lines_at_one_place_stand_side_by_side_and_a_line_alone_stands_there(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["pre", "post"]}})
     for depth, norm, seed in product((1, 2, 4), ("pre", "post"), (0, 1)):

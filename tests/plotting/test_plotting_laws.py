@@ -138,6 +138,7 @@ def test_a_law_of_one_variable_has_one_curve(table: Path) -> None:
     assert curve["size"].is_monotonic_increasing
 
 
+@pytest.mark.slow
 def test_curves_over_columns_of_one_s_own_say_what_is_held_and_repeat_no_budget(table: Path) -> None:
     runs = pd.read_csv(table)
     experts = 2.0 ** (np.arange(len(runs)) % 3)
@@ -153,6 +154,7 @@ def test_curves_over_columns_of_one_s_own_say_what_is_held_and_repeat_no_budget(
     assert not any("new runs" in text.get_text() for text in drawn.legends[0].get_texts())
 
 
+@pytest.mark.slow
 def test_axes_name_the_columns_of_a_ledger_that_a_law_reads_and_predicts(tmp_path: Path) -> None:
     shapes = tuple((1, width) for width in (48, 64, 92, 128, 184))
     folder = depth_or_width(tmp_path / "s", shapes=shapes, budgets=(1e6, 2e6, 4e6), seeds=1)
@@ -163,6 +165,7 @@ def test_axes_name_the_columns_of_a_ledger_that_a_law_reads_and_predicts(tmp_pat
     assert set(data["predicts"]) == set(forecast_against_truth.frame(law)["predicts"]) == {"loss (loss_nats)"}
 
 
+@pytest.mark.slow
 def test_wide_intervals_are_cut_and_do_not_scale_the_axis(found: LawFit) -> None:
     data = law_fit.frame(found)
     wide = data.assign(high=data["high"].where(data.index > 0, 2400.0))
@@ -255,6 +258,7 @@ def test_valleys_name_their_budgets_and_say_why_one_has_no_star() -> None:
     assert title_of(drawn).endswith("\nbudgets of 1.0e18 to 1.0e22 FLOPs")
 
 
+@pytest.mark.slow
 def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(found: LawFit) -> None:
     drawn = law_fit.draw(law_fit.frame(found))
     drawn.draw_without_rendering()
@@ -358,6 +362,7 @@ def test_the_map_of_the_loss_shows_the_best_of_heads_and_ffn(tmp_path: Path) -> 
     assert cells.set_index(["depth", "width"])["loss"].to_dict() == lowest.to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("all_rows")
 def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, study: Any) -> None:
     options = ["--law", "chinchilla", "--parameters", "N", "--tokens", "C/(6*N)", "--where", "N < 1e10", "--bootstrap", "50"]
@@ -372,25 +377,37 @@ def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, s
     assert f"{tmp_path}/figures/law_fit.svg" in files.split()
 
 
-@pytest.mark.usefixtures("all_rows")
-def test_what_contradicts_an_earlier_fit_is_refused_and_what_adds_to_it_is_not(table: Path, tmp_path: Path, study: Any) -> None:
+@pytest.fixture
+def earlier(table: Path, tmp_path: Path, study: Any) -> Path:
+    """A file of `study fit --json`, without resamples."""
     _, told, _ = study(
         "fit", table, "--parameters", "N", "--tokens", "C/(6*N)", "--law", "chinchilla", "--bootstrap", 0, "--json"
     )
-    fit, into = tmp_path / "fit.json", tmp_path / "figures"
-    fit.write_text(told)
+    file = tmp_path / "fit.json"
+    file.write_text(str(told))
+    return file
+
+
+def test_what_contradicts_an_earlier_fit_is_refused(table: Path, earlier: Path, tmp_path: Path, study: Any) -> None:
+    fit, into = earlier, tmp_path / "figures"
     status, out, err = study("plot", table, "--as", fit, "--into", into, "--law", "power", "--tokens", "C", "--parameters", "N")
     assert (status, out, into.exists()) == (2, "", False)
     assert err.splitlines() == [
         f"error: --law: is 'power', and {fit} says 'chinchilla'; leave out that option or --as",
         f"error: --tokens: is 'C', and {fit} says 'C/(6*N)'; leave out that option or --as",
     ]
-    status, out, _ = study("plot", table, "--as", fit, "--into", into, "--law", "chinchilla", "--where", "N < 1e10")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("all_rows")
+def test_what_adds_to_an_earlier_fit_is_not_refused(table: Path, earlier: Path, tmp_path: Path, study: Any) -> None:
+    into = tmp_path / "figures"
+    status, _, _ = study("plot", table, "--as", earlier, "--into", into, "--law", "chinchilla", "--where", "N < 1e10")
     assert (status, into.exists()) == (0, True)
 
 
 @pytest.mark.usefixtures("all_rows")
-@pytest.mark.parametrize("column", [pytest.param("C", marks=pytest.mark.slow), "spent"])
+@pytest.mark.parametrize("column", [pytest.param("C", marks=pytest.mark.slow), pytest.param("spent", marks=pytest.mark.slow)])
 def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study: Any, column: str) -> None:
     pd.read_csv(table).rename(columns={"C": column}).to_csv(table, index=False)
     roles = {"parameters": "N", "tokens": "C/(6*N)", "flops": column}
@@ -402,6 +419,7 @@ def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study:
     assert {one["choices"].get("FLOPs") for one in told} == {None, column}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("all_rows")
 def test_a_table_that_differs_by_rounding_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
     """As the last digits of sums and logarithms differ between processors."""
@@ -415,6 +433,7 @@ def test_a_table_that_differs_by_rounding_gives_the_same_bytes(table: Path, tmp_
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
 
 
+@pytest.mark.slow
 def test_a_name_with_dollars_is_no_formula(found: LawFit, tmp_path: Path) -> None:
     rows = law_fit.frame(found).assign(axis=r"$cost\frac$", predicts=r"$\loss$")
     assert save_in(law_fit.draw(rows), tmp_path, "law")[0].stat().st_size > 0

@@ -72,6 +72,7 @@ def test_decided(tmp_path: Path) -> None:
     assert "278.8M" not in text, "the question does not ask about parameters"
 
 
+@pytest.mark.slow
 def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("study.evidence.sweep_laws.DEFAULT_SETTINGS", Settings(bootstrap=100))
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6, 4e6), seeds=1)
@@ -93,6 +94,7 @@ def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeyp
     assert {"estimates", "intervals", "forecast", "options"} <= saved.keys()
 
 
+@pytest.mark.slow
 def test_two_budgets_tell_no_exponent_of_the_tokens(tmp_path: Path) -> None:
     """Any beta serves where B and E may follow it."""
     answer = undrawn(depth_or_width(tmp_path / "s", budgets=(1e6, 4e6)))
@@ -104,6 +106,7 @@ def test_two_budgets_tell_no_exponent_of_the_tokens(tmp_path: Path) -> None:
     assert "| chinchilla |" not in answer.to_markdown(), "nor does the table tell any"
 
 
+@pytest.mark.slow
 def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 64), (1, 128)))
     (folder.path / "fits").mkdir()
@@ -116,6 +119,7 @@ def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
     assert not (folder.fits / "chinchilla.json").exists()
 
 
+@pytest.mark.slow
 def test_shapes_of_one_size_tell_no_law_of_size(tmp_path: Path) -> None:
     """Their parameters differ by the embeddings, which follow the width: a law over these would be one of the shape."""
     shapes = ((1, 128), (2, 92), (3, 76), (4, 64))
@@ -127,6 +131,7 @@ def test_shapes_of_one_size_tell_no_law_of_size(tmp_path: Path) -> None:
     assert told["law"] == "tokens-floor"
 
 
+@pytest.mark.slow
 def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for width in (32, 48, 64, 96, 128):
@@ -140,6 +145,7 @@ def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path
     assert undrawn(moved).findings["laws"] == [told], "an answer is the same wherever its folder lies"
 
 
+@pytest.mark.slow
 def test_depth_can_win(tmp_path: Path) -> None:
     answer = undrawn(depth_or_width(tmp_path / "s", Law(depth_effect=-0.08), budgets=(1e6,), shapes=SMALL))
     assert answer.headline.startswith("Depth lowers loss more at equal parameters: L2-H92-A2-F368 is 0.")
@@ -183,6 +189,7 @@ def test_runs_that_were_not_scored_on_a_task_are_told_beside_those_that_were(tmp
     ]
 
 
+@pytest.mark.slow
 def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
     runs = list(folder.runs())
@@ -212,6 +219,7 @@ def with_gains(path: Path, gains: dict[int, float | None]) -> SweepFolder:
     return folder
 
 
+@pytest.mark.slow
 def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_may_help(tmp_path: Path) -> None:
     answer = checked(with_gains(tmp_path / "s", {1: 1.0, 2: 0.0003}), include_unbracketed=True)
     assert answer.headline == (
@@ -265,6 +273,7 @@ def test_the_share_of_pairs_that_a_cell_judges_right_is_told_where_there_are_pai
     assert answer.to_markdown().count("| 60.0% |") == 2, "each is the mean over three seeds"
 
 
+@pytest.mark.slow
 def test_single_seed_gives_no_verdict(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,), shapes=SMALL))
     assert "no cell has two usable seeds" in answer.headline
@@ -277,6 +286,7 @@ def test_empty_sweep(tmp_path: Path) -> None:
     assert answer.figures == ("what_doubling_adds",)
 
 
+@pytest.mark.slow
 def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     add_run(folder, run_config(1, 128))
@@ -319,6 +329,7 @@ def test_a_run_whose_losses_are_gone_or_damaged_is_left_out_and_named_with_a_rem
         assert f"{file}: {what}, and comparisons need it; fetch it, or leave the run out: study exc" in caplog.text
 
 
+@pytest.mark.slow
 def test_text_that_runs_saw_again_is_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), shapes=SMALL)
     assert not any("new text" in line for line in undrawn(folder).to_dict()["findings"]["undecided"])
@@ -330,6 +341,7 @@ def test_text_that_runs_saw_again_is_told(tmp_path: Path) -> None:
     assert line.startswith("What new text would do in place of repeated: runs passed up to 15.5 times over the 129.0k tokens")
 
 
+@pytest.mark.slow
 def test_text_that_the_tokeniser_does_not_know_is_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", shapes=SMALL)
     for run, share in zip(folder.runs(), (None, 0.04, 0.2), strict=False):
@@ -340,6 +352,7 @@ def test_text_that_the_tokeniser_does_not_know_is_told(tmp_path: Path) -> None:
     assert line.startswith("What a tokeniser that knows more of this text would do: 20% of the text's tokens are [UNK],")
 
 
+@pytest.mark.slow
 def test_validation_text_that_trains_is_told_above_five_percent_with_the_remedy(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", shapes=SMALL)
     for run, share in zip(folder.runs(), (None, 0.05, 0.42), strict=False):
@@ -420,6 +433,7 @@ def test_all_failed_with_hostile_reasons(tmp_path: Path) -> None:
     assert r"\!\[x\](http://x) \| \`rm\` \# heading" in text
 
 
+@pytest.mark.slow
 def test_search_reports_best_and_front(tmp_path: Path) -> None:
     space = {"architecture.depth": {"low": 1, "high": 3}, "architecture.width": {"choices": [64, 128, 192]}}
     search = {"trials": 6, "sampler": "tpe", "objectives": ["loss_nats", "parameters"], "space": space}
@@ -439,6 +453,7 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
     assert answer.to_dict()["findings"]["laws"] == told
 
 
+@pytest.mark.slow
 def test_the_answer_says_where_the_best_rate_lies_and_which_cells_were_let_in(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
     strict = undrawn(folder).to_markdown()

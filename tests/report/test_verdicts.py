@@ -56,6 +56,7 @@ def test_every_reference_has_an_answer() -> None:
     assert len(ANSWERS) >= 17
 
 
+@pytest.mark.slow
 def test_a_question_about_scores_is_answered_with_scores(tmp_path: Path) -> None:
     question = "Does a lower loss mean higher scores, and on which tasks?"
     folder = sweep_folder(tmp_path / "s", SWEEP | {"question": question, "tune": {}, "downstream": ["sst2", "cola"]})
