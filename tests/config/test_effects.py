@@ -59,7 +59,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
     return weights_of
 
 
-ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+Pairs = list[tuple[dict[str, Any], dict[str, Any]]]
+
+ALIKE: Pairs = [
     ({}, {"decay_fraction": 0.5}),
     ({"schedule": "cosine"}, {"schedule": "cosine", "decay_fraction": 0.5}),
     ({"warmup_fraction": 1.0}, {"warmup_fraction": 1.0, "final_learning_rate_fraction": 0.5}),
@@ -93,7 +95,7 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"architecture": {"depth": 1}}, {"architecture": {"depth": 1, "attention_window": 8, "global_attention_every": 2}}),
 ]
 
-APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
+APART: Pairs = [
     ({"schedule": "wsd"}, {"schedule": "wsd", "decay_fraction": 0.5}),
     ({}, {"schedule": "cosine"}),
     ({}, {"final_learning_rate_fraction": 0.5}),
@@ -116,7 +118,21 @@ APART: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), ALIKE, ids=str)
+def test_what_trains_alike_has_one_key_and_what_trains_unlike_has_two(corpus: Path) -> None:
+    """The pairs that the next tests train, of which the fast tests train every twelfth."""
+    for pairs, alike in ((ALIKE, True), (APART, False)):
+        for one, other in pairs:
+            assert (training_key(of(corpus, **one)) == training_key(of(corpus, **other))) == alike, (one, other)
+
+
+def some_slow(pairs: Pairs) -> list[Any]:
+    """The pairs as parameters of a test, all but every twelfth marked slow."""
+    return [
+        pytest.param(*pair, id=f"{pair[0]}-{pair[1]}", marks=pytest.mark.slow if n % 12 else ()) for n, pair in enumerate(pairs)
+    ]
+
+
+@pytest.mark.parametrize(("one", "other"), some_slow(ALIKE))
 def test_runs_that_are_said_to_train_alike_do(
     one: dict[str, Any], other: dict[str, Any], corpus: Path, weights: Weights
 ) -> None:
@@ -126,13 +142,14 @@ def test_runs_that_are_said_to_train_alike_do(
     assert weights(first) == weights(second)
 
 
-@pytest.mark.parametrize(("one", "other"), APART, ids=str)
+@pytest.mark.parametrize(("one", "other"), some_slow(APART))
 def test_runs_that_train_unlike_are_said_to(one: dict[str, Any], other: dict[str, Any], corpus: Path, weights: Weights) -> None:
     first, second = of(corpus, **one), of(corpus, **other)
     assert training_key(first) != training_key(second)
     assert weights(first) != weights(second)
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_with_trained_weights_has_no_initialisation(
     corpus: Path, source: RunFolder, weights: Weights
 ) -> None:

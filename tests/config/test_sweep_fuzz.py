@@ -223,7 +223,7 @@ def test_any_bytes_are_read_or_refused(content: bytes, file: Path) -> None:
 
 @settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-    max_examples=settings().max_examples // 3,  # each plans a whole sweep
+    max_examples=settings().max_examples // 10,  # each plans a whole sweep
 )
 @given(values=values_of_sweeps())
 def test_a_sweep_that_is_read_is_planned_or_refused(values: dict[str, Any], file: Path) -> None:

@@ -215,7 +215,7 @@ FAMILIES = [
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("length", [5, 24])
+@pytest.mark.parametrize("length", [5, pytest.param(24, marks=pytest.mark.slow)])
 def test_flops_of_a_family_are_those_of_transformers(name: str, length: int) -> None:
     """Every product of forward and backward, in a batch of one; transformers runs the head on every position."""
     model = next(model for model in catalogue() if name in model.aliases)

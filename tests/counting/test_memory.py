@@ -224,35 +224,16 @@ ENCODED = {
 
 
 FAST = {
-    "bert-tiny, gradient of the token table",
-    "loss",
-    "bf16",
     "dropout, backward pass of the last layer",
     "few tokens, deep",
     "pre-norm",
-    "learned bias, loss",
-    "ALiBi",
-    "all that finds order",
     "factorised embeddings",
-    "one layer, GeGLU",
-    "ModernBERT",
     "windows",
-    "MobileBERT",
-    "DeBERTa",
-    "DeBERTa v2 with a convolution",
-    "Muon, matrices of one shape",
     "Muon, GeGLU, shared layers",
-    "pairs",
     "replaced tokens",
     "padded documents",
-    "one layer",
     "validation",
-    "validation, its forward pass",
-    "lesson",
-    "cosine",
     "MSE, projected",
-    "TinyBERT",
-    "MiniLM",
 }
 """One run for each part of the formula; the others, of further precisions and sizes, take longer."""
 
@@ -273,12 +254,7 @@ def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "bf16"),
-    [
-        pytest.param(name, bf16, marks=() if (name, bf16) == ("Muon, matrices of one shape", True) else pytest.mark.slow)
-        for name in TRAINED
-        if name.startswith("Muon")
-        for bf16 in (True, False)
-    ],
+    [pytest.param(name, bf16, marks=pytest.mark.slow) for name in TRAINED if name.startswith("Muon") for bf16 in (True, False)],
 )
 def test_matrices_take_the_memory_of_the_precision_that_the_processor_orthogonalises_them_in(
     name: str, bf16: bool, monkeypatch: pytest.MonkeyPatch
@@ -302,9 +278,7 @@ TAUGHT = {
 """Students, the weights of their lessons, and the sizes of their teachers."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ("loss", "lesson") else pytest.mark.slow) for name in TAUGHT]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "lesson" else pytest.mark.slow) for name in TAUGHT])
 def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> None:
     run, weight, sizes = TAUGHT[name]
     a = run.architecture
@@ -405,6 +379,7 @@ def test_inference_takes_the_memory_that_is_predicted(name: str) -> None:
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
 
 
+@pytest.mark.slow
 def test_the_tracker_agrees_with_the_allocator(tmp_path: Path) -> None:
     run = TRAINED["few tokens, deep"]
     with one_thread():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -129,9 +130,13 @@ def test_the_observed_attention_is_what_a_layer_weighs(kind: str) -> None:
     torch.testing.assert_close(outputs[1 if kind == "shared layers" else 0], expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    ("name", "padded", "kind"),
+    [
+        pytest.param(name, padded, kind, marks=() if padded and (kind == "BERT" or name == "MSE") else pytest.mark.slow)
+        for name, padded, kind in product(EVERY, (False, True), KINDS)
+    ],
+)
 def test_a_copy_of_the_teacher_has_nothing_to_learn(name: str, padded: bool, kind: str) -> None:
     teacher = model(seed=1, **KINDS[kind])
     student = copy.deepcopy(teacher).train()
@@ -154,7 +159,7 @@ def test_gradients_reach_the_layers_up_to_the_matched_one_and_no_teacher(name: s
     assert gradient.abs().max() > 0
 
 
-@pytest.mark.parametrize("name", [*EVERY, "projected"])
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.slow) for name in EVERY), "projected"])
 def test_a_student_gets_closer(name: str) -> None:
     """Also one of another width, whose states pass through a learned matrix, which learns too."""
     losses = EVERY.get(name, LayerLosses(hidden_mse=1.0, layers="uniform"))
@@ -162,9 +167,9 @@ def test_a_student_gets_closer(name: str) -> None:
     matching = LayerMatching(losses, student.architecture, teacher.architecture)
     assert (matching.projection is not None) == (name == "projected")
     before = copy.deepcopy(matching.state_dict())
-    optimizer = torch.optim.AdamW([*student.parameters(), *matching.parameters()], lr=3e-3)
+    optimizer = torch.optim.AdamW([*student.parameters(), *matching.parameters()], lr=1e-2)
     found = []
-    for _ in range(30):
+    for _ in range(12):
         loss = loss_by(matching, student, teacher)
         found.append(loss.item())
         optimizer.zero_grad()

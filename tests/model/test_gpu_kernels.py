@@ -267,17 +267,20 @@ def differences(interpreter: ProcessPoolExecutor) -> dict[str, Any]:
     return interpreter.submit(all_differences).result()
 
 
+@pytest.mark.slow
 def test_every_kernel_gives_what_torch_does(differences: dict[str, Any]) -> None:
     found = differences["kernels"]
     assert len(found) == 8
     assert {name: error for name, error in found.items() if error > 2e-6} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "most"), [("norms", 2e-6), ("attention", 5e-6), ("blocks", 2e-5), ("losses", 2e-6)])
 def test_what_is_written_out_gives_torchs_numbers_and_gradients(what: str, most: float, differences: dict[str, Any]) -> None:
     assert max(differences[what].values()) < most, differences[what]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_run_by_kernels_that_are_written_out_learns_what_another_does(
     interpreter: ProcessPoolExecutor, tmp_path: Path
@@ -288,6 +291,7 @@ def test_a_run_by_kernels_that_are_written_out_learns_what_another_does(
     assert fused == pytest.approx(eager, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_benchmark_times_kernels_beside_torchs_that_make_the_same(interpreter: ProcessPoolExecutor) -> None:
     found = interpreter.submit(differences_of_timed_kernels).result()
     assert len(found) == 38, "all kernels, each at its own division and at those that are tried"
@@ -374,6 +378,7 @@ BUILT: dict[str, tuple[list[str], dict[str, Any], int]] = {
 """Arguments of the kernels at the sizes of BERT-Base."""
 
 
+@pytest.mark.slow
 def test_kernels_build_for_a_hopper_and_fit_its_registers_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     found = apart(built, BUILT)

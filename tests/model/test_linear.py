@@ -175,6 +175,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt")
 
 
+@pytest.mark.slow
 def test_a_run_repeats_and_resumes_bit_for_bit_and_its_record_says_onednn(
     corpus: Path, tmp_path: Path, of_any_size: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,15 @@ def tokens() -> Tensor:
     return torch.randint(5, 97, (3, 24), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("more", [{}, {"tied_decoder": False}, {"segments": 0}, {"segments": 2, "tied_decoder": False}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        pytest.param({"tied_decoder": False}, marks=pytest.mark.slow),
+        pytest.param({"segments": 0}, marks=pytest.mark.slow),
+        pytest.param({"segments": 2, "tied_decoder": False}, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

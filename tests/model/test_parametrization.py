@@ -207,7 +207,7 @@ def depths(*given: int, **asked: Any) -> list[float]:
     ("optimizer", "widest", "norm", "parametrization"),
     [
         ("adamw", 256, "pre", "completep"),
-        ("muon", 256, "post", "scaled_rates"),
+        pytest.param("muon", 256, "post", "scaled_rates", marks=pytest.mark.slow),
         *(
             pytest.param(optimizer, 1024, norm, parametrization, marks=pytest.mark.slow)
             for optimizer in ("adamw", "muon")
