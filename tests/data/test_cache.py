@@ -35,6 +35,7 @@ def test_an_entry_is_built_once_and_then_opened(tmp_path: Path) -> None:
     assert open_entry(tmp_path / "kind" / "entry", refuse) == facts
 
 
+@pytest.mark.slow
 def test_two_processes_that_want_one_entry_build_it_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()

@@ -25,6 +25,7 @@ def searched(validation: np.ndarray, train: np.ndarray) -> float:
     return len(covered) / max(1, int((validation != SEP).sum()))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 3))
 def test_the_share_is_that_of_a_search_through_all_windows(seed: int, block: int, chunk: int) -> None:
     """Of texts that quote each other at random, whatever is looked at in one go."""

@@ -67,6 +67,7 @@ def test_a_pilot_is_cheap_spread_and_never_twice_the_same_run(pool: Pool) -> Non
     assert len(np.unique(pool.candidates["tokens"][rows])) > 3
 
 
+@pytest.mark.slow
 def test_the_benchmark_scores_every_method_within_its_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     columns = grid()
     frame = pd.DataFrame({"N": columns["parameters"], "D": columns["tokens"], "loss": LAW.predict(TRUTH, columns)})
@@ -132,6 +133,7 @@ def test_trunks_are_priced_by_what_comes_after_the_state_that_a_budget_goes_on_f
     assert Prices.alone(whole).after(1).now.tolist() == whole.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bend", [pytest.param(0.0, marks=pytest.mark.slow), 0.01])
 def test_the_interval_of_a_forecast_holds_as_often_as_it_says(bend: float) -> None:
     """Of 15 random laws; 11 would be nearly four standard errors too few."""
@@ -188,6 +190,7 @@ def test_the_next_runs_narrow_the_forecast_and_more_than_cheap_ones(study: Any, 
         assert told in err
 
 
+@pytest.mark.slow
 def test_a_stranger_designs_by_columns_of_no_known_role(study: Any, tmp_path: Path) -> None:
     """Mixture-of-experts runs under names of their own; one has no loss, and costs are in hours."""
     random = np.random.default_rng(0)

@@ -21,7 +21,7 @@ def test_one_look_is_the_t_test() -> None:
     assert valid_interval(differences, 0.0, 3) == pytest.approx(t.interval(0.95, 2, loc=1.0, scale=error))
 
 
-@pytest.mark.parametrize(("most", "error"), [(6, 0.05), (12, 0.05), (12, 0.05 / 6)])
+@pytest.mark.parametrize(("most", "error"), [(6, 0.05), (12, 0.05), pytest.param(12, 0.05 / 6, marks=pytest.mark.slow)])
 def test_null_sequences_exceed_the_boundaries_as_often_as_planned_at_each_look(most: int, error: float) -> None:
     """Of 200,000 sequences; t does not depend on their scatter."""
     many = 200_000

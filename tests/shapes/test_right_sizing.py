@@ -65,6 +65,7 @@ def test_amounts_are_told_with_the_names_of_their_conventions(asked: dict[str, A
 CONVENTIONS = st.sampled_from(["parameters", "parameters_encoder", "parameters_non_embedding"])
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     millions=st.floats(0.5, 300),
@@ -88,6 +89,7 @@ def test_every_shape_has_the_parameters_asked_for(
         assert rebuilt.ffn == round(ffn_ratio * rebuilt.width)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     megabytes=st.integers(5, 3000),
@@ -257,6 +259,7 @@ def test_a_chinchilla_law_needs_tokens(tmp_path: Path) -> None:
         ShapeQuery(parameters="10M", law=path).answer()
 
 
+@pytest.mark.slow
 def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
     rows = ["N,D,loss"]
     for size in (1e6, 3e6, 1e7, 3e7, 1e8):
@@ -317,6 +320,7 @@ def test_what_a_law_was_not_fitted_to_is_said(tmp_path: Path) -> None:
     assert not any("extrapolated" in note for note in ShapeQuery(parameters="10M", law=path, tokens="10M").answer().notes)
 
 
+@pytest.mark.slow
 def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
     """The sweep's 2,048 pieces stand in its ledger, the file of its law takes them along, and 30,522 are no comparison."""
     folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6, 2e6, 4e6))

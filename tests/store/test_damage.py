@@ -251,8 +251,7 @@ SOME_DAMAGE = pytest.mark.parametrize(
     "damage",
     [
         flip,
-        link_to_nowhere,
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (truncate, empty, make_folder, link_to_itself, nest)),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in DAMAGES if each is not flip),
     ],
     ids=lambda damage: damage.__name__,
 )
@@ -278,7 +277,7 @@ def test_damaged_runs_are_named_and_the_others_read(damage: Damage, slow: bool, 
         assert name not in ("overview", "sweep", "points") or str(files["record.json"]) in said, (name, said)
 
 
-@EVERY_DAMAGE
+@SOME_DAMAGE
 @pytest.mark.parametrize(
     ("pattern", "needing"),
     [
@@ -301,7 +300,10 @@ def test_a_damaged_file_of_a_run_is_refused_by_whoever_needs_it(
 
 
 @SOME_DAMAGE
-@pytest.mark.parametrize("names", [FILES_OF_SWEEPS, ("sweep.yaml",)], ids=["derived", "sweep"])
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param(FILES_OF_SWEEPS, id="derived"), pytest.param(("sweep.yaml",), id="sweep", marks=pytest.mark.slow)],
+)
 def test_a_damaged_file_of_a_sweep_is_named(damage: Damage, names: tuple[str, ...], place: Place, study: Study) -> None:
     """Or written anew, or not needed; a sweep file whose name is given need not be named again.
 
@@ -370,6 +372,7 @@ def test_a_record_without_a_field_is_read_or_named(place: Place, study: Study) -
             assert given is fields or unlisted == [*lost], lost
 
 
+@pytest.mark.slow
 def test_a_score_without_a_field_is_read_or_named(place: Place, study: Study) -> None:
     """Each score loses another field at a time."""
     files = sorted(place.made.runs_folder.glob("*/scores/*/record.json"))
@@ -390,7 +393,16 @@ def take_away(field: str, file: Path) -> None:
     file.write_text(json.dumps({name: value for name, value in values.items() if name != field}))
 
 
-@pytest.mark.parametrize("target", ["nowhere", "", "../made", "../../elsewhere/runs/x", "/etc"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "nowhere",
+        pytest.param("", marks=pytest.mark.slow),
+        pytest.param("../made", marks=pytest.mark.slow),
+        pytest.param("../../elsewhere/runs/x", marks=pytest.mark.slow),
+        pytest.param("/etc", marks=pytest.mark.slow),
+    ],
+)
 def test_a_link_to_no_home_is_named_and_its_run_left_out(target: str, place: Place, study: Study) -> None:
     made = place.made
     link = made.homes / made.runs()[0].run_id

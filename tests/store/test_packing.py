@@ -120,8 +120,7 @@ def test_the_rows_of_a_packed_run_stand_where_they_stood_for_who_follows_them(tm
 @pytest.mark.parametrize(
     ("before", "every"),
     [
-        ("run folders", 8),
-        ("a pack and a run beside it", 8),
+        ("a pack and a run beside it", 16),
         *(
             pytest.param(before, 1, marks=pytest.mark.slow)
             for before in ("run folders", "a pack and a run beside it", "a pack")

@@ -302,6 +302,7 @@ def test_a_class_of_the_hub_is_an_index_whatever_its_name(
     assert (tags if tokens else texts) == [2, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "metric", "embedded", "message"),
     [

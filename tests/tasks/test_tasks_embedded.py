@@ -37,6 +37,7 @@ def rows(passages: list[Passages]) -> dict[str, Rows]:
     return {name: make(passages) for name, (_, make) in MAKERS.items()}
 
 
+@pytest.mark.slow
 def test_documents_keep_the_split_that_pre_training_gave_them(passages: list[Passages]) -> None:
     texts = {
         role: "\n".join(text for _, text in read_docstrings(PACKAGES) if role_of(text) == role) for role in ("dev", "test")
@@ -58,6 +59,7 @@ def test_no_line_stands_in_two_documents_or_names_a_package(passages: list[Passa
     assert not [name for name in ("networkx", "optuna", "numpy", ">>>") if name in text]
 
 
+@pytest.mark.slow
 def test_the_same_packages_give_the_same_rows(passages: list[Passages], rows: dict[str, Rows]) -> None:
     again = documents(PACKAGES)
     assert again == passages
