@@ -113,7 +113,7 @@ def test_the_interval_is_students_over_seeds_and_normal_over_examples() -> None:
     assert np.isnan(UNKNOWN.half)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("of_seeds", "of_examples"), [(0.02, 0.0), (0.01, 0.02), (0.02, 0.005), (0.015, 0.01)])
 def test_the_interval_covers_the_score_of_new_seeds_and_examples(seeds: int, of_seeds: float, of_examples: float) -> None:
     random, draws = np.random.default_rng(0), 1000

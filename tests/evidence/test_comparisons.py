@@ -643,6 +643,7 @@ def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: 
     assert not [line for line in fine if "Raising" in line]
 
 
+@pytest.mark.slow
 def test_of_many_steps_it_is_said_which_are_told_in_full(tmp_path: Path) -> None:
     """Wider and wider shapes lower the loss at each of five steps; the three that buy most a parameter are told."""
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=tuple((1, width) for width in (32, 48, 64, 96, 128, 192)))
@@ -678,6 +679,7 @@ def test_of_many_steps_the_least_likely_of_chance_is_judged_among_all(tmp_path: 
     assert steps == "Not decided: none of 24 steps to a larger size changes the loss beyond chance (Holm, 5%)."
 
 
+@pytest.mark.slow
 def test_the_lowest_loss_is_not_told_as_if_a_step_to_it_were_decided(tmp_path: Path) -> None:
     """Shapes of unequal size make no pair: only steps say which are told apart."""
     for law, alike in ((Law(), False), (NoEffect(seed_deviation=0.02), True)):
@@ -733,6 +735,7 @@ def test_shapes_of_one_target_that_are_no_size_are_said_not_to_be_compared(tmp_p
     assert not asked_for({"iso_parameters": [sum(sizes) / 2]})
 
 
+@pytest.mark.slow
 def test_pairs_that_rates_between_those_tried_would_move_out_of_their_interval_are_told(tmp_path: Path) -> None:
     evidence = evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,)))
     pair = next(pair for pair in evidence.comparisons.pairs if pair.status == "decided")
@@ -754,6 +757,7 @@ def choices_told(evidence: Evidence) -> list[str]:
     return [line for line in undecided(evidence) if " chose the best of the rates tried" in line]
 
 
+@pytest.mark.slow
 def test_decided_pairs_that_another_rate_would_leave_open_are_told(tmp_path: Path) -> None:
     evidence = evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,)))
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
@@ -890,6 +894,7 @@ def test_a_cell_without_a_usable_run_is_left_open_once(tmp_path: Path) -> None:
     assert "norm=pre at L1-H128-A2-F512" in told, "that of one rate alone"
 
 
+@pytest.mark.slow
 def test_of_many_steps_that_may_change_nothing_a_few_are_named_and_none_is_said_to_lower_the_loss(tmp_path: Path) -> None:
     shapes = tuple((1, width) for width in (64, 72, 80, 88, 96, 104, 512))
     folder = depth_or_width(tmp_path / "s", Law(depth_effect=0, seed_deviation=0.12), budgets=(1e6,), shapes=shapes)

@@ -321,7 +321,15 @@ def test_settings_of_one_shape_look_apart(figure: ModuleType, tmp_path: Path) ->
     assert len(faces) >= 2
 
 
-@pytest.mark.parametrize("figure", [learning_rate, loss_curves, loss_against_parameters, loss_against_flops])
+@pytest.mark.parametrize(
+    "figure",
+    [
+        learning_rate,
+        pytest.param(loss_curves, marks=pytest.mark.slow),
+        loss_against_parameters,
+        pytest.param(loss_against_flops, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("sizes", [{"heads": (1, 2, 4, 8, 16)}, {"ffn": (64, 128, 256)}], ids=["heads", "ffn"])
 def test_shapes_that_differ_only_in_heads_or_ffn_look_apart_and_are_named(
     figure: ModuleType, sizes: dict[str, tuple[int, ...]], tmp_path: Path
