@@ -221,7 +221,6 @@ def test_a_live_sweep_shows_its_training_loss_and_follows_it(shown: Shown) -> No
     assert "Updated at" in shown.words
 
 
-@pytest.mark.slow
 def test_curves_are_of_every_metric_with_bands_over_seeds_smoothing_and_what_the_table_leaves(shown: Shown) -> None:
     shown.open(page="sweep", sweep="made_up", tab="runs")
     paths = "svg[role=img] [data-mark=line] path"
@@ -244,7 +243,6 @@ def test_curves_are_of_every_metric_with_bands_over_seeds_smoothing_and_what_the
     shown.wait(lambda: shown.page.execute_script("return document.querySelector('.gallery img').naturalWidth") == 90)
 
 
-@pytest.mark.slow
 def test_a_run_stands_beside_another(shown: Shown) -> None:
     shown.open(page="sweep", sweep="made_up", tab="runs")
     shown.find("tbody a").click()
@@ -259,7 +257,6 @@ def test_a_run_stands_beside_another(shown: Shown) -> None:
     assert shown.count("svg[role=img] [data-mark=line] path") == 2
 
 
-@pytest.mark.slow
 def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
     shown.open(page="scaling", sweeps="made_up")
     points = "svg[role=img] [data-mark=dot] circle"
@@ -281,7 +278,6 @@ def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
     assert shown.count("svg [data-mark=line] path") == 40, "parallel axes"
 
 
-@pytest.mark.slow
 def test_a_goal_shows_its_intervals_down_to_what_is_wanted_and_where_the_runs_are(shown: Shown) -> None:
     shown.open(page="sweep", sweep="made_up", tab="goal")
     assert shown.words.count("The loss is known to ± 2%.") == 1
@@ -299,7 +295,6 @@ def test_a_goal_shows_its_intervals_down_to_what_is_wanted_and_where_the_runs_ar
         shown.sized(1400, 1200)
 
 
-@pytest.mark.slow
 def test_what_if_counts_exactly_whatever_moves_the_controls(shown: Shown) -> None:
     from selenium.webdriver import Keys
 
@@ -365,7 +360,6 @@ PAGES: tuple[dict[str, str], ...] = (
 )
 
 
-@pytest.mark.slow
 def test_names_texts_and_answers_of_a_stranger_stay_text_on_every_page(shown: Shown) -> None:
     (run,) = (path.name for path in (shown.live.path.parents[2] / EVIL / "runs").iterdir())
     for asked in (*PAGES, {"page": "run", "sweep": EVIL, "run": run}):
@@ -381,7 +375,6 @@ def test_names_texts_and_answers_of_a_stranger_stay_text_on_every_page(shown: Sh
     assert [one for one in messages if refused not in one] == [], "nothing fails, and no policy has anything to block"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_can_be_read_on_a_phone_and_named_by_a_screen_reader(shown: Shown, theme: str, tmp_path: Path) -> None:
     shown.sized(390, 844, phone=True)
