@@ -164,7 +164,7 @@ def execute_here(jobs: Sequence[Job], execution: Execution, stop: StopSignal) ->
 def log_into(file: Path) -> None:
     """Append what this process prints to a log."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

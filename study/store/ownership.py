@@ -132,7 +132,7 @@ def work_lock(folder: WorkFolder) -> Iterator[bool]:
     Raises Held if another process keeps it.
     """
     retry_write(lambda: folder.path.mkdir(parents=True, exist_ok=True))
-    lock = retry_write(lambda: os.open(folder.lock_file, os.O_RDWR | os.O_CREAT, 0o644))
+    lock = retry_write(lambda: os.open(folder.lock_file, os.O_RDWR | os.O_CREAT, 0o666))
     try:
         yield _await(folder, lock)
     finally:

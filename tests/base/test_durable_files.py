@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,9 @@ import pytest
 
 from study.base.durable_files import content_of, is_there, names_in, require_links, write_atomically, write_once
 from study.base.errors import InputError
+from study.executing.processes import log_into
+from study.store.ownership import work_lock
+from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoint_name, checkpoints_in
 
@@ -79,9 +83,12 @@ def test_who_may_read_a_file_follows_the_umask(mask: int, mode: int, tmp_path: P
     try:
         write_atomically(tmp_path / "replaced", b"x")
         assert write_once(tmp_path / "created", b"x")
+        with work_lock(RunFolder(tmp_path / "run")), multiprocessing.get_context("spawn").Pool(1) as pool:
+            pool.apply(log_into, [tmp_path / "run" / "log.txt"])
     finally:
         os.umask(before)
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("replaced", "created")] == [mode, mode]
+    files = [tmp_path / "replaced", tmp_path / "created", tmp_path / "run" / "log.txt", tmp_path / "run" / ".lock"]
+    assert [file.stat().st_mode & 0o777 for file in files] == [mode] * 4
 
 
 def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
