@@ -5,14 +5,14 @@
 #   TORCH=2.13.0         the version of torch that `make pins` pins, in place of the present one
 #   SWEEP=sweeps/x.yaml  the sweep that `make study` launches
 #   RESULTS=results/x    the folder that `make dashboard` shows
-#   WORKERS=4            processes that run the tests, or write the reference
+#   WORKERS=4            processes (2 unless given) that run the tests, or write the reference
 #   CHINCHILLA=x.csv     Epoch's points of Chinchilla's figure, for `make replicate`
 PYTHON ?= python3
 PIP_ARGS ?=
 AUDIT_ARGS ?=
 SWEEP ?= sweeps/depth_or_width.yaml
 RESULTS ?= results
-WORKERS ?= 3
+WORKERS ?= 2
 CHINCHILLA ?=
 
 # The files of requirements/ list all that is installed, with hashes; wheels alone, so that no build fetches anything else.

@@ -1,4 +1,4 @@
-"""A sweep's ledger as a table for laws: column roles, runs that laws leave out, and columns that laws cannot pool."""
+"""A sweep's ledger as a table for laws: its quantities and their roles, runs left out, and columns that laws cannot pool."""
 
 from __future__ import annotations
 

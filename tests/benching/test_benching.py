@@ -304,6 +304,7 @@ def test_a_wave_of_models_fits_into_80_gb_with_one_peer() -> None:
         assert ours + peer < 80e9
 
 
+@pytest.mark.slow
 def test_the_operations_of_a_step_take_at_most_the_step(tmp_path: Path) -> None:
     with TrainingComparison(CASE, tmp_path / "comparison") as comparison:
         for name in ("ours", training.PROFILED):
@@ -346,6 +347,7 @@ def test_first_steps_count_only_where_they_are_as_long_as_a_round(
     assert ours.recv() == RoundTime(counted, counted * step_seconds + cold)
 
 
+@pytest.mark.slow
 def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "ROUND_SECONDS", 0.05)
     monkeypatch.setattr(training, "WARM_UP", {"cpu": Order(0.05)})
@@ -383,6 +385,7 @@ def test_a_bare_loop_takes_its_turns(tmp_path: Path) -> None:
     assert comparison.rounds.times["bare"][0].steps >= 1
 
 
+@pytest.mark.slow
 def test_runs_that_share_a_device_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "WAYS", (sharing.Way((1, 2)), sharing.Way((2,), mps=True)))
     monkeypatch.setattr(sharing, "MODELS", ("bert-tiny",))
@@ -433,6 +436,7 @@ def test_the_crowd_of_a_bench_has_the_portion_of_a_gpu_that_a_launch_gives(
         assert variables[MPS_PORTION] == launched[MPS_PORTION] == "12"
 
 
+@pytest.mark.slow
 def test_a_start_and_a_sweep_of_short_runs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "RUNS", 2)
     monkeypatch.setattr(starting, "SWEPT", 2)

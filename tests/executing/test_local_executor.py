@@ -109,6 +109,7 @@ def test_runs_that_the_kernel_kills_together_for_want_of_memory_say_so(
     assert again.result(10) == -signal.SIGKILL, "what was killed before it was started is not its own death"
 
 
+@pytest.mark.slow
 def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path: Path) -> None:
     executor, wanted = LocalExecutor([ONE]), toy(corpus, 400)
     future, folder = started(executor, wanted, tmp_path)
@@ -257,6 +258,7 @@ def test_torch_is_loaded_for_the_first_job_and_not_where_all_is_done(monkeypatch
     assert not started.called
 
 
+@pytest.mark.slow
 def test_a_run_starts_though_the_killed_forkserver_takes_its_time_to_die(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_ensure_forkserver", Mock())
     run = Mock()
@@ -268,6 +270,7 @@ def test_a_run_starts_though_the_killed_forkserver_takes_its_time_to_die(monkeyp
         processes.start(run)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_of_two_ranks_saves_once_and_resumes(corpus: Path, tmp_path: Path) -> None:
     wanted, pair = toy(corpus, 400), Slot("cpu", (0, 1), 1)
     executor = LocalExecutor([pair])

@@ -77,6 +77,7 @@ def test_a_results_folder_that_cannot_be_written_for_a_while_costs_nothing(
     )
 
 
+@pytest.mark.slow
 def test_a_run_whose_peer_is_killed_is_tried_again(corpus: Path, tmp_path: Path, figure: Figure) -> None:
     vocabulary = {"architecture": {"vocabulary": 100}, "data": {"tokenizer": {"vocabulary": 100}}}
     wanted = config(corpus, recipe={"budget": {"steps": 500}}, **vocabulary)

@@ -276,6 +276,7 @@ def real_search(root: Path, rates: list[float], trials: int) -> SweepFolder:
     return folder
 
 
+@pytest.mark.slow
 def test_a_real_search_stops_its_losers_early(tmp_path: Path) -> None:
     """The second launch knows from the first one's metrics what a good run reaches when."""
     write_topics(tmp_path / "topics.txt")

@@ -108,6 +108,7 @@ def test_a_sweep_that_is_being_run_is_not_told_to_retry(tmp_path: Path) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 def test_stop_lets_the_runs_save_wherever_the_coordinator_is(tmp_path: Path) -> None:
     folder, executor = sweep_at(tmp_path), FakeExecutor(lambda *_: 75, lingering=True)
     assert not stop(folder)

@@ -1244,6 +1244,7 @@ def test_a_packed_run_shows_its_scores_and_is_scored_with_random_weights_alone(
     assert len(scores_of(packed)) == len(made)
 
 
+@pytest.mark.slow
 def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFolder, study: Any) -> None:
     data, sweep = data_of(run), SweepFolder(run.path.parents[1])
     fingerprint = loaded_task(str(data / "first.yaml"), None).fingerprint

@@ -458,6 +458,7 @@ def test_bad_names_and_damaged_runs_are_named_and_stop_no_other(folder: SweepFol
     assert {path.name for path in tmp_path.iterdir()} == {"results", "home"}
 
 
+@pytest.mark.slow
 def test_requests_that_are_too_many_are_made_again_later_and_no_row_twice(folder: SweepFolder, server: Server) -> None:
     """W&B answers 429 where requests come too often."""
     run = FakeRun(folder)
@@ -472,6 +473,7 @@ def test_requests_that_are_too_many_are_made_again_later_and_no_row_twice(folder
     assert left_behind(folder) == []
 
 
+@pytest.mark.slow
 def test_a_mirror_that_is_refused_for_too_long_goes_on_later_where_it_stopped(
     folder: SweepFolder, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
