@@ -62,12 +62,12 @@ def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
             problems.append(str(error))
     metrics = sorted({name for columns in logged.values() for name in columns if name not in AXES}, key=_usual)
     x = x if x in AXES else next(iter(AXES))
+    most = min(MOST_POINTS, max(FEWEST_POINTS, POINTS_OF_ALL // max(1, len(runs))))
     if metric not in metrics:
-        validated = (_curve(columns, x, "val/loss") for columns in logged.values())
+        validated = (_curve(columns, x, "val/loss", most) for columns in logged.values())
         several_times = any(curve is not None and len(curve["x"]) > 1 for curve in validated)
         usual = "val/loss" if several_times and not shot.live else "train/loss"
         metric = usual if usual in metrics else next(iter(metrics), "")
-    most = min(MOST_POINTS, max(FEWEST_POINTS, POINTS_OF_ALL // max(1, len(runs))))
     return {
         "metrics": {name: WORDS.get(name, name) for name in metrics},
         "axes": AXES,
@@ -85,9 +85,7 @@ def _usual(metric: str) -> tuple[int, str]:
     return known.index(metric) if metric in known else len(known), metric
 
 
-def _curve(
-    columns: dict[str, NDArray[np.float64]], x: str, metric: str, most: int = MOST_POINTS
-) -> dict[str, list[float]] | None:
+def _curve(columns: dict[str, NDArray[np.float64]], x: str, metric: str, most: int) -> dict[str, list[float]] | None:
     if metric not in columns or x not in columns:
         return None
     there = np.isfinite(columns[metric]) & np.isfinite(columns[x])

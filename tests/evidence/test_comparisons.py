@@ -791,15 +791,15 @@ def test_equal_cells_are_told_apart_less_where_a_third_of_the_seeds_chose_their_
     random = np.random.default_rng(0)
     plain = [cell for cell in evidence.cells if cell.budget.amount == 1e6][:2]
     decided, untold = Counter[int](), Counter[int]()
-    for chose, _ in product((1, trial_seeds(12)), range(100)):
+    for chose, _ in product((1, trial_seeds(12)), range(150)):
         cells = [tuned(cell, chose, random) for cell in plain]
         comparisons = compare((Family("one size", plain[0].budget, tuple(cells)),))
         if comparisons.pairs[0].status == "decided":
             decided[chose] += 1
             untold[chose] += not choices_told(replace(evidence, cells=tuple(cells), comparisons=comparisons))
-    assert decided[1] > 0.16 * 100
-    assert decided[4] < 0.12 * 100
-    assert max(untold.values()) < 0.08 * 100
+    assert decided[1] > 0.16 * 150
+    assert decided[4] < 0.12 * 150
+    assert max(untold.values()) < 0.08 * 150
 
 
 def tuned(cell: CellResult, chose: int, random: np.random.Generator) -> CellResult:

@@ -106,7 +106,7 @@ def test_the_error_is_over_examples_and_over_seeds_pooled_over_encoders(evidence
 def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
     random, found = np.random.default_rng(0), []
     loss, encoders, seeds = np.array([4.0, 3.8, 3.6]), 3, 2
-    for _ in range(800):
+    for _ in range(2000):
         scores = random.normal(0.7, 0.01, (encoders, seeds))
         noise = noise_of_seeds(float(scores.var(axis=1, ddof=1).mean()), encoders, seeds, 0.0)
         told = trend(loss, scores.mean(axis=1), [noise] * encoders, np.arange(encoders))
@@ -466,12 +466,11 @@ def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(
         assert noise.over_examples == pytest.approx(0.004**2 * (1 / 0.5**2 + 1) / 4), "each task has examples of its own"
 
 
-@pytest.mark.parametrize(
-    ("common", "own"), [pytest.param(0.0, 0.01, marks=pytest.mark.slow), pytest.param(0.01, 0.003, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("common", "own"), [(0.0, 0.01), (0.01, 0.003)])
 def test_an_average_covers_its_truth_though_a_lucky_run_is_lucky_on_every_task(common: float, own: float) -> None:
     """Four equal encoders of three runs on three tasks; and two of them are seldom told apart."""
-    random, covered, apart, draws = np.random.default_rng(0), [], [], 60
+    random, covered, apart, draws = np.random.default_rng(0), [], [], 150
     cells, tasks, seeds = pd.Index(list("abcd"), name="cell"), 3, 3
     runs = [tuple(f"{cell}{seed}" for seed in range(seeds)) for cell in cells]
     for _ in range(draws):
@@ -543,7 +542,7 @@ def test_the_average_of_tasks_that_follow_a_law_is_forecast_as_they_are(tmp_path
     ("chance", "why"),
     [
         (np.nan, "its chance level was not measured"),
-        pytest.param(1.0, "the majority class is always right", marks=pytest.mark.slow),
+        (1.0, "the majority class is always right"),
         (-0.1, None),
     ],
 )
@@ -868,7 +867,7 @@ def test_the_luck_that_encoders_of_one_shape_share_is_no_trend() -> None:
     random, shapes, budgets = np.random.default_rng(0), 4, 3
     of_shape = np.repeat(np.arange(shapes), budgets)
     together, alone = [], []
-    for _ in range(60):
+    for _ in range(150):
         loss = 4 - 1.0 * of_shape - 0.2 * np.tile(np.arange(budgets), shapes) + random.normal(0, 0.05, len(of_shape))
         score = random.normal(size=shapes)[of_shape] + random.normal(size=len(of_shape))
         together.append(p_value_of(loss, score, of_shape) < 0.05)
@@ -905,7 +904,7 @@ def test_orders_keep_the_encoders_of_a_shape_together(shapes: list[int], count: 
 def test_the_interval_of_a_rank_correlation_covers_that_of_the_population() -> None:
     random, r, n = np.random.default_rng(0), 0.6, 6
     population = 6 / np.pi * np.arcsin(r / 2)
-    drawn = random.multivariate_normal([0, 0], [[1, r], [r, 1]], size=(150, n))
+    drawn = random.multivariate_normal([0, 0], [[1, r], [r, 1]], size=(400, n))
     found = [rank_interval(round(float(spearmanr(one).statistic), 9), n) for one in drawn]
     assert np.mean([low <= population <= high for low, high in found]) > 0.93
     assert np.mean([low > 0 for low, _ in found]) < 0.5

@@ -220,9 +220,8 @@ def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.Mon
     assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells"}
 
 
-@pytest.mark.parametrize(
-    "unbracketed", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("unbracketed", [False, True])
 def test_universes_of_the_same_rows_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbracketed: bool
 ) -> None:

@@ -175,10 +175,10 @@ def test_lack_of_fit_is_part_of_the_status_in_text_json_and_figure() -> None:
 @pytest.mark.slow
 def test_the_test_of_bends_is_fair() -> None:
     """Of tables that follow the law few residuals bend by chance."""
-    settings = Settings(bootstrap=0, starts=8)
-    chances = [bend_of_residuals(fit(CHINCHILLA, observed(CHINCHILLA, 40, 0.01, seed), settings)) for seed in range(30)]
+    settings = Settings(bootstrap=0, starts=16)
+    chances = [bend_of_residuals(fit(CHINCHILLA, observed(CHINCHILLA, 40, 0.01, seed), settings)) for seed in range(60)]
     known = np.array([chance for chance in chances if chance is not None])
-    assert len(known) == 30
+    assert len(known) == 60
     assert np.mean(known < 0.05) <= 0.15
     assert np.mean(known < 0.5) == pytest.approx(0.5, abs=0.2)
 

@@ -105,7 +105,8 @@ def test_intervals_over_what_belongs_together_hold_the_truth(sizes: int) -> None
     assert sum(low <= TRUTHS["chinchilla"]["alpha"] <= high for low, high in found) >= 0.9 * draws
 
 
-@pytest.mark.parametrize("sizes", [pytest.param(6, marks=pytest.mark.slow), pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [6, 12])
 def test_the_order_of_rows_moves_no_interval(sizes: int) -> None:
     frame = runs(sizes=sizes)
     told, turned = fitted(frame), fitted(frame.iloc[::-1].reset_index(drop=True))

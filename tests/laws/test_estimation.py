@@ -81,9 +81,9 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     columns = columns_of(CHINCHILLA, 60)
     exact = CHINCHILLA.predict(TRUTHS["chinchilla"], columns)
     covered = []
-    for seed in range(24):
+    for seed in range(40):
         noise = np.random.default_rng(seed).normal(0, 0.003, 60)
-        fitted = fit(CHINCHILLA, Observations.of(columns, exact * np.exp(noise)), Settings(bootstrap=100, starts=8))
+        fitted = fit(CHINCHILLA, Observations.of(columns, exact * np.exp(noise)), Settings(bootstrap=200, starts=16))
         low, high = np.array([fitted.intervals[name] for name in CHINCHILLA.parameters]).T
         truth = [TRUTHS["chinchilla"][name] for name in CHINCHILLA.parameters]
         covered.append((low <= truth) & (truth <= high))
@@ -448,7 +448,7 @@ def test_what_the_rows_of_a_cluster_miss_a_law_by_together_is_in_the_intervals()
         scatter = draw.normal(0, 0.005, 12)[shape] + draw.normal(0, 0.001, len(shape))
         points = Observations.of({"parameters": sizes}, 30 * sizes**-0.2 * np.exp(scatter))
         for cluster, alone in (("run", points), ("shape", replace(points, clusters=shape))):
-            low, high = fit(law, alone, Settings(bootstrap=100, starts=4)).intervals["alpha"]
+            low, high = fit(law, alone, Settings(bootstrap=200, starts=4)).intervals["alpha"]
             covered[cluster] += low <= 0.2 <= high
     assert covered["run"] <= 14
     assert covered["shape"] >= 17
@@ -479,7 +479,7 @@ def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
     """Under the law p is uniform and the ratio about 1; settings that scatter thrice as far as seeds are found out."""
     draw, sizes = np.random.default_rng(0), np.repeat(np.geomspace(1e5, 1e8, 12), 3)
     found: dict[float, list[LackOfFit]] = {0.0: [], 0.006: []}
-    for apart, one in ((apart, one) for apart, one in found.items() for _ in range(50)):
+    for apart, one in ((apart, one) for apart, one in found.items() for _ in range(100)):
         scatter = np.repeat(draw.normal(0, apart, 12), 3) + draw.normal(0, 0.002, 36)
         points = Observations.of({"parameters": sizes}, 30 * sizes**-0.2 * np.exp(scatter))
         fitted = fit(LAWS["power"], points, Settings(huber_delta=np.inf, bootstrap=0, starts=2))
@@ -488,9 +488,9 @@ def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
         told = measure_lack_of_fit(fitted.residuals, 2, noise)
         assert told is not None
         one.append(told)
-    assert 1 <= sum(told.p_value < 0.05 for told in found[0.0]) <= 6
+    assert 1 <= sum(told.p_value < 0.05 for told in found[0.0]) <= 11
     assert np.median([told.ratio for told in found[0.0]]) == pytest.approx(1, rel=0.15)
-    assert sum(told.p_value < 0.05 for told in found[0.006]) >= 49
+    assert sum(told.p_value < 0.05 for told in found[0.006]) >= 98
     assert np.median([told.ratio for told in found[0.006]]) == pytest.approx(np.sqrt(1 + 3 * 3**2), rel=0.15)
 
 

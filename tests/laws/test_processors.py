@@ -103,14 +103,13 @@ OpenBLAS does as it is told even where the processor lacks the instructions, and
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param("SSE3", marks=pytest.mark.slow),
-        pytest.param("AVX2", marks=pytest.mark.slow),
-        pytest.param(
-            "AVX-512", marks=[pytest.mark.slow, pytest.mark.skipif(not HAS_AVX512, reason="this processor has no AVX-512")]
-        ),
+        "SSE3",
+        "AVX2",
+        pytest.param("AVX-512", marks=pytest.mark.skipif(not HAS_AVX512, reason="this processor has no AVX-512")),
     ],
 )
 def test_other_processors_give_the_same_status_and_file(other: str) -> None:

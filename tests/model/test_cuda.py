@@ -95,7 +95,7 @@ def kept_in_fp32(corpus: Path, positions: torch.Tensor | None) -> tuple[int, int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("positions", [None, pytest.param(torch.tensor([[0, 3, 7], [1, 8, 15]]), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("positions", [None, torch.tensor([[0, 3, 7], [1, 8, 15]])])
 def test_fused_blocks_keep_no_number_of_the_stream_in_fp32(corpus: Path, positions: torch.Tensor | None) -> None:
     in_fp32, kept = apart(kept_in_fp32, corpus, positions)
     assert in_fp32 == 0

@@ -407,7 +407,8 @@ def test_what_adds_to_an_earlier_fit_is_not_refused(table: Path, earlier: Path, 
 
 
 @pytest.mark.usefixtures("all_rows")
-@pytest.mark.parametrize("column", [pytest.param("C", marks=pytest.mark.slow), pytest.param("spent", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("column", ["C", "spent"])
 def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study: Any, column: str) -> None:
     pd.read_csv(table).rename(columns={"C": column}).to_csv(table, index=False)
     roles = {"parameters": "N", "tokens": "C/(6*N)", "flops": column}

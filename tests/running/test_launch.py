@@ -244,7 +244,7 @@ def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_sto
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["stop", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["stop", "SIGTERM"])
 def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpus: Path, tmp_path: Path, study: Any) -> None:
     """Nothing is there of it yet but its lock; a second launch need not wait for the text to be told who has the first."""
     made = place(tmp_path, corpus, data={"tokenizer": {"vocabulary": 99}})

@@ -225,7 +225,7 @@ def test_the_last_four_layers_are_probed_together(run: RunFolder) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [SHARED, pytest.param(ORDERED, marks=pytest.mark.slow)],
+    [SHARED, ORDERED],
     ids=["shared layers, narrow tables", "bias, normed queries"],
 )
 def test_encoders_of_other_kinds_are_scored_by_each_protocol(run: RunFolder, kind: dict[str, Any]) -> None:
@@ -407,7 +407,7 @@ def test_teaching_without_a_teacher_or_text_is_refused_before_anything_is_made(r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "used"), [(True, "bf16"), pytest.param(False, "fp32", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("first", "used"), [(True, "bf16"), (False, "fp32")])
 def test_a_score_resumed_on_another_processor_keeps_its_precision(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, first: bool, used: str
 ) -> None:

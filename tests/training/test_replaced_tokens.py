@@ -196,10 +196,8 @@ def test_an_encoder_that_no_electra_computes_is_not_exported(study: Any, corpus:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [
     {"dropout": 0.1},
-    pytest.param({"masking": {"static_copies": 2}, "packing": "doc_sentences"}, marks=pytest.mark.slow),
-    pytest.param(
-        {"optimizer": "muon", "packing": "segment_pairs", "residual_initialisation": "zero"}, marks=pytest.mark.slow
-    ),
+    {"masking": {"static_copies": 2}, "packing": "doc_sentences"},
+    {"optimizer": "muon", "packing": "segment_pairs", "residual_initialisation": "zero"},
 ])  # fmt: skip
 def test_a_stopped_run_resumes_to_the_same_bits(
     recipe: dict[str, Any], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
