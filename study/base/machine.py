@@ -1,12 +1,15 @@
-"""The processor of a process, its usable cores and their load."""
+"""What a process has of its machine: the processor, usable cores and their load, memory, and when garbage is collected."""
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PROCESSORS = "/proc/cpuinfo"
@@ -75,3 +78,15 @@ def processor_name() -> str:
     """The first processor's name, with its family if it has no number, as on virtual machines (25 is Zen 3 and 4, 26 Zen 5)."""
     name, family = processor_line("model name") or platform.machine(), processor_line("cpu family")
     return name if family is None or any(letter.isdigit() for letter in name) else f"{name} family {family}"
+
+
+@contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Disable the cyclic garbage collector inside the block: each collection walks all live objects."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -15,7 +15,7 @@ from study.base.errors import InputError, Problem, shown
 from study.base.machine import cores
 from study.base.quantities import listed, read_shape, read_whole_numbers, seconds_text
 from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
-from study.counting.latency_table import UNLIKE_BERT, check_environment, write_table
+from study.counting.latency import UNLIKE_BERT, check_environment, write_table
 from study.counting.memory import Device, WeightFormat
 from study.counting.parameters import parameters
 

@@ -13,7 +13,7 @@ from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
 from study.base.machine import cores
 from study.benching.bench_tables import Row, as_markdown
-from study.counting.latency_table import hardware_name
+from study.counting.latency import hardware_name
 from study.counting.memory import Device
 
 FORMAT = 1

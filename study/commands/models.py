@@ -24,7 +24,7 @@ from study.commands.options import (
 from study.config.presets import PRESETS, PresetName
 
 if TYPE_CHECKING:
-    from study.counting.latency_prediction import LatencyModel
+    from study.counting.latency import LatencyModel
     from study.counting.memory import Precision
     from study.plotting.style import Format, StyleName
     from study.shapes.accounts import Conditions
@@ -284,7 +284,6 @@ def latency(into: Path, as_json: bool, **options: Any) -> None:
 def _latency_model(table: Path | None, conditions: Conditions) -> LatencyModel | None:
     if table is None:
         return None
-    from study.counting.latency_prediction import fit_latency
-    from study.counting.latency_table import read_table
+    from study.counting.latency import fit_latency, read_table
 
     return fit_latency(read_table(table), conditions.precision, setting=(conditions.batch, conditions.sequence_length))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from study.base import garbage
 from study.base.errors import UNREADABLE, InputError
+from study.base.machine import garbage_collection_paused
 from study.base.text import visible
 from study.config.run_config import RunConfig
 from study.config.sweep import Sweep
@@ -138,7 +138,7 @@ class Library:
         """The sweeps that have a run, with the run."""
         return [(one.name, one.runs[run_id]) for one in self.snapshots() if run_id in one.runs]
 
-    @garbage.paused()
+    @garbage_collection_paused()
     def curves(self, run: SeenRun) -> dict[str, NDArray[np.float64]]:
         """Every logged metric of a run, one value a logged row, NaN where a row lacks it.
 
@@ -179,7 +179,7 @@ class Library:
         key = ("table", *((one.name, one.version) for one in shots))
         return self.kept(key, lambda: runs_in({one.name: one.folder for one in shots}))
 
-    @garbage.paused()
+    @garbage_collection_paused()
     def _snapshot(self, name: str, folder: SweepFolder) -> Snapshot:
         with self._lock:
             problems: list[str] = []

@@ -12,8 +12,7 @@ from study.base.errors import InputError
 from study.base.quantities import read_whole
 from study.base.schema import number_in
 from study.counting.architecture import Architecture, unbuildable, unlike_bert
-from study.counting.latency_prediction import LatencyModel, fit_latency
-from study.counting.latency_table import read_table
+from study.counting.latency import LatencyModel, fit_latency, read_table
 from study.counting.memory import WeightFormat, inference_memory
 from study.counting.named_models import catalogue, named
 from study.counting.parameters import parameters

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from study.base import garbage
+from study.base.machine import garbage_collection_paused
 from study.config.run_config import RunConfig
 from study.planning.cell import Cell, Tuning
 from study.planning.plan import parents_of
@@ -53,7 +53,7 @@ class CellProposer:
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """At most `free` of the runs that any cell needs next, first those that stopped without a record."""
-        with garbage.paused():  # the first time all runs are made that any cell may want, and none of them is garbage
+        with garbage_collection_paused():  # the first time all runs are made that any cell may want
             self._ask(records)
         if self._held and (not running or time.monotonic() > self._look_again):
             self._release(records)

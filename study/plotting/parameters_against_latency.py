@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from study.base.errors import InputError
 from study.base.quantities import seconds_text
-from study.counting.latency_table import TIMES, read_table
+from study.counting.latency import TIMES, read_table
 from study.plotting.style import (
     drawable,
     halo,

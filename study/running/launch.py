@@ -12,9 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from study.base import garbage
 from study.base.durable_files import require_links
 from study.base.errors import InputError, check_all, warn_of
+from study.base.machine import garbage_collection_paused
 from study.base.quantities import count_text, plural
 from study.base.schema import flatten
 from study.base.terminal import say
@@ -87,7 +87,7 @@ def _names_cells(spec: Sweep) -> bool:
     return isinstance(spec, CellSweep) and bool(spec.parents)
 
 
-@garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
+@garbage_collection_paused()  # all runs are made that any cell may want, and none of them is garbage
 def _estimate(
     planned: Plan, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]
 ) -> CostEstimate:

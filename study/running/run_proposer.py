@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from study.base import garbage
 from study.base.durable_files import is_there, retry_write, write_atomically
 from study.base.errors import map_readable, warn_of
+from study.base.machine import garbage_collection_paused
 from study.base.quantities import plus_minus
 from study.config.run_config import RunConfig, Texts
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
@@ -71,7 +71,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         self._name_cells(cell.config for cell in plan.cells)
         self._shared = SharedRuns(folder)
         self._records: dict[str, RunRecord] = {}
-        with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
+        with garbage_collection_paused():  # each collection would walk all records read so far, and none of them is garbage
             started = self._load(plan.holds)
         self.there = {record.run_id: record for record in self._records.values()}
         self.trunks: Trunks | GoalTrunks

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, get_args
 
-from study.base import garbage
 from study.base.errors import InputError, Problem, map_readable, warn_of
+from study.base.machine import garbage_collection_paused
 from study.config.run_config import RunConfig
 from study.config.sweep_files import read_sweep
 from study.data.prepared import files_fingerprints
@@ -180,7 +180,7 @@ class _Seen:
     trained: bool
 
 
-@garbage.paused()  # collecting would walk all runs read so far again and again, and none of them is garbage
+@garbage_collection_paused()  # collecting would walk all runs read so far again and again, and none of them is garbage
 def status(folder: SweepFolder) -> SweepStatus:
     """Read the state of a sweep and of its runs."""
     coordinator = folder.launching.holder() if is_held(folder.launching) else None

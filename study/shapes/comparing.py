@@ -19,7 +19,7 @@ from study.shapes.accounts import TOTALS, Conditions, memory_in, totals, trainin
 from study.shapes.naming import NamedArchitecture
 
 if TYPE_CHECKING:
-    from study.counting.latency_prediction import LatencyModel
+    from study.counting.latency import LatencyModel
 
 BERTS_FFN = 4
 """BERT's ffn ÷ width."""

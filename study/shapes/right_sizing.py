@@ -27,8 +27,7 @@ from study.base.quantities import (
 from study.base.shipped import PACKAGE
 from study.base.text import aligned
 from study.counting.architecture import SIZES, Architecture, not_of_berts_kind
-from study.counting.latency_prediction import LatencyModel, Statistic, fit_latency
-from study.counting.latency_table import read_table
+from study.counting.latency import LatencyModel, Statistic, fit_latency, read_table
 from study.counting.memory import WeightFormat, encoder_bytes, inference_memory
 from study.counting.named_models import catalogue
 from study.counting.parameters import TOTALS, parameters

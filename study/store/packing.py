@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.base import garbage
 from study.base.durable_files import files_below, is_there, names_in, sync_folder, write_atomically
 from study.base.errors import InputError
+from study.base.machine import garbage_collection_paused
 from study.base.quantities import bytes_text, plural
 from study.store.locks import held
 from study.store.ownership import is_locked
@@ -47,7 +47,7 @@ class Packing:
     table_bytes: int
 
 
-@garbage.paused()
+@garbage_collection_paused()
 def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
     """Replace the run folders of a sweep by a pack, together with an earlier pack's content.
 
@@ -71,7 +71,7 @@ def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
         return _packing(packed)
 
 
-@garbage.paused()
+@garbage_collection_paused()
 def unpack(folder: SweepFolder) -> int:
     """Write the run folders of a packed sweep, remove its pack, and return the number of runs.
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.base import garbage
 from study.base.durable_files import content_of, is_there, json_of, names_in
 from study.base.errors import InputError, Problem, map_readable, warn_of
+from study.base.machine import garbage_collection_paused
 from study.base.text import pasted
 from study.config.sweep import Sweep
 from study.config.sweep_files import SWEEP_FILE, read_launched
@@ -152,7 +152,7 @@ class SweepFolder(Folder):
         runs = (RunFolder(folder / name, packed) for name in names)
         return [run for run in runs if run.run_id in ids or _may_be_run(run)]
 
-    @garbage.paused()  # collections would walk all records
+    @garbage_collection_paused()  # collections would walk all records
     def records(self) -> list[RunRecord]:
         """The records of all ended runs by id; unreadable ones are logged."""
         records, problems = self.read_records()
@@ -176,7 +176,7 @@ class SweepFolder(Folder):
         """The records of the sibling sweeps."""
         return [record for sibling in self.siblings() for record in sibling.records()]
 
-    @garbage.paused()
+    @garbage_collection_paused()
     def ledger(self) -> pd.DataFrame:
         """The records as a table."""
         return ledger(self.records(), tuned=self.sweep().tuned, cells=self.cells())

@@ -1,7 +1,8 @@
-"""What a process asks of its machine, and what a GPU's name says of its peak."""
+"""What a process asks of its machine, how a pause of its garbage collector ends, and what a GPU's name says of its peak."""
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from study.base import machine
-from study.base.machine import WAITING, busy_share, cores, peak_resident_bytes, rest_at_barriers
+from study.base.machine import WAITING, busy_share, cores, garbage_collection_paused, peak_resident_bytes, rest_at_barriers
 from study.training.execution import Execution, peak_flops_per_second, processor
 
 
@@ -90,3 +91,15 @@ def test_a_peak_is_of_the_very_form_of_a_gpu(name: str, peak: float | None, monk
     assert peak_flops_per_second(Execution("cuda"), "bf16") == peak
     two = peak_flops_per_second(Execution("cuda", 2), "bf16")
     assert two == (None if peak is None else 2 * peak)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_after_a_pause_the_collector_is_as_it_was(enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with garbage_collection_paused():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -26,8 +26,7 @@ from study.benching.latency import (
 )
 from study.cli import commands
 from study.counting.architecture import Architecture
-from study.counting.latency_prediction import TERMS, fit_latency
-from study.counting.latency_table import KEY, check_environment, read_table, write_table
+from study.counting.latency import KEY, TERMS, check_environment, fit_latency, read_table, write_table
 from study.plotting import parameters_against_latency
 
 TINY = "1x16,2x16"

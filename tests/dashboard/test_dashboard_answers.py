@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.counting.latency_table import read_table
+from study.counting.latency import read_table
 from study.counting.named_models import catalogue
 from study.dashboard.curve_rows import curves
 from study.dashboard.law_lines import law_lines, offers

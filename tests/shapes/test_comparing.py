@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.counting.architecture import ALWAYS_WRITTEN, Architecture, unbuildable
-from study.counting.latency_prediction import TERMS, LatencyModel
+from study.counting.latency import TERMS, LatencyModel
 from study.counting.memory import memory_of
 from study.counting.named_models import catalogue, find, named
 from study.counting.parameters import parameters

@@ -17,8 +17,7 @@ from study.base.errors import InputError
 from study.benching.latency import hardware_environment
 from study.cli import commands
 from study.counting.architecture import Architecture
-from study.counting.latency_prediction import fit_latency
-from study.counting.latency_table import write_table
+from study.counting.latency import fit_latency, write_table
 from study.counting.memory import WeightFormat, encoder_bytes, inference_memory, memory_of
 from study.counting.parameters import flops_per_token, parameters
 from study.shapes.right_sizing import UNRANKED, ShapeQuery, Solved
