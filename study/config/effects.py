@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from study.config.run_config import RunConfig
-from study.config.sweep_knobs import KNOBS
+from study.config.sweep_files import KNOBS
 
 UNTRAINED = ("recipe.start", "recipe.teacher", "recipe.batch_tokens", "recipe.precision", "recipe.weights")
 """The recipe knobs that have an effect in a run of no steps, or are refused there."""

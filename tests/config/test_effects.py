@@ -10,7 +10,7 @@ import pytest
 
 from study.config.effects import MAY_COINCIDE, RULES, training_key, without_effect
 from study.config.run_config import RunConfig
-from study.config.sweep_knobs import KNOBS
+from study.config.sweep_files import KNOBS
 from study.store.run_folder import RunFolder
 from tests.small import config, trained, write_corpus
 
