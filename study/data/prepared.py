@@ -29,9 +29,8 @@ from study.data.corpora import (
     read_corpus,
     split_documents,
 )
-from study.data.deduplication import DEDUPLICATION_VERSION, Repetitions, repetitions
+from study.data.deduplication import DEDUPLICATION_VERSION, Repetitions, overlap_share, repetitions
 from study.data.masked_words import Passage, passages_of
-from study.data.overlap import overlap_share
 from study.data.token_files import (
     PackedSequences,
     count_characters,

@@ -11,7 +11,7 @@ from study.base.errors import InputError
 from study.base.text import path_from
 from study.config.run_config import TokenizerConfig
 from study.data.cache import cache_root
-from study.data.text_files import corpus_files
+from study.data.corpora import corpus_files
 from study.data.tokenizing import tokenizer_file
 from study.tasks.task_spec import read_spec
 

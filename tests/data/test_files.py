@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from study.base.errors import InputError
 from study.config.run_config import DataConfig
-from study.data.corpora import Tally, corpus_identity, read_corpus, split_documents
-from study.data.text_files import corpus_files, passed_over
+from study.data.corpora import Tally, corpus_files, corpus_identity, passed_over, read_corpus, split_documents
 from study.data.text_readers import COMPRESSIONS, MAX_CHARACTERS, pieces, read_file
 
 

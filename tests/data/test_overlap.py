@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.data import overlap
-from study.data.overlap import WindowSet, items_in, mixed, overlap_share, window_hashes
+from study.data import deduplication
+from study.data.deduplication import WindowSet, items_in, mixed, overlap_share, window_hashes
 
 SEP, VOCABULARY = 3, 40
 
@@ -37,8 +37,8 @@ def test_the_share_is_that_of_a_search_through_all_windows(seed: int, block: int
 
     validation, train = text(4), text(5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "BLOCK", block)
-        patch.setattr(overlap, "CHUNK", chunk * 20)
+        patch.setattr(deduplication, "BLOCK", block)
+        patch.setattr(deduplication, "CHUNK", chunk * 20)
         assert overlap_share(validation, train, VOCABULARY, SEP) == pytest.approx(searched(validation, train))
 
 
