@@ -70,7 +70,7 @@ ALONE = {
     "study.tracking.wandb_import": {"wandb"},
     "study.executing.slurm": {"submitit"},
     "study.executing.ray": {"ray"},
-    "study.dashboard.run_points": {"optuna"},
+    "study.dashboard.run_charts": {"optuna"},
 }
 """The modules that may import a package which not everyone has or trusts."""
 
@@ -148,7 +148,7 @@ def test_analysis_and_counting_start_without_heavy_packages() -> None:
         "sys.argv[1:] = ['params', 'bert-base']; main()",
         "import study.running.score_launch",
         "import study.report.answer",
-        "import study.dashboard.serving, study.dashboard.run_points, study.dashboard.run_pages, study.dashboard.what_if",
+        "import study.dashboard.serving, study.dashboard.run_charts, study.dashboard.pages, study.dashboard.what_if",
     )
     check = f"heavy = {HEAVY!r} & set(sys.modules); assert not heavy, "
     code = "\n".join(f"{command}\n{check}({command!r}, heavy)" for command in commands)

@@ -113,13 +113,13 @@ class Guarded:
 
 
 ANSWERS = {
-    "overview": "sweep_pages.overview",
-    "sweep": "sweep_pages.sweep_page",
-    "pulse": "sweep_pages.pulse",
-    "curves": "curve_rows.curves",
-    "run": "run_pages.run_page",
-    "points": "run_points.points",
-    "importances": "run_points.importances",
+    "overview": "pages.overview",
+    "sweep": "pages.sweep_page",
+    "pulse": "pages.pulse",
+    "curves": "run_charts.curves",
+    "run": "pages.run_page",
+    "points": "run_charts.points",
+    "importances": "run_charts.importances",
     "offers": "law_lines.offers",
     "law": "law_lines.law_lines",
     "form": "what_if.what_if_form",
@@ -161,7 +161,7 @@ def _answer(name: str, library: Callable[[], Library]) -> Callable[[Request], Re
 
 def _figure(library: Callable[[], Library]) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
-        from study.dashboard.sweep_pages import figure_of
+        from study.dashboard.pages import figure_of
 
         try:
             content = figure_of(library().snapshot(request.path_params["sweep"]), request.path_params["name"])

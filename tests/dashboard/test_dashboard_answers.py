@@ -18,12 +18,10 @@ import pytest
 from study.base.errors import InputError
 from study.counting.latency import read_table
 from study.counting.named_models import catalogue
-from study.dashboard.curve_rows import curves
 from study.dashboard.law_lines import law_lines, offers
 from study.dashboard.library import Library
-from study.dashboard.run_pages import run_page
-from study.dashboard.run_points import importances, points
-from study.dashboard.sweep_pages import answer_html, overview, pulse, sweep_page, verdict_in
+from study.dashboard.pages import answer_html, overview, pulse, run_page, sweep_page, verdict_in
+from study.dashboard.run_charts import curves, importances, points
 from study.dashboard.what_if import what_if, what_if_form
 from study.evidence.ledgers import open_ledger
 from study.laws.estimation import Settings

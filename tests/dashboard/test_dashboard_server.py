@@ -116,7 +116,7 @@ def test_every_answer_is_json_and_bad_questions_get_one_sentence(tmp_path: Path)
 
 
 def test_an_unforeseen_error_reaches_the_page_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("study.dashboard.sweep_pages.overview", lambda *_: 1 / 0)
+    monkeypatch.setattr("study.dashboard.pages.overview", lambda *_: 1 / 0)
     answer = known(tmp_path).get("/api/overview")
     assert answer.status_code == 500
     assert answer.json()["problems"] == ["this cannot be shown: ZeroDivisionError: division by zero"]
