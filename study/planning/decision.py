@@ -17,8 +17,7 @@ from study.config.shape_spec import Shapes, needs_even_heads
 from study.config.sweep import GoalSweep
 from study.counting.parameters import parameters
 from study.counting.solving import ShapeRules
-from study.designing.racing import Race, race, simulate_races
-from study.designing.stopping import FIRST
+from study.designing.racing import FIRST, Race, race, simulate_races
 from study.laws.law import Floats
 from study.planning.goal_design import GoalDesign, Place, spent, usable
 from study.planning.run_of import run_config

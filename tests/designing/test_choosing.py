@@ -14,8 +14,7 @@ from study.base.errors import InputError
 from study.designing import benchmark
 from study.designing.benchmark import Task, as_markdown, load, measure, measure_replay, score, simulate_coverage
 from study.designing.choosing import METHODS, Prices, choose, pilot
-from study.designing.least_squares import Prior
-from study.designing.posterior import Learner, Optima, Pool, Rows, median
+from study.designing.posterior import Learner, Optima, Pool, Prior, Rows, median
 from study.laws.catalogue import LAWS
 from study.laws.law import Floats
 from study.laws.tables import RunTable

@@ -7,7 +7,7 @@ import pytest
 
 from study.designing.choosing import Method, Prices, plan
 from study.designing.criteria import Basin, basin_of, between_gains, d_gains, v_gains
-from study.designing.least_squares import Prior, least_squares
+from study.designing.posterior import Prior, least_squares
 from study.laws.catalogue import LAWS
 from study.laws.law import Floats
 

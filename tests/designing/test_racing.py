@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from study.designing.racing import measure, race, simulate_races, write
-from study.designing.stopping import valid_interval
+from study.designing.racing import measure, race, simulate_races, valid_interval, write
 
 SWEEPS = 300
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from study.designing.stopping import FIRST, SPENDING, boundaries, valid_interval
+from study.designing.racing import FIRST, SPENDING, boundaries, valid_interval
 from study.laws.law import Floats
 
 SWEEPS, MOST = 1000, 12
