@@ -15,18 +15,36 @@ from study.base.grouping import grouped
 from study.base.quantities import budget_words, rounded_all
 from study.base.text import file_name
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
-from study.evidence.averages import Average, averages_of
 from study.evidence.cells import CellResult, by_budget, cells_of, listed_values
-from study.evidence.comparisons import METHOD, Comparisons, compare, why_left_out
-from study.evidence.dominance import Dominance, dominances_of
+from study.evidence.comparisons import (
+    METHOD,
+    Average,
+    Comparisons,
+    Dominance,
+    averages_of,
+    compare,
+    dominances_of,
+    why_left_out,
+)
 from study.evidence.downstream import DownstreamEvidence, downstream
 from study.evidence.families import Family, families_of, variant_families
-from study.evidence.gains import Cut, Gain, Rise, TokenGain, cuts_of, gains_of, pareto_front, rises_of, token_gains_of
+from study.evidence.gains import (
+    Cut,
+    Gain,
+    Rise,
+    Spending,
+    TokenGain,
+    cuts_of,
+    gains_of,
+    pareto_front,
+    rises_of,
+    spendings_of,
+    token_gains_of,
+)
 from study.evidence.ledgers import check_ledger, usable
 from study.evidence.paired import half_width
 from study.evidence.rate_transfer import RateTransfer, rate_transfers_of
 from study.evidence.seed_scatter import SeedScatter
-from study.evidence.spending import Spending, spendings_of
 from study.evidence.sweep_laws import SweepLaws, by_variant, sweep_laws
 from study.laws.catalogue import LAWS
 from study.laws.reading import differing_columns

@@ -12,9 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from study.base.quantities import plural
-from study.evidence.averages import Average
 from study.evidence.cells import run_ids_in, shorten_run_ids
-from study.evidence.comparisons import Comparison
+from study.evidence.comparisons import Average, Comparison
 from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
 from study.plotting.style import in_lines, legend_below, letters_in, style, theme, title_above, wide_figure

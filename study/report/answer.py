@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from study.base.durable_files import is_there, write_atomically
 from study.base.text import bullets, escape
-from study.evidence import averages, comparisons
+from study.evidence import comparisons
 from study.evidence.evidence import Evidence, gather, save_fits
 from study.plotting import what_doubling_adds
 from study.plotting.style import Format, StyleName, drawable, drawn_as, remove_figure, save_in
@@ -56,7 +56,7 @@ CONVENTIONS = (
     "± is the standard error over validation sequences alone. Differences are paired over those, and their intervals hold the "
     "scatter of seeds too, so that they are not to be read off two ±.",
     comparisons.METHOD,
-    averages.METHOD,
+    comparisons.AVERAGE_METHOD,
 )
 
 

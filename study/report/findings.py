@@ -11,9 +11,8 @@ from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.cells import CellResult, difference_between, measured
 from study.evidence.comparisons import why_left_out
 from study.evidence.evidence import Evidence
-from study.evidence.gains import Gain, TokenGain, flops_fronts
+from study.evidence.gains import Gain, TokenGain, flops_fronts, spending_fronts, way
 from study.evidence.ledgers import OBJECTIVE, summarise_exclusions
-from study.evidence.spending import spending_fronts, way
 from study.plotting.what_doubling_adds import shapes_shown
 from study.report.pair_sentences import (
     READING_REMEDIES,

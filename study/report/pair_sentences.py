@@ -9,8 +9,7 @@ from typing import TypeVar
 from study.base.grouping import grouped
 from study.base.quantities import plural, signed
 from study.base.text import joined, status_words
-from study.evidence.averages import Average
-from study.evidence.comparisons import WEIGHED, Comparison, Pair
+from study.evidence.comparisons import WEIGHED, Average, Comparison, Pair
 from study.evidence.evidence import Evidence
 from study.evidence.paired import TestedDifference
 

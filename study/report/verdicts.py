@@ -15,16 +15,14 @@ from study.base.quantities import EQUAL_WITHIN, budget_words, plural, plus_minus
 from study.base.statistics import CONFIDENCE
 from study.base.text import at_budget, joined, printable, shape_and_variant
 from study.config.sweep import GoalSweep
-from study.evidence.averages import Average
 from study.evidence.cells import run_ids_in, shorten_run_ids
-from study.evidence.comparisons import Comparison, Pair
+from study.evidence.comparisons import Average, Comparison, Pair
 from study.evidence.downstream import DownstreamEvidence
 from study.evidence.evidence import Evidence
-from study.evidence.gains import Gain, TokenGain
+from study.evidence.gains import Gain, Spending, TokenGain
 from study.evidence.paired import Difference
 from study.evidence.rate_transfer import RateTransfer
 from study.evidence.score_trends import Verdict as TrendVerdict
-from study.evidence.spending import Spending
 from study.laws.law_fits import LawFit
 from study.report.findings import missing_comparison, run_count, why_excluded
 from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown

@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
-from study.evidence.averages import Average, averages_of
 from study.evidence.cells import CellResult
-from study.evidence.comparisons import Comparison, _add_remedies, compare, why_left_out
+from study.evidence.comparisons import Average, Comparison, _add_remedies, averages_of, compare, why_left_out
 from study.evidence.families import families_of, variant_families
 from study.evidence.learning_rates import RateSearch
 from study.evidence.paired import Difference, seeds_that_would_decide, sequences_that_would_decide

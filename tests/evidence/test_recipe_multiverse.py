@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from study.base.errors import InputError
-from study.evidence.recipe_multiverse import _together, explore_recipes
+from study.evidence.shape_multiverse import _together, explore_recipes
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SHAPES, SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 

@@ -9,7 +9,7 @@ import pytest
 
 from study.config.run_config import RunConfig
 from study.evidence.evidence import Evidence, gather
-from study.evidence.spending import OWN, SPENT, spending_fronts, way
+from study.evidence.gains import OWN, SPENT, spending_fronts, way
 from study.report.answer import Answer
 from study.report.findings import dominance_sentences, loss_findings
 from study.report.verdicts import verdict_of
