@@ -24,8 +24,7 @@ from study.data.batches import DataOrder, training_masker
 from study.data.prepared import Facts, PreparedData
 from study.data.token_files import token_dtype, token_file
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
-from study.model.autocast import autocast
-from study.model.linear import multiply_through_onednn, onednn_product
+from study.model.layers import autocast, multiply_through_onednn, onednn_product
 from study.model.optimization import clip_gradients, optimizer_of, schedule
 from study.model.parametrization import fresh_model
 from study.store.run_folder import RunFolder

@@ -19,8 +19,7 @@ from study.counting.parameters import MASKING_RATE, masked_positions
 from study.data.masking import IGNORED
 from study.model import gpu_kernels as ours
 from study.model.fused import attention_of
-from study.model.linear import aligned_outputs
-from study.model.norm import EPSILON
+from study.model.layers import NORM_EPSILON, aligned_outputs
 
 ROUNDS = 3
 """Rounds in which both sides alternate."""
@@ -105,8 +104,8 @@ def add_norm(of: Sizes) -> Kernel:
     x, added, (added_bias, weight, bias) = of.tokens(width), of.tokens(width), torch.randn(3, width, device=of.device)
     return Kernel(
         "norm of a sum",
-        run=lambda **division: (ours.add_norm(x, added, added_bias, weight, bias, EPSILON, **division).y,),
-        plain=lambda: (F.layer_norm(x.float() + added.float() + added_bias, (width,), weight, bias, EPSILON).to(dtype),),
+        run=lambda **division: (ours.add_norm(x, added, added_bias, weight, bias, NORM_EPSILON, **division).y,),
+        plain=lambda: (F.layer_norm(x.float() + added.float() + added_bias, (width,), weight, bias, NORM_EPSILON).to(dtype),),
         moved=(x, added, x),
         divisions=({"block": 2048}, {"block": 2048, "warps": 2}, {"block": 4096, "warps": 4}, {"block": 4096, "warps": 8}),
     )
@@ -117,7 +116,7 @@ def add_norm_gradient(of: Sizes) -> Kernel:
     width, dtype = of.model.width, of.dtype
     dy, dy2, x, added = (of.tokens(width) for _ in range(4))
     added_bias, weight, bias = torch.randn(3, width, device=of.device)
-    _, mean, scale = ours.add_norm(x, added, added_bias, weight, bias, EPSILON)
+    _, mean, scale = ours.add_norm(x, added, added_bias, weight, bias, NORM_EPSILON)
 
     def plain() -> Tensors:
         dy_in_all = dy.float() + dy2.float()

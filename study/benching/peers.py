@@ -36,7 +36,7 @@ from study.data.batches import PackedBatches
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import PreparedData
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
-from study.model.autocast import autocast
+from study.model.layers import autocast
 from study.model.optimization import adamw
 
 LOOP_BATCHES = 8

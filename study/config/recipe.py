@@ -101,7 +101,7 @@ class Recipe(Strict):
     """How a run trains: optimiser, schedule, batch, regularisation, precision and budget.
 
     - `optimizer`: AdamW, without weight decay on norms and biases; or `muon`, which updates the matrices of the blocks at
-      `muon_rate_ratio` times `learning_rate` (study.model.muon): tuning one rate tunes both.
+      `muon_rate_ratio` times `learning_rate` (study.model.optimization.Muon): tuning one rate tunes both.
     - `schedule`: `linear` and `cosine` warm up over `warmup_fraction` of the steps and decay to `final_learning_rate_fraction`
       of the peak. `wsd` (warmup-stable-decay) stays at the peak and decays linearly over the last `decay_fraction`.
       `warmup_tokens` replaces `warmup_fraction`: every budget has the same warmup, and wsd runs share all steps before the
@@ -115,10 +115,10 @@ class Recipe(Strict):
     - `weights`: the format of the stored weights. `bf16` and `int8` round those of `start` in a run of no steps; products are
       then of int8 too (study.model.rounding).
     - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.
-      `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.loss.distillation_loss), and
+      `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.masked_language_model.distillation_loss), and
       `PATH:hidden_mse=1:attention=1:layers=uniform` adds losses between layers, each times its weight
       (study.counting.distillation.LayerLosses).
-    - `initialisation`: BERT's, or `unit_stream`, which changes the projection of narrower tables (study.model.embeddings).
+    - `initialisation`: BERT's, or `unit_stream`, which changes the projection of narrower tables (study.model.layers).
     - `residual_initialisation`: BERT's, or `zero`, which starts each block as the identity except for post-norm's norms (Goyal
       et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
     - `masking`: training masks (TrainingMasking).

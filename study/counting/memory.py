@@ -270,7 +270,7 @@ def _matrix_shapes(architecture: Architecture) -> Counter[tuple[int, int]]:
 
 
 def _orthogonalised_numbers(architecture: Architecture) -> int:
-    """Peak numbers alive while Muon orthogonalises the matrices of one shape (study.model.muon).
+    """Peak numbers alive while Muon orthogonalises the matrices of one shape (study.model.optimization.Muon).
 
     N matrices of S by C numbers, S the shorter side, take X and its successor 2·N·S·C with a product N·S², or before that X
     with two matrices N·S², five if C ≥ 1.5·S.

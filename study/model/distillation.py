@@ -17,9 +17,8 @@ from torch.autograd.function import once_differentiable
 from study.base.randomness import Stream, stream_seed
 from study.counting.architecture import Architecture
 from study.counting.distillation import LayerLosses
-from study.model.embeddings import initialise
 from study.model.encoder import AttentionInputs, LayerState
-from study.model.linear import Linear
+from study.model.layers import Linear, initialise
 
 
 def hidden_cosine_loss(

@@ -17,12 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from study.counting.architecture import Architecture
-from study.model.disentangled import SCORES, Convolution, Relative, RelativePositions, relative_scores
-from study.model.distance_bias import DistanceBias
-from study.model.dropout import Dropout, drop
-from study.model.embeddings import Embeddings, padding_mask
-from study.model.linear import Linear
-from study.model.norm import EPSILON, norm
+from study.model.layers import NORM_EPSILON, Dropout, Embeddings, Linear, drop, norm, padding_mask
+from study.model.relative_attention import SCORES, Convolution, DistanceBias, Relative, RelativePositions, relative_scores
 
 
 class AttentionInputs(NamedTuple):
@@ -470,7 +466,7 @@ def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
     """Whether `fused_blocks` supports an architecture's blocks: BERT's, also with rotary positions or a distance bias."""
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases) == ("post", "layer", "gelu", "all")
-    plain = a.norm_bias and a.norm_epsilon == EPSILON and a.attention_window is None
+    plain = a.norm_bias and a.norm_epsilon == NORM_EPSILON and a.attention_window is None
     plain = plain and a.bottleneck_width is None and a.ffn_stack == 1
     return berts and plain and not (a.relative or a.convolution_kernel or a.query_key_norm or dropout)
 

@@ -17,11 +17,9 @@ from torch.autograd.function import once_differentiable
 
 from study.data.masking import IGNORED
 from study.model import gpu_kernels as kernels
-from study.model.autocast import product_dtype
 from study.model.encoder import Block, at_positions, attended, rows_at
-from study.model.linear import aligned_outputs, gradient_by_weight
+from study.model.layers import NORM_EPSILON, aligned_outputs, gradient_by_weight, product_dtype
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.norm import EPSILON
 
 Copies = dict[Tensor, Tensor]
 """Parameters with their copies in the products' precision."""
@@ -225,11 +223,11 @@ class _AfterAttention(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, attended: Tensor, copies: Copies, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         output, output_bias, inner, inner_bias, outer, outer_bias, first_norm, first_bias, last_norm, last_bias = parameters
         mixed = F.linear(attended, copies[output])
-        middle = kernels.add_norm(x, mixed, output_bias, first_norm, first_bias, EPSILON)
+        middle = kernels.add_norm(x, mixed, output_bias, first_norm, first_bias, NORM_EPSILON)
         before = F.linear(middle.y, copies[inner], copies[inner_bias])
         activated = kernels.gelu(before)
         fed = F.linear(activated, copies[outer])
-        last = kernels.add_norm(middle.y, fed, outer_bias, last_norm, last_bias, EPSILON)
+        last = kernels.add_norm(middle.y, fed, outer_bias, last_norm, last_bias, NORM_EPSILON)
         for_first = (x, mixed, output_bias, first_norm, middle.mean, middle.scale)
         for_last = (middle.y, fed, outer_bias, last_norm, last.mean, last.scale)
         weights = (copies[output], copies[inner], copies[outer])

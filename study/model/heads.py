@@ -14,9 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from study.counting.architecture import Architecture
-from study.model.dropout import Dropout
-from study.model.linear import Linear
-from study.model.norm import norm
+from study.model.layers import Dropout, Linear, norm
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

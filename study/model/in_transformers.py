@@ -16,9 +16,9 @@ from study.base.errors import InputError, Problem
 from study.base.randomness import Stream, stream_seed
 from study.counting.architecture import Architecture, unbuildable
 from study.data.tokenizing import SpecialTokens
-from study.model.embeddings import initialise
 from study.model.encoder import rotary_table
 from study.model.heads import MaskedLanguageModelHead
+from study.model.layers import initialise
 from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
 from study.model.replaced_tokens import detector_state
 from study.model.trained_weights import why_unusable

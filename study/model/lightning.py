@@ -30,14 +30,12 @@ from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.data.pairs import Pairs
 from study.data.prepared import prepare
 from study.model.distillation import LayerMatching
-from study.model.dropout import seed_dropout
 from study.model.encoder import at_positions, has_fused_kernels
-from study.model.linear import multiply_through_onednn
+from study.model.layers import multiply_through_onednn, seed_dropout
 from study.model.masked_language_model import TeacherLogits, TeacherModel
-from study.model.optimization import clip_gradients, learning_rate_factor, optimizer_of, schedule
+from study.model.optimization import StepGraph, clip_gradients, learning_rate_factor, optimizer_of, schedule
 from study.model.parametrization import fresh_model
 from study.model.replaced_tokens import detection, joint_loss, replaced
-from study.model.step_graph import StepGraph
 
 HOOK = "_current_fx_name"
 """Lightning's attribute with the current hook's name."""

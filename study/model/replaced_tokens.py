@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from study.data.masking import IGNORED, MaskedBatch
-from study.model.loss import mean_cross_entropy
-from study.model.masked_language_model import ENCODER, MaskedLanguageModel
+from study.model.masked_language_model import ENCODER, MaskedLanguageModel, mean_cross_entropy
 
 DETECTION_WEIGHT = 50.0
 """λ, the weight of the detection beside the generator's loss (table 6)."""

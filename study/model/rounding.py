@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from study.base.errors import InputError
 from study.counting.memory import WeightFormat
-from study.model.linear import Linear
+from study.model.layers import Linear
 
 LARGEST = 127
 """The largest magnitude of an int8 weight; −128 is unused."""

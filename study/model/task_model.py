@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from study.base.randomness import Stream, stream_seed
 from study.counting.architecture import Architecture
-from study.model.embeddings import initialise
 from study.model.encoder import Encoder
 from study.model.heads import SequenceHead, SpanHead, TaskHead, TokenHead
+from study.model.layers import initialise
 from study.model.masked_language_model import PAIR_HEAD
 
 HeadKind = Literal["sequence", "tokens", "spans"]

@@ -21,8 +21,8 @@ from study.base.durable_files import takes_files, write_atomically
 from study.base.errors import InputError
 from study.counting.memory import AskedPrecision, Precision
 from study.data.text_readers import opened_text
-from study.model.autocast import autocast
 from study.model.encoder import Encoder
+from study.model.layers import autocast
 from study.scoring.encoding import Inputs, TaskEncoder
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import Collator, EvaluatedSplit, TaskBatch

@@ -19,8 +19,7 @@ from study.config.recipe import Budget, Recipe
 from study.config.score_config import ScoreConfig
 from study.counting.memory import Precision
 from study.counting.parameters import encoder_flops
-from study.model.autocast import autocast
-from study.model.dropout import seed_dropout
+from study.model.layers import autocast, seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
 from study.model.rounding import multiply_in_fp32, multiply_in_int8, rounded
 from study.model.task_model import TaskModel

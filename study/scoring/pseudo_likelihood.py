@@ -17,7 +17,7 @@ from tokenizers import Encoding
 
 from study.counting.memory import Precision
 from study.data.tokenizing import SpecialTokens
-from study.model.autocast import autocast
+from study.model.layers import autocast
 from study.model.masked_language_model import MaskedLanguageModel
 from study.scoring.attempt import ScoreAttempt
 from study.scoring.encoding import spaced_words

@@ -15,7 +15,7 @@ from study.config.resources import Kernels
 from study.config.run_config import RunConfig
 from study.counting.named_models import named
 from study.data.masking import Masker
-from study.model import norm
+from study.model import layers
 from study.model.encoder import Block
 from study.model.lightning import MaskedLanguageModelling
 from study.store.run_folder import RunFolder
@@ -80,7 +80,7 @@ def kept_in_fp32(corpus: Path, positions: torch.Tensor | None) -> tuple[int, int
     plain = config(corpus, architecture={"width": 768, "heads": 12, "ffn": 3072})
     module = MaskedLanguageModelling(plain, Masker(plain.masking, 3, 4, (0, 1, 2, 3, 4), 200), kernels="compiled")
     module.setup("fit")
-    norm.rounds = lambda x: torch.is_autocast_enabled(x.device.type)
+    layers.rounds = lambda x: torch.is_autocast_enabled(x.device.type)
     block = Block(plain.architecture, dropout=0.0)
     block.compile(backend="aot_eager_decomp_partition", dynamic=False)
     stream = torch.randn(2, 16, 768).bfloat16().requires_grad_()

@@ -15,11 +15,11 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from study.base.errors import InputError
 from study.config.recipe import Recipe
 from study.counting.parameters import formulas, parameters
-from study.model.distance_bias import DistanceBias, linear_bias, local_bias
-from study.model.embeddings import padding_mask
 from study.model.encoder import Attention, attended
+from study.model.layers import padding_mask
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw
+from study.model.relative_attention import DistanceBias, linear_bias, local_bias
 from tests.model.test_model import randomised, small
 
 LEARNED: dict[str, Any] = {"distance_bias": "learned", "position_encoding": "none"}

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from study.model.dropout import DRAWS, Dropout, drop
+from study.model.layers import DRAWS, Dropout, drop
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])

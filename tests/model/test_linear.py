@@ -15,8 +15,8 @@ from study.config.resources import Resources
 from study.counting.architecture import Architecture
 from study.executing import executors
 from study.executing.slots import Slot
-from study.model import linear
-from study.model.linear import ALIGNED, Linear, aligned_product, multiply_through_onednn
+from study.model import layers
+from study.model.layers import ALIGNED, Linear, aligned_product, multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
 from study.running.launch import plan
 from study.training import execution
@@ -32,15 +32,15 @@ pytestmark = pytest.mark.skipif(not execution.built_with("mkldnn"), reason="this
 def of_any_size(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Sends small products through oneDNN too; gives the shapes of those that went there."""
     seen: list[tuple[int, ...]] = []
-    original = linear.onednn_product
+    original = layers.onednn_product
 
     def counted(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         seen.append(tuple(x.shape))
         return original(x, weight, bias)
 
-    monkeypatch.setattr(linear, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(linear, "onednn_product", counted)
-    monkeypatch.setattr(linear, "mkl_is_half_as_fast", lambda: False)
+    monkeypatch.setattr(layers, "LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(layers, "onednn_product", counted)
+    monkeypatch.setattr(layers, "mkl_is_half_as_fast", lambda: False)
     return seen
 
 
@@ -72,7 +72,7 @@ INPUTS = {
 def test_products_and_gradients_are_those_of_torch(
     name: str, biased: bool, everything: bool, of_any_size: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "mkl_is_half_as_fast", lambda: everything)
+    monkeypatch.setattr(layers, "mkl_is_half_as_fast", lambda: everything)
     layer, found = Linear(24, 10, bias=biased), {}
     weight, bias = drawn(10, 48)[:, ::2].requires_grad_(), drawn(20)[::2].requires_grad_() if biased else None
     for layer.onednn in (False, True):
@@ -89,7 +89,7 @@ def test_products_and_gradients_are_those_of_torch(
 def test_where_mkl_is_half_as_fast_the_gradient_by_the_weights_goes_through_onednn_too(
     everything: bool, products: int, outputs: int, of_any_size: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "mkl_is_half_as_fast", lambda: everything)
+    monkeypatch.setattr(layers, "mkl_is_half_as_fast", lambda: everything)
     layer, x = through_onednn(Linear(24, outputs)), drawn(50, 24).requires_grad_()
     torch.autograd.backward(layer(x).square().sum())
     assert len(of_any_size) == products
@@ -106,7 +106,7 @@ def test_mkl_is_half_as_fast_from_zen_5_on(
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\n")
     monkeypatch.setattr(machine, "PROCESSORS", str(tmp_path / "cpuinfo"))
-    assert linear.mkl_is_half_as_fast.__wrapped__() is half
+    assert layers.mkl_is_half_as_fast.__wrapped__() is half
 
 
 def test_what_needs_no_gradient_gets_none(of_any_size: list[Any]) -> None:
@@ -141,9 +141,9 @@ def test_other_devices_dtypes_autocast_and_small_products_are_torchs(of_any_size
 
 
 def test_only_large_products_go_through_onednn() -> None:
-    large = linear.LEAST_PRODUCTS // (64 * 64)
-    assert linear._applies(torch.empty(large, 64), torch.empty(64, 64))
-    assert not linear._applies(torch.empty(large - 1, 64), torch.empty(64, 64))
+    large = layers.LEAST_PRODUCTS // (64 * 64)
+    assert layers._onednn_applies(torch.empty(large, 64), torch.empty(64, 64))
+    assert not layers._onednn_applies(torch.empty(large - 1, 64), torch.empty(64, 64))
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from study.data.masking import IGNORED
-from study.model.loss import distillation_loss, mean_cross_entropy
+from study.model.masked_language_model import distillation_loss, mean_cross_entropy
 
 
 def drawn(spread: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:

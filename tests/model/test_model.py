@@ -9,8 +9,8 @@ import torch
 
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
-from study.model.embeddings import padding_mask
 from study.model.encoder import Attention, FeedForward, attended, rotary_table
+from study.model.layers import padding_mask
 from study.model.masked_language_model import MaskedLanguageModel
 from tests.transformers_models import BERTS, theirs_of
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
-from study.model import norm as norms
+from study.model import layers
 from study.model.encoder import FeedForward, at_positions
+from study.model.layers import norm
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.norm import norm
 from tests.model.test_model import assert_transformers_agrees, randomised, small
 from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS
 
@@ -231,7 +231,7 @@ def test_every_layer_on_a_gpu_reads_one_dtype_that_of_the_tables_in_pre_norm(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A layer that read another would be compiled once more; sums in bf16 over all layers would lose what late ones add."""
-    monkeypatch.setattr(norms, "rounds", lambda x: torch.is_autocast_enabled(x.device.type))
+    monkeypatch.setattr(layers, "rounds", lambda x: torch.is_autocast_enabled(x.device.type))
     one = model(**changes)
     with torch.autocast("cpu", torch.bfloat16):
         read = {stream.dtype for stream in one.encoder.layers(tokens())[:-1]}

@@ -14,10 +14,9 @@ from torch.optim._muon import _zeropower_via_newtonschulz
 from study.config.recipe import Recipe
 from study.counting.architecture import Architecture
 from study.model.encoder import Block
-from study.model.linear import Linear
+from study.model.layers import Linear
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.muon import CUBIC, LINEAR, MOMENTUM, QUINTIC, Muon, orthogonalised
-from study.model.optimization import adamw, optimizer_of, schedule
+from study.model.optimization import CUBIC, LINEAR, MOMENTUM, QUINTIC, Muon, adamw, optimizer_of, orthogonalised, schedule
 
 SHAPES = [(32, 32), (32, 128), (128, 32), (32, 43), (48, 32)]
 

@@ -14,8 +14,7 @@ from study.config.recipe import Recipe
 from study.counting.architecture import Architecture
 from study.model.encoder import Block
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.muon import Muon
-from study.model.optimization import optimizer_of
+from study.model.optimization import Muon, optimizer_of
 from study.model.parametrization import CompleteP, Scale, fresh_model
 
 WIDTH, DEPTH = 16, 2

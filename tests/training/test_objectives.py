@@ -20,8 +20,7 @@ from study.data.batches import DataOrder, PackedBatches, training_masker, traini
 from study.data.pairs import PackedPairs, Pairs
 from study.data.prepared import prepare
 from study.model.in_transformers import their_config, their_weights
-from study.model.loss import mean_cross_entropy
-from study.model.masked_language_model import MaskedLanguageModel
+from study.model.masked_language_model import MaskedLanguageModel, mean_cross_entropy
 from study.model.optimization import adamw, learning_rate_factor
 from study.model.parametrization import fresh_model
 from study.shapes.naming import resolve_architecture

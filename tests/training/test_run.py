@@ -32,8 +32,8 @@ from study.config.recipe import Initialisation
 from study.config.run_config import Masking, RunConfig
 from study.data.masking import Masker
 from study.data.prepared import prepare
+from study.model.layers import Linear
 from study.model.lightning import HOOK, MaskedLanguageModelling
-from study.model.linear import Linear
 from study.model.masked_language_model import MaskedLanguageModel
 from study.store.ownership import Attempt
 from study.store.records import State
