@@ -195,7 +195,7 @@ def _with_transfers(cells: Sequence[CellResult]) -> list[CellResult]:
     """Mark rates that are the smallest cell's and that the largest cell confirms as transferred.
 
     The smallest cell is the cheapest of a variant and budget, the largest the most expensive of a variant, as in
-    study.planning.neighbours. Both rates must be bracketed, and the largest cell's must equal its source's.
+    study.planning.cell. Both rates must be bracketed, and the largest cell's must equal its source's.
     """
 
     def order(cell: CellResult) -> tuple[float, tuple[int, ...]]:

@@ -16,8 +16,8 @@ from study.counting.parameters import parameters
 from study.executing.slots import Slot
 from study.planning.cell import Cell, tunings
 from study.planning.plan import Plan, parents_of, points_of
+from study.planning.proposing import branching, families
 from study.planning.step_times import StepTimes, step_times
-from study.planning.trunks import branching, families
 from study.planning.tuning import AT_ONCE
 from study.store.records import RunRecord
 from study.store.run_folder import expected_flops

@@ -24,9 +24,8 @@ from study.config.shape_spec import LARGEST
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
-from study.planning.cell import Cell, Values
+from study.planning.cell import Cell, Values, link_neighbours, with_sources
 from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant, with_layers_listed
-from study.planning.neighbours import link_neighbours, with_sources
 from study.planning.run_of import run_config
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder, init_from_depth

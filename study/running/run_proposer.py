@@ -17,8 +17,7 @@ from study.config.run_config import RunConfig, Texts
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.executing.job import Job
 from study.planning.plan import Plan, parents_of, run_id
-from study.planning.proposing import CellProposer
-from study.planning.trunks import GoalTrunks, Trunks
+from study.planning.proposing import CellProposer, GoalTrunks, Trunks
 from study.running.coordinator import Proposer
 from study.running.retries import Failure, steps_of
 from study.running.sharing import SharedRuns

@@ -14,7 +14,7 @@ from study.base.schema import deep_merge, flatten, set_path
 from study.config.presets import PRESETS
 from study.config.sweep_files import parse_sweep
 from study.planning.plan import Plan
-from study.planning.trunks import families
+from study.planning.proposing import families
 from tests.sweeps import sweep_values
 
 RUN = f"results/mine/runs/{'0' * 16}"

@@ -23,7 +23,7 @@ from study.planning.cost_estimate import estimate_cost
 from study.planning.goal_design import GoalDesign
 from study.planning.law_goal import LawGoal
 from study.planning.plan import Plan, cells
-from study.planning.trunks import GoalTrunks, Trunks, adopt, families
+from study.planning.proposing import GoalTrunks, Trunks, adopt, families
 from study.running.status import status
 from study.store.locks import held
 from study.store.ownership import Attempt, work_lock

@@ -13,7 +13,7 @@ import pytest
 
 from study.base.errors import InputError
 from study.data.cache import cached_sha256_of
-from study.planning.trunks import adopt
+from study.planning.proposing import adopt
 from study.running.sharing import SharedRuns
 from study.running.status import status
 from study.running.steering import include

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from study.config.run_config import RunConfig
-from study.planning.trunks import adopt
+from study.planning.proposing import adopt
 from study.store.run_folder import Orders, RunFolder
 from study.store.work_folder import checkpoints_in
 from study.training.callbacks import Clock
