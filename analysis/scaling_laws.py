@@ -29,7 +29,7 @@ def _():
     from study.evidence.ledgers import COUNTS
     from study.report.answer_tables import law_by_count
     from study.report.findings import run_count
-    from study.report.law_sentences import law_findings
+    from study.report.findings import law_findings
     from study.report.notebooks import gather_ended, opened, plain, prose, refusal, scrolling_tables
 
     return (

@@ -18,8 +18,7 @@ from study.plotting import what_doubling_adds
 from study.plotting.style import Format, StyleName, drawable, drawn_as, remove_figure, save_in
 from study.report import answer_tables as tables
 from study.report.figures import FIGURES
-from study.report.findings import dominance_sentences, loss_findings, parameter_findings, run_count
-from study.report.law_sentences import law_findings, law_sentence
+from study.report.findings import dominance_sentences, law_findings, law_sentence, loss_findings, parameter_findings, run_count
 from study.report.open_questions import undecided
 from study.report.page import write_page
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table

@@ -24,7 +24,7 @@ from study.report import answer_tables as tables
 from study.report.answer import report
 from study.report.answer_tables import law_by_count
 from study.report.figures import FIGURES
-from study.report.law_sentences import law_findings
+from study.report.findings import law_findings
 from study.store.records import counts_of
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder

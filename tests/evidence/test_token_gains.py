@@ -13,7 +13,7 @@ from study.config.run_config import RunConfig
 from study.evidence.evidence import Evidence, gather
 from study.evidence.gains import Rise, TokenGain, rises_of
 from study.evidence.paired import Contrast, Difference
-from study.report.law_sentences import law_findings
+from study.report.findings import law_findings
 from tests.synthetic import SWEEP, Law, add_run, run_config, sweep_folder
 
 BUDGETS = (5e5, 1e6, 2e6, 4e6)
