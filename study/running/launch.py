@@ -33,9 +33,9 @@ from study.executing.slots import Slot, sharing_note
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.memory_check import memory_for, require_memory
 from study.planning.plan import Plan
+from study.running.coordinator import preparing
 from study.running.display import execute_all
 from study.running.run_proposer import RunProposer
-from study.running.shutdown import preparing
 from study.running.status_tables import cost_lines
 from study.store.locks import held
 from study.store.named_files import refuse_newer

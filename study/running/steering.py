@@ -15,7 +15,7 @@ from pathlib import Path
 from study.base.durable_files import is_there, require_links, write_atomically
 from study.base.errors import InputError, map_all
 from study.data.prepared import files_fingerprints
-from study.running.shutdown import SAVE_SECONDS
+from study.running.coordinator import SAVE_SECONDS
 from study.store.locks import held, is_held
 from study.store.records import RETRIED, RunRecord, timestamp
 from study.store.run_folder import RunFolder

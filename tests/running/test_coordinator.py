@@ -21,10 +21,9 @@ from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.executing.job import Job
 from study.running import display
-from study.running.coordinator import Coordinator, Progress
+from study.running.coordinator import SAVE_SECONDS, Coordinator, Progress
 from study.running.retries import CRASHES, KILLS
 from study.running.run_proposer import RunJob
-from study.running.shutdown import SAVE_SECONDS
 from study.store.metric_rows import newest_values
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
@@ -297,7 +296,7 @@ def test_ctrl_c_lets_the_runs_save_and_a_restart_goes_on(tmp_path: Path) -> None
 
 
 def test_runs_that_do_not_save_in_time_are_killed_and_not_filed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("study.running.shutdown.SAVE_SECONDS", 0.1)
+    monkeypatch.setattr("study.running.coordinator.SAVE_SECONDS", 0.1)
     executor = Stubborn(lambda *_: -9, lingering=True)
 
     def press(progress: RunProgress) -> None:

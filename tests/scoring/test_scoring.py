@@ -45,7 +45,7 @@ from study.report.exploring import with_reasons
 from study.running.coordinator import Coordinator, Progress
 from study.running.display import Display
 from study.running.retries import CRASHES, KILLS
-from study.running.score_proposer import AnyScoreJob, AnyScoreRecord, ScoreProposer
+from study.running.score_launch import AnyScoreJob, AnyScoreRecord, ScoreProposer
 from study.running.status import status
 from study.running.status_tables import status_table
 from study.running.steering import exclude, include, retry, stop
