@@ -20,11 +20,11 @@ from study.base.text import visible
 from study.config.run_config import RunConfig
 from study.config.sweep import Sweep
 from study.store.locks import is_held
-from study.store.metric_rows import newest_values
 from study.store.ownership import has_owner
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder, sweeps_in
+from study.store.work_folder import newest_values
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -48,10 +48,9 @@ from study.evidence.seed_scatter import SeedScatter
 from study.evidence.sweep_laws import SweepLaws, by_variant, sweep_laws
 from study.laws.catalogue import LAWS
 from study.laws.reading import differing_columns
-from study.store.goal_path import GoalPath
 from study.store.records import cell_of
 from study.store.run_folder import RunFolder
-from study.store.sweep_folder import SweepFolder
+from study.store.sweep_folder import GoalPath, SweepFolder
 
 MOST_PANELS = 8
 """Maximum number of panels of a figure."""

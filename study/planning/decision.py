@@ -21,9 +21,9 @@ from study.designing.racing import FIRST, Race, race, simulate_races
 from study.laws.law import Floats
 from study.planning.goal_design import GoalDesign, Place, spent, usable
 from study.planning.run_of import run_config
-from study.store.goal_path import GoalLook, GoalState
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
+from study.store.sweep_folder import GoalLook, GoalState
 
 SIZE = "goal.at.parameters_non_embedding"
 

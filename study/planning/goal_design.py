@@ -13,9 +13,9 @@ from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
 from study.counting.parameters import parameters
 from study.planning.step_times import ASSUMED_FLOPS_PER_SECOND
-from study.store.goal_path import ChosenRun, GoalLook, GoalPath, GoalState
 from study.store.records import RunRecord
 from study.store.run_folder import expected_flops
+from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, GoalState
 
 Place = tuple[int, int]
 """A run of a design: its point, a shape and budget, and the number of its seed."""

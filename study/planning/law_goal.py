@@ -31,8 +31,8 @@ from study.laws.reading import TableQuery, read_observations
 from study.laws.tables import RunTable
 from study.planning.goal_design import GoalDesign, Place, spent, usable
 from study.planning.run_of import run_config
-from study.store.goal_path import GoalLook, GoalState
 from study.store.records import RunRecord
+from study.store.sweep_folder import GoalLook, GoalState
 
 LAW = LAWS["chinchilla"]
 

@@ -25,11 +25,10 @@ from study.config.run_config import RunConfig
 from study.planning.cell import Cell, Tuning, family_of
 from study.planning.plan import parents_of
 from study.store.locks import is_held
-from study.store.metric_rows import line_of
 from study.store.records import RunRecord
 from study.store.run_folder import NONE_PLANNED, Orders, PlannedRuns, RunFolder, Trunk, expected_flops
 from study.store.sweep_folder import SweepFolder
-from study.store.work_folder import checkpoints_in, step_of
+from study.store.work_folder import checkpoints_in, line_of, step_of
 
 if TYPE_CHECKING:
     from study.planning.goal_design import GoalDesign

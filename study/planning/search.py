@@ -21,9 +21,9 @@ from study.config.run_config import RunConfig
 from study.config.search_spec import Choices, Dimension, Prune
 from study.config.sweep import SearchSweep
 from study.planning.plan import point_of, points_of, searched_config
-from study.store.metric_rows import Rows
 from study.store.records import RunRecord
 from study.store.run_folder import Orders, RunFolder
+from study.store.work_folder import Rows
 
 MOST_LISTED = 10_000
 """A finite space of at most so many points is listed, so that the points not yet tried are known."""

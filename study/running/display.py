@@ -16,8 +16,8 @@ from study.executing.executors import make_executor
 from study.executing.slots import Slot
 from study.running.coordinator import Coordinator, JobT, Progress, Proposer, RecordT
 from study.running.liveness import signs_of, silence_note
-from study.store.metric_rows import newest_values
 from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import newest_values
 
 BARS = 12
 """At most so many running jobs, the oldest, have a bar of their own: drawing a thousand takes seconds."""

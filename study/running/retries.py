@@ -10,8 +10,8 @@ from pathlib import Path
 from study.base.durable_files import content_of
 from study.base.errors import OOM_EXIT
 from study.executing.job import Job
-from study.store.metric_rows import newest_values
 from study.store.records import State
+from study.store.work_folder import newest_values
 
 CRASHES = 3
 """How often a job may crash or run out of memory in one launch without making progress."""

@@ -21,10 +21,9 @@ from study.planning.proposing import CellProposer, GoalTrunks, Trunks
 from study.running.coordinator import Proposer
 from study.running.retries import Failure, steps_of
 from study.running.sharing import SharedRuns
-from study.store.goal_path import GoalPath
 from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
 from study.store.run_folder import RunFolder, flops_before, teacher_architecture
-from study.store.sweep_folder import SweepFolder
+from study.store.sweep_folder import GoalPath, SweepFolder
 
 if TYPE_CHECKING:
     from study.planning.goal_design import GoalProposer

@@ -17,11 +17,11 @@ from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.plan import Plan
 from study.running.liveness import Signs, signs_of
 from study.store.locks import is_held
-from study.store.metric_rows import newest_values
 from study.store.ownership import has_owner
 from study.store.records import FOREIGN, RunRecord, State, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import newest_values
 
 ANY_SLOT = Slot("cpu", (0,), threads=1)
 """A slot for cost estimates whose seconds do not matter."""

@@ -1,4 +1,4 @@
-"""The files of one sweep, and the sweeps and runs of a results folder."""
+"""The files of one sweep, its path to a goal among them, and the sweeps and runs of a results folder."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from study.base.durable_files import content_of, is_there, json_of, names_in
 from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.base.machine import garbage_collection_paused
+from study.base.schema import Count, Index, Positive, Strict
 from study.base.text import pasted
 from study.config.sweep import Sweep
 from study.config.sweep_files import SWEEP_FILE, read_launched
-from study.store.goal_path import GoalPath
 from study.store.named_files import Folder, Inside, as_read, parsed, read_parquet, write_table
 from study.store.packed import PACKED, Packed, pack_of
 from study.store.records import REQUIRED_COLUMNS, RunRecord, ledger
@@ -28,6 +28,9 @@ _MEASURED = ("run_id", "validation_masked_tokens", "loss_nats")
 
 LEAST_OF_ID = 4
 """The fewest characters of an id that name a run."""
+
+GoalState = Literal["open", "met", "spent", "unreachable"]
+"""Whether runs are still to come, the goal is met, the compute is spent, or the goal cannot be met with it."""
 
 
 @dataclass(frozen=True)
@@ -333,3 +336,41 @@ def sweeps_in(results: Path) -> dict[str, SweepFolder]:
     return {
         folder.name if folder.path == results else folder.path.relative_to(results).as_posix(): folder for folder in folders
     }
+
+
+class GoalLook(Strict):
+    """What the first `runs` runs say, for `spent_flops`: half the 95% interval, None while it is infinite or unknown."""
+
+    runs: Index
+    spent_flops: float
+    half_width: float | None = None
+
+
+class ChosenRun(Strict):
+    """A chosen run in the order of its end; one that is not `used` failed, or reads no word order."""
+
+    run_id: str
+    shape: str
+    parameters_non_embedding: Count
+    tokens: Count
+    seed: Index
+    spent_flops: float
+    used: bool
+
+
+class GoalPath(Strict):
+    """The way to a goal: its looks and runs, where it stands, and why, in a sentence.
+
+    `wanted` is the half-width at which the goal is met, in the words `of`, of the budget `spend_flops`. `target_parameters` and
+    `target_tokens` are where the loss is wanted, if anywhere.
+    """
+
+    of: str
+    wanted: Positive
+    spend_flops: Positive
+    state: GoalState
+    sentence: str
+    looks: tuple[GoalLook, ...] = ()
+    runs: tuple[ChosenRun, ...] = ()
+    target_parameters: float | None = None
+    target_tokens: float | None = None

@@ -17,11 +17,11 @@ from study.base.errors import UNREADABLE, InputError
 from study.base.quantities import plural
 from study.base.schema import Index, Strict
 from study.base.text import joined
-from study.store.metric_rows import size_of
 from study.store.named_files import parsed
 from study.store.run_folder import RunFolder
 from study.store.score_records import scores_by_run
 from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import size_of
 
 Tracked = Literal["online", "offline"]
 

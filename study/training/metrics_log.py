@@ -15,7 +15,7 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from study.base.durable_files import content_of, retry_write, write_atomically
-from study.store.metric_rows import line_of, whole_rows
+from study.store.work_folder import line_of, whole_rows
 
 FSYNC_SECONDS = 5.0
 

@@ -30,10 +30,9 @@ from study.laws.reading import TableQuery
 from study.report.answer import report
 from study.report.figures import FIGURES
 from study.shapes.accounts import Conditions, account, default_length
-from study.store.goal_path import ChosenRun, GoalLook, GoalPath
 from study.store.ownership import work_lock
 from study.store.packing import pack
-from study.store.sweep_folder import SweepFolder
+from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
 from tests.synthetic import SWEEP, add_run, depth_or_width, environment, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 

@@ -14,10 +14,9 @@ import pytest
 
 from study.counting.named_models import named
 from study.counting.parameters import parameters
-from study.store.goal_path import ChosenRun, GoalLook, GoalPath
 from study.store.ownership import work_lock
 from study.store.run_folder import RunFolder
-from study.store.sweep_folder import SweepFolder
+from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
 from tests.browsing import WORDS, browser, served
 from tests.dashboard.test_dashboard_answers import MALICE
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder

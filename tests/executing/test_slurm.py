@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from study.store.metric_rows import newest_values
 from study.store.score_records import scores_of
-from study.store.work_folder import checkpoints_in, step_of
+from study.store.work_folder import checkpoints_in, newest_values, step_of
 from tests.conftest import Figure
 from tests.launching import Place, has_rows, until_in
 from tests.scoring.test_scoring import write_tasks

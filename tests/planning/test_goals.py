@@ -19,9 +19,9 @@ from study.planning.goal_design import GoalProposer
 from study.planning.law_goal import LawGoal
 from study.planning.plan import Plan
 from study.running.status_tables import cost_summary
-from study.store.goal_path import GoalPath
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
+from study.store.sweep_folder import GoalPath
 from tests.sweeps import parsed, record
 
 SEQUENCES = 40

@@ -48,7 +48,7 @@ from study.plotting.style import (
 )
 from study.report.answer import report
 from study.report.figures import FIGURES
-from study.store.goal_path import ChosenRun, GoalLook, GoalPath
+from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")

@@ -24,10 +24,10 @@ from study.running import display
 from study.running.coordinator import SAVE_SECONDS, Coordinator, Progress
 from study.running.retries import CRASHES, KILLS
 from study.running.run_proposer import RunJob
-from study.store.metric_rows import newest_values
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import newest_values
 from tests.sweeps import RATES, coordinator_of, record, run_in
 from tests.synthetic import add_run, run_config, sweep_folder
 from tests.waiting import ImpatientClock

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from study.store.goal_path import GoalPath
+from study.store.sweep_folder import GoalPath
 from tests.launching import Place, until_in
 from tests.sweeps import write_sweep
 

@@ -21,11 +21,11 @@ from study.base.durable_files import LEFT_SECONDS, write_atomically, write_once
 from study.base.errors import InputError
 from study.base.schema import set_path
 from study.config.run_config import RunConfig
-from study.store.metric_rows import TAIL_BYTES
 from study.store.ownership import pulse_of
 from study.store.records import RunRecord, cell_of, counts_of, ledger
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import TAIL_BYTES
 from tests.small import config
 from tests.synthetic import add_run, depth_or_width, environment, run_config, sweep_folder
 
