@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from study.scoring.task_metrics import measure
+from study.tasks.embedded import ROLE_OF_SPLIT
 from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
-from study.tasks.passages import ROLE_OF_SPLIT
 
 MAJORITY = "majority"
 BAG_OF_WORDS = "bag_of_words"

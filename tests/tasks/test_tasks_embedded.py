@@ -12,8 +12,19 @@ from study.base.errors import InputError
 from study.data.corpora import split_of
 from study.data.docstrings import read_docstrings
 from study.tasks import embedded
-from study.tasks.embedded import MAKERS, Rows, embedded_tables, following, tagged
-from study.tasks.passages import ROLE_OF_SPLIT, Passages, documents, line_key, order, paragraphs
+from study.tasks.embedded import (
+    MAKERS,
+    ROLE_OF_SPLIT,
+    Passages,
+    Rows,
+    documents,
+    embedded_tables,
+    following,
+    line_key,
+    order,
+    paragraphs,
+    tagged,
+)
 from study.tasks.task_spec import ROLES, read_spec
 
 PACKAGES = ("networkx", "optuna")
