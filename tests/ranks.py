@@ -11,9 +11,9 @@ import torch
 from study.executing.processes import start_forkserver
 from study.model.lightning import MaskedLanguageModelling
 from study.store.run_folder import RunFolder
+from study.training.attempts import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
-from study.training.stopping import StopSignal
 
 
 def ranks_said(folder: RunFolder, stop_at: int = -1) -> list[str]:

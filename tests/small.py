@@ -19,9 +19,9 @@ from study.data.prepared import data_fingerprint
 from study.model.lightning import MaskedLanguageModelling
 from study.store.run_folder import RunFolder
 from study.store.work_folder import WorkFolder
+from study.training.attempts import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
-from study.training.stopping import StopSignal
 
 SHARED: dict[str, Any] = {"activation": "geglu", "layer_groups": 1, "embedding_width": 8}
 """Layers that share gated weights, behind narrow tables."""

@@ -64,9 +64,9 @@ def train(config: RunConfig, folder: Path | str = "results/python", **execution:
     rest_at_barriers()
     import torch
 
+    from study.training.attempts import StopSignal
     from study.training.execution import Execution
     from study.training.run import train as train_run
-    from study.training.stopping import StopSignal
 
     sweep = SweepFolder(Path(folder))
     run = sweep.run(config.fingerprint(data_fingerprint(config.data)))

@@ -28,8 +28,8 @@ from study.model.layers import autocast, multiply_through_onednn, onednn_product
 from study.model.optimization import clip_gradients, optimizer_of, schedule
 from study.model.parametrization import fresh_model
 from study.store.run_folder import RunFolder
+from study.training.attempts import StopSignal
 from study.training.execution import Execution, keep_freed_memory, resolve_kernels
-from study.training.stopping import StopSignal
 from study.training.trainer import Training
 
 SEQUENCES = {"train": 4096, "validation": 64}

@@ -23,8 +23,8 @@ from study.config.presets import PRESETS
 from study.config.run_config import DataConfig, RunConfig
 from study.data.prepared import prepare
 from study.store.run_folder import RunFolder
+from study.training.attempts import StopSignal
 from study.training.execution import Execution
-from study.training.stopping import StopSignal
 from study.training.trainer import Training
 
 VARIANTS = {

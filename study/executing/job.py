@@ -12,8 +12,8 @@ from study.store.records import Ending
 from study.store.work_folder import WorkFolder
 
 if TYPE_CHECKING:
+    from study.training.attempts import StopSignal
     from study.training.execution import Execution
-    from study.training.stopping import StopSignal
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from study.base.machine import rest_at_barriers
 from study.executing.job import Job
 
 if TYPE_CHECKING:
+    from study.training.attempts import StopSignal
     from study.training.execution import Execution
-    from study.training.stopping import StopSignal
 
 RANK_SECONDS = 60.0
 """How long the other ranks may take to save once one has failed or the first has ended; then they are killed."""
@@ -135,7 +135,7 @@ def start(process: BaseProcess) -> None:
 
 def run_rank(jobs: Sequence[Job], execution: Execution, environment: dict[str, str]) -> None:
     """Execute jobs as one rank, in a session of its own; stop when ordered or orphaned."""
-    from study.training.stopping import StopSignal
+    from study.training.attempts import StopSignal
 
     os.setsid()
     os.environ.update(environment)

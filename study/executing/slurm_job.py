@@ -24,7 +24,7 @@ def execute_in_slurm(jobs: Sequence[Job], folder: Path, slot: Slot, nodes: int) 
 
     At the time limit it saves and requeues its Slurm job; an order to stop only saves.
     """
-    from study.training.stopping import StopSignal
+    from study.training.attempts import StopSignal
 
     stop, limits = StopSignal(), []
 

@@ -28,8 +28,8 @@ from study.store.sweep_folder import GoalPath, SweepFolder
 if TYPE_CHECKING:
     from study.planning.goal_design import GoalProposer
     from study.planning.search import OptunaSearch, Pruning
+    from study.training.attempts import StopSignal
     from study.training.execution import Execution
-    from study.training.stopping import StopSignal
 
 
 @dataclass(frozen=True)

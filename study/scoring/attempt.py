@@ -10,9 +10,9 @@ from study.config.score_config import ScoreConfig
 from study.counting.memory import Precision
 from study.scoring.pretrained import Pretrained
 from study.store.score_records import ScoreFolder
+from study.training.attempts import StopSignal
+from study.training.callbacks import Watchdog
 from study.training.execution import Execution
-from study.training.stopping import StopSignal
-from study.training.watchdog import Watchdog
 
 
 @dataclass(frozen=True)

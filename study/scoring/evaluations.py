@@ -22,8 +22,8 @@ from study.store.sweep_folder import SweepFolder
 from study.tasks.examples import TaskData
 
 if TYPE_CHECKING:
+    from study.training.attempts import StopSignal
     from study.training.execution import Execution
-    from study.training.stopping import StopSignal
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from study.scoring.encoding import Inputs, TaskEncoder
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import Collator, EvaluatedSplit, TaskBatch
 from study.tasks.examples import TextExample
+from study.training.attempts import Preempted, StopSignal
 from study.training.execution import Execution, resolve_precision
-from study.training.stopping import Preempted, StopSignal
 
 Combination = Literal["concat", "sum"]
 """How the outputs of several layers become one feature (Devlin et al. 2019, arXiv:1810.04805, table 7)."""

@@ -26,12 +26,11 @@ from study.store.records import Ending, State, timestamp
 from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline
 from study.store.sweep_folder import SweepFolder
-from study.training.attempts import in_attempt
+from study.training.attempts import Preempted, StopSignal, in_attempt
+from study.training.callbacks import Watchdog
 from study.training.checkpoints import newest_whole_checkpoint, precision_of, resumed
 from study.training.execution import Execution, environment, peak_memory_bytes, release_models
 from study.training.filing import failure_of, tidy
-from study.training.stopping import Preempted, StopSignal
-from study.training.watchdog import Watchdog
 
 Facts = dict[str, Any]
 

@@ -20,7 +20,7 @@ from study.scoring.predictions import Logits, predictions, test_facts
 from study.scoring.task_inputs import TaskInputs
 from study.scoring.task_metrics import measure
 from study.store.score_records import Probe
-from study.training.stopping import Preempted
+from study.training.attempts import Preempted
 
 STRENGTHS = (0.01, 0.1, 1.0)
 """Inverse strengths of the penalty on standardised features: C of a logistic regression, 1/alpha of a ridge."""

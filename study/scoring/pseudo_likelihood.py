@@ -25,7 +25,7 @@ from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_metrics import by_paradigm
 from study.tasks.examples import MinimalPair, TaskData
-from study.training.stopping import Preempted, StopSignal
+from study.training.attempts import Preempted, StopSignal
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}
 """Tokens of a batch; on a CPU what fits its caches."""

@@ -1,18 +1,30 @@
-"""Lightning callbacks of a run: stop signals, the sweep's prune orders, checkpoints, and the clock."""
+"""Lightning callbacks of a run: stop signals, prune orders, checkpoints, the clock, shared trunks and the watchdog.
+
+A run with a shared trunk saves its state where it or shorter budgets begin to decay, and others resume from it. The watchdog
+detects a run that takes no steps, with its stack.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import sys
+import threading
 import time
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pytorch_lightning as pl
 import torch
 
+from study.base.durable_files import retry_write
+from study.config.run_config import RunConfig
 from study.model.lightning import MaskedLanguageModelling
-from study.store.run_folder import RunFolder
+from study.store.run_folder import RunFolder, Trunk
+from study.training.attempts import Preempted, StopSignal
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO
-from study.training.stopping import Preempted, StopSignal
 
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 60.0
 """The time to an attempt's first checkpoint, and the limit of later intervals, each twice the last."""
@@ -22,6 +34,17 @@ SHARE = 0.02
 
 AGAIN_SECONDS = 1.0
 """The pause before a failed checkpoint is retried."""
+
+ROWS_OF_WARMUP = 5
+"""The fewest metric rows in the warmup of a run with a shared trunk."""
+
+UNWARMED_INTERVAL = 10
+"""Steps between its rows without a warmup."""
+
+FRAMES = 12
+"""The number of innermost frames in a reason; the log has all."""
+
+STDERR = 2
 
 
 @runtime_checkable
@@ -174,3 +197,116 @@ class PruneOrder(pl.Callback):
         if reason is not None:
             pl_module.log_due_row()
             raise Pruned(reason)
+
+
+def shared_log_interval(config: RunConfig) -> int | None:
+    """Steps between logged rows if longer runs share this run's steps before the decay; else None.
+
+    It depends on the warmup, not the budget, so that all budgets log the same rows in shared steps.
+    """
+    if config.branch_step is None:
+        return None
+    warmup = config.recipe.warmup_steps(config.steps)
+    return max(1, min(50, warmup // ROWS_OF_WARMUP)) if warmup else UNWARMED_INTERVAL
+
+
+class Branching(pl.Callback):
+    """Saves the run's state where other budgets branch off, and records the run that its own state came from.
+
+    `check` is called before a write (study.training.trainer.Training.fit). A state that cannot be written is skipped.
+
+    A checkpoint names the run that saved it. The sweep links a trunk's state into the checkpoints of a run without any; the run
+    resumes from it, and this callback writes `trunk.json`.
+    """
+
+    def __init__(self, folder: RunFolder, check: Callable[[], None] | None = None) -> None:
+        self.folder, self._check = folder, check or (lambda: None)
+        self._steps = frozenset(folder.orders().branch_steps)
+        self._from: str | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The run that saves this state."""
+        return {"run_id": self.folder.run_id}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Remember the run that saved the state, if another."""
+        if state_dict["run_id"] != self.folder.run_id:
+            self._from = state_dict["run_id"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Record the run that this one branched from."""
+        if not trainer.is_global_zero:
+            return
+        if self._from is not None or trainer.global_step == 0:
+            trunk = None if self._from is None else Trunk(run_id=self._from, step=trainer.global_step)
+            retry_write(lambda: self.folder.write_trunk(trunk), check=self._check)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Save the state after logging its metrics, if another budget branches off here."""
+        if trainer.global_step not in self._steps:
+            return
+        assert isinstance(pl_module, MaskedLanguageModelling)
+        pl_module.log_due_row()
+        refuse_infinite_weights(trainer, pl_module)
+        for logger in trainer.loggers:
+            logger.save()
+        if trainer.is_global_zero:
+            with contextlib.suppress(OSError):  # then branches get the rows present when they start
+                self._check()
+                self.folder.leave_rows(trainer.global_step)
+        trainer.save_checkpoint(self.folder.branch(trainer.global_step) / "next.ckpt", storage_options=POSTPONABLE)
+
+
+class Watchdog(pl.Callback):
+    """Calls `hung` with the reason, in its own thread, if no batch ends for `seconds`.
+
+    Time while the whole process was stopped does not count, up to twice `seconds`. If the interpreter is stuck, and with it
+    every thread, the process exits with status 1 after twice `seconds`, with all stacks in its log. A process stopped for
+    longer may end so too, since no outside timer distinguishes the two; it is retried from its last checkpoint.
+    """
+
+    def __init__(self, seconds: float, hung: Callable[[str], None]) -> None:
+        self.seconds, self._hung = seconds, hung
+        self._ticks = 0
+        self._poll = min(1.0, seconds / 10)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Count a step."""
+        self._ticks += 1
+
+    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
+        """Count a validation batch."""
+        self._ticks += 1
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the calling thread inside the block."""
+        over, watched = threading.Event(), threading.get_ident()
+        thread = threading.Thread(target=self._watch, args=(over, watched), daemon=True, name="watchdog")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()  # before cancelling, so that the thread cannot start the timer again
+            faulthandler.cancel_dump_traceback_later()
+
+    def _watch(self, over: threading.Event, watched: int) -> None:
+        seen, silent, before = -1, 0.0, time.monotonic()
+        while not over.wait(self._poll):
+            faulthandler.dump_traceback_later(2 * self.seconds, exit=True, file=STDERR)
+            now = time.monotonic()
+            silent += min(now - before, 2 * self._poll)
+            before = now
+            if self._ticks != seen:
+                seen, silent = self._ticks, 0.0
+            elif silent > self.seconds:
+                faulthandler.cancel_dump_traceback_later()
+                faulthandler.dump_traceback(STDERR)
+                self._hung(f"no step for {self.seconds:g} s, in {_where(watched)}")
+                return
+
+
+def _where(thread: int) -> str:
+    frames = traceback.extract_stack(sys._current_frames()[thread])[-FRAMES:]
+    return " ← ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in reversed(frames))

@@ -18,9 +18,9 @@ from study.counting.memory import WeightFormat
 from study.data.prepared import PreparedData
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.training.attempts import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
-from study.training.stopping import StopSignal
 from study.training.trained_runs import check_trained_runs
 
 METHODS = {

@@ -1,4 +1,4 @@
-"""Import of a pre-trained encoder as a completed run, to be scored, cut or used as a teacher."""
+"""Import of a pre-trained encoder, with its tokeniser, as a completed run, to be scored, cut or used as a teacher."""
 
 from __future__ import annotations
 
@@ -26,7 +26,15 @@ from study.counting.parameters import parameters
 from study.data.hub_corpus import PREFIX as HUB
 from study.data.hub_corpus import loading
 from study.data.prepared import prepare
-from study.data.tokenizing import json_object
+from study.data.tokenizing import (
+    MOST_PADDING,
+    SETTINGS,
+    SPECIAL_MAP,
+    json_object,
+    load_tokenizer,
+    named_as_berts,
+    read_tokenizer,
+)
 from study.model.in_transformers import cut_vocabulary, has_mlm_head, our_architecture, our_weights
 from study.model.transformers_classes import TransformersClass, class_in
 from study.store.ownership import Attempt, work_lock
@@ -35,11 +43,13 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome
-from study.training.imported_tokenizer import TOKENIZER_FILES, imported_tokenizer
 from study.training.trainer import Training
 
 VALIDATION_BATCH = 32
 """Sequences per batch of the imported run."""
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", SETTINGS, SPECIAL_MAP)
+"""The files that say how an encoder reads text."""
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FILES = ("config.json", _WEIGHTS, _INDEX, "model-*.safetensors", *TOKENIZER_FILES)
@@ -49,6 +59,9 @@ _MOST_POSITIONS = 2**20
 
 _NAMED_UP_TO = 2.0
 """Weights that lack up to half of an architecture's parameters are read, to name the first that differs."""
+
+_LEAST_MULTIPLE = 4
+"""A padded vocabulary is a multiple of this."""
 
 
 def import_encoder(
@@ -229,3 +242,25 @@ def _loaded(files: Sequence[Path]) -> dict[str, Tensor]:
 def _read_by(data: DataConfig, tokenizer: Path, architecture: Architecture) -> DataConfig:
     file = TokenizerConfig(kind="file", path=str(tokenizer), vocabulary=architecture.vocabulary)
     return data.model_copy(update={"tokenizer": file})
+
+
+def imported_tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes, int]:
+    """The encoder's tokeniser as a tokenizer.json, with its number of pieces, at most the padded `vocabulary`.
+
+    Raises InputError if the numbers differ by more than padding, or the sweep folder has another tokeniser.
+    """
+    given = next((file for name in ("tokenizer.json", "vocab.txt") if is_there(file := folder / name)), None)
+    if given is None:
+        raise InputError.at(
+            str(folder), "has neither tokenizer.json nor vocab.txt; write one with its tokeniser's save_pretrained"
+        )
+    pieces = read_tokenizer(given).get_vocab_size()
+    if vocabulary > pieces and (vocabulary % _LEAST_MULTIPLE or vocabulary - pieces >= MOST_PADDING):
+        rows = f"holds {pieces:,} pieces, but the model has {vocabulary:,}, which is no usual padding"
+        raise InputError.at(str(given), f"{rows}; save the tokeniser of this model beside it")
+    pieces = min(pieces, vocabulary)
+    tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=pieces))
+    content = named_as_berts(given) if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
+    if is_there(kept) and kept.read_bytes() != content:
+        raise InputError.at(str(kept), f"differs from the tokeniser {given}; import into a separate folder")
+    return content, pieces

@@ -18,15 +18,13 @@ from study.data.prepared import prepare
 from study.store.ownership import Attempt, Fenced
 from study.store.records import Ending
 from study.store.run_folder import RunFolder, flops_before, init_from_depth, teacher_architecture
-from study.training.attempts import in_attempt
-from study.training.callbacks import Pruned
+from study.training.attempts import Preempted, StopSignal, in_attempt
+from study.training.callbacks import Pruned, Watchdog
 from study.training.checkpoints import newest_whole_checkpoint, resumed
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
-from study.training.stopping import Preempted, StopSignal
 from study.training.trained_runs import starting_weights
 from study.training.trainer import Trained, Training, rank
-from study.training.watchdog import Watchdog
 
 PEER_SECONDS = 5.0
 """Seconds that a rank waits for a lost peer's reason."""

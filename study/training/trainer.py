@@ -28,12 +28,11 @@ from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.model.rounding import multiply_in_int8, rounded
 from study.store.run_folder import RunFolder
 from study.store.work_folder import step_of
-from study.training.branching import Branching, shared_log_interval
-from study.training.callbacks import Checkpointer, Clock, PruneOrder
+from study.training.attempts import StopSignal
+from study.training.callbacks import Branching, Checkpointer, Clock, PruneOrder, shared_log_interval
 from study.training.checkpoints import DurableCheckpointIO, precision_of
 from study.training.execution import LIGHTNING_PRECISION, Execution, keep_freed_memory, peak_flops_per_second, resolve_kernels
 from study.training.metrics_log import MetricsFile
-from study.training.stopping import StopSignal
 from study.training.trained_runs import load_teacher, starting_weights
 
 VALIDATION_SHARE = 0.05

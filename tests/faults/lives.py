@@ -45,10 +45,10 @@ class Circumstances:
 def live(config: RunConfig, path: Path, circumstances: Circumstances) -> None:
     """Train a run as a launch does, writing down a digest of what each step was given."""
     from study.store import ownership
+    from study.training.attempts import StopSignal
     from study.training.callbacks import Checkpointer
     from study.training.execution import Execution
     from study.training.run import train
-    from study.training.stopping import StopSignal
 
     os.setsid()
     log_into(RunFolder(path).log_file)

@@ -19,8 +19,8 @@ from study.model import layers
 from study.model.encoder import Block
 from study.model.lightning import MaskedLanguageModelling
 from study.store.run_folder import RunFolder
+from study.training.attempts import StopSignal
 from study.training.execution import Execution, resolve_kernels
-from study.training.stopping import StopSignal
 from study.training.trainer import compile_on
 from tests.needs import needs_compiler, needs_gpu
 from tests.processes import apart

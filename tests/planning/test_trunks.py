@@ -30,9 +30,9 @@ from study.store.ownership import Attempt, work_lock
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.training.attempts import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
-from study.training.stopping import StopSignal
 from tests.sweeps import RATES, coordinator_of, parsed, record, run_in, sweep, sweep_values, write_topics
 
 CORPUS = Path("corpus.txt")

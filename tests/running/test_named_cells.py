@@ -20,9 +20,9 @@ from study.running.steering import retry
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.training.attempts import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
-from study.training.stopping import StopSignal
 from study.training.trained_runs import check_trained_runs
 from tests.running.test_coordinator import FakeExecutor, completes
 from tests.sweeps import RATES, coordinator_of, record, sweep, texts_of, write_topics

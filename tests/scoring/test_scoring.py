@@ -67,9 +67,9 @@ from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import TAUGHT, checkpoints_in
+from study.training.attempts import StopSignal
 from study.training.compressing import Compression, compress
 from study.training.execution import Execution
-from study.training.stopping import StopSignal
 from tests.small import ORDERED, SHARED, config, losses, shapes_checked_at_first, trained, write_corpus
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import ScoreLaw, add_score

@@ -40,14 +40,13 @@ from study.store.records import State
 from study.store.run_folder import RunFolder
 from study.store.work_folder import checkpoints_in, step_of
 from study.training import filing
-from study.training.callbacks import Checkpointer
+from study.training.attempts import StopSignal
+from study.training.callbacks import Checkpointer, Watchdog
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
 from study.training.execution import Execution
 from study.training.filing import Outcome, failure_of, tidy
 from study.training.run import train
-from study.training.stopping import StopSignal
 from study.training.trainer import Training
-from study.training.watchdog import Watchdog
 from tests.ranks import ranks_said
 from tests.small import ORDERED, SHARED, config, overflow_at, run_folder, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
@@ -643,8 +642,8 @@ def test_a_run_hangs_where_neither_steps_nor_validation_get_on_for_long_and_time
     """On a clock of its own, in tenths of the limit: batches end for two of it, the process is stopped, then all is silent."""
     clock, hung = [0.0], list[tuple[float, str]]()
     watchdog = Watchdog(10.0, lambda reason: hung.append((clock[0], reason)))
-    monkeypatch.setattr("study.training.watchdog.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("study.training.watchdog.faulthandler", SimpleNamespace(
+    monkeypatch.setattr("study.training.callbacks.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("study.training.callbacks.faulthandler", SimpleNamespace(
         dump_traceback_later=lambda *_, **__: None, cancel_dump_traceback_later=lambda: None, dump_traceback=lambda _: None
     ))  # fmt: skip
 
@@ -669,7 +668,7 @@ def test_what_a_watchdog_sets_off_is_called_off_when_its_watch_is_over(monkeypat
         time.sleep(0.2)
         said.append("set off")
 
-    monkeypatch.setattr("study.training.watchdog.faulthandler", SimpleNamespace(
+    monkeypatch.setattr("study.training.callbacks.faulthandler", SimpleNamespace(
         dump_traceback_later=set_off, cancel_dump_traceback_later=lambda: said.append("called off")
     ))  # fmt: skip
     with Watchdog(0.5, pytest.fail).watching():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from study.training.stopping import StopSignal
+from study.training.attempts import StopSignal
 
 
 @pytest.fixture
@@ -35,5 +35,5 @@ def test_a_signal_that_was_inherited_blocked_stops_all_the_same(number: signal.S
 
 
 def test_stopping_needs_no_torch() -> None:
-    code = "import sys, study.training.stopping; sys.exit('torch' in sys.modules or 'pytorch_lightning' in sys.modules)"
+    code = "import sys, study.training.attempts; sys.exit('torch' in sys.modules or 'pytorch_lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

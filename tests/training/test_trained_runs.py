@@ -41,11 +41,11 @@ from study.scoring.pretrained import Pretrained
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.training.callbacks import Watchdog
 from study.training.compressing import Compression, compressed_config
 from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs, cut
 from study.training.trainer import Trained
-from study.training.watchdog import Watchdog
 from tests.small import SHARED, config, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
 from tests.synthetic import add_run, sweep_folder
