@@ -23,7 +23,7 @@ from study.benching.cases import (
 from study.benching.coordinating import measure_coordinating
 from study.benching.fine_tuning_speed import measure_fine_tuning
 from study.benching.gpu_sharing import measure_sharing
-from study.benching.own_process import failures_reported, in_own_process
+from study.benching.processes import failures_reported, in_own_process
 from study.benching.results import Report, Results
 from study.benching.starting import measure_starting
 from study.benching.surroundings import measure_overhead, measure_tokenising

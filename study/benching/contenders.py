@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer
 
 from study.base.randomness import Stream, stream_seed
 from study.benching.cases import Case
-from study.benching.gate import Gate
+from study.benching.processes import Gate
 from study.benching.step_profile import seconds_by_kind
 from study.config.run_config import RunConfig
 from study.counting.memory import Device

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from study.base.machine import peak_resident_bytes
-from study.benching.own_process import failures_reported, in_own_process
+from study.benching.processes import failures_reported, in_own_process
 from study.benching.results import Report, measurement
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from study.base.durable_files import is_there
 from study.base.machine import cores
-from study.benching.own_process import failures_reported, in_own_process
+from study.benching.processes import failures_reported, in_own_process
 from study.benching.results import Report, measurement
 from study.config.resources import Resources
 from study.config.run_config import RunConfig

@@ -11,7 +11,7 @@ from time import perf_counter
 import torch
 
 from study.benching.cases import Case
-from study.benching.gate import RoundTime, start_forkserver
+from study.benching.processes import RoundTime, start_forkserver
 from study.benching.results import Report, failure, measurement
 from study.benching.training_comparison import TrainingComparison, median_interval
 from study.config.run_config import DataConfig, TokenizerConfig

@@ -15,7 +15,7 @@ from typing import Any, Self
 from scipy.stats import binom
 
 from study.benching.cases import PEERS_TOKENS, Case
-from study.benching.gate import Contender, ContenderError, Order, RoundTime, start_forkserver
+from study.benching.processes import Contender, ContenderError, Order, RoundTime, start_forkserver
 from study.benching.results import Report
 from study.benching.step_profile import PRODUCTS, profile_sentence, shares_of
 

@@ -1,23 +1,34 @@
-"""Contenders in separate processes that alternate: each trains while its gate is open and waits between rounds."""
+"""Measurements in processes of their own: contenders that alternate, or a function in a fresh one.
+
+A contender trains while its gate is open and waits between rounds. A fresh process has none of the command's memory, threads or
+caches.
+"""
 
 from __future__ import annotations
 
 import importlib
 import multiprocessing
 import os
+import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
+from study.benching.results import Report, failure
 from study.executing.processes import log_into
 
 PATIENCE_SECONDS = 300.0
 """The longest start or round of a contender."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ContenderError(Exception):
@@ -193,3 +204,21 @@ def _run(target: str, arguments: tuple[Any, ...], channel: Connection, log: Path
         traceback.print_exc()
         first_line, *_ = [*str(error).strip().splitlines(), "no message"]
         channel.send(ContenderError(f"{type(error).__name__}: {first_line}"))
+
+
+def in_own_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function in a new process without output; returns its result or raises its exception."""
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        spawn: Any = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn, initializer=log_into, initargs=(Path(folder) / "log",)) as pool:
+            return pool.submit(function, *args, **kwargs).result()
+
+
+@contextmanager
+def failures_reported(what: str, report: Report) -> Iterator[None]:
+    """Report an exception of the block as a failure row and continue."""
+    try:
+        yield
+    except Exception as error:
+        first_line, *_ = [*str(error).strip().splitlines(), "no message"]
+        report(failure(what, f"{type(error).__name__}: {first_line}"))
