@@ -24,14 +24,14 @@ from study.counting.named_models import find
 from study.counting.parameters import parameters
 from study.evidence.downstream import TaskScores, between, downstream, noises_over_tasks, observed
 from study.evidence.evidence import Evidence, gather
-from study.evidence.ledgers import LEDGER_PARAMETERS
+from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS
 from study.evidence.score_points import published_scores, score_points
 from study.evidence.score_trends import orders, p_value_of, rank_interval, trend
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import Forecast
 from study.laws.observations import Observations
-from study.plotting import score_against_flops, score_against_loss, score_against_parameters, score_figures
+from study.plotting import score_against_flops, score_against_loss, score_against_parameters
 from study.plotting.style import MARKERS, title_of
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
@@ -613,16 +613,20 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     "count",
     [
         pytest.param(count, marks=() if count in ("parameters", "train_flops", "loss_nats") else pytest.mark.slow)
-        for count in score_figures.FIGURES
+        for count in ("loss_nats", *COUNTS)
     ],
 )
 def test_scores_stand_at_the_loss_or_the_count_of_the_ledger_that_is_chosen(evidence: Evidence, count: str) -> None:
-    frame, draw = score_figures.FIGURES[count]
-    data = frame(evidence)
+    if count == "loss_nats":
+        data, draw = score_against_loss.frame(evidence), score_against_loss.draw
+    elif count in LEDGER_FLOPS:
+        data, draw = score_against_flops.frame(evidence, count), score_against_flops.draw
+    else:
+        data, draw = score_against_parameters.frame(evidence, count), score_against_parameters.draw
     points = data[(data["kind"] == "measured") & (data["task"] == "sst2")]
     known = evidence.ledger.groupby("cell")[count].mean()[points["cell"]]
     np.testing.assert_allclose(points["x"].astype(float), known.astype(float), rtol=0.05)
-    assert score_figures.AXES[count] in title_of(draw(data)).replace("\n", " ")
+    assert (LOSS if count == "loss_nats" else COUNTS[count]) in title_of(draw(data)).replace("\n", " ")
 
 
 @pytest.mark.parametrize("count", LEDGER_PARAMETERS)
