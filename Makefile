@@ -18,7 +18,8 @@ CHINCHILLA ?=
 # The files of requirements/ list all that is installed, with hashes; wheels alone, so that no build fetches anything else.
 LOCKED = --no-deps --require-hashes --only-binary :all:
 PIP_INSTALL = .venv/bin/python -m pip install $(PIP_ARGS)
-PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Bytecode is written whatever the environment says: without it every process that a test starts compiles the package anew.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-study needs Python 3.11 or newer, not %d.%d; \
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
