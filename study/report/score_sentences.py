@@ -11,7 +11,7 @@ import pandas as pd
 from study.base.grouping import grouped
 from study.base.quantities import error_text, plural, plus_minus
 from study.base.statistics import CONFIDENCE
-from study.base.text import status_words, table, table_of
+from study.base.text import joined, status_words, table, table_of
 from study.evidence.downstream import AVERAGE, FREE_FROM, DownstreamEvidence, TaskScores
 from study.evidence.evidence import Evidence
 from study.evidence.score_points import published_scores
@@ -134,11 +134,34 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
     if len(ranked) < 2:
         return
     best, second = ranked.iloc[0], ranked.iloc[1]
-    chance = best["noise"].of_difference(second["noise"]).chance_beyond(best["score"] - second["score"])
-    beyond = f"{'' if chance < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
+    beyond = f"{'' if chance_of_lead(best, second) < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
     of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
     highest = f"{best['name']} scores highest{of}, {plus_minus(best['score'], best['half'], 3)}"
     yield f"On average ({average.metric}) {highest}, {beyond}, {second['score']:.3f}."
+
+
+def chance_of_lead(best: pd.Series, other: pd.Series) -> float:
+    """The p of the difference between two rows of scores."""
+    return float(best["noise"].of_difference(other["noise"]).chance_beyond(best["score"] - other["score"]))
+
+
+def best_variant(scores: DownstreamEvidence) -> str:
+    """The variant with the highest average over tasks, and the others that it outdoes (Bonferroni); empty unless several are
+    scored at one shape.
+    """
+    task = scores.average or next(iter(scores.tasks))
+    ranked = task.points.sort_values("score", ascending=False).drop_duplicates("setting")
+    if len(ranked) < 2 or task.points["shape"].nunique() > 1:
+        return ""
+    best, others = ranked.iloc[0], [row for _, row in ranked.iloc[1:].iterrows()]
+    ahead = [chance_of_lead(best, row) < (1 - CONFIDENCE) / len(others) for row in others]
+    named = [f"{row['setting']} ({row['score']:.3f})" for row in others]
+    above, beside = ([name for name, lead in zip(named, ahead, strict=True) if lead is which] for which in (True, False))
+    leads = [f"significantly above {joined(above)}"] if above else []
+    leads += [f"{'but ' if above else ''}not significantly above {joined(beside)}"] if beside else []
+    tasks = plural(len(scores.tasks) - len(scores.left_out), "task")
+    over = f"averaged over {tasks} (0 chance, 1 perfect)" if scores.average else f"on {task.task}"
+    return f"{over}, {best['setting']} scores highest, {plus_minus(best['score'], best['half'], 3)}, {', '.join(leads)}"
 
 
 def _trend_of_average(average: TaskScores) -> Iterator[str]:

@@ -26,6 +26,7 @@ from study.evidence.score_trends import Verdict as TrendVerdict
 from study.laws.law_fits import LawFit
 from study.report.findings import missing_comparison, run_count, why_excluded
 from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown
+from study.report.score_sentences import best_variant
 
 MOST_NAMES = 4
 """The most tasks or conditions that a verdict names; it counts the rest."""
@@ -66,7 +67,8 @@ def asks_about(evidence: Evidence, *words: str) -> bool:
 def _on_scores(evidence: Evidence) -> Verdict:
     scores = evidence.downstream
     assert scores is not None
-    clauses = [_trends(scores)]
+    variants = best_variant(scores)
+    clauses = [variants or _trends(scores)]
     if asks_about(evidence, "untrained") and (beside := _beside_untrained(scores)):
         clauses.insert(0, beside)
     if asks_about(evidence, "cut") and evidence.cuts:
@@ -75,8 +77,10 @@ def _on_scores(evidence: Evidence) -> Verdict:
     certainty = f"Permutation tests at 5% over {encoders}, adjusted by Holm over {tasks}."
     if _untested(scores):
         certainty = f"Scores are not tested: the {encoders} share layers or a trunk, so that they are no independent draws."
-    change = "encoders of more sizes, and more seeds of pre-training and of fine-tuning"
     figures = ("score_against_loss", "score_against_parameters")
+    if variants:
+        certainty, figures = "A test at 5%, adjusted by Bonferroni; noise is over examples and seeds.", ("score_against_flops",)
+    change = "encoders of more sizes, and more seeds of pre-training and of fine-tuning"
     return Verdict(_sentence(evidence, clauses), certainty, change, figures, "downstream")
 
 
@@ -233,13 +237,24 @@ def _moves(transfer: RateTransfer) -> str:
 
 def _on_pairs(evidence: Evidence) -> Verdict:
     kinds = list(pair_kinds(evidence).values())
-    clauses = list(islice((clause for among in kinds for clause in _pairs(evidence, among)), MOST_KINDS))
+    told = kinds[:1] if len(kinds) > 1 and _confirms(evidence, kinds[0], kinds[1]) else kinds
+    clauses = list(islice((clause for among in told for clause in _pairs(evidence, among)), MOST_KINDS))
     compared = [pair for among in kinds for pair in among if pair.status != "reads_no_order"]
     figures = ("paired_differences", "loss_by_depth", "loss_by_shape", "loss_against_parameters")
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
         return Verdict(_sentence(evidence, clauses), certainty, READING_REMEDIES, figures)
     return Verdict(_sentence(evidence, clauses), _certainty(compared), _change(evidence, compared), figures)
+
+
+def _confirms(evidence: Evidence, first: Sequence[Comparison], further: Sequence[Comparison]) -> bool:
+    """Whether variants at another equal quantity have the same significant winner, which only the findings then name."""
+    if further[0].of_shapes or first[0].of_shapes:
+        return False
+    groups = [_connected(evidence, pairs) for pairs in (first, further)]
+    sides = [_lowest_side(group) for group in groups]
+    decided = all(any(pair.status == "decided" for pair in group) for group in groups)
+    return decided and sides[0] is not None and sides[0] == sides[1]
 
 
 def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> list[str]:
@@ -260,9 +275,7 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> list[str]:
 def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
     """The result of judgeable pairs: by their averages over conditions if any."""
     of_shapes, equal, n = pairs[0].of_shapes, f"at equal {pairs[0].equal}", plural(len(pairs), "pair")
-    same_kind = [average for average in evidence.averages if kind_of(average) == kind_of(pairs[0])]
-    averages = [average for average in same_kind if of_shapes or average.weighs == pairs[0].weighs]
-    group = max(connected(averages or pairs), key=len)
+    group = _connected(evidence, pairs)
     decided = sum(pair.status == "decided" for pair in pairs)
     if not decided and all(pair.status != "decided" for pair in group):
         largest = max(group, key=lambda pair: abs(pair.difference.estimate_nats))
@@ -276,6 +289,13 @@ def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
     if not winner and (tally := _tally(pairs)):
         return f"{lead}{tally}; {_best_of(group)}"
     return f"{lead}{_best_of(group)}; {decided} of {n} {'differs' if decided == 1 else 'differ'} significantly"
+
+
+def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair]:
+    """The most sides that are compared with each other: in their averages over conditions if any, else in the pairs."""
+    same_kind = [average for average in evidence.averages if kind_of(average) == kind_of(pairs[0])]
+    averages = [average for average in same_kind if pairs[0].of_shapes or average.weighs == pairs[0].weighs]
+    return max(connected(averages or pairs), key=len)
 
 
 def _tally(pairs: Sequence[Comparison]) -> str | None:
@@ -292,8 +312,7 @@ def _tally(pairs: Sequence[Comparison]) -> str | None:
 
 def _best_of(group: Sequence[Pair]) -> str:
     """The side below all others, with its nearest and farthest; else the largest difference."""
-    sides = dict.fromkeys(name for pair in group for name in (pair.first, pair.second))
-    lowest = next((name for name in sides if sum(pair.lower == name for pair in group) == len(sides) - 1), None)
+    lowest = _lowest_side(group)
     beside = [pair for pair in group if lowest in (pair.first, pair.second)] if lowest else list(group)
     beside.sort(key=lambda pair: abs(pair.difference.estimate_nats))
     decided = [pair for pair in beside if pair.status == "decided"]
@@ -305,6 +324,12 @@ def _best_of(group: Sequence[Pair]) -> str:
     if near := [_higher(pair) for pair in beside if pair.status != "decided" and pair is not farthest]:
         return f"{words}, but not significantly below {listed(near)}"
     return words if len(beside) == 1 else f"{words} and {beside[0].difference.size_text} below {_higher(beside[0])}"
+
+
+def _lowest_side(group: Sequence[Pair]) -> str | None:
+    """The side below all others."""
+    sides = dict.fromkeys(name for pair in group for name in (pair.first, pair.second))
+    return next((name for name in sides if sum(pair.lower == name for pair in group) == len(sides) - 1), None)
 
 
 def _higher(pair: Pair) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from study.config.recipe import TrainingMasking
 from study.evidence.evidence import Evidence, gather
 from study.plotting import parameters_loss_score
 from study.report.answer import CONVENTIONS, Answer
@@ -80,6 +81,28 @@ def test_a_question_about_scores_is_answered_with_scores(tmp_path: Path) -> None
     assert "](figures/score_against_loss.svg)" in answer.to_markdown().partition("What would change")[0]
 
 
+def test_a_question_about_the_scores_of_variants_is_answered_with_the_best(tmp_path: Path) -> None:
+    question = {"question": "Which masking rate teaches more for tasks?", "downstream": ["sst2", "cola"], "seeds": 2}
+    best_learning_rates = {0.15: 3e-4, 0.3: 3e-3, 0.4: 3e-3}
+    folder = sweep_folder(
+        tmp_path / "s", SWEEP | question | {"tune": {}, "vary": {"recipe.masking.rate": [*best_learning_rates]}}
+    )
+    for rate, best in best_learning_rates.items():
+        for seed in (0, 1):
+            add_run(folder, in_setting(run_config(1, 64, seed=seed), masking=TrainingMasking(rate=rate)), Law(best_rate=best))
+    folder.write_ledger()
+    add_scores(folder, {name: TASKS[name] for name in ("sst2", "cola")})
+    answer = Answer(evidence_of(folder, include_unbracketed=True), ("score_against_loss", "score_against_flops"))
+    found = re.fullmatch(
+        r"Averaged over 2 tasks \(0 chance, 1 perfect\), (\S+) scores highest, \S+ ± \S+, "
+        r"significantly above masking.rate=0.15 \(\S+\), but not significantly above (\S+) \(\S+\)\.",
+        answer.headline,
+    )
+    assert found is not None
+    assert set(found.groups()) == {"masking.rate=0.3", "masking.rate=0.4"}
+    assert "](figures/score_against_flops.svg)" in answer.to_markdown().partition("What would change")[0]
+
+
 def test_a_question_about_tokens_is_answered_with_tokens(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 4e6), shapes=((1, 64), (1, 128)))
     file = folder.sweep_file
@@ -131,6 +154,12 @@ def test_each_knob_that_varies_has_a_clause_and_seeds_are_said_once(tmp_path: Pa
     assert verdict.sentence.count("tied_decoder=") >= 2
     assert verdict.sentence.count("95% interval") == 1
     assert verdict.certainty.endswith("Measured with 3 seeds a cell on 200 validation sequences.")
+
+
+def test_another_equal_quantity_with_the_same_winner_is_left_to_the_findings() -> None:
+    verdict = verdict_of(gather(SweepFolder(REFERENCE / "gated_ffn")))
+    assert verdict.sentence.count("t equal ") == 1
+    assert "activation=gelu is 0.102 nats" in verdict.sentence
 
 
 def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Path) -> None:
