@@ -302,15 +302,20 @@ def weighted_losses(cells: Sequence[CellResult], weights: NDArray[np.float64], s
     return np.asarray(np.tensordot(weights, of_cells, axes=1), dtype=np.float64)
 
 
+FOLLOWING = frozenset(
+    {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias", "architecture.relative_positions"}
+)
+"""A trunk's warmup follows its budgets and batch; RMSNorm has no bias; only disentangled attention has rows for distances."""
+
+
 def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     """Columns of a sweep's variants: all that differ in its last launch except shape, tuned knobs, seed and budget.
 
-    A trunk's warmup follows its budgets and batch, and RMSNorm has no bias: such columns are variants only if the sweep names
-    them. Of tokenisers the sweep names in what they differ.
+    Columns that follow from others, FOLLOWING, are variants only if the sweep names them. Of tokenisers the sweep names in what
+    they differ.
     """
     runs, sweep = _last_launched(ledger), folder.sweep()
-    dependent = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.distinguishing_knobs()}
-    excluded = {*SHAPE, *folder.tuned(), "seed", *dependent}
+    excluded = {*SHAPE, *folder.tuned(), "seed", *(FOLLOWING - {*folder.distinguishing_knobs()})}
     if sweep.compares_tokenizers:
         excluded |= {"architecture.vocabulary", "data_fingerprint"}
     configuration = [

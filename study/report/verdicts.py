@@ -77,10 +77,10 @@ def _on_scores(evidence: Evidence) -> Verdict:
     certainty = f"Permutation tests at 5% over {encoders}, adjusted by Holm over {tasks}."
     if _untested(scores):
         certainty = f"Scores are not tested: the {encoders} share layers or a trunk, so that they are no independent draws."
-    figures = ("score_against_loss", "score_against_parameters")
     if variants:
-        certainty, figures = "A test at 5%, adjusted by Bonferroni; noise is over examples and seeds.", ("score_against_flops",)
+        certainty = "A test at 5%, adjusted by Bonferroni; noise is over examples and seeds."
     change = "encoders of more sizes, and more seeds of pre-training and of fine-tuning"
+    figures = ("score_against_flops",) if variants else ("score_against_loss", "score_against_parameters")
     return Verdict(_sentence(evidence, clauses), certainty, change, figures, "downstream")
 
 

@@ -296,6 +296,15 @@ def test_the_bias_that_rms_norm_has_not_is_no_setting_of_its_own(tmp_path: Path)
     assert (pair.first, pair.second, pair.weighs) == ("norm_kind=rms", "norm_kind=layer", "architecture.norm_kind")
 
 
+def test_the_rows_for_distances_that_rotary_has_not_are_no_setting_of_their_own(tmp_path: Path) -> None:
+    vary = {"architecture.position_encoding": ["rotary", "disentangled"]}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": vary})
+    for (encoding, rows), seed in product((("rotary", 0), ("disentangled", 128)), (0, 1)):
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), position_encoding=encoding, relative_positions=rows))
+    (pair,) = evidence_of(folder, include_unbracketed=True).comparisons.pairs
+    assert (pair.first, pair.second) == ("position_encoding=disentangled", "position_encoding=rotary")
+
+
 def test_what_a_search_tries_is_a_setting_also_where_it_follows_from_others_in_a_sweep(tmp_path: Path) -> None:
     dimension = {"low": 0.0, "high": 0.5}
     searched = {"trials": 2, "space": {"recipe.warmup_fraction": dimension}}
