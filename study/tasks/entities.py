@@ -25,6 +25,9 @@ _SCHEMES = "entity_f1 reads IO, IOB1, IOB2, IOE, BIOES and BILOU, as in B-PER, P
 _LETTER_AND_SIGN = re.compile(r"^[A-Za-z][\W_]|[\W_][A-Za-z]$")
 """What types do not all look like: b-per, B:PER, B- and M-PER are tags of schemes that are written otherwise."""
 
+_BRACKETED = re.compile(r"^\(|\*|\)$")
+"""The brackets of CoNLL-2005 and CoNLL-2012: (PER* begins an entity, *) ends it."""
+
 _LIKE_OUTSIDE = ("o", "0", "\N{CYRILLIC CAPITAL LETTER O}", "\N{GREEK CAPITAL LETTER OMICRON}", "_", "-")
 """What is no entity type but a way to write outside, by a typing error or in other formats."""
 
@@ -45,7 +48,7 @@ class TagScheme:
         if alike := next((tag for tag in inside if tag.strip() in (*_LIKE_OUTSIDE, OUTSIDE)), None):
             raise ValueError(f"tag {alike!r} is no type of entities; for outside, write {OUTSIDE!r}")
         splits = [{tag: part for tag in inside if (part := split(tag)) is not None} for split in (_before, _behind)]
-        parts = {tag: (tag, "") for tag in inside} if _untyped(inside) else max(splits, key=len)
+        parts = {tag: (tag, "") for tag in inside} if _untyped(inside) else max(splits, key=_likeness)
         letters = {letter for letter, _ in parts.values()}
         if parts and any(letters <= set(scheme) for scheme in _LETTERS):
             if odd := [tag for tag in inside if tag not in parts]:
@@ -55,11 +58,13 @@ class TagScheme:
             return cls({OUTSIDE: (OUTSIDE, "")} | {tag: (_AS_BIOES.get(at, at), kind) for tag, (at, kind) in parts.items()})
         if parts and len(parts) == len(inside):
             raise ValueError(f"tag letters {', '.join(sorted(letters))} fit no single scheme; {_SCHEMES}")
-        if inside and all(map(_LETTER_AND_SIGN.search, inside)):
+        if inside and (all(map(_LETTER_AND_SIGN.search, inside)) or any(map(_BRACKETED.search, inside))):
             raise ValueError(f"tags {', '.join(map(cut, inside[:3]))} are written as in no scheme that is read; {_SCHEMES}")
-        if {"B", "I"} <= {*inside}:
-            third = next(tag for tag in inside if tag not in [*"BIESLU"])
-            raise ValueError(f"tag {shown(third)} stands beside B and I, which have no types; {_SCHEMES}")
+        if glued := next((tag for tag in inside if len(tag) > 1 and tag[0] == "B" and f"I{tag[1:]}" in tags), None):
+            raise ValueError(f"tags {cut(glued)} and I{cut(glued[1:])} have no sign after their letter; {_SCHEMES}")
+        if "B" in inside and (others := [tag for tag in inside if tag in [*"IESLMW"]]):
+            third = next((tag for tag in inside if tag not in [*"BIESLU"]), others[0])
+            raise ValueError(f"tag {shown(third)} stands beside B and {others[0]}, which have no types; {_SCHEMES}")
         if OUTSIDE not in tags:
             raise ValueError(
                 f"tags {', '.join(map(cut, inside[:3]))} spell no entities: none is {OUTSIDE!r}, and they have no letters "
@@ -89,6 +94,11 @@ class TagScheme:
 
 def _untyped(tags: Collection[str]) -> bool:
     return set(tags) <= set("BIESLU") and not {"B", "I"}.isdisjoint(tags)
+
+
+def _likeness(split: Mapping[str, tuple[str, str]]) -> tuple[int, bool]:
+    """How well a split of tags fits: the number of tags, then whether any begins an entity or is inside one."""
+    return len(split), any(letter in "BI" for letter, _ in split.values())
 
 
 def _before(tag: str) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from study.base.errors import InputError, nearest, shown
 from study.data.hub_corpus import loading
-from study.data.text_readers import COMPRESSIONS, MAX_ROW_BYTES, json_rows, opened_text
+from study.data.text_readers import COMPRESSIONS, MAX_ROW_BYTES, csv_delimiter, json_rows, opened_text
 from study.tasks.task_spec import TaskSource
 
 _TEXT = (".jsonl", ".csv", ".tsv", ".conll")
@@ -87,7 +87,7 @@ def read_table(path: Path, wanted: Sequence[str]) -> ExampleTable:
             case ".conll":
                 table = _read_conll(path)
             case suffix:
-                table = _read_delimited(path, "\t" if suffix == ".tsv" else ",")
+                table = _read_delimited(path, "\t" if suffix == ".tsv" else csv_delimiter(path))
     except OSError as error:
         raise InputError.at(str(path), f"cannot be read: {error.strerror or error}") from error
     if not len(table):
@@ -106,17 +106,22 @@ def pick(table: ExampleTable, wanted: Sequence[str]) -> ExampleTable:
         if name in table.columns:
             columns[name] = table.columns[name]
         elif outer in table.columns and inner:
-            columns[name] = [_inner(value, inner) for value in table.columns[outer]]
+            for row, value in enumerate(table.columns[outer]):
+                if isinstance(value, str):
+                    message = f"{outer} is {shown(value)}, text without a field {shown(inner)}"
+                    raise InputError.at(table.where(row), f"{message}; save nested fields as JSON lines or Parquet")
+            columns[name] = [_inner(value, inner.split(".")) for value in table.columns[outer]]
         else:
             message = f"has no column {shown(name)}; {nearest(name, list(table.columns))}; or name it under the task's columns:"
             raise InputError.at(table.place, message)
     return ExampleTable(table.place, columns, table.lines, table.classes)
 
 
-def _inner(value: object, name: str) -> object:
+def _inner(value: object, names: Sequence[str]) -> object:
     if isinstance(value, list):
-        return [_inner(part, name) for part in value]
-    return value.get(name) if isinstance(value, dict) else None
+        return [_inner(part, names) for part in value]
+    inner = value.get(names[0]) if isinstance(value, dict) else None
+    return _inner(inner, names[1:]) if names[1:] else inner
 
 
 def _read_parquet(path: Path) -> ExampleTable:
@@ -167,25 +172,26 @@ def _read_conll(path: Path) -> ExampleTable:
     """Read `tokens` and `tags`: a line is a word first and its tag last; a blank line ends a sentence.
 
     Tabs separate columns if the line has any, so words may hold spaces; else spaces do, never no-break spaces. A line before a
-    sentence that begins with `#` and a space is a comment, unless it ends with a known tag: `# O` is a word. Raises InputError
-    if a line is neither, or has more or fewer columns than the first word's.
+    sentence that begins with `#` and a space is a comment, unless it looks like a word with a known tag: `# O`.
+    Raises InputError if a line is neither, or has more or fewer columns than the first word's.
     """
     with opened_text(path) as file:
         rows = [(number, line.strip(), _columns(line.strip())) for number, line in enumerate(file, 1)]
-    known = {columns[-1] for _, line, columns in rows if len(columns) > 1 and not line.startswith("#")}
+    words = [columns for _, line, columns in rows if len(columns) > 1 and not line.startswith("#")]
+    known, widths = {columns[-1] for columns in words}, {len(columns) for columns in words}
     _refuse_ragged(path, rows)
     tokens: list[list[str]] = [[]]
     tags: list[list[str]] = [[]]
     lines = [1]
     for number, line, columns in rows:
-        if _may_be_comment(line) and (len(columns) < 2 or columns[-1] not in known):
+        if _may_be_comment(line) and not (len(columns) in widths and columns[-1] in known):
             if tokens[-1]:
                 remedy = "comments belong before a sentence; move it there, or give the word # a tag that other words have"
                 raise InputError.at(f"{path}:{number}", f"is {shown(line)} within a sentence; {remedy}")
         elif columns and columns[0] != "-DOCSTART-":
             if len(columns) < 2:
                 raise InputError.at(f"{path}:{number}", f"is {shown(line)}, but a word and its tag are needed")
-            if line.startswith("#") and not tokens[-1] and columns[-1] not in known:
+            if line.startswith("#") and columns[-1] not in known:
                 message = f"is {shown(line)}, a comment or a word with a tag that no other word has"
                 raise InputError.at(f"{path}:{number}", f"{message}; begin comments with # and a space, or correct the tag")
             lines[-1] = lines[-1] if tokens[-1] else number
@@ -202,24 +208,24 @@ def _read_conll(path: Path) -> ExampleTable:
 
 
 def _refuse_ragged(path: Path, rows: Sequence[tuple[int, str, Sequence[str]]]) -> None:
-    """Raise InputError if lines with spaces between their columns differ in their number, as a word with a space makes them."""
-    spaced = [(number, len(columns)) for number, line, columns in rows if _is_spaced(line, columns)]
-    for number, count in spaced:
-        if count != spaced[0][1]:
-            message = f"has {count} columns, but line {spaced[0][0]} has {spaced[0][1]}"
-            raise InputError.at(
-                f"{path}:{number}", f"{message}; separate columns by tabs, and begin comments with # and a space"
-            )
+    """Raise InputError if lines with tabs, or lines with spaces alone, differ in their number of columns.
+
+    A missing tag or a word with a space makes them differ.
+    """
+    first: dict[bool, tuple[int, int]] = {}
+    for number, line, columns in rows:
+        if len(columns) > 1 and not _may_be_comment(line) and columns[0] != "-DOCSTART-":
+            first_line, count = first.setdefault("\t" in line, (number, len(columns)))
+            if len(columns) != count:
+                message = f"has {len(columns)} columns, but line {first_line} has {count}"
+                remedy = "give each word all of them" if "\t" in line else "separate columns by tabs"
+                raise InputError.at(f"{path}:{number}", f"{message}; {remedy}, and begin comments with # and a space")
 
 
 def _is_numbered(words: Sequence[str]) -> bool:
     """Whether words count on from 0 or 1; CoNLL-U also has 1-2 before 1 and 2, and 1.1 after 1."""
     whole = [int(word) for word in words if word.isdecimal() and len(word) < 7]
     return bool(whole) and whole == list(range(whole[0], whole[0] + len(whole))) and whole[0] < 2 and words[0][0].isdecimal()
-
-
-def _is_spaced(line: str, columns: Sequence[str]) -> bool:
-    return len(columns) > 1 and "\t" not in line and not _may_be_comment(line) and columns[0] != "-DOCSTART-"
 
 
 def _columns(line: str) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from study.tasks.example_tables import (
     splits_there,
 )
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
-from study.tasks.parsing import RowError, parse, several_labels, several_names
+from study.tasks.parsing import MISSING, RowError, parse, several_labels, several_names
 from study.tasks.task_spec import TaskSource, TaskSpec, is_whole, label_name, read_spec
 
 UNLABELLED = "unlabelled"
@@ -61,6 +63,8 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
     if empty := [role for role, examples in splits.items() if not examples]:
         raise InputError.at(tables[empty[0]].place, "has no usable row left; see `drop` of the source")
     _refuse_constant_labels(spec, splits, tables)
+    if spec.kind == "tokens":
+        _refuse_single_words(tables["train"], spec.columns(source)["tokens"])
     dropped = {tables[role].place: counts for role, (_, counts) in parsed.items() if counts}
     if "train" in splits and "dev" not in splits:
         train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)
@@ -219,11 +223,13 @@ def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable])
     values: list[Any] = list(table.columns[column])
     if spec.kind == "tokens" or spec.multi_label:
         values = [label for row, several in enumerate(values) for label in _labels_of(table, row, several, spec)]
-    names = {label_name(value) for value in values} - {"", *(["-1"] if "unlabelled" in source.drop else [])}
+    names = {label_name(value) for value in values} - {"", *(["-1", *MISSING] if "unlabelled" in source.drop else [])}
     _refuse_secret_labels(names, table.place, column)
     if len(names) < 2:
         raise InputError.at(table.place, f"column {shown(column)} holds {len(names)} kinds of label; a task needs at least two")
     _refuse_case_variants(names, table.place, column)
+    if spec.multi_label:
+        _refuse_joined_names(names, table.place, column)
     return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
 
 
@@ -235,9 +241,9 @@ def _labels_of(table: ExampleTable, row: int, several: object, spec: TaskSpec) -
 
 
 def _refuse_secret_labels(names: set[str], place: str, column: str) -> None:
-    """Raise InputError if a whole number that marks missing labels, -1 or -100, is among at least two others."""
-    for secret in ("-1", "-100"):
-        if secret in names and len(names) > 2 and all(map(is_whole, names)):
+    """Raise InputError if what marks missing labels is among the names: a text, or -1 or -100 among whole numbers alone."""
+    for secret in ("-1", "-100", *MISSING):
+        if secret in names and (secret in MISSING or (len(names) > 2 and all(map(is_whole, names)))):
             remedy = (
                 "save the rows without it" if secret == "-100" else "skip such rows with `drop: [unlabelled]` of the source"
             )
@@ -246,11 +252,39 @@ def _refuse_secret_labels(names: set[str], place: str, column: str) -> None:
 
 
 def _refuse_case_variants(names: set[str], place: str, column: str) -> None:
-    """Raise InputError if unspecified labels differ only in case, which is usually a typo."""
-    by_folded = grouped(sorted(names), str.casefold)
-    message = "which differ only in case; spell them the same, or, if they are separate classes, name all under labels"
-    if variants := [" and ".join(map(repr, same)) for same in by_folded.values() if len(same) > 1]:
-        raise InputError(Problem(place, f"column {shown(column)} holds {same}, {message}") for same in variants)
+    """Raise InputError if unspecified labels differ only in case or in what is not seen, which is usually a typo."""
+    variants = [same for same in grouped(sorted(names), _as_seen).values() if len(same) > 1]
+    problems = []
+    for same in variants:
+        how = "case" if len(set(map(str.casefold, same))) == 1 else "their spelling"
+        message = f"which differ only in {how}; spell them the same, or, if they are separate classes, name all under labels"
+        problems.append(Problem(place, f"column {shown(column)} holds {' and '.join(map(shown, same))}, {message}"))
+    if problems:
+        raise InputError(problems)
+
+
+def _as_seen(name: str) -> str:
+    """The name without case, quotes and invisible characters; true and false as the numbers that also stand for them."""
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    seen = "".join(character for character in folded if unicodedata.category(character) not in ("Cc", "Cf")).strip("\"' ")
+    return {"false": "0", "true": "1"}.get(seen, seen or name)
+
+
+def _refuse_joined_names(names: set[str], place: str, column: str) -> None:
+    """Raise InputError if a label of several is others with a blank, a slash or a plus between them."""
+    for name in sorted(names):
+        parts = re.split(r"[\s/+&]+", name)
+        if len(parts) > 1 and names.issuperset(parts):
+            message = f"holds {shown(name)}, which joins other labels; write a list, or commas between them"
+            raise InputError.at(place, f"column {shown(column)} {message}, or, if it is a class, name all under labels")
+
+
+def _refuse_single_words(table: ExampleTable, column: str) -> None:
+    """Raise InputError if the cells of a text file are one word each, as where each word of a sentence has a row."""
+    cells = table.columns[column]
+    if len(cells) > 1 and all(isinstance(cell, str) and len(cell.split()) < 2 and not cell.startswith("[") for cell in cells):
+        remedy = "give each row a sentence's words and its labels, or write .conll with a blank line after each sentence"
+        raise InputError.at(table.place, f"each of its {len(cells):,} rows is one word; {remedy}")
 
 
 def _refuse_repeated_ids(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> None:

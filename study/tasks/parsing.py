@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 import re
 from collections import Counter
@@ -19,10 +20,13 @@ from study.tasks.task_spec import TaskSource, TaskSpec, Unusable, is_whole, labe
 _SHOWN_PROBLEMS = 8
 _TRUTH = ("false", "true")
 
+MISSING = ("NaN", "nan", "NA", "<NA>", "N/A", "#N/A", "None", "NULL", "null", "-", "?")
+"""What pandas, R, spreadsheets, databases and SNLI write where a label is missing, as text."""
+
 _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _ITEMS = rf"(?:(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.pattern}))*\s*,?)?"
-_BEGINS_A_LIST = re.compile(r"""\"*(\w+\()?[\[(]+["']""")
-_BEGINS_LABELS = re.compile(r"""\"*((\w+\()?\[|\()""")
+_BEGINS_A_LIST = re.compile(r"""\"*((\w+\()?[\[(]+|c\()["']""")
+_BEGINS_LABELS = re.compile(r"""\"*((\w+\()?\[|c?\(|\{)""")
 _LIST = re.compile(rf"\[\s*{_ITEMS}\s*\]|\(\s*{_ITEMS}\s*\)")
 """A list or tuple of quoted items with commas or white space between them, or of none."""
 
@@ -92,6 +96,8 @@ class ClassIndex:
             return _TRUTH.index(name)
         if name == "":
             raise RowError("has no label; fill it in or remove the row", "unlabelled")
+        if name in MISSING:
+            raise RowError(f"label {shown(value)} marks rows without a label; correct it or remove the row", "unlabelled")
         if name == "-1":
             remedy = "report on a split that has labels"
             raise RowError(f"label {shown(value)} marks rows whose labels are kept secret; {remedy}", "unlabelled")
@@ -138,7 +144,11 @@ def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> Tokens
 def _classes(index: ClassIndex, value: object) -> tuple[int, ...]:
     if value is None or value != value or value == "":
         raise RowError("has no labels; fill them in, with [] for none, or remove the row", "unlabelled")
-    marked = {index(name) for name in several_names(value)}
+    names = [label_name(name) for name in several_names(value)]
+    if len(names) > len({*names}) and {*names} <= {"0", "1"}:
+        remedy = "list the classes of the text, by name or by index"
+        raise RowError(f"labels {shown(value)} are a 0 or 1 for each class; {remedy}")
+    marked = set(map(index, names))
     return tuple(int(number in marked) for number in range(len(index.labels)))
 
 
@@ -182,7 +192,7 @@ def several(value: object) -> list[Any]:
 
     pandas writes a list into a delimited file as `['New', 'Town']`, a tuple as `('New', 'Town')` and an array as
     `['New' 'Town']`; JSON is `["New", "Town"]`. Raises RowError if text begins as such a list but does not end as one, and for
-    lists in quotes or in a call, such as `array(['New'])`.
+    lists in quotes or in a call, such as `array(['New'])` and `c("New")`.
     """
     if isinstance(value, list | tuple):
         return list(value)
@@ -190,7 +200,10 @@ def several(value: object) -> list[Any]:
         return []
     text = value.strip()
     if _LIST.fullmatch(text):
-        return [ast.literal_eval(item) for item in _ITEM.findall(text)]
+        try:
+            return list(json.loads(text))  # which spells characters beyond 16 bits as two escapes
+        except ValueError:
+            return [ast.literal_eval(item) for item in _ITEM.findall(text)]
     if _BEGINS_A_LIST.match(text):
         raise _not_a_list(value)
     return text.split()
@@ -225,8 +238,10 @@ def several_names(value: object) -> list[Any]:
     if not isinstance(value, str):
         return list(value) if isinstance(value, list | tuple) else [value]
     text = value.strip()
-    if text.startswith("["):
+    if _BEGINS_LABELS.match(text):
         return several_labels(text)
+    if re.fullmatch(r"-?\d+(\s+-?\d+)+", text):
+        return text.split()
     return [name.strip() for name in re.split(r"[,;|]", text)]
 
 

@@ -93,6 +93,11 @@ def test_tags_without_letters_are_types_and_adjacent_words_of_one_are_one_entity
     assert read.entities(["O", "O"]) == set()
 
 
+def test_types_that_are_letters_are_told_from_the_letters_of_the_scheme() -> None:
+    assert TagScheme.of(["O", "E-B", "E-I"]).entities(["E-B", "E-I"]) == {("E", 0, 1)}
+    assert TagScheme.of(["O", "B-E", "I-E"]).entities(["B-E", "I-E"]) == {("E", 0, 1)}
+
+
 def test_tags_of_no_type_are_entities_all_the_same() -> None:
     assert TagScheme.of(["B", "I", "O"]).entities(["B", "I", "B", "O", "I"]) == {("", 0, 1), ("", 2, 2), ("", 4, 4)}
 
@@ -117,6 +122,9 @@ def test_tags_of_no_type_are_entities_all_the_same() -> None:
         (["_", "B-PER", "I-PER"], "tag '_' is no type of entities"),
         (["\N{CYRILLIC CAPITAL LETTER O}", "PER"], "is no type of entities"),
         (["O", "B", "I", "X"], "tag 'X' stands beside B and I, which have no types"),
+        (["O", "B", "M", "E", "S"], "tag 'M' stands beside B and E, which have no types"),
+        (["O", "BPER", "IPER"], "tags BPER and IPER have no sign after their letter"),
+        (["O", "(PER*", "*", "*)"], r"tags \(PER\*, \*, \*\) are written as in no scheme"),
     ],
 )
 def test_tags_of_no_scheme_are_refused(tags: list[str], message: str) -> None:

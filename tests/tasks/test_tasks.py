@@ -25,6 +25,7 @@ from study.tasks.embedded import embedded_tables
 from study.tasks.example_tables import read_table, split_file, splits_there
 from study.tasks.examples import SpanExample, TextExample, TokensExample, texts_among
 from study.tasks.loading import load_task
+from study.tasks.parsing import several
 from study.tasks.task_spec import METRICS, ROLES, known_tasks, read_spec
 
 GLUE = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"}
@@ -144,7 +145,7 @@ def test_conll_files_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_words_of_conll_files_may_hold_spaces_where_tabs_part_them(tmp_path: Path) -> None:
-    text = "New York\tB-LOC\n10\u00a0000\t_\tO\n\n  Here  RB O\n10\u00a0000 CD O\n\t\nend\t O\n"
+    text = "New York\t_\tB-LOC\n10\u00a0000\t_\tO\n\n  Here  RB O\n10\u00a0000 CD O\n\t\nend\t\t O\n"
     (tmp_path / "test.conll").write_text(text)
     table = read_table(tmp_path / "test.conll", ("tokens", "tags"))
     assert table.columns["tokens"] == [["New York", "10\u00a0000"], ["Here", "10\u00a0000"], ["end"]]
@@ -769,3 +770,103 @@ def test_a_label_that_train_lacks_is_named_with_the_remedy(tmp_path: Path) -> No
         "label 'I-X' does not occur in the train split, which defines the labels; "
         "correct it, or name all labels under `labels:` of the task"
     )
+
+
+SPLITS = {split: split for split in ("train", "dev", "test")}
+
+
+def conll_train(tmp_path: Path, text: str, metrics: str = "accuracy") -> str:
+    """A task of tagged words whose splits are one .conll file."""
+    for split in SPLITS:
+        (tmp_path / f"{split}.conll").write_text(text)
+    return made(tmp_path, {"kind": "tokens", "metrics": [metrics], "source": {"splits": SPLITS}})
+
+
+def test_a_comment_that_ends_like_a_tag_is_no_word(tmp_path: Path) -> None:
+    task = load_task(conll_train(tmp_path, "# text = is it O\nAnn B-PER\nis O\n# O\n\n# O\nAnn B-PER\n", "entity_f1"))
+    assert [example.tokens for example in task.train if isinstance(example, TokensExample)] == [
+        ("Ann", "is", "#"),
+        ("#", "Ann"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "Ann NNP\n#a remark\nis VBZ\n",
+            "train.conll:2: is '#a remark', a comment or a word with a tag that no other word has",
+        ),
+        ("Ann\tNNP\tB-PER\nis\tVBZ\n", "train.conll:2: has 2 columns, but line 1 has 3; give each word all of them"),
+    ],
+)
+def test_a_line_that_is_no_word_with_its_tag_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    assert told in refused(conll_train(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ("EU,B-ORG\nrejects,O\n", "each of its 2 rows is one word; give each row a sentence's words"),
+        ('"c(""EU"", ""x"")","c(""B"", ""O"")"\n', "is not a complete list; write lists as JSON"),
+        ('"{EU,x}","{B,O}"\n', "is not a complete list; write lists as JSON"),
+    ],
+)
+def test_words_that_a_csv_writes_otherwise_are_refused(tmp_path: Path, rows: str, told: str) -> None:
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.csv").write_text(f"tokens,tags\n{rows}")
+    assert told in refused(made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"], "source": {"splits": SPLITS}}))
+
+
+def test_lists_as_json_keep_characters_beyond_16_bits() -> None:
+    assert several(json.dumps(["\N{GRINNING FACE}", "Zürich"])) == ["\N{GRINNING FACE}", "Zürich"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (["pos", "pos\u200b", "neg"], r"holds 'pos' and 'pos\u200b', which differ only in their spelling"),
+        (["caf\u00e9", "cafe\u0301", "tea"], "which differ only in their spelling"),
+        (["true", "1", "0"], "holds '1' and 'true', which differ only in their spelling"),
+        (["nan", "pos", "neg"], "holds nan, which often marks missing labels; skip such rows with `drop: [unlabelled]`"),
+        (["-", "pos", "neg"], "holds -, which often marks missing labels"),
+    ],
+)
+def test_labels_that_are_no_classes_of_their_own_are_refused(tmp_path: Path, labels: list[str], told: str) -> None:
+    rows = [{"text": f"x {label}", "label": label} for label in labels]
+    assert told in refused(made(tmp_path, {"kind": "single", "metrics": ["accuracy"]}, train=rows, dev=rows, test=rows))
+
+
+def test_missing_labels_as_text_are_dropped_where_that_is_asked(tmp_path: Path) -> None:
+    rows = [{"text": f"x {label}", "label": label} for label in ("-", "nan", "pos", "neg")]
+    spec = {"kind": "single", "metrics": ["accuracy"], "source": {"drop": ["unlabelled"], "splits": SPLITS}}
+    task = load_task(made(tmp_path, spec, train=rows, dev=rows, test=rows))
+    assert task.labels == ("neg", "pos")
+    assert [example.row for example in task.test] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("several_labels", "told"),
+    [
+        (["a", "b", "a b"], "holds 'a b', which joins other labels"),
+        ([[0, 1, 1], [1, 0, 0]], "labels [0, 1, 1] are a 0 or 1 for each class"),
+        (["0 1 1", "1 0 0"], "labels '0 1 1' are a 0 or 1 for each class"),
+        (["{a,b}", "a"], "is not a complete list"),
+    ],
+)
+def test_several_labels_that_are_written_otherwise_are_refused(tmp_path: Path, several_labels: list[Any], told: str) -> None:
+    rows = [{"text": "x", "label": each} for each in several_labels]
+    assert told in refused(made(tmp_path, SEVERAL, train=rows, dev=rows, test=rows))
+
+
+def test_a_delimited_file_may_have_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text('text;label\n"one; two, three";pos\n')
+    assert read_table(tmp_path / "test.csv", ("text", "label")).columns == {"text": ["one; two, three"], "label": ["pos"]}
+
+
+def test_fields_within_fields_are_read_and_text_has_none(tmp_path: Path) -> None:
+    (tmp_path / "test.jsonl").write_text('{"a": {"b": {"c": "x"}}}\n')
+    assert read_table(tmp_path / "test.jsonl", ("a.b.c",)).columns == {"a.b.c": ["x"]}
+    (tmp_path / "test.csv").write_text("answers\n{'text': ['x']}\n")
+    with pytest.raises(InputError, match=r"test.csv:2: answers is .* text without a field 'text'; save nested fields as JSON"):
+        read_table(tmp_path / "test.csv", ("answers.text",))
