@@ -7,7 +7,7 @@ covered 58%, over runs 98%; with 20 settings of 3 seeds, 83% and 98%.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 
@@ -19,7 +19,7 @@ from scipy.stats import f
 
 from study.base.errors import InputError, Problem
 from study.base.quantities import EQUAL_SPAN, plural
-from study.laws.columns import find_columns
+from study.laws.columns import SYNONYMS, find_columns, plain
 from study.laws.law import Floats, Law
 
 GROWING = ("parameters", "tokens", "flops", "unique_tokens", "depth", "width", "heads", "ffn", "vocabulary")
@@ -51,6 +51,9 @@ EVENLY = 0.02
 
 FEWEST_CHECKPOINTS = 4
 """The fewest rows per size that can show even spacing."""
+
+_OF_ONE_RUN = frozenset(("seed", "seeds", "randomseed", "randomstate", "rngseed", *SYNONYMS["run"].split()))
+"""The normalised names of columns that tell runs of one setting apart."""
 
 _MOST_VALUES = 100
 _OTHERWISE = "--cluster names the groups"
@@ -379,21 +382,32 @@ def are_evenly_spaced(of_size: NDArray[np.int64], tokens: Floats) -> bool:
 def searched_columns(table: pd.DataFrame, settings: NDArray[np.int64], response: Floats, used: Iterable[str]) -> list[str]:
     """The columns that move the response within `settings`, as learning rates and optimizers do and seeds do not.
 
-    Method: analysis of variance of each column's levels, given the settings.
+    Seeds and names of runs are left out: all checkpoints of a run share what its seed did to it. Method: analysis of variance
+    of each column's levels, given the settings.
     """
     if len(settings) < ROWS_OF_A_SEARCH * (settings.max() + 1):
         return []
     within = response - (np.bincount(settings, response) / np.bincount(settings))[settings]
     others = table.drop(columns=[name for name in used if name in table])
-    return [str(name) for name, column in others.items() if _moves(_levels(column), settings, within)]
+    searched = {str(name): column for name, column in others.items() if plain(str(name)) not in _OF_ONE_RUN}
+    return [
+        name for name, column in searched.items() if any(_moves(each, settings, within) for each in _levels(column, settings))
+    ]
 
 
-def _levels(column: pd.Series) -> Floats:
-    """Return a column's numbers, or a number for each of its names; NaN where missing."""
-    if is_numeric_dtype(column) and not is_bool_dtype(column):
-        return column.to_numpy(dtype=float, na_value=np.nan)
-    codes = pd.factorize(column.map(str, na_action="ignore"))[0].astype(float)
-    return np.where(codes < 0, np.nan, codes)
+def _levels(column: pd.Series, settings: NDArray[np.int64]) -> Iterator[Floats]:
+    """Yield a column's numbers, or a number for each of its names, NaN where missing; then multiples of each setting's least.
+
+    A rate that is half, once and twice the default of each size has levels of its own at each.
+    """
+    if not is_numeric_dtype(column) or is_bool_dtype(column):
+        codes = pd.factorize(column.map(str, na_action="ignore"))[0].astype(float)
+        yield np.where(codes < 0, np.nan, codes)
+        return
+    values = column.to_numpy(dtype=float, na_value=np.nan)
+    yield values
+    if (values > 0).all():
+        yield (values / pd.Series(values).groupby(settings).transform("min").to_numpy()).round(2)
 
 
 def _moves(values: Floats, settings: NDArray[np.int64], within: Floats) -> bool:

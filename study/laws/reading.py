@@ -42,6 +42,7 @@ from study.laws.observations import (
     Observations,
     RowGroups,
     budget_of,
+    find_run_column,
     group_rows,
     number_groups,
     searched_columns,
@@ -435,7 +436,8 @@ class _Reading:
         reasons = [] if self.query.any_units else swapped_sizes(inside)
         if self.query.best_of is None and self.query.cluster is None:
             settings = number_groups(list(inside.values()))
-            table, used = self.table[self.present], set(self.sources.values())
+            table = self.table[self.present]
+            used = {*self.sources.values(), find_run_column(table, inside) or ""}
             if searched := searched_columns(table, settings, response[self.present], used):
                 named = ",".join(symbol for symbol, role in SYMBOLS.items() if role in inside and symbol != "F")
                 message = f"rows of one setting differ in {_listed(searched, SHOWN)}, which moves the response"

@@ -144,6 +144,23 @@ def test_a_search_is_named_and_its_best_rows_are_kept() -> None:
     assert read(seeds).doubts == ()
 
 
+def test_a_search_around_the_default_rate_of_each_size_is_named() -> None:
+    table = searched()
+    around = table.assign(lr=table["lr"] * (table["N"] / 1e8) ** -0.3)
+    (doubt,) = read(around).doubts
+    assert "differ in lr, batch, which moves" in doubt
+
+
+def test_the_luck_of_a_seed_over_the_checkpoints_of_its_run_is_no_search() -> None:
+    tables = [runs(seed, luck=0.02)[["N", "D", "loss"]].assign(seed=seed, id=f"r{seed}") for seed in range(3)]
+    size_and_tokens = runs(0).sort_values(["N", "D"], ignore_index=True)[["N", "D"]]
+    frames = [table.sort_values(["N", "D"], ignore_index=True).assign(**size_and_tokens) for table in tables]
+    repeated = pd.concat(frames, ignore_index=True)
+    assert read(repeated.drop(columns="id")).doubts == ()
+    named = repeated.assign(id=repeated["id"] + repeated["N"].map("{:.4g}".format))
+    assert read(named).doubts == ()
+
+
 @pytest.mark.parametrize("shapes", [4, 6])
 def test_an_even_number_of_shapes_of_one_size_has_an_interval(shapes: int) -> None:
     """Huber's loss is flat between the middle two; squares decide, and resamples of shapes say how surely."""
