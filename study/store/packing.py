@@ -93,7 +93,7 @@ def unpack(folder: SweepFolder) -> int:
             _move(aside / run_id, folder.runs_folder / run_id)
         os.sync()
         os.rename(packed.path, packed.path.parent / _OLD)
-        shutil.rmtree(packed.path.parent)
+        _tidy(folder)
         sync_folder(folder.path)
         return len(packed.run_ids)
 

@@ -85,6 +85,15 @@ def test_a_sweep_is_unpacked_as_it_was_packed(tmp_path: Path) -> None:
     assert not done.path.parent.exists()
 
 
+def test_what_others_put_beside_a_pack_stays_when_it_is_unpacked(tmp_path: Path) -> None:
+    folder = two_runs(tmp_path / "x")
+    note = pack(folder).path.parent / "notes.txt"
+    note.write_text("mine")
+    assert unpack(folder) == 2
+    assert [*note.parent.iterdir()] == [note]
+    assert pack(folder).runs == 2
+
+
 def test_a_packed_run_is_read_as_one_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = two_runs(tmp_path / "x")
 
