@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from study.base.errors import InputError, Problem, nearest, option_name
+from study.base.errors import InputError, Problem, cut, nearest, option_name
 from study.base.quantities import EQUAL_SPAN, plural
 from study.base.text import joined
 from study.laws.columns import (
@@ -47,10 +47,7 @@ from study.laws.observations import (
     number_groups,
     searched_columns,
 )
-from study.laws.tables import NOTES, UNCLEAR, UNITS, RunTable, number_runs
-
-NAMED = 30
-"""The number of columns listed in a message."""
+from study.laws.tables import NAMED, NOTES, UNCLEAR, UNITS, RunTable, number_runs
 
 MOST_GROUPS = 50
 """The most groups that are left out one after another."""
@@ -232,7 +229,7 @@ def explain_false_repeats(
 
 def _listed(names: Sequence[Any], most: int = NAMED) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(str, names[:most])) + more
+    return ", ".join(cut(str(name)) for name in names[:most]) + more
 
 
 class _Reading:

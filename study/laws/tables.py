@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from study.base.errors import InputError
+from study.base.errors import InputError, cut
 from study.laws.text_numbers import as_number, has_decimal_commas, is_one_group, read_text_numbers
 
 NOTES = "notes"
@@ -49,6 +49,9 @@ _REMEDIES = {
     ".pickle": "save it as .parquet",
 }
 """The remedy for each unsupported suffix."""
+
+NAMED = 30
+"""The number of columns listed in a message."""
 
 _MISSING = ["-", "–", "—", "?", "."]
 _BLANKS = r"\s+"
@@ -191,7 +194,8 @@ def _as_floats(table: pd.DataFrame) -> pd.DataFrame:
 
 def _refuse_duplicates(names: list[str], path: Path) -> None:
     if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise InputError.at(str(path), f"has more than one column named {', '.join(repeated)}")
+        more = f" and {len(repeated) - NAMED} more" if len(repeated) > NAMED else ""
+        raise InputError.at(str(path), f"has more than one column named {', '.join(map(cut, repeated[:NAMED]))}{more}")
 
 
 def _read_parquet(content: bytes, _path: Path) -> tuple[pd.DataFrame, bool]:
@@ -371,7 +375,10 @@ def _fields(lines: Any, separator: str) -> tuple[list[str], int]:
     if separator in (_BLANKS, _WIDE_BLANKS):
         return [name.strip('"') for name in re.split(separator, next(iter(lines)).strip())], 1
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
-    return [name.strip() for name in next(reader, [])], reader.line_num
+    try:
+        return [name.strip() for name in next(reader, [])], reader.line_num
+    except csv.Error as error:
+        raise ValueError(f"its header has a quote that nothing closes, or no end: {error}") from None
 
 
 def _is_row(fields: list[str]) -> bool:

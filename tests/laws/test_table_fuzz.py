@@ -124,6 +124,8 @@ def columns(name: str) -> pd.Series[Any]:
 @given(st.sampled_from(SUFFIXES), st.lists(CELLS, max_size=8).map(b"".join) | st.binary(max_size=40))
 @example(".csv", b"N,D\n1,2,3,4\n")
 @example(".jsonl", b'{"N": 1}\n[2]\n')
+@example(".csv", b"[" * 6000 + b"," + b"[" * 6000 + b"\n1,2\n")
+@example(".csv", b'"' + b"9," * 70_000)
 def test_a_table_is_read_or_refused(folder: Path, suffix: str, content: bytes) -> None:
     file = folder / f"fuzz{suffix}"
     file.write_bytes(content)

@@ -158,6 +158,7 @@ def test_units_that_differ_or_do_not_fit_are_refused(tmp_path: Path, cells: list
         ("t.csv.zst", b"(\xb5/\xfd", "t.csv.zst: is none of .* decompress it first"),
         ("t.xls", b"\xd0\xcf", "t.xls: is none of .* save it as .xlsx or .csv"),
         ("t.feather", b"ARROW1", "save it as .parquet"),
+        ("t.csv", b'"N,loss\n' + b"1,2\n" * 40_000, "cannot be read as csv: its header has a quote that nothing closes"),
         ("t.csv.gz", b"N,loss\n1,2\n", r"cannot be read as csv\.gz: Not a gzipped file"),
         ("t.csv.gz", gzip.compress(csv(), mtime=0)[:-9], r"cannot be read as csv\.gz: Compressed file ended"),
         ("t.csv", b"| N | loss |\n|---|---|\n| 1 | 2 |\n", "is a Markdown table; save it as .csv"),
