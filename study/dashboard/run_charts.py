@@ -52,7 +52,7 @@ WORDS = {
 }
 """Axis labels of the metrics that the workbench logs; others are named as logged."""
 
-MOST_POINTS, FEWEST_POINTS, POINTS_OF_ALL = 400, 40, 32_000
+MOST_POINTS, FEWEST_POINTS, POINTS_OF_ALL = 400, 20, 16_000
 """The most points of a run, spread evenly and including the last: fewer where many runs share a figure."""
 
 MOST_CURVES = 3000

@@ -132,6 +132,8 @@ export function lines(node, series, { x, y, logX, logY, colour, caption, zoom })
   const tall = Math.min(460, 0.62 * width(node) + 60);
   const faint = shown.length > 60 ? 0.45 : shown.length > 20 ? 0.7 : 1;
   const channels = { x: "x", y: "y" };
+  const words = p => `${p.series.name}\n${y.replace(/ \(.*/, "")}: ${plain(p.y)}` +
+    `${p.low === undefined ? "" : `, ${plain(p.low)} to ${plain(p.high)}`}\n${x.replace(/ \(.*/, "")}: ${brief(p.x)}`;
   return figure(node, caption, {
     height: tall,
     x: axis(x, logX, box?.slice(0, 2), extents[0], width(node)),
@@ -145,8 +147,7 @@ export function lines(node, series, { x, y, logX, logY, colour, caption, zoom })
     Plot.line(points, { ...channels, z: p => p.series.name, stroke: "group", strokeWidth: 1.5, strokeOpacity: faint, clip: true }),
     Plot.dot(points.filter(p => p.series.points.length === 1), { ...channels, fill: "group", r: 2.5, clip: Boolean(box) }),
     Plot.dot(inside, Plot.pointer({ ...channels, stroke: "group", r: 4 })),
-    Plot.tip(inside, Plot.pointer({ ...channels, title: p => `${p.series.name}\n${y.replace(/ \(.*/, "")}: ${plain(p.y)}` +
-      `${p.low === undefined ? "" : `, ${plain(p.low)} to ${plain(p.high)}`}\n${x.replace(/ \(.*/, "")}: ${brief(p.x)}` })),
+    Plot.tip(inside, Plot.pointer({ ...channels, title: p => p, format: { title: words } })),  // written where the pointer is
   ], datum => datum.series.click?.(), zoom);
 }
 
