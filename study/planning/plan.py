@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
+from study.base.quantities import plural
 from study.base.schema import deep_merge, flatten, number_in
 from study.config.effects import MAY_COINCIDE, without_effect
 from study.config.named_runs import NO_RUN, cell_in, kept_layers, layers_problem
@@ -114,6 +115,14 @@ class Plan:
     def current_records(self) -> list[RunRecord]:
         """The records of runs on its text as it is now."""
         return [record for record in self.records if record.read_text(self.texts.values())]
+
+    @cached_property
+    def on_other_text(self) -> str:
+        """How many runs by the same configuration read what the corpus held before, in words; empty for none."""
+        current, texts = {record.run_id for record in self.current_records}, self.spec.texts
+        if not (count := sum(each.run_id not in current and each.config.data in texts for each in self.records)):
+            return ""
+        return f"{plural(count, 'run')} of earlier launches read another text than {self.spec.data.corpus} is now"
 
     def has_run(self, run_id: str, config: RunConfig) -> bool:
         """Whether a run of this id is one that it may want on its text as it is now."""

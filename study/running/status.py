@@ -82,7 +82,7 @@ class SweepStatus:
 
     `remaining_flops` bounds what the cells still need, 0 once they are done; extensions of the learning-rate range are not in
     it. It is None where the sweep file cannot be read. `at_most` says that a search may end with fewer runs. `unreadable` says
-    which runs cannot be read, and why.
+    which runs cannot be read, and why, `on_other_text` how many runs read what the corpus held before.
     """
 
     name: str
@@ -93,6 +93,7 @@ class SweepStatus:
     at_most: bool = False
     scored: bool = False
     unreadable: tuple[Problem, ...] = ()
+    on_other_text: str = ""
 
     @property
     def own(self) -> tuple[RunStatus, ...]:
@@ -157,6 +158,7 @@ class SweepStatus:
             "scored": self.scored,
             "counts": self.counts,
             "of_earlier_launches": len(self.runs) - len(self.own),
+            "on_other_text": self.on_other_text,
             "planned_runs": self.planned_runs,
             "at_most": self.at_most,
             "best": [run.run_id for run in self.best],
@@ -199,7 +201,7 @@ def status(folder: SweepFolder) -> SweepStatus:
         return SweepStatus(folder.name, coordinator, runs, scored=scored, unreadable=unreadable)
     begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
     left = max(0.0, now.train_flops_left - begun_flops)
-    return SweepStatus(folder.name, coordinator, runs, now.runs, left, now.at_most, scored, unreadable)
+    return SweepStatus(folder.name, coordinator, runs, now.runs, left, now.at_most, scored, unreadable, now.plan.on_other_text)
 
 
 def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:

@@ -88,9 +88,7 @@ def _question_line(cost: CostEstimate) -> Iterator[str]:
 
 def _text_line(cost: CostEstimate) -> Iterator[str]:
     """How many runs by the same configuration read what the corpus held before."""
-    current, texts = {record.run_id for record in cost.plan.current_records}, cost.plan.spec.texts
-    if count := sum(each.run_id not in current and each.config.data in texts for each in cost.plan.records):
-        read = f"{plural(count, 'run')} of earlier launches read another text than {cost.plan.spec.data.corpus} is now"
+    if read := cost.plan.on_other_text:
         yield f"{read}, and count for nothing here."
 
 
@@ -216,7 +214,7 @@ def status_summary(state: SweepStatus) -> str:
     planned = "" if state.planned_runs is None else of
     others = len(state.runs) - len(state.own)
     earlier = f" {plural(others, 'run')} more of earlier launches, {FOREIGN}." if others else ""
-    lines = [f"{counts}{planned}.{earlier}"]
+    lines = [f"{counts}{planned}.{earlier}", *([f"{state.on_other_text}."] if state.on_other_text else [])]
     on = f" on one of {len(state.best)} validation sets, between which losses do not compare" if len(state.best) > 1 else ""
     for best in state.best:
         name = describe_run(best.shape, best.setting, best.learning_rate, best.seed)

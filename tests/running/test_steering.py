@@ -675,6 +675,7 @@ def test_runs_on_text_that_has_changed_since_are_left_to_do(tmp_path: Path) -> N
     assert told in cost_summary(plan(spec, folder.path.parent, Resources()))
     assert (status(folder).remaining_flops or 0) > 0
     assert {one.reason for one in status(folder).runs} == {FOREIGN}
+    assert f"{told}." in status_summary(status(folder))
     assert retry(folder) == []
     with pytest.raises(InputError, match=r"read another text than data\.corpus is now"):
         retry(folder, [failed.run_id])
