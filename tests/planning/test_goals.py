@@ -153,6 +153,15 @@ def test_a_goal_out_of_reach_is_given_up_with_what_it_would_take() -> None:
     assert 0.25 * design.limit({}) <= sum(run.spent_flops for run in path.runs) < 0.6 * design.limit({})
 
 
+def test_a_plan_of_what_is_spent_says_that_no_further_run_can_be_afforded() -> None:
+    design = LawGoal(goal_sweep(FORECAST))
+    record = ended(design, design.run(design.wanted({}, (), 1)[0]), 1)
+    spent = LawGoal(goal_sweep(FORECAST, spend={"flops": record.train_flops * 1.001}))
+    lines = spent.lines(spent.ended([record]))
+    assert "No further run can be afforded." in lines
+    assert not any(line.startswith(("First", "Expected")) for line in lines)
+
+
 def test_an_exponent_is_a_goal() -> None:
     design = LawGoal(goal_sweep(FORECAST, goal={"exponent": "beta", "within": 0.25}, spend={"flops": 4e12}))
     _, path = follow(design)
