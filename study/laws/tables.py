@@ -53,6 +53,9 @@ _REMEDIES = {
 NAMED = 30
 """The number of columns listed in a message."""
 
+MOST_HEADER_LINES = 20
+"""The most lines of a header whose names have line breaks."""
+
 _MISSING = ["-", "–", "—", "?", "."]
 _BLANKS = r"\s+"
 _WIDE_BLANKS = r"\s{2,}"
@@ -348,8 +351,11 @@ def _find_header(text: str, path: Path) -> _Header:
     first = next((row for row in rest if row.strip()), "")
     separator = _separator(line, first)
     names, used = _fields(chain([line], rest), separator)
-    if separator in (_BLANKS, _WIDE_BLANKS) and len(_fields([first], separator)[0]) > len(names):
-        names = ["", *names]  # R and pandas give the names, or numbers, of rows no header
+    if used > MOST_HEADER_LINES or 1 < used > len(rest):
+        raise ValueError("its header has a quote that nothing closes")
+    below = next((row for row in rest[used - 1 :] if row.strip()), "")
+    if (fields := _fields([below], separator)[0]) and len(fields) > len(names):
+        names = _with_unnamed(names, fields, below, separator)
     if not _is_row(names):
         return _Header(names, separator, len(comments) + used)
     for comment in reversed(comments):
@@ -357,6 +363,20 @@ def _find_header(text: str, path: Path) -> _Header:
         if len(above) == len(names) and not _is_row(above):
             return _Header(above, separator, len(comments))
     raise InputError.at(str(path), "the first line after the comments holds numbers, not names")
+
+
+def _with_unnamed(names: list[str], fields: list[str], row: str, separator: str) -> list[str]:
+    """Return as many names as a row has fields: the row names of R and pandas have no header, nor has a last comma.
+
+    Raises ValueError for other rows that are longer than the header.
+    """
+    if separator in (_BLANKS, _WIDE_BLANKS):
+        return ["", *names]
+    if len(fields) == len(names) + 1 and not fields[-1]:
+        return [*names, ""]
+    if len(fields) == len(names) + 1 and row.startswith('"'):
+        return ["", *names]
+    raise ValueError(f"its header has {len(names)} names, but its first row has {len(fields)} fields; name every column")
 
 
 def _separator(header: str, row: str) -> str:
@@ -378,7 +398,7 @@ def _fields(lines: Any, separator: str) -> tuple[list[str], int]:
     try:
         return [name.strip() for name in next(reader, [])], reader.line_num
     except csv.Error as error:
-        raise ValueError(f"its header has a quote that nothing closes, or no end: {error}") from None
+        raise ValueError(f"its header has a quote that nothing closes, or is too long: {error}") from None
 
 
 def _is_row(fields: list[str]) -> bool:

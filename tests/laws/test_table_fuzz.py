@@ -123,6 +123,7 @@ def columns(name: str) -> pd.Series[Any]:
 
 @given(st.sampled_from(SUFFIXES), st.lists(CELLS, max_size=8).map(b"".join) | st.binary(max_size=40))
 @example(".csv", b"N,D\n1,2,3,4\n")
+@example(".csv", b',\r\n"1,000","3,5",x\n"1,000","3,5",x\n')
 @example(".jsonl", b'{"N": 1}\n[2]\n')
 @example(".csv", b"[" * 6000 + b"," + b"[" * 6000 + b"\n1,2\n")
 @example(".csv", b'"' + b"9," * 70_000)

@@ -152,6 +152,13 @@ def test_units_that_differ_or_do_not_fit_are_refused(tmp_path: Path, cells: list
     assert str(refused.value.problems[0]).startswith(message)
 
 
+@pytest.mark.parametrize("rows", [b"1,2,3,\n4,5,6,\n", b'"a",1,2,3\n"b",4,5,6\n'], ids=["a last comma", "names of rows"])
+def test_fields_without_a_name_shift_no_column(tmp_path: Path, rows: bytes) -> None:
+    (tmp_path / "t.csv").write_bytes(b"N,D,loss\n" + rows)
+    table = read_table(tmp_path / "t.csv")
+    assert table[["N", "D", "loss"]].to_numpy().tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
