@@ -157,11 +157,15 @@ def best_variant(scores: DownstreamEvidence) -> str:
     ahead = [chance_of_lead(best, row) < (1 - CONFIDENCE) / len(others) for row in others]
     named = [f"{row['setting']} ({row['score']:.3f})" for row in others]
     above, beside = ([name for name, lead in zip(named, ahead, strict=True) if lead is which] for which in (True, False))
-    leads = [f"significantly above {joined(above)}"] if above else []
-    leads += [f"{'but ' if above else ''}not significantly above {joined(beside)}"] if beside else []
     tasks = plural(len(scores.tasks) - len(scores.left_out), "task")
     over = f"averaged over {tasks} (0 chance, 1 perfect)" if scores.average else f"on {task.task}"
-    return f"{over}, {best['setting']} scores highest, {plus_minus(best['score'], best['half'], 3)}, {', '.join(leads)}"
+    low, high = best["score"] - best["half"], best["score"] + best["half"]
+    highest = f"{best['score']:.3f} (95% interval {low:.3f} to {high:.3f})"
+    if not above:
+        lowest = f"the lowest is {beside[-1]}"
+        return f"{over}, the highest score is {highest}, {best['setting']}, not significantly above any other; {lowest}"
+    unsure = f", but not significantly above {joined(beside)}" if beside else ""
+    return f"{over}, {best['setting']} scores highest, {highest}, significantly above {joined(above)}{unsure}"
 
 
 def _trend_of_average(average: TaskScores) -> Iterator[str]:
