@@ -227,16 +227,18 @@ def _value(row: dict[str, Any], column: str) -> tuple[bool, Any]:
     return True, value
 
 
-def csv_delimiter(path: Path) -> str:
-    """Return what separates the names in the first line of a .csv: commas, or semicolons, tabs or bars where it has none."""
+def delimiter_of(path: Path) -> str:
+    """Return a .tsv's tabs, or what separates the names of a .csv: commas, or semicolons, tabs or bars where it has none."""
+    if _suffixes(path)[0] == ".tsv":
+        return "\t"
     with opened_text(path) as file:
         header = file.readline(MAX_ROW_BYTES)
     return next((sign for sign in ",;\t|" if sign in header), ",")
 
 
-def _read_delimited(kind: str, path: Path, column: str) -> Iterator[str]:
+def _read_delimited(path: Path, column: str) -> Iterator[str]:
     """Read a file with a header; .csv quotes as in RFC 4180, .tsv not at all."""
-    delimiter = "\t" if kind == ".tsv" else csv_delimiter(path)
+    delimiter = delimiter_of(path)
     csv.field_size_limit(MAX_ROW_BYTES)  # global to the module; 131,072 characters by default, too few for long documents
     quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     with opened_text(path, newline="") as file:
@@ -352,8 +354,8 @@ Reader = Callable[[Path, str], Iterator[str]]
 _TABLES: dict[str, Reader] = {".parquet": _read_parquet, ".arrow": _read_arrow}
 _LINES: dict[str, Reader] = {
     ".jsonl": _read_jsonl,
-    ".csv": partial(_read_delimited, ".csv"),
-    ".tsv": partial(_read_delimited, ".tsv"),
+    ".csv": _read_delimited,
+    ".tsv": _read_delimited,
     ".txt": _read_text,
 }
 """The kinds that may be compressed."""

@@ -354,7 +354,7 @@ def _find_header(text: str, path: Path) -> _Header:
     if used > MOST_HEADER_LINES or 1 < used > len(rest):
         raise ValueError("its header has a quote that nothing closes")
     below = next((row for row in rest[used - 1 :] if row.strip()), "")
-    if (fields := _fields([below], separator)[0]) and len(fields) > len(names):
+    if len(fields := _fields([below], separator)[0]) > len(names):
         names = _with_unnamed(names, fields, below, separator)
     if not _is_row(names):
         return _Header(names, separator, len(comments) + used)

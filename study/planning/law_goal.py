@@ -212,17 +212,14 @@ class LawGoal(GoalDesign):
         tenths = [limit * part / TENTHS for part in range(1, TENTHS + 1)]
         widths = [self._shown(half_width_of(ahead.error_at(flops))) for flops in tenths if flops >= found.spent]
         source = "the runs so far" if len(found.used) else self.spec.prior or "published exponents with wide priors"
-        last, moves = half_width_of(ahead.errors[-1]), [*self._moves(ended)]
-        lines = [
-            f"Goal: half the 95% interval of {of} within {self._shown(wanted)}, for at most {self._limit_text}.",
-            f"First, by {source}: {'; '.join(moves)}." if moves else "No further run can be afforded.",
-            *(
-                [f"Expected ± after each tenth{' still to spend' if len(found.used) else ''}: {', '.join(widths)}."]
-                if moves
-                else []
-            ),
-            f"The best grid of the same cost is expected to give ± {self._shown(self._grid(found, limit))}.",
-        ]
+        last = half_width_of(ahead.errors[-1])
+        lines = [f"Goal: half the 95% interval of {of} within {self._shown(wanted)}, for at most {self._limit_text}."]
+        if moves := "; ".join(self._moves(ended)):
+            lines.append(f"First, by {source}: {moves}.")
+            lines.append(f"Expected ± after each tenth{' still to spend' if len(found.used) else ''}: {', '.join(widths)}.")
+        else:
+            lines.append("No further run can be afforded.")
+        lines.append(f"The best grid of the same cost is expected to give ± {self._shown(self._grid(found, limit))}.")
         first = min(self.points, key=lambda config: config.tokens)
         if first.recipe.schedule == "wsd" and first.recipe.warmup_tokens is None:
             warmup = max(1, first.recipe.warmup_steps(first.steps)) * first.recipe.batch_tokens

@@ -153,10 +153,11 @@ def best_variant(scores: DownstreamEvidence) -> str:
     ranked = task.points.sort_values("score", ascending=False).drop_duplicates("setting")
     if len(ranked) < 2 or task.points["shape"].nunique() > 1:
         return ""
-    best, others = ranked.iloc[0], [row for _, row in ranked.iloc[1:].iterrows()]
-    ahead = [chance_of_lead(best, row) < (1 - CONFIDENCE) / len(others) for row in others]
-    named = [f"{row['setting']} ({row['score']:.3f})" for row in others]
-    above, beside = ([name for name, lead in zip(named, ahead, strict=True) if lead is which] for which in (True, False))
+    best, others = ranked.iloc[0], ranked.iloc[1:]
+    above, beside = list[str](), list[str]()
+    for _, row in others.iterrows():
+        leads = chance_of_lead(best, row) < (1 - CONFIDENCE) / len(others)
+        (above if leads else beside).append(f"{row['setting']} ({row['score']:.3f})")
     tasks = plural(len(scores.tasks) - len(scores.left_out), "task")
     over = f"averaged over {tasks} (0 chance, 1 perfect)" if scores.average else f"on {task.task}"
     low, high = best["score"] - best["half"], best["score"] + best["half"]

@@ -74,11 +74,12 @@ def _on_scores(evidence: Evidence) -> Verdict:
     if asks_about(evidence, "cut") and evidence.cuts:
         clauses.insert(0, _cuts(evidence))
     encoders, tasks = plural(max(len(task.points) for task in scores.tasks), "encoder"), plural(len(scores.tasks), "task")
-    certainty = f"Permutation tests at 5% over {encoders}, adjusted by Holm over {tasks}."
-    if _untested(scores):
-        certainty = f"Scores are not tested: the {encoders} share layers or a trunk, so that they are no independent draws."
     if variants:
         certainty = "A test at 5%, adjusted by Bonferroni; noise is over examples and seeds."
+    elif _untested(scores):
+        certainty = f"Scores are not tested: the {encoders} share layers or a trunk, so that they are no independent draws."
+    else:
+        certainty = f"Permutation tests at 5% over {encoders}, adjusted by Holm over {tasks}."
     change = "encoders of more sizes, and more seeds of pre-training and of fine-tuning"
     figures = ("score_against_flops",) if variants else ("score_against_loss", "score_against_parameters")
     return Verdict(_sentence(evidence, clauses), certainty, change, figures, "downstream")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from study.base.errors import InputError, nearest, shown
 from study.data.hub_corpus import loading
-from study.data.text_readers import COMPRESSIONS, MAX_ROW_BYTES, csv_delimiter, json_rows, opened_text
+from study.data.text_readers import COMPRESSIONS, MAX_ROW_BYTES, delimiter_of, json_rows, opened_text
 from study.tasks.task_spec import TaskSource
 
 _TEXT = (".jsonl", ".csv", ".tsv", ".conll")
@@ -86,8 +86,8 @@ def read_table(path: Path, wanted: Sequence[str]) -> ExampleTable:
                 table = _read_jsonl(path)
             case ".conll":
                 table = _read_conll(path)
-            case suffix:
-                table = _read_delimited(path, "\t" if suffix == ".tsv" else csv_delimiter(path))
+            case _:
+                table = _read_delimited(path, delimiter_of(path))
     except OSError as error:
         raise InputError.at(str(path), f"cannot be read: {error.strerror or error}") from error
     if not len(table):
