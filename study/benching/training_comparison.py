@@ -15,9 +15,9 @@ from typing import Any, Self
 from scipy.stats import binom
 
 from study.benching.cases import PEERS_TOKENS, Case
+from study.benching.contenders import PRODUCTS, profile_sentence, shares_of
 from study.benching.processes import Contender, ContenderError, Order, RoundTime, start_forkserver
 from study.benching.results import Report
-from study.benching.step_profile import PRODUCTS, profile_sentence, shares_of
 
 PEERS = ("loop", "trainer", "trainer_compiled")
 """The contenders of study.benching.peers, in table order."""

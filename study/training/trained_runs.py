@@ -22,8 +22,7 @@ from study.model.masked_language_model import ENCODER, MaskedLanguageModel, Teac
 from study.model.trained_weights import trained_weights
 from study.store.records import RunRecord
 from study.store.run_folder import NONE_PLANNED, PlannedRuns, RunFolder
-from study.training.growing import grown, ungrowable
-from study.training.shrinking import shrunk, unshrinkable
+from study.training.reshaping import grown, shrunk, ungrowable, unshrinkable
 
 SHRINKING = ("depth", "ffn", "embedding_width")
 """The sizes in which a run may be smaller than the one that it starts from."""

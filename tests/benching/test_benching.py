@@ -16,15 +16,15 @@ import pytest
 
 from study.base.errors import InputError
 from study.benching import gpu_sharing as sharing
-from study.benching import processes, starting
+from study.benching import overheads, processes
 from study.benching import training_comparison as training
 from study.benching.bench_tables import Row, as_line, as_markdown, as_text
 from study.benching.cases import Case, cases_of_models, cases_of_shapes, read_shapes
 from study.benching.command import BenchOptions
+from study.benching.contenders import kernel_kind, kind_of, seconds_by_kind, shares_of
+from study.benching.overheads import checkpoint_seconds
 from study.benching.processes import Contender, ContenderError, Gate, Order, RoundTime
 from study.benching.results import Results, failure, measurement, read_sections
-from study.benching.step_profile import kernel_kind, kind_of, seconds_by_kind, shares_of
-from study.benching.surroundings import checkpoint_seconds
 from study.benching.training_comparison import Rounds, TrainingComparison, median_interval, training_row
 from study.counting.architecture import Architecture
 from study.counting.memory import TrainingStep, training_memory
@@ -438,10 +438,10 @@ def test_the_crowd_of_a_bench_has_the_portion_of_a_gpu_that_a_launch_gives(
 
 @pytest.mark.slow
 def test_a_start_and_a_sweep_of_short_runs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "RUNS", 2)
-    monkeypatch.setattr(starting, "SWEPT", 2)
-    rows = starting.run_rows(tmp_path)
-    assert [row["at_most"] for row in rows] == [None, starting.START_SECONDS, starting.RUN_SECONDS]
+    monkeypatch.setattr(overheads, "STARTED", 2)
+    monkeypatch.setattr(overheads, "SWEPT", 2)
+    rows = overheads.run_rows(tmp_path)
+    assert [row["at_most"] for row in rows] == [None, overheads.START_SECONDS, overheads.RUN_SECONDS]
     assert all(row["value"] > 0 for row in rows)
 
 

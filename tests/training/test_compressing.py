@@ -27,7 +27,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.compressing import Compression, compress, compressed_config
 from study.training.execution import Execution
-from study.training.shrinking import shrunk
+from study.training.reshaping import shrunk
 from study.training.trained_runs import starting_weights
 from tests.small import SHARED, config, trained, write_corpus
 from tests.transformers_models import CLASSES

@@ -16,7 +16,7 @@ from study.counting.architecture import Architecture
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.store.run_folder import RunFolder
-from study.training.growing import grown, ungrowable
+from study.training.reshaping import grown, ungrowable
 from study.training.trained_runs import check_trained_runs
 from tests.small import ORDERED, SHARED, config, stop_after, trained, write_corpus
 from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS
