@@ -151,17 +151,30 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     if not against:
         why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
         return Verdict(f"No verdict: {why}; {WHAT_HELPS} may help.", "Nothing is tested.", READING_REMEDIES, figures)
-    clauses: list[str] = []
-    for what, flops in (("of its own", least.train_flops), ("with the runs that it needs", least.spent_flops)):
-        if affordable := [one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)]:
-            longest = max(affordable, key=lambda one: one.scratch_flops)
-            who = "it" if clauses else f"an encoder {longest.needs}"
-            clauses.append(f"for {flops:.3g} FLOPs {what}, {who} is {_beside_scratch(longest)}")
+    spent = {"of its own": least.train_flops, "with the runs that it needs": least.spent_flops}
+    longest = {
+        what: max(affordable, key=lambda one: one.scratch_flops)
+        for what, flops in spent.items()
+        if (affordable := [one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)])
+    }
+    beside: list[str] = []
+    for one, whats in grouped(longest, longest.__getitem__).items():
+        flops = " and ".join(f"{spent[what]:.3g} FLOPs {what}" for what in whats)
+        beside.append(f"for {flops}, {'it' if beside else f'an encoder {one.needs}'} is {_beside_scratch(one)}")
+    clauses = [*(_among_needing(evidence) if evidence.sweep.varied else []), *beside]
     pairs = plural(len(evidence.spendings), "pair")
     luck = "All rest on one run, whose luck is in no interval."
     measured = _measured_over([one.difference for one in against])
     certainty = f"Tests at 5%, adjusted by Holm over {pairs}. {measured} {luck}"
     return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence), figures)
+
+
+def _among_needing(evidence: Evidence) -> list[str]:
+    """The best of the variants that need other runs, at equal tokens."""
+    needing = {cell.name for cell in evidence.cells if cell.flops_before}
+    pairs = [pair for pair in evidence.comparisons.pairs if not pair.of_shapes and pair.status != "reads_no_order"]
+    among = connected([pair for pair in pairs if {pair.first_cell, pair.second_cell} <= needing])
+    return [_best_of(max(among, key=len))] if among else []
 
 
 def _beside_scratch(one: Spending) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ class Ways(Law):
     def loss(self, config: RunConfig) -> float:
         recipe = config.recipe
         return 5 - 0.3 * (recipe.init_from is not None) - 0.1 * (recipe.teacher_run is not None) - 0.6 * (config.tokens > 2e6)
+
+
+@dataclass(frozen=True)
+class Constant(Law):
+    """One loss for every configuration."""
+
+    nats: float = 5.0
+
+    def loss(self, config: RunConfig) -> float:
+        return self.nats
 
 
 class Sizes(Law):
@@ -76,7 +87,9 @@ def test_an_encoder_that_needs_others_stands_beside_those_from_scratch(starts: S
 
 def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
     sentence = verdict_of(found(starts)).sentence
-    own, spent = sentence.split("; ")
+    among, own, spent = sentence.split("; ")
+    assert " is 0.3" in among
+    assert " below start=fresh" in among
     assert " FLOPs of its own, an encoder continued and distilled (weight=0.5) for 1M tokens is 0.4" in own
     assert " below one trained from scratch for 1M tokens" in own
     assert "with the runs that it needs" in spent
@@ -84,6 +97,20 @@ def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
     answer = Answer(found(starts), ()).to_markdown()
     assert "What starts and teachers buy" in answer
     assert "| spent\\_flops |" in answer
+
+
+def test_a_verdict_on_teachers_compares_them_first_and_says_once_what_both_flops_buy(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", STARTS | {"vary": {"recipe.teacher": ["none", DEEP]}})
+    deep = counts_of(run_config(2, 64, tokens=3e6), 2930)["train_flops"]
+    for seed in range(3):
+        for teacher, loss in (("none", 5.0), (f"{DEEP}:weight=0.5", 4.9), (f"{DEEP}:weight=0.5:hidden_mse=1", 4.6)):
+            before = None if teacher == "none" else deep
+            add_run(folder, run_config(1, 64, seed=seed, teacher=teacher), Constant(nats=loss), flops_before=before)
+    among, spent = verdict_of(found(folder)).sentence.split("; ")
+    assert among.startswith("Teacher=trained:weight=0.5:hidden_mse=1 is 0.30")
+    assert " below teacher=trained:weight=0.5 (" in among
+    assert " FLOPs of its own and " in spent
+    assert " with the runs that it needs, an encoder distilled (weight=0.5, hidden_mse=1) for 1M tokens is 0.40" in spent
 
 
 def test_a_record_that_counts_no_other_runs_changes_no_answer(tmp_path: Path) -> None:
