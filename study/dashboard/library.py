@@ -227,7 +227,7 @@ class Library:
         return {folder.runs_folder / name: (found.get(name), pack if name in ids else None) for name in names}
 
     def _seen(self, folder: SweepFolder, path: Path, stamp: Stamp, held: bool) -> SeenRun | None:
-        run = RunFolder(path, folder.packed if stamp[1] is not None else None)
+        run = RunFolder(path, folder.packed if stamp[1] is not None else None, bare=stamp[0] is None)
         before = self._runs.get(path)
         if before is None or before[0] != stamp:
             if stamp[1] is None and not run.is_run:

@@ -30,6 +30,9 @@ _SIDES = {
 _NAMES = 0.48
 """The most of a figure's width that the names of rows take; longer ones are wrapped."""
 
+_GAP = "\N{NO-BREAK SPACE}" * 8
+"""Between the two sides below the axis; SVG shows common spaces as one."""
+
 _ROOMY, _TIGHT = 0.24, 0.15
 """Inches per line of names: with few rows, and the least with many."""
 
@@ -111,7 +114,9 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(5))
         sides = f"← {first} better", f"{second} better →"
         room = letters_in(0.8 * style().width * (1 - _NAMES))
-        below = ("        " if len("".join(sides)) + 8 < room else "\n").join(in_lines(side, room) for side in sides)
+        below = ("\N{NO-BREAK SPACE}" * 8 if len("".join(sides)) + 8 < room else "\n").join(
+            in_lines(side, room) for side in sides
+        )
         unit = data["unit"].iloc[0]
         axes.set_xlabel(f"{in_lines(f'difference of validation loss ({unit})', room)}\n{below}")
         equal = " or ".join(data["equal"].unique())

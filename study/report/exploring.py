@@ -56,10 +56,11 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
     tables, scores, problems = [], [], {}
     for name, folder in folders.items():
         try:
-            records, unreadable = folder.read_records()
-            if unreadable:
-                problems[name] = "; ".join(map(str, unreadable))
-            table = ledger(records, tuned=folder.sweep().tuned, cells=folder.cells())
+            if (table := folder.written_ledger()) is None:
+                records, unreadable = folder.read_records()
+                if unreadable:
+                    problems[name] = "; ".join(map(str, unreadable))
+                table = ledger(records, tuned=folder.sweep().tuned, cells=folder.cells())
             tables.append(with_reasons(table, folder).assign(sweep=name))
             scores.append(_scores_of(name, folder))
         except UNREADABLE as error:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -112,6 +112,17 @@ class Packed:
         return self._entries[table]
 
     def _decoded(self, table: PackedTable) -> Entries | None:
+        return None if (content := self._intact(table)) is None else table.decode(content)
+
+    def checked(self, tables: Collection[PackedTable]) -> list[str | None]:
+        """The SHA-256 of tables, None for one that the pack lacks; raises InputError if one is missing or damaged."""
+        for table in tables:
+            if table not in self._entries:
+                self._intact(table)
+        return [self._manifest.sha256.get(table.file) for table in tables]
+
+    def _intact(self, table: PackedTable) -> bytes | None:
+        """The content of a table, None if the pack lacks it; raises InputError if missing or damaged."""
         if (expected := self._manifest.sha256.get(table.file)) is None:
             return None
         file = self.path / table.file
@@ -119,7 +130,7 @@ class Packed:
             raise InputError.at(str(file), f"does not exist, but {MANIFEST} beside it lists it; {RESTORE}")
         if hashlib.sha256(content).hexdigest() != expected:
             raise InputError.at(str(file), f"is damaged: its SHA-256 is not the one in {MANIFEST} beside it; {RESTORE}")
-        return table.decode(content)
+        return content
 
     @cached_property
     def _manifest(self) -> Manifest:

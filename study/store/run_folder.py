@@ -198,7 +198,7 @@ class RunFolder(WorkFolder):
 
     def excluded(self) -> str | None:
         """Why a person excludes this run, or None."""
-        return reason_in(self.exclusion_file, "`study exclude` writes it anew")
+        return None if self._bare else reason_in(self.exclusion_file, "`study exclude` writes it anew")
 
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
         """Write summed nats of each validation sequence, for paired differences."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,17 +17,26 @@ from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.base.machine import garbage_collection_paused
 from study.base.schema import Count, Index, Positive, Strict
 from study.base.text import pasted
+from study.config.run_config import fingerprint_of
 from study.config.sweep import Sweep
 from study.config.sweep_files import SWEEP_FILE, read_launched
 from study.store.named_files import Folder, Inside, as_read, parsed, read_parquet, write_table
 from study.store.packed import PACKED, Packed, pack_of
+from study.store.packed_tables import FILES, LOSSES, RECORDS
 from study.store.records import REQUIRED_COLUMNS, RunRecord, ledger
 from study.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_MEASURED = ("run_id", "validation_masked_tokens", "loss_nats")
+_MEASURED = ["run_id", "validation_masked_tokens", "loss_nats", "exclusion"]
+"""The columns of the ledger by which sequence losses are checked, and what is said of a run without."""
+
+_PACKS = (RECORDS, LOSSES, FILES)
+"""The tables of a pack from which the ledger is made."""
+
+_MADE_FROM = "made_from"
+"""The attribute of a written ledger that names what it was made from."""
 
 LEAST_OF_ID = 4
 """The fewest characters of an id that name a run."""
@@ -149,11 +161,18 @@ class SweepFolder(Folder):
 
     def runs(self, start: str = "") -> list[RunFolder]:
         """The planned, started or packed runs whose id has this start, by id; reading a folder out of reach says so."""
+        packed = self.packed
+        return [RunFolder(run.path, packed) for run in self._runs(start)]
+
+    def _runs(self, start: str = "") -> Iterator[RunFolder]:
+        """Those runs, to be read at once: of one without a folder now, only the pack is read."""
         packed, folder = self.packed, self.runs_folder
         ids = frozenset[str]() if packed is None else packed.run_ids
-        names = sorted(name for name in {*names_in(folder), *ids} if name.startswith(start) and name[0] != ".")
-        runs = (RunFolder(folder / name, packed) for name in names)
-        return [run for run in runs if run.run_id in ids or _may_be_run(run)]
+        listed = frozenset(names_in(folder))
+        for name in sorted(name for name in listed | ids if name.startswith(start) and name[0] != "."):
+            run = RunFolder(folder / name, packed, bare=name not in listed)
+            if name in ids or _may_be_run(run):
+                yield run
 
     @garbage_collection_paused()  # collections would walk all records
     def records(self) -> list[RunRecord]:
@@ -167,7 +186,7 @@ class SweepFolder(Folder):
 
         A copied record, of another run than its folder's, is refused: it would count twice.
         """
-        records, problems = map_readable(_own_record, self.runs())
+        records, problems = map_readable(_own_record, self._runs())
         return [record for record in records if record is not None], problems
 
     def require_readable(self) -> None:
@@ -192,10 +211,31 @@ class SweepFolder(Folder):
 
     def current_ledger(self) -> pd.DataFrame | None:
         """What `write_ledger` would write now; None for what is no launched sweep or has no runs here, as an import."""
-        return as_read(self._checked_ledger()) if is_there(self.sweep_file) and self.runs() else None
+        if not is_there(self.sweep_file) or not self.runs():
+            return None
+        return as_read(self._checked_ledger()) if (written := self.written_ledger()) is None else written
+
+    def written_ledger(self) -> pd.DataFrame | None:
+        """The ledger from its file, if that was made from this pack and these files; else None.
+
+        So 10,000 packed runs are read in a second.
+        """
+        if (made_from := self._made_from()) is None or not is_there(self.ledger_file):
+            return None
+        with suppress(InputError):  # a damaged one is made anew
+            written = read_parquet(self.ledger_file, "`study report` writes it again")
+            return written if written.attrs.get(_MADE_FROM) == made_from else None
+        return None
+
+    def _made_from(self) -> str | None:
+        """What changes whenever the ledger of a packed sweep may; None beside run folders, which may change file by file."""
+        if (packed := self.packed) is None or names_in(self.runs_folder):
+            return None
+        files = [(content_of(file) or b"").decode(errors="replace") for file in (self.sweep_file, self.cells_file)]
+        return fingerprint_of([version("scaling-study"), *packed.checked(_PACKS), *files])
 
     def _checked_ledger(self) -> pd.DataFrame:
-        """The records as a table.
+        """The records as a table, with what it was made from if nothing is missing or damaged.
 
         Fits leave out runs whose sequence losses, which comparisons need, are missing or damaged; these are logged.
         """
@@ -203,12 +243,13 @@ class SweepFolder(Folder):
 
         table = self.ledger()
         if len(table):
+            rows = table[_MEASURED].itertuples(index=False)
+            damage = [self._damage(*run) if pd.isna(reason) else None for *run, reason in rows]
             table["exclusion"] = [
-                self._damage(*run) if pd.isna(reason) else reason
-                for *run, reason in table[["run_id", "validation_masked_tokens", "loss_nats", "exclusion"]].itertuples(
-                    index=False
-                )
+                found if pd.isna(given) else given for given, found in zip(table["exclusion"], damage, strict=True)
             ]
+            if not any(damage) and len(table) == len(self.runs()) and (made_from := self._made_from()) is not None:
+                table.attrs[_MADE_FROM] = made_from
         return table
 
     def _damage(self, run_id: str, tokens: float, loss: float) -> str | None:

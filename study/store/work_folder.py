@@ -63,9 +63,10 @@ class WorkFolder(Folder):
     depth: ClassVar[int]
     """The number of folders below `runs/`."""
 
-    def __init__(self, path: Path, packed: Packed | None = None) -> None:
+    def __init__(self, path: Path, packed: Packed | None = None, bare: bool = False) -> None:
+        """The work in a folder; `bare` says that the folder does not exist, so that the pack has all its files."""
         super().__init__(path)
-        self._given = packed
+        self._given, self._bare = packed, bare
 
     @property
     def packed(self) -> Packed | None:
@@ -78,21 +79,21 @@ class WorkFolder(Folder):
 
     def content(self, file: Path) -> bytes | None:
         """The content of a file, None if missing."""
-        content = content_of(file)
+        content = self._loose(file)
         return content if content is not None or (packed := self.packed) is None else packed.content(self._packed_name(file))
 
     def holds(self, file: Path) -> bool:
         """Whether a file exists."""
-        return is_there(file) or ((packed := self.packed) is not None and self._packed_name(file) in packed)
+        return self._is_loose(file) or ((packed := self.packed) is not None and self._packed_name(file) in packed)
 
     def standing(self, file: Path) -> Path:
         """The path of a file, or of the pack that holds it."""
-        return file if is_there(file) or (packed := self.packed) is None else packed.path
+        return file if self._is_loose(file) or (packed := self.packed) is None else packed.path
 
     def names(self, folder: Path) -> list[str]:
         """The sorted names in a folder."""
-        packed = self.packed
-        return sorted({*names_in(folder), *(() if packed is None else packed.names_in(self._packed_name(folder)))})
+        packed, loose = self.packed, () if self._bare else names_in(folder)
+        return sorted({*loose, *(() if packed is None else packed.names_in(self._packed_name(folder)))})
 
     def read_as(self, file: Path, model: type[ModelT], remedy: str) -> ModelT | None:
         """Parse a model from a JSON file, None if missing; raises InputError."""
@@ -104,10 +105,17 @@ class WorkFolder(Folder):
 
     def _json(self, file: Path) -> tuple[bytes | None, str]:
         """The JSON text of a file, and its place for messages."""
-        if (content := content_of(file)) is not None or (packed := self.packed) is None:
+        if (content := self._loose(file)) is not None or (packed := self.packed) is None:
             return content, str(file)
         name = self._packed_name(file)
         return packed.json(name), f"{packed.path}: {name}"
+
+    def _loose(self, file: Path) -> bytes | None:
+        """The content of a file in the folder itself, None if missing."""
+        return None if self._bare else content_of(file)
+
+    def _is_loose(self, file: Path) -> bool:
+        return not self._bare and is_there(file)
 
     def _packed_name(self, file: Path) -> str:
         return "/".join(os.path.abspath(file).split(os.sep)[-self.depth - len(file.parts) + len(self.path.parts) :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import itertools
 import json
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from study.base.errors import InputError
@@ -112,6 +114,57 @@ def test_a_packed_run_is_read_as_one_in_a_folder(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     assert [seen(RunFolder(Path("x", "runs", run.run_id))) for run in runs] == loose
     assert SweepFolder(tmp_path / "y").siblings()[0].path == folder.path
+
+
+def test_a_ledger_is_read_from_its_file_while_the_pack_and_the_sweep_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = two_runs(tmp_path / "x")
+    folder.write_ledger()
+    assert folder.written_ledger() is None, "run folders may change one by one"
+    loose = folder.current_ledger()
+    pack(folder)
+    assert folder.written_ledger() is None, "it was made from run folders"
+    folder.write_ledger()
+    monkeypatch.setattr(RunFolder, "record", None)
+    packed = folder.current_ledger()
+    monkeypatch.undo()
+    pd.testing.assert_frame_equal(packed, loose)
+    folder.ledger_file.write_bytes(loose.to_parquet(None, index=False))
+    assert folder.written_ledger() is None, "nothing says what it was made from"
+    folder.ledger_file.write_bytes(b"PAR1")
+    assert len(folder.current_ledger()) == 2
+    folder.write_ledger()
+    folder.cells_file.write_text("[]")
+    folder.write_ledger()
+    for changed in (folder.sweep_file, folder.cells_file):
+        before = changed.read_bytes()
+        changed.write_bytes(before + b"\n")
+        assert folder.written_ledger() is None
+        changed.write_bytes(before)
+        assert folder.written_ledger() is not None
+    run = folder.runs()[0]
+    run.path.mkdir(parents=True)
+    run.exclusion_file.write_text('{"reason": "a bad disk"}')
+    assert folder.written_ledger() is None
+    assert folder.current_ledger()["excluded_by_hand"].dropna().tolist() == ["a bad disk"]
+
+
+def test_a_ledger_that_lacks_an_unreadable_run_is_made_anew_each_time(tmp_path: Path) -> None:
+    """So whoever reads it later is told of the run, too."""
+    folder = sweep_folder(tmp_path / "x")
+    for seed in range(2):
+        add_run(folder, run_config(1, 128, seed=seed))
+    manifest = pack(folder).path / MANIFEST
+    records = manifest.with_name("records.jsonl.gz")
+    damaged = gzip.compress(gzip.decompress(records.read_bytes()).replace(b'"attempts":', b'"attempts":-', 1))
+    records.write_bytes(damaged)
+    sums = json.loads(manifest.read_text())
+    sums["sha256"][records.name] = hashlib.sha256(damaged).hexdigest()
+    manifest.write_text(json.dumps(sums))
+    folder = SweepFolder(folder.path.rename(tmp_path / "y"))
+    assert len(folder.write_ledger()) == 1
+    assert folder.written_ledger() is None
 
 
 def test_the_rows_of_a_packed_run_stand_where_they_stood_for_who_follows_them(tmp_path: Path) -> None:
