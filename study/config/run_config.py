@@ -134,11 +134,12 @@ class TokenizerConfig(Strict):
         return f"{larger}, or kind: byte_bpe, which knows every character"
 
     def unread(self, unknown_share: float | None, of: Literal["tokens", "characters"] = "characters") -> str | None:
-        """A warning about the share of [UNK] in a text; None if unknown or at most MOST_UNKNOWN."""
+        """A warning about the share of a text that is lost; None if unknown or at most MOST_UNKNOWN."""
         if unknown_share is None or unknown_share <= MOST_UNKNOWN:
             return None
         words = "words that the tokeniser does not know and no run predicts"
-        return f"{unknown_share:.0%} of the text's {of} are [UNK], {words}; {self.remedy}"
+        lost = "[UNK] or dropped" if of == "characters" else "[UNK]"
+        return f"{unknown_share:.0%} of the text's {of} are {lost}, {words}; {self.remedy}"
 
     def stripped(self, share: float | None) -> str | None:
         """A note on the share of a text's characters whose marks are dropped; None if unknown or at most MOST_STRIPPED."""

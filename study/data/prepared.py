@@ -66,10 +66,10 @@ class Facts(Strict):
     """Facts about a corpus and its tokens.
 
     Of the train split: `unigram_entropy_nats` excludes special tokens, `unknown_share` is the share of [UNK] among tokens other
-    than the other special ones, `lost_share` the share of non-space characters that became [UNK], and `stripped_share` that of
-    those in its first 32 million that lose a mark, such as an accent; older entries lack the shares. `text_bytes` counts UTF-8
-    bytes of the kept documents. Empty and duplicate documents are dropped and counted. Deduplication also drops repeated
-    paragraphs, and moves near-duplicates to another split.
+    than the other special ones, `lost_share` the share of non-space characters that became [UNK] or no piece, and
+    `stripped_share` that of those in its first 32 million that lose a mark, such as an accent; older entries lack the shares.
+    `text_bytes` counts UTF-8 bytes of the kept documents. Empty and duplicate documents are dropped and counted. Deduplication
+    also drops repeated paragraphs, and moves near-duplicates to another split.
     """
 
     vocabulary: int
@@ -282,8 +282,8 @@ def unread_at_first(data: DataConfig) -> str | None:
         return None
     tokenizer = as_trained_on(load_tokenizer(data.tokenizer))
     texts = list(first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS))
-    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    characters = count_characters(tokenizer, texts, encodings, SpecialTokens.of(tokenizer).unk)
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    characters = count_characters(texts, encodings, SpecialTokens.of(tokenizer).unk)
     return data.tokenizer.unread(characters.lost_share)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -29,9 +30,10 @@ MOST_WORDS = 2**18
 
 @dataclass(frozen=True)
 class Characters:
-    """Counts of the non-space characters that a tokeniser read, and of those that became [UNK].
+    """Counts of the non-space characters that a tokeniser read, and of those that became [UNK] or no piece at all.
 
-    One [UNK] may replace a whole line of a script without spaces, so the share of lost tokens says little.
+    One [UNK] may replace a whole line of a script without spaces, so the share of lost tokens says little. BPE without an
+    unknown piece drops what it does not know, and so do some normalisers.
     """
 
     read: int = 0
@@ -42,7 +44,7 @@ class Characters:
 
     @property
     def lost_share(self) -> float:
-        """The share of characters that became [UNK]."""
+        """The share of characters that were lost."""
         return self.lost / max(1, self.read)
 
 
@@ -162,8 +164,8 @@ class TokenWriter:
             words, characters = self._words.encode(self._waiting)
             tokens = words.astype(self._dtype)
         else:
-            encodings = self._tokenizer.encode_batch_fast(self._waiting, add_special_tokens=False)
-            characters = count_characters(self._tokenizer, self._waiting, encodings, self._unknown)
+            encodings = self._tokenizer.encode_batch(self._waiting, add_special_tokens=False)
+            characters = count_characters(self._waiting, encodings, self._unknown)
             stream = chain.from_iterable(chain(encoding.ids, self._separator) for encoding in encodings)
             tokens = np.fromiter(stream, self._dtype)
         self.characters += characters
@@ -172,17 +174,26 @@ class TokenWriter:
         self._waiting, self._waiting_characters = [], 0
 
 
-def count_characters(tokenizer: Tokenizer, texts: list[str], encodings: list[Encoding], unknown: int) -> Characters:
-    """Count the characters of encoded texts; those with [UNK] are encoded again for their offsets."""
-    doubtful = [text for text, encoding in zip(texts, encodings, strict=True) if unknown in encoding.ids]
-    placed = tokenizer.encode_batch(doubtful, add_special_tokens=False)
-    lost = sum(_lost(text, encoding, unknown) for text, encoding in zip(doubtful, placed, strict=True))
+def count_characters(texts: Sequence[str], encodings: Sequence[Encoding], unknown: int) -> Characters:
+    """Count the characters of encoded texts; the encodings have offsets."""
+    lost = sum(_lost(text, encoding, unknown) for text, encoding in zip(texts, encodings, strict=True))
     return Characters(sum(map(_visible, texts)), lost)
 
 
 def _lost(text: str, encoding: Encoding, unknown: int) -> int:
-    spans = (span for span, token in zip(encoding.offsets, encoding.ids, strict=True) if token == unknown)
-    return sum(_visible(text[begin:end]) for begin, end in spans)
+    """Count the characters that became [UNK] or lie between pieces, other than marks, which Stripped counts."""
+    lost = end = 0
+    for (begin, stop), token in zip(encoding.offsets, encoding.ids, strict=True):
+        if begin > end:
+            lost += _dropped(text[end:begin])
+        if token == unknown:
+            lost += _visible(text[begin:stop])
+        end = max(end, stop)
+    return lost + _dropped(text[end:])
+
+
+def _dropped(gap: str) -> int:
+    return sum(unicodedata.category(character)[0] not in "ZMC" for character in gap)
 
 
 def _visible(text: str) -> int:

@@ -298,7 +298,7 @@ class _CrossEntropy(torch.autograd.Function):
         filled[:vocabulary], filled[vocabulary:] = weight, 0
         logits = F.linear(hidden, filled, F.pad(bias.to(hidden.dtype), (0, len(filled) - vocabulary)))
         losses, normalisers = kernels.cross_entropy(logits, labels, vocabulary, IGNORED)
-        count = (labels != IGNORED).sum()
+        count = (labels != IGNORED).sum().clamp(min=1)
         ctx.save_for_backward(hidden, filled, labels, logits, normalisers, count)
         ctx.vocabulary = vocabulary
         return losses.sum() / count

@@ -220,13 +220,14 @@ def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:
 
 
 def mean_cross_entropy(logits_NxV: Float[Tensor, "N V"], labels_N: Int[Tensor, " N"]) -> Float[Tensor, ""]:
-    """The mean of -log softmax(logits) at the labels other than IGNORED, in nats.
+    """The mean of -log softmax(logits) at the labels other than IGNORED, in nats; 0 where there are none.
 
     On a CPU the gradient reuses the probabilities' memory, in half as many passes over the logits as torch's own; both agree up
     to rounding.
     """
     if logits_NxV.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.cross_entropy(logits_NxV, labels_N, ignore_index=IGNORED)
+        mean = F.cross_entropy(logits_NxV, labels_N, ignore_index=IGNORED)
+        return torch.where((labels_N != IGNORED).any(), mean, 0)
     loss: Tensor = _MeanCrossEntropy.apply(logits_NxV, labels_N)  # type: ignore[no-untyped-call]
     return loss
 
@@ -241,7 +242,7 @@ def distillation_loss(
     taught_NxV, learned_NxV = (torch.log_softmax(logits / temperature, -1) for logits in (taught_NxV, logits_NxV))
     divergence_N = F.kl_div(learned_NxV, taught_NxV, reduction="none", log_target=True).sum(-1)
     counts_N = labels_N != IGNORED
-    return temperature**2 * torch.where(counts_N, divergence_N, 0).sum() / counts_N.sum()
+    return temperature**2 * torch.where(counts_N, divergence_N, 0).sum() / counts_N.sum().clamp(min=1)
 
 
 class _MeanCrossEntropy(torch.autograd.Function):
@@ -256,7 +257,7 @@ class _MeanCrossEntropy(torch.autograd.Function):
         unlikely = bool((of_labels_N < LEAST_PROBABILITY).any())
         logs_N = torch.log_softmax(logits_NxV, -1).gather(1, targets_Nx1)[:, 0] if unlikely else of_labels_N.log()
         ctx.probabilities, ctx.counts, ctx.targets = probabilities_NxV, counts_N, targets_Nx1
-        return torch.where(counts_N, -logs_N, 0).sum() / counts_N.sum()
+        return torch.where(counts_N, -logs_N, 0).sum() / counts_N.sum().clamp(min=1)
 
     @staticmethod
     @once_differentiable

@@ -87,7 +87,7 @@ class RunRecord(Strict):
     tokens, and `generator_loss_nats` and `generator_accuracy` are the generator's at the masked positions.
     `bits_per_masked_byte` is the loss of the pieces of fixed masked words ÷ the bytes of these, the same words whatever the
     tokeniser (study.data.masked_words); it compares between runs with equal `masked_words`. `lost_share` is the share of the
-    train split's characters that are [UNK].
+    train split's characters that are [UNK] or dropped.
     `train_flops` and its namesakes are totals by the conventions of study.counting.parameters, with a teacher's forward passes.
     `train_loss_nats` is the mean objective of the last steps. `loss_spikes` counts logged training losses far above those
     before (study.training.filing). `weights_sha256` is of the weights file. `unknown_share` is the share of [UNK] in the train

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
+from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import Whitespace
 
 from study.base.errors import InputError
@@ -215,7 +216,7 @@ def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(cor
     assert lost == pytest.approx(lost_without("h", [text for text in texts_of(corpus) if split_of(text) == "train"]))
     told = data.tokenizer.unread(lost)
     assert told is not None
-    assert told.startswith(f"{lost:.0%} of the text's characters are [UNK], ")
+    assert told.startswith(f"{lost:.0%} of the text's characters are [UNK] or dropped, ")
     assert told.endswith("train a tokeniser on this text (kind: wordpiece), or use one of its language")
     assert data.tokenizer.unread(0.05) is data.tokenizer.unread(None) is None
     assert "a larger vocabulary, since up to an eighth of it is the alphabet" in str(TokenizerConfig().unread(0.06))
@@ -233,19 +234,21 @@ def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize("alone", [True, False], ids=["word by word", "whole texts"])
-def test_lost_text_is_counted_in_characters(alone: bool, corpus: Path, tmp_path: Path) -> None:
-    """A line of a script without spaces becomes one [UNK], so that a text which is half lost has few such tokens."""
+@pytest.mark.parametrize("how", ["word by word", "whole texts", "dropped"])
+def test_lost_text_is_counted_in_characters(how: str, corpus: Path, tmp_path: Path) -> None:
+    """A line of a script without spaces becomes one [UNK], so that a text which is half lost has few such tokens, or none."""
     latin, thai = "abcdefg " * 10, "กขคง" * 20
     corpus.write_text("".join(json.dumps({"text": f"{latin}{thai} {number}"}) + "\n" for number in range(400)))
     vocabulary_of("abcdefg0123456789", tmp_path)
     tokenizer = bert_tokenizer({piece: number for number, piece in enumerate((tmp_path / "vocab.txt").read_text().split())})
-    if not alone:
+    if how == "whole texts":
         tokenizer.pre_tokenizer = Whitespace()
+    elif how == "dropped":
+        tokenizer.normalizer = Replace(Regex("[^a-z0-9 ]"), "")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     data = config(corpus, tokenizer={"kind": "file", "vocabulary": 64, "path": str(tmp_path / "tokenizer.json")})
     facts = prepare(data).facts
-    assert facts.unknown_share == pytest.approx(1 / 75, rel=0.05)
+    assert facts.unknown_share == pytest.approx(0 if how == "dropped" else 1 / 75, rel=0.05)
     assert facts.lost_share == pytest.approx(80 / 153, rel=0.01)
     assert str(unread_at_first(data)).startswith("52% of the text's characters are [UNK]")
 

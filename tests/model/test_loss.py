@@ -45,6 +45,17 @@ def test_distillation_is_the_divergence_from_the_teacher_where_labels_count(temp
     torch.testing.assert_close(gradient.double(), wanted, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("compiling", [False, True])
+def test_a_batch_with_nothing_to_predict_costs_and_teaches_nothing(compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All masked positions may be [UNK] in a text that the tokeniser does not know."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    logits, _ = drawn()
+    labels = torch.full((19,), IGNORED)
+    for loss in (mean_cross_entropy(logits, labels), distillation_loss(logits, logits.detach() + 1, labels, 2.0)):
+        assert loss == 0
+        assert not torch.autograd.grad(loss, logits)[0].any()
+
+
 def test_a_logit_that_is_not_finite_makes_the_loss_so() -> None:
     for value in (float("nan"), float("inf")):
         logits, labels = drawn()
