@@ -213,7 +213,7 @@ def our_weights(
 
     Other weights, such as a pooler's, are ignored; norms may have TensorFlow's names. An untied decoder's bias replaces the
     head's, as in BERT. Without its MLM head (`has_mlm_head`) an encoder gets an untrained one. Raises InputError, at `place`,
-    if a weight is missing, unusable or of another size, or if ALBERT maps embeddings as wide as the blocks.
+    if a weight is missing, unusable or of another size, there are more layers, or ALBERT maps embeddings as wide as the blocks.
     """
     there = _by_full_name(theirs, family)
     bias, decoders_bias = (_their_name(name, family) for name in ("head.bias", "head.decoder.bias"))
@@ -221,6 +221,7 @@ def our_weights(
         there[bias] = there[decoders_bias]
     with torch.device("meta"):
         wanted = MaskedLanguageModel(architecture).state_dict()
+    _check_layers(there, architecture, family, place)
     weights: dict[str, Tensor] = {}
     if not has_mlm_head(theirs, family):
         weights = untrained_head(architecture)
@@ -244,6 +245,17 @@ def our_weights(
         if not torch.equal(there.get(their := _their_name(name, family), plain).float(), plain):
             raise InputError.at(place, f"holds {their} between tables and blocks of one width, which is not supported")
     return weights
+
+
+def _check_layers(names: Iterable[str], architecture: Architecture, family: TransformersClass, place: str) -> None:
+    """Raise InputError if there are weights of more blocks than the architecture stores."""
+    prefix = next(theirs.partition("*")[0] for theirs in family.parts.values() if "*" in theirs)
+    numbers = {name.removeprefix(prefix).partition(".")[0] for name in names if name.startswith(prefix)}
+    held, described = len(numbers), architecture.layer_groups or architecture.depth
+    if held > described:
+        raise InputError.at(
+            place, f"holds {held} layers, but its config.json describes {described}; give the one that belongs to it"
+        )
 
 
 def has_mlm_head(names: Iterable[str], family: TransformersClass) -> bool:

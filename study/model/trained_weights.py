@@ -20,7 +20,7 @@ def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
     """Load the weights of a completed run, in fp32; those stored in bf16 or int8 have the values that these hold.
 
     Raises InputError if the file is missing, differs from the record's SHA-256 (safetensors misses flipped bits; older records
-    have none), does not match the run's architecture, or holds values that are whole numbers or not finite.
+    have none), does not match the run's architecture, or holds values that are whole numbers, of 8 bits or not finite.
     """
     file, record, config = folder.weights_file, folder.record(), folder.config()
     try:
@@ -52,6 +52,6 @@ def _unlike(weights: Mapping[str, Tensor], architecture: Architecture) -> str | 
 
 def why_unusable(weight: Tensor) -> str | None:
     """Why a tensor cannot be a weight, None if it can."""
-    if not weight.is_floating_point():
-        return f"in {str(weight.dtype).removeprefix('torch.')}, not as floating-point numbers"
+    if not weight.is_floating_point() or weight.dtype.itemsize < torch.half.itemsize:
+        return f"in {str(weight.dtype).removeprefix('torch.')}, not as floating-point numbers of 16 bits or more"
     return None if weight.isfinite().all() else "with values that are not finite"

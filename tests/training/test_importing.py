@@ -134,7 +134,12 @@ def ours_of(theirs: PreTrainedModel) -> MaskedLanguageModel:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"), [(torch.Tensor.int, "in int32, not as floating"), (lambda weight: weight / 0, "that are not finite")]
+    ("change", "told"),
+    [
+        (torch.Tensor.int, "in int32, not as floating"),
+        (lambda weight: weight.to(torch.float8_e4m3fn), "in float8_e4m3fn, not as .* of 16 bits or more"),
+        (lambda weight: weight / 0, "that are not finite"),
+    ],
 )
 def test_a_tensor_that_cannot_be_a_weight_is_refused_by_its_name(
     change: Callable[[torch.Tensor], torch.Tensor], told: str
@@ -147,6 +152,14 @@ def test_a_tensor_that_cannot_be_a_weight_is_refused_by_its_name(
         our_weights(
             weights | {name: change(weights[name])}, our_architecture(settings, "theirs"), class_in(settings, ""), "theirs"
         )
+
+
+def test_more_layers_than_the_config_describes_are_not_dropped() -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
+    theirs = BertForMaskedLM(BertConfig(**sizes, num_hidden_layers=3))
+    settings = theirs.config.to_dict() | {"num_hidden_layers": 2}
+    with pytest.raises(InputError, match=r"theirs: holds 3 layers, but its config\.json describes 2"):
+        our_weights(theirs.state_dict(), our_architecture(settings, "theirs"), class_in(settings, ""), "theirs")
 
 
 @pytest.mark.parametrize("name", ["Bert", "MegatronBert", "RoFormer", "Albert"])
