@@ -295,6 +295,8 @@ def report(
     if page is not None and str(page) == BESIDE:
         page = folder / "report.html"
     _tell(sweep, report_on(sweep, include_unbracketed, formats, style, page), as_json)
+    if changed := _on_other_text(sweep):
+        echo(f"{changed}; the answer is about the text that they read.", err=as_json)
     if page is not None and not as_json:
         echo(f"To send: {page}")
 
@@ -314,6 +316,16 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
     except ModuleNotFoundError as error:
         raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[dashboard]'") from None
     serve(folder, port, *([open_page] if opens else []))
+
+
+def _on_other_text(folder: SweepFolder) -> str:
+    """`Plan.on_other_text` of a sweep; empty for a file that cannot be launched, or without the packages that read text."""
+    try:
+        from study.planning.plan import plan_of
+
+        return plan_of(folder, folder.read_records()[0]).on_other_text
+    except (InputError, ModuleNotFoundError):
+        return ""
 
 
 def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:

@@ -23,13 +23,16 @@ from study.config.run_config import RunConfig, Texts, describe_knobs
 from study.config.search_spec import Dimension
 from study.config.shape_spec import LARGEST
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
+from study.config.sweep_files import read_sweep
 from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
+from study.data.prepared import files_fingerprints
 from study.planning.cell import Cell, Values, link_neighbours, with_sources
 from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant, with_layers_listed
 from study.planning.run_of import run_config
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder, init_from_depth
+from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
     from study.planning.goal_design import GoalDesign
@@ -143,6 +146,12 @@ class Plan:
     def _identities(self) -> set[str]:
         assert isinstance(self.spec, CellSweep)
         return {cell.config.identity(_aside(self.spec)) for cell in self.cells}
+
+
+def plan_of(folder: SweepFolder, records: Sequence[RunRecord]) -> Plan:
+    """The plan of a sweep by its file, on its text as it is now; raises InputError if its file is none that can be launched."""
+    spec, _ = read_sweep(folder.sweep_file)
+    return Plan(spec, records, files_fingerprints(spec.texts), folder.runs_folder)
 
 
 def _aside(spec: CellSweep) -> tuple[str, ...]:

@@ -10,11 +10,9 @@ from typing import Any, get_args
 from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.base.machine import garbage_collection_paused
 from study.config.run_config import RunConfig
-from study.config.sweep_files import read_sweep
-from study.data.prepared import files_fingerprints
 from study.executing.slots import Slot
 from study.planning.cost_estimate import CostEstimate, estimate_cost
-from study.planning.plan import Plan
+from study.planning.plan import plan_of
 from study.running.liveness import Signs, signs_of
 from study.store.locks import is_held
 from study.store.ownership import has_owner
@@ -279,7 +277,6 @@ def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
 def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | None:
     """The cost estimate of the sweep by its file; None where a launch would refuse the file."""
     try:
-        spec, _ = read_sweep(folder.sweep_file)
-        return estimate_cost(Plan(spec, records, files_fingerprints(spec.texts), folder.runs_folder), [ANY_SLOT])
+        return estimate_cost(plan_of(folder, records), [ANY_SLOT])
     except InputError:
         return None

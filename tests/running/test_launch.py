@@ -156,6 +156,23 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(
     assert "by 8 earlier runs of this sweep" in paid["basis"]
 
 
+def test_a_report_says_that_the_text_has_changed_since_its_runs(
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("study.report.answer.FIGURES", {})
+    made, text = copied(finished, tmp_path), corpus.read_text()
+    told = f"of earlier launches read another text than {corpus} is now; the answer is about the text that they read.\n"
+    assert told not in study("report", made.folder.path)[1]
+    try:
+        corpus.write_text(f"{text}\n\nAnother document.\n")
+        assert told in study("report", made.folder.path)[1]
+        assert told in study("report", made.folder.path, "--json")[2]
+        corpus.unlink()
+        assert told not in study("report", made.folder.path)[1], "where the text is not here nobody knows"
+    finally:
+        corpus.write_text(text)
+
+
 @pytest.mark.slow
 def test_what_is_derived_is_rebuilt_with_the_same_bytes_without_torch(finished: tuple[Place, str], tmp_path: Path) -> None:
     bare = copied(finished, tmp_path)
