@@ -103,7 +103,7 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
         Resources().overridden(**flags)  # a mistake on the command line is reported before the folder is read
         downstream, scored_runs = _downstream(requested), target(folder)
         resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)
-        if resources.executed:
+        if resources.executed or resources.sbatch_options:
             from study.running.status_tables import executed_lines
 
             for line in executed_lines(resources):

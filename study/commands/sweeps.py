@@ -164,7 +164,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     on = spec.resources.overridden(**resources)
     cost = check_all(lambda: estimate(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
-        echo(json.dumps(cost.to_dict() | {"executed": on.executed}, indent=1))
+        echo(json.dumps(cost.to_dict() | {"executed": on.executed, "sbatch_options": on.sbatch_options}, indent=1))
     else:
         show(cost_table(spec.question, cost), "\n".join([cost_summary(cost), *executed_lines(on)]))
 

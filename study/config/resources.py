@@ -183,6 +183,11 @@ class Resources(Strict):
         return tuple(line for part in self.slurm.setup for line in part.splitlines()) if self.on == "slurm" else ()
 
     @property
+    def sbatch_options(self) -> tuple[str, ...]:
+        """The further options of every Slurm job, as on a command line."""
+        return tuple(f"--{name}={value}" for name, value in self.slurm.options.items()) if self.on == "slurm" else ()
+
+    @property
     def for_scores(self) -> Resources:
         """The resources of a downstream score: one device, and torch's own kernels."""
         slurm = self.slurm.model_copy(update={"nodes": 1})

@@ -93,9 +93,12 @@ def _text_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def executed_lines(resources: Resources) -> list[str]:
-    """The shell lines of the sweep file that every job executes, with a heading."""
-    heading = "Every Slurm job first executes these lines of the sweep file as you:"
-    return [heading, *(f"  {line}" for line in resources.executed)] if resources.executed else []
+    """The shell lines and the options of sbatch that a sweep file gives every job, with headings."""
+    shown = {
+        "Every Slurm job first executes these lines of the sweep file as you:": resources.executed,
+        "Every Slurm job has these options of the sweep file, which may run programs, too:": resources.sbatch_options,
+    }
+    return [line for heading, lines in shown.items() if lines for line in (heading, *(f"  {line}" for line in lines))]
 
 
 def _undecided_lines(cost: CostEstimate) -> Iterator[str]:

