@@ -227,13 +227,17 @@ def _value(row: dict[str, Any], column: str) -> tuple[bool, Any]:
     return True, value
 
 
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What may separate the fields of a .csv, by name."""
+
+
 def delimiter_of(path: Path) -> str:
     """Return a .tsv's tabs, or what separates the names of a .csv: commas, or semicolons, tabs or bars where it has none."""
     if _suffixes(path)[0] == ".tsv":
         return "\t"
     with opened_text(path) as file:
         header = file.readline(MAX_ROW_BYTES)
-    return next((sign for sign in ",;\t|" if sign in header), ",")
+    return next((sign for sign in DELIMITERS if sign in header), ",")
 
 
 def _read_delimited(path: Path, column: str) -> Iterator[str]:
@@ -246,8 +250,7 @@ def _read_delimited(path: Path, column: str) -> Iterator[str]:
         reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         try:
             header = next(reader, [])
-            separator = "tabs" if delimiter == "\t" else "commas"
-            hint = f" (line 1 names the columns, with {separator} between them)"
+            hint = f" (line 1 names the columns, with {DELIMITERS[delimiter]} between them)"
             check_text_column(str(path), column, dict.fromkeys(header), hint)
             _check_one_column(str(path), column, header.count(column))
             index = header.index(column)

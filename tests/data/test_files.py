@@ -85,6 +85,7 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
         ("a.txt", b"fine\xc3", r"is not UTF-8 text \(byte 4\)"),
         ("a.txt", gzip.compress(b"fine", mtime=0), r"is not UTF-8 text \(byte 1\); it looks like gzip; end its name in .gz"),
         ("a.csv", "text\none\n".encode("utf-16"), r"it looks like UTF-16; convert it with iconv -f UTF-16"),
+        ("a.csv", b"a;b\n1;2\n", r"known: a, b \(line 1 names the columns, with semicolons between them\)"),
         ("a.tsv", b"1\t" + b"word " * 99, r"known: 1, (word ){12}… \(line 1 names the columns, with tabs between them\)"),
         ("a.jsonl", b'{"text": ["a"]}', r"'text' does not hold text in .*, but \['a'\]; no column holds text; write one"),
         ("a.txt", b"fine\0", r"NUL \(byte 4\)"),
