@@ -88,11 +88,15 @@ def tracking_mode() -> Mode:
 
 
 def end_session() -> None:
-    """End wandb's service process; the next W&B run starts another."""
+    """End wandb's service process, and close the logs of runs that never began; the next W&B run starts another."""
     try:
         wandb.teardown()
     except ConnectionError as error:
         logger.warning("wandb's service had died: %s", error)
+    of_wandb = logging.getLogger("wandb")
+    for handler in [one for one in of_wandb.handlers if isinstance(one, logging.FileHandler)]:
+        of_wandb.removeHandler(handler)
+        handler.close()
 
 
 def _settings() -> wandb.Settings:

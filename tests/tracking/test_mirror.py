@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -364,6 +365,7 @@ def test_answers_that_crash_wandb_fail_the_runs_and_not_the_sync(folder: SweepFo
         run.end()
     server.broken = True
     assert set(mirror_sweep(folder).failed) == {run.folder.run_id for run in runs}
+    assert not any(isinstance(handler, logging.FileHandler) for handler in logging.getLogger("wandb").handlers)
     server.broken = False
     assert mirror_sweep(folder).mirrored == 2
 
