@@ -226,8 +226,8 @@ def mean_cross_entropy(logits_NxV: Float[Tensor, "N V"], labels_N: Int[Tensor, "
     to rounding.
     """
     if logits_NxV.device.type != "cpu" or torch.compiler.is_compiling():
-        mean = F.cross_entropy(logits_NxV, labels_N, ignore_index=IGNORED)
-        return torch.where((labels_N != IGNORED).any(), mean, 0)
+        summed = F.cross_entropy(logits_NxV, labels_N, ignore_index=IGNORED, reduction="sum")
+        return summed / (labels_N != IGNORED).sum().clamp(min=1)
     loss: Tensor = _MeanCrossEntropy.apply(logits_NxV, labels_N)  # type: ignore[no-untyped-call]
     return loss
 
