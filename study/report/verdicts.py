@@ -161,7 +161,7 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     for one, whats in grouped(longest, longest.__getitem__).items():
         flops = " and ".join(f"{spent[what]:.3g} FLOPs {what}" for what in whats)
         beside.append(f"for {flops}, {'it' if beside else f'an encoder {one.needs}'} is {_beside_scratch(one)}")
-    clauses = [*(_among_needing(evidence) if evidence.sweep.varied else []), *beside]
+    clauses = [*(_among_needing(evidence) if len(beside) == 1 else []), *beside]
     pairs = plural(len(evidence.spendings), "pair")
     luck = "All rest on one run, whose luck is in no interval."
     measured = _measured_over([one.difference for one in against])
