@@ -55,6 +55,13 @@ def two_runs(path: Path) -> SweepFolder:
     return folder
 
 
+def current(folder: SweepFolder) -> pd.DataFrame:
+    """The ledger of a sweep that has one."""
+    ledger = folder.current_ledger()
+    assert ledger is not None
+    return ledger
+
+
 def files_of(folder: SweepFolder) -> dict[str, bytes]:
     """What lies in the run folders of a sweep."""
     return {
@@ -122,18 +129,18 @@ def test_a_ledger_is_read_from_its_file_while_the_pack_and_the_sweep_stay(
     folder = two_runs(tmp_path / "x")
     folder.write_ledger()
     assert folder.written_ledger() is None, "run folders may change one by one"
-    loose = folder.current_ledger()
+    loose = current(folder)
     pack(folder)
     assert folder.written_ledger() is None, "it was made from run folders"
     folder.write_ledger()
     monkeypatch.setattr(RunFolder, "record", None)
-    packed = folder.current_ledger()
+    packed = current(folder)
     monkeypatch.undo()
     pd.testing.assert_frame_equal(packed, loose)
     folder.ledger_file.write_bytes(loose.to_parquet(None, index=False))
     assert folder.written_ledger() is None, "nothing says what it was made from"
     folder.ledger_file.write_bytes(b"PAR1")
-    assert len(folder.current_ledger()) == 2
+    assert len(current(folder)) == 2
     folder.write_ledger()
     folder.cells_file.write_text("[]")
     folder.write_ledger()
@@ -147,7 +154,7 @@ def test_a_ledger_is_read_from_its_file_while_the_pack_and_the_sweep_stay(
     run.path.mkdir(parents=True)
     run.exclusion_file.write_text('{"reason": "a bad disk"}')
     assert folder.written_ledger() is None
-    assert folder.current_ledger()["excluded_by_hand"].dropna().tolist() == ["a bad disk"]
+    assert current(folder)["excluded_by_hand"].dropna().tolist() == ["a bad disk"]
 
 
 def test_a_ledger_that_lacks_an_unreadable_run_is_made_anew_each_time(tmp_path: Path) -> None:
