@@ -34,6 +34,9 @@ MOST_NAMES = 4
 MOST_KINDS = 2
 """The most kinds of comparison in a verdict; the findings have all."""
 
+MOST_PAIRS = 30
+"""The most pairs that a page shows at a glance; beyond, the figure of a verdict is the curve over depth."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -255,6 +258,8 @@ def _on_pairs(evidence: Evidence) -> Verdict:
     clauses = list(islice((clause for among in told for clause in _pairs(evidence, among)), MOST_KINDS))
     compared = [pair for among in kinds for pair in among if pair.status != "reads_no_order"]
     figures = ("paired_differences", "loss_by_depth", "loss_by_shape", "loss_against_parameters")
+    if len(compared) > MOST_PAIRS:
+        figures = ("loss_by_depth", *(name for name in figures if name != "loss_by_depth"))
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
         return Verdict(_sentence(evidence, clauses), certainty, READING_REMEDIES, figures)

@@ -11,6 +11,7 @@ import pytest
 from study.config.recipe import TrainingMasking
 from study.evidence.evidence import Evidence, gather
 from study.plotting import parameters_loss_score
+from study.report import verdicts
 from study.report.answer import CONVENTIONS, Answer
 from study.report.notebooks import scrolling_tables
 from study.report.verdicts import asks_about, verdict_of
@@ -55,6 +56,17 @@ def test_every_reference_has_an_answer() -> None:
     sweeps = {path.parent for path in REFERENCE.glob("*/sweep.yaml")}
     assert {path.parent for path in ANSWERS} == sweeps
     assert len(ANSWERS) >= 17
+
+
+def test_pairs_that_no_page_shows_at_a_glance_are_shown_as_a_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for seed in (0, 1):
+        for depth, width in ((1, 128), (4, 64)):
+            add_run(folder, run_config(depth, width, seed=seed))
+    evidence = evidence_of(folder, include_unbracketed=True)
+    assert verdict_of(evidence).figures[0] == "paired_differences"
+    monkeypatch.setattr(verdicts, "MOST_PAIRS", 0)
+    assert verdict_of(evidence).figures[:2] == ("loss_by_depth", "paired_differences")
 
 
 @pytest.mark.slow
