@@ -250,8 +250,8 @@ def our_weights(
 def _check_layers(names: Iterable[str], architecture: Architecture, family: TransformersClass, place: str) -> None:
     """Raise InputError if there are weights of more blocks than the architecture stores."""
     prefix = next(theirs.partition("*")[0] for theirs in family.parts.values() if "*" in theirs)
-    numbers = {name.removeprefix(prefix).partition(".")[0] for name in names if name.startswith(prefix)}
-    held, described = len(numbers), architecture.layer_groups or architecture.depth
+    below = {name.removeprefix(prefix).partition(".")[0] for name in names if name.startswith(prefix)}
+    held, described = sum(part.isdecimal() for part in below), architecture.layer_groups or architecture.depth
     if held > described:
         raise InputError.at(
             place, f"holds {held} layers, but its config.json describes {described}; give the one that belongs to it"
