@@ -257,9 +257,8 @@ def _on_pairs(evidence: Evidence) -> Verdict:
     told = kinds[:1] if len(kinds) > 1 and _confirms(evidence, kinds[0], kinds[1]) else kinds
     clauses = list(islice((clause for among in told for clause in _pairs(evidence, among)), MOST_KINDS))
     compared = [pair for among in kinds for pair in among if pair.status != "reads_no_order"]
-    figures = ("paired_differences", "loss_by_depth", "loss_by_shape", "loss_against_parameters")
-    if len(compared) > MOST_PAIRS:
-        figures = ("loss_by_depth", *(name for name in figures if name != "loss_by_depth"))
+    first = ["paired_differences", "loss_by_depth"]
+    figures = (*(first if len(compared) <= MOST_PAIRS else first[::-1]), "loss_by_shape", "loss_against_parameters")
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
         return Verdict(_sentence(evidence, clauses), certainty, READING_REMEDIES, figures)
