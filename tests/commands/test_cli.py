@@ -160,7 +160,7 @@ def test_where_to_write_has_one_name_in_every_command() -> None:
         (["compare", "bert-base"], "roberta-b", {"roberta-base"}),
         (["fit", "t.csv", "--law"], "chinchilla-t", {"chinchilla-tied"}),
         (["score", "x", "--tasks"], "cola,ss", {"cola,sst2"}),
-        (["launch"], "depth", {"depth_or_width"}),
+        (["launch"], "depth_o", {"depth_or_width"}),
         (["new", "--like"], "demo", {"demo"}),
         (["notebook"], "scal", {"scaling_laws"}),
         (["report"], "results/m", {"results/mine"}),
