@@ -109,9 +109,8 @@ class Recipe(Strict):
     - `batch_tokens`: the global batch, over all devices. `gradient_clip_norm`: 0 does not clip.
     - `start`: `fresh` weights, or the folder of a completed run. A shallower encoder keeps its first layers; `:last` or
       `:spread` after the folder keeps its last or evenly spread ones, and `:0,2,4` these, numbered from 0, in this order. One
-      with a smaller ffn keeps the neurons that matter most, one with narrower tables their best approximation
-      (study.training.reshaping). `:grow=even` or `:grow=uneven` starts a wider or deeper encoder that computes the same
-      (study.training.reshaping).
+      with a smaller ffn keeps the neurons that matter most, one with narrower tables their best approximation.
+      `:grow=even` or `:grow=uneven` starts a wider or deeper encoder that computes the same (study.training.reshaping).
     - `weights`: the format of the stored weights. `bf16` and `int8` round those of `start` in a run of no steps; products are
       then of int8 too (study.model.rounding).
     - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.

@@ -114,9 +114,8 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(5))
         sides = f"← {first} better", f"{second} better →"
         room = letters_in(0.8 * style().width * (1 - _NAMES))
-        below = ("\N{NO-BREAK SPACE}" * 8 if len("".join(sides)) + 8 < room else "\n").join(
-            in_lines(side, room) for side in sides
-        )
+        between = _GAP if len("".join(sides)) + len(_GAP) < room else "\n"
+        below = between.join(in_lines(side, room) for side in sides)
         unit = data["unit"].iloc[0]
         axes.set_xlabel(f"{in_lines(f'difference of validation loss ({unit})', room)}\n{below}")
         equal = " or ".join(data["equal"].unique())

@@ -211,7 +211,7 @@ class SweepFolder(Folder):
 
     def current_ledger(self) -> pd.DataFrame | None:
         """What `write_ledger` would write now; None for what is no launched sweep or has no runs here, as an import."""
-        if not is_there(self.sweep_file) or not self.runs():
+        if not is_there(self.sweep_file) or not any(self._runs()):
             return None
         return as_read(self._checked_ledger()) if (written := self.written_ledger()) is None else written
 
@@ -248,7 +248,7 @@ class SweepFolder(Folder):
             table["exclusion"] = [
                 found if pd.isna(given) else given for given, found in zip(table["exclusion"], damage, strict=True)
             ]
-            if not any(damage) and len(table) == len(self.runs()) and (made_from := self._made_from()) is not None:
+            if not any(damage) and len(table) == sum(1 for _ in self._runs()) and (made_from := self._made_from()) is not None:
                 table.attrs[_MADE_FROM] = made_from
         return table
 
