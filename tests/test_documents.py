@@ -94,6 +94,31 @@ def test_the_readme_is_for_a_first_visit() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS_OF_README
 
 
+NUMBER = r"[+-]?\d+(?:\.\d+)?"
+
+
+def rounds_to(shown: tuple[str, str], found: tuple[str, str]) -> bool:
+    """Whether an interval, of either sign, is another one rounded."""
+    places = [len(end.partition(".")[2]) for end in shown]
+    ends = [
+        [f"{abs(float(end)):.{digits}f}" for end, digits in zip(order, places, strict=True)] for order in (found, found[::-1])
+    ]
+    return [end.lstrip("+-") for end in shown] in ends
+
+
+def test_the_findings_of_the_readme_are_those_of_their_answers() -> None:
+    """Each interval stands among the findings, too, and there in the answer that its row links to."""
+    findings = (ROOT / "docs" / "findings.md").read_text()
+    rows = re.findall(r"^\| \[[^]]*\]\(answers/(\w+)\.md\) \| (.*) \|$", findings, re.MULTILINE)
+    answers = {name: (ROOT / "results/reference" / name / "answer.md").read_text() for name, _ in rows}
+    named = re.findall(rf"\(({NUMBER}) to\s+({NUMBER})\)", (ROOT / "README.md").read_text())
+    assert len(named) > 4
+    for interval in named:
+        telling = [name for name, row in rows if "({} to {}".format(*interval) in row]
+        found = [pair for name in telling for pair in re.findall(rf"({NUMBER}) to ({NUMBER})", answers[name])]
+        assert any(rounds_to(interval, pair) for pair in found), interval
+
+
 @pytest.mark.parametrize(("document", "line"), sorted(set(shell_lines())))
 def test_a_documented_command_is_one(document: str, line: str) -> None:
     """Its name and options are known, and it has as many arguments as the command takes."""
