@@ -186,19 +186,22 @@ def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
 
 
 def load_replay(table: RunTable) -> Loaded:
-    """The runs of a table that a law reads, such as those at the best rate of their cell; the dearest is the target."""
+    """The runs of a table that a law reads, such as those at the best rate of their cell.
+
+    The dearest is the target, with the mean response of all seeds of its size and tokens, none of which is in the pool.
+    """
     law, roles = LAWS["chinchilla"], {"parameters": "parameters_non_embedding"}
     runs = read_columns(TableQuery(table, roles), (*law.variables, "flops"), law.predicts)
     runs.check(law)
     dearest, costs = int(np.argmax(runs.columns["flops"])), runs.columns["flops"]
-    others = np.arange(len(runs)) != dearest
+    others = np.any([runs.columns[name] != runs.columns[name][dearest] for name in law.variables], axis=0)
     pool = Pool(
         law,
         {name: runs.columns[name][others] for name in law.variables},
         costs[others] / costs[others].sum(),
         {name: runs.columns[name][[dearest]] for name in law.variables},
     )
-    return Loaded(pool, runs.response[others], runs.response[[dearest]])
+    return Loaded(pool, runs.response[others], runs.response[~others].mean(keepdims=True))
 
 
 def measure_replay(table: RunTable, report: Callable[[dict[str, Any]], None], repeats: int = REPEATS) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from study.base.errors import InputError
 from study.designing import benchmark
-from study.designing.benchmark import Task, as_markdown, load, measure, measure_replay, score, simulate_coverage
+from study.designing.benchmark import Task, as_markdown, load, load_replay, measure, measure_replay, score, simulate_coverage
 from study.designing.choosing import METHODS, Prices, choose, pilot
 from study.designing.posterior import Learner, Optima, Pool, Prior, Rows, median
 from study.laws.catalogue import LAWS
@@ -119,6 +119,16 @@ def test_a_sweep_is_replayed_to_its_dearest_run(monkeypatch: pytest.MonkeyPatch,
     times = by_method["error"]["error"][-1] / by_method["all"]["error"][-1]
     assert f"miss by {times:.2f} times the error of all." in text
     assert "| error |" in text
+
+
+def test_seeds_of_the_target_of_a_replay_are_not_in_its_pool() -> None:
+    columns = grid()
+    values = {"N": columns["parameters"], "D": columns["tokens"], "flops": 6 * columns["parameters"] * columns["tokens"]}
+    one = pd.DataFrame(values | {"loss": LAW.predict(TRUTH, columns)})
+    seeds = pd.concat([one, one.assign(loss=one["loss"] * 1.01)], ignore_index=True)
+    loaded = load_replay(RunTable(Path("runs.csv"), seeds.rename(columns={"N": "parameters_non_embedding", "D": "tokens"})))
+    assert len(loaded.pool) == 2 * 143
+    assert loaded.truth == pytest.approx([1.005 * one["loss"].iloc[one["flops"].argmax()]])
 
 
 def test_trunks_are_priced_by_what_comes_after_the_state_that_a_budget_goes_on_from() -> None:
