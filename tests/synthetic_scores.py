@@ -85,6 +85,7 @@ def add_score(
     score: float,
     knobs: Knobs | None = None,
     truncated_examples: int | None = None,
+    lost_share: float | None = None,
 ) -> None:
     """File one score."""
     config = ScoreConfig(
@@ -107,6 +108,7 @@ def add_score(
         dev_examples=None if law.zero_shot else 872,
         test_examples=2_000,
         truncated_examples=truncated_examples,
+        lost_share=lost_share,
         chosen_on=None if law.zero_shot else "dev",
         reported_on="test",
         dev_scores={} if law.zero_shot else {law.metric: score},

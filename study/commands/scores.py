@@ -145,6 +145,7 @@ def features(
     """
     rest_at_barriers()
     from study.base.quantities import plural
+    from study.config.run_config import MOST_UNKNOWN
     from study.executing.slots import local_slots
     from study.scoring.features import embed, output_file, read_texts, write_embeddings
     from study.scoring.targets import single_run
@@ -163,6 +164,9 @@ def features(
         echo(f"{plural(empty, 'line')} without text", err=True)
     if found.cut:
         echo(f"{plural(found.cut, 'text')} cut to {found.most_tokens:,} tokens", err=True)
+    if found.lost_share > MOST_UNKNOWN:
+        of_texts = f"{found.lost_share:.0%} of the texts' characters"
+        echo(f"{of_texts} are [UNK] or dropped by the run's tokeniser, and no embedding reads them", err=True)
 
 
 @click.command()

@@ -117,6 +117,11 @@ class TokenizerConfig(Strict):
         """What distinguishes it from the other tokenisers of a sweep."""
         return self.kind, self.vocabulary
 
+    @property
+    def words(self) -> str:
+        """Its name among the other tokenisers of a sweep."""
+        return f"{self.kind}, {self.vocabulary:,} pieces"
+
     def lowercases(self, by_default: bool = True) -> bool:
         """Whether it makes letters small."""
         return by_default if self.lowercase is None else self.lowercase

@@ -155,7 +155,7 @@ class TaskScores:
         """Plain values for JSON."""
         trend = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
-        shown = self.points.drop(columns=["noise", "origins", "run_scores", "detects"])
+        shown = self.points.drop(columns=["noise", "origins", "run_scores", "detects", "lost_share"])
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
         above, compared = self.above_untrained
         return {

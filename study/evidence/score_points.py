@@ -27,7 +27,7 @@ _OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "t
 """Facts of a cell, the same for all its runs."""
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
-_OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples", "examples"]
+_OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples", "examples", "lost_share"]
 
 _SPLITS = ["train_examples", "dev_examples", "test_examples"]
 
@@ -36,11 +36,12 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """The usable runs of each cell, at its best knobs, on each task, by task and falling loss; empty without scores.
 
     Columns: `task` (see study.store.score_records.series), `metric`, `cell`; `runs`, one per pre-training seed, and their
-    `run_scores`; `knobs`, unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`; cell
-    facts, where `name` is the shape, with variant and budget if these differ; `origins`, the root runs (InitFrom, trunk, or
-    themselves); `detects`, whether the loss is of telling replaced tokens; `loss_nats`, their mean; `score`, the mean over runs
-    of means over `seeds`, its `noise`, standard `error` and `half` of the 95% interval; `random` and `random_half`, the same
-    for untrained weights; baselines `majority` and `bag_of_words`, NaN if unknown.
+    `run_scores`; `knobs`, unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`;
+    `lost_share`, the largest, NaN if unknown; cell facts, where `name` is the shape, with variant and budget if these differ;
+    `origins`, the root runs (InitFrom, trunk, or themselves); `detects`, whether the loss is of telling replaced tokens;
+    `loss_nats`, their mean; `score`, the mean over runs of means over `seeds`, its `noise`, standard `error` and `half` of the
+    95% interval; `random` and `random_half`, the same for untrained weights; baselines `majority` and `bag_of_words`, NaN if
+    unknown.
 
     Noise (study.base.statistics) is over examples and between runs if any cell has two, else between seeds if any run has two;
     its deviation is pooled over a task's cells, untrained weights separately. Encoders share the examples, so it is
@@ -53,6 +54,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     scores["examples"] = scores[_SPLITS].astype(float).sum(axis=1)
     scores["truncated_examples"] = scores["truncated_examples"].astype(float).fillna(0)
+    scores["lost_share"] = scores.get("lost_share", np.nan)  # older records lack it
     columns = variant_columns(folder, ledger)
     settings, built = in_words(ledger, columns), [column for column in columns if column.startswith("architecture.")]
     runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
@@ -95,6 +97,7 @@ def _row(scores: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], record: Ba
         "knobs": first["knobs"],
         "truncated_examples": most["truncated_examples"],
         "examples": most["examples"],
+        "lost_share": scores["lost_share"].max(),
     }
     facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
     measured = {"score": score, **noise_columns(noise), "seeds": scores["seed"].nunique()}

@@ -12,6 +12,7 @@ from study.base.grouping import grouped
 from study.base.quantities import error_text, plural, plus_minus
 from study.base.statistics import CONFIDENCE
 from study.base.text import joined, status_words, table, table_of
+from study.config.run_config import MOST_UNKNOWN
 from study.evidence.downstream import AVERAGE, FREE_FROM, DownstreamEvidence, TaskScores
 from study.evidence.evidence import Evidence
 from study.evidence.score_points import published_scores
@@ -44,7 +45,8 @@ def score_findings(evidence: Evidence) -> list[str]:
     scores = evidence.downstream
     if scores is None:
         return []
-    return [*_verdicts(scores), *_beside_baselines(scores), *_average(scores), *_unusual(scores), *_truncated(scores)]
+    of_encoders = (*_verdicts(scores), *_beside_baselines(scores), *_average(scores))
+    return [*of_encoders, *_unusual(scores), *_truncated(scores), *_lost(scores)]
 
 
 def _verdicts(scores: DownstreamEvidence) -> Iterator[str]:
@@ -118,6 +120,12 @@ def _truncated(scores: DownstreamEvidence) -> Iterator[str]:
         if row["truncated_examples"] > 0
     ):
         yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {truncated}."
+
+
+def _lost(scores: DownstreamEvidence) -> Iterator[str]:
+    most = {task.task: task.points["lost_share"].max() for task in scores.tasks}
+    if lost := ", ".join(f"{task} {share:.0%}" for task, share in most.items() if share > MOST_UNKNOWN):
+        yield f"Characters that are [UNK] or dropped by the tokeniser, of the worst split (the most of any encoder): {lost}."
 
 
 def _average(scores: DownstreamEvidence) -> Iterator[str]:

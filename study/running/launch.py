@@ -151,7 +151,7 @@ def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
 def _notes_on_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> Iterator[str]:
     for requested in planned.spec.texts:
         tokenizer = requested.tokenizer
-        data, which = prepared[tokenizer.variant], f"{tokenizer.kind}, {tokenizer.vocabulary:,} pieces: "
+        data, which = prepared[tokenizer.variant], f"{tokenizer.words}: "
         facts, longest = data.facts, max(run.tokens for run in planned.first_runs if run.data.tokenizer == tokenizer)
         notes = (tokenizer.unread(facts.lost_share), tokenizer.stripped(facts.stripped_share), _passes(longest, data))
         yield from (f"{which if len(prepared) > 1 else ''}{note}" for note in notes if note)
@@ -168,6 +168,15 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
         yield f"{empty} without text and {again} are skipped"
     notes = (skipped_files_note(requested), requested.overlap(data.validation_overlap_share))
     yield from filter(None, notes)
+
+
+def _notes_on_tasks(spec: Sweep, prepared: Mapping[TokenizerVariant, PreparedData]) -> Iterator[str]:
+    if spec.downstream is not None:
+        from study.scoring.lost_text import lost_notes
+        from study.scoring.targets import load_tasks
+
+        tokenizers = {data.tokenizer.words: prepared[data.tokenizer.variant].tokenizer() for data in spec.texts}
+        yield from lost_notes(tokenizers, load_tasks(spec.downstream).values())
 
 
 def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
@@ -258,7 +267,7 @@ def launched(
                 planned = replace(planned, texts=texts)
             _check_trained_runs(planned, folder, prepared)
         first = next(iter(prepared.values()))
-        for note in (*_notes_on_tokens(planned, prepared), *_notes_on_text(planned, first)):
+        for note in (*_notes_on_tokens(planned, prepared), *_notes_on_text(planned, first), *_notes_on_tasks(spec, prepared)):
             say(console, note)
         runs = RunProposer(planned, values, folder, texts, estimate.runs)
         note_code(folder)

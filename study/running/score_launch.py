@@ -6,10 +6,12 @@ Scores are jobs, which come after the baselines of their tasks.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 from rich.console import Console
 
 from study.base.durable_files import require_links, retry_write
+from study.base.errors import InputError
 from study.base.terminal import say
 from study.config.resources import Resources
 from study.config.score_config import Downstream
@@ -18,6 +20,7 @@ from study.running.coordinator import Proposer, preparing
 from study.running.display import execute_all
 from study.running.retries import Failure
 from study.scoring.evaluations import BaselineJob, Evaluation, ScoreJob, batches, missing_baselines, scores_there, wanted
+from study.scoring.lost_text import lost_notes
 from study.scoring.targets import Scored, Target, evaluations_of, label_runs, require_weights, runs_in_answer
 from study.scoring.targets import target as find_target
 from study.store.locks import held
@@ -44,7 +47,8 @@ def score_runs(target: Target, downstream: Downstream, resources: Resources, con
             encoders = {job.folder.run.run_id: job.folder.run for job in missing if job.config.protocol != "random_init"}
             require_weights(encoders.values())
             slots = make_slots(resources, len(missing))
-        for note in dict.fromkeys(note for evaluation in evaluations for note in evaluation.task.notes):
+            lost = _lost_notes(evaluations, missing)
+        for note in dict.fromkeys([*(note for evaluation in evaluations for note in evaluation.task.notes), *lost]):
             say(console, note)
         try:
             execute_all(sweep, scores, resources, slots, console)
@@ -57,6 +61,17 @@ def score_runs(target: Target, downstream: Downstream, resources: Resources, con
 def score_sweep(sweep: SweepFolder, downstream: Downstream, resources: Resources, console: Console) -> Scored | None:
     """Score the runs that a sweep's answer uses; None where it uses none."""
     return score_runs(find_target(sweep.path), downstream, resources, console) if runs_in_answer(sweep) else None
+
+
+def _lost_notes(evaluations: Sequence[Evaluation], missing: Sequence[ScoreJob]) -> list[str]:
+    """Warnings about what tokenisers lose of the tasks on which runs still need scores."""
+    wanted_on = {(job.folder.run.run_id, job.task.requested) for job in missing}
+    needed = [one for one in evaluations if (one.run.run_id, one.name) in wanted_on]
+    tokenizers = {}
+    for name, run in {one.run.config.data.tokenizer.words: one.run for one in needed}.items():
+        with suppress(InputError):  # where its text is gone or has changed, its scores fail, and say so
+            tokenizers[name] = run.tokenizer
+    return [*lost_notes(tokenizers, {one.name: one.task for one in needed}.values())]
 
 
 class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):

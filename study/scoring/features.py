@@ -24,6 +24,7 @@ from study.data.text_readers import opened_text
 from study.model.encoder import Encoder
 from study.model.layers import autocast
 from study.scoring.encoding import Inputs, TaskEncoder
+from study.scoring.lost_text import lost_share
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import Collator, EvaluatedSplit, TaskBatch
 from study.tasks.examples import TextExample
@@ -129,11 +130,15 @@ def output_file(texts: Path, output: Path | None) -> Path:
 
 @dataclass(frozen=True)
 class TextEmbeddings:
-    """The embedding of each text, (texts, H); `cut` of them were longer than `most_tokens` tokens and lost their end."""
+    """The embedding of each text, (texts, H); `cut` of them were longer than `most_tokens` tokens and lost their end.
+
+    `lost_share` is the share of their characters that the tokeniser loses.
+    """
 
     values: NDArray[np.float32]
     cut: int
     most_tokens: int
+    lost_share: float
 
 
 def embed(
@@ -157,12 +162,13 @@ def embed(
             raise InputError.at("--layer", f"layer {layer} does not exist: run {run.run_id} {there}")
     encoder = run.masked_language_model().encoder.to(torch.device(execution.device))
     encode = TaskEncoder(run.tokenizer, run.special, run.max_length(None))
-    inputs = encode.encode([TextExample(number, text, None, 0) for number, text in enumerate(texts)])
+    examples = [TextExample(number, text, None, 0) for number, text in enumerate(texts)]
+    inputs = encode.encode(examples)
     collate = Collator(inputs, run.special.pad, run.config.architecture.segments)
     used = resolve_precision(precision, execution.device)
     found = layer_features(encoder, collate, (pooling,), used, StopSignal(), requested.__contains__)
     values = combined([found[number, pooling] for number in requested], combination)
-    return TextEmbeddings(values, inputs.truncated, encode.max_length)
+    return TextEmbeddings(values, inputs.truncated, encode.max_length, lost_share(run.tokenizer, examples))
 
 
 def write_embeddings(path: Path, embeddings: NDArray[np.float32], texts: list[str]) -> None:

@@ -152,7 +152,7 @@ def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
     if config.update == "none":
         return shared | score_pairs(scoring, task)
     data = task_inputs(task, scoring.run, config.knobs)
-    shared |= {"segments": data.segments, "truncated_examples": data.truncated}
+    shared |= {"segments": data.segments, "truncated_examples": data.truncated, "lost_share": data.lost_share}
     if config.update == "head" and task.spec.kind != "spans":
         return shared | probe(scoring, data)
     tuned = fine_tune(scoring, data)

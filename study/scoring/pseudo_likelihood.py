@@ -21,6 +21,7 @@ from study.model.layers import autocast
 from study.model.masked_language_model import MaskedLanguageModel
 from study.scoring.attempt import ScoreAttempt
 from study.scoring.encoding import spaced_words
+from study.scoring.lost_text import lost_text
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_metrics import by_paradigm
@@ -52,6 +53,7 @@ def score_pairs(scoring: ScoreAttempt, task: TaskData) -> dict[str, Any]:
     facts = test_facts(task, won)
     facts["test_scores"] |= {f"paradigm/{name}": value for name, value in by_paradigm(pairs, won).items()}
     facts["truncated_examples"] = sum(pair.good in shortened or pair.bad in shortened for pair in pairs)
+    facts["lost_share"] = lost_text(run.tokenizer, task).share
     seconds = time.perf_counter() - started
     return facts | {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
 

@@ -14,6 +14,7 @@ from study.base.quantities import error_text, plural
 from study.base.statistics import noise_of_seeds, pooled_variance
 from study.base.terminal import narrow_table
 from study.base.text import pasted, printable
+from study.config.run_config import MOST_UNKNOWN
 from study.scoring.evaluations import Evaluation
 from study.scoring.targets import Scored, label_runs
 from study.store.records import RETRIED
@@ -98,6 +99,7 @@ def score_table(scored: Scored) -> tuple[Table | str, ...]:
         note,
         more,
         *_cut(ended),
+        *_lost(ended),
         *_failures(ended, scored.target.sweep),
         *map(printable, scored.failed_baselines),
         f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}",
@@ -174,6 +176,15 @@ def _cut(ended: Sequence[ScoreRecord]) -> list[str]:
             cut[record.config.task] = max(cut.get(record.config.task, 0), record.truncated_examples)
     cut_short = "too long for an encoder and cut (the most of any score)"
     return [printable(f"{task}: {plural(count, 'example')} {cut_short}") for task, count in cut.items()]
+
+
+def _lost(ended: Sequence[ScoreRecord]) -> list[str]:
+    lost = {
+        task: max(record.lost_share or 0.0 for record in records)
+        for task, records in grouped(ended, lambda record: record.config.task).items()
+    }
+    dropped = "of the characters of a split lost by a tokeniser, [UNK] or dropped (the most of any score)"
+    return [printable(f"{task}: {share:.0%} {dropped}") for task, share in lost.items() if share > MOST_UNKNOWN]
 
 
 def _ended(scored: Scored) -> list[ScoreRecord]:

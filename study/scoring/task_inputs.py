@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset
 from study.base.randomness import Stream, stream_seed
 from study.config.score_config import Knobs
 from study.scoring.encoding import Inputs, Ragged, TaskEncoder
+from study.scoring.lost_text import lost_text
 from study.scoring.pretrained import Pretrained
 from study.tasks.examples import TaskData
 
@@ -141,7 +142,8 @@ class EvaluatedSplit(IterableDataset[TaskBatch]):
 class TaskInputs:
     """The splits of a task; token i of an input stands for piece `pieces[i]` of the vocabulary.
 
-    `segments` is the number of segments in use: 2 where the encoder has them, else [SEP] alone separates texts.
+    `segments` is the number of segments in use: 2 where the encoder has them, else [SEP] alone separates texts. `lost_share` is
+    what the tokeniser loses of the worst split.
     """
 
     task: TaskData
@@ -149,6 +151,7 @@ class TaskInputs:
     pieces: Tensor
     pad: int
     segments: int
+    lost_share: float | None = None
 
     @cached_property
     def label_scale(self) -> tuple[float, float]:
@@ -193,4 +196,5 @@ def _encoded(task: TaskData, run: Pretrained, knobs: Knobs, segments: int) -> Ta
         for name, inputs in splits.items()
     }
     pad = int(np.searchsorted(used, run.special.pad))
-    return TaskInputs(task, renumbered, torch.from_numpy(used), pad, segments)
+    lost = lost_text(run.tokenizer, task).share
+    return TaskInputs(task, renumbered, torch.from_numpy(used), pad, segments, lost)

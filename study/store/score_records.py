@@ -23,7 +23,7 @@ from pydantic import Field
 from study.base.durable_files import content_of, is_there, write_atomically
 from study.base.errors import map_readable, warn_of
 from study.base.grouping import grouped
-from study.base.schema import Index, Strict, Text
+from study.base.schema import Index, Share, Strict, Text
 from study.config.run_config import describe_knobs
 from study.config.score_config import TUNED, ScoreConfig
 from study.config.tuned_values import Tried, best_values
@@ -66,7 +66,8 @@ class ScoreRecord(Strict):
 
     Knobs, epoch, layer and pooling are chosen by the main metric, `config.metric`, on `chosen_on`; `reported_on` is another
     split if anything was chosen. `dev_scores` and `test_scores` hold every metric at the chosen epoch; `test_standard_error`
-    and the 95% `test_interval` are the main one's over the examples. The record of `run_id` describes the encoder. `tokens`
+    and the 95% `test_interval` are the main one's over the examples. `lost_share` is the share of characters that became [UNK]
+    or no piece in the split with the largest, None in older records. The record of `run_id` describes the encoder. `tokens`
     went through the encoder in training, without padding; `tokens_per_second` is of training alone, `seconds` of everything,
     over all attempts. `train_flops` are the encoder's of fine-tuning, by that convention (SequenceFlops) and without padding;
     `spent_flops`, with a teacher, also its fine-tuning, its labels, and the `train_flops` of all runs that it needs.
@@ -87,6 +88,7 @@ class ScoreRecord(Strict):
     dev_examples: Index | None = None
     test_examples: Index | None = None
     truncated_examples: Index | None = None
+    lost_share: Share | None = None
     segments: Index | None = None
     dev_scores: dict[str, Magnitude] = Field(default_factory=dict)
     test_scores: dict[str, Magnitude] = Field(default_factory=dict)
@@ -268,9 +270,9 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     Scores that differ only in learning rate, batch, epochs and seed compete, and `chosen` decides. Columns: `run_id`,
     `encoder`, `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (other unusual ones, in words),
     the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric, `chosen_on`,
-    `reported_on`, examples, how many were cut, `tokens_per_second`, and with teachers `train_flops` and `spent_flops`. A row
-    of random weights has the id of the run above it; join it to others by `architecture`. Scores with one `score_id` are one
-    score, under any number of runs.
+    `reported_on`, examples, how many were cut, `lost_share` if known, `tokens_per_second`, and with teachers `train_flops` and
+    `spent_flops`. A row of random weights has the id of the run above it; join it to others by `architecture`. Scores with one
+    `score_id` are one score, under any number of runs.
     """
     import pandas as pd
 
@@ -312,6 +314,8 @@ def _row(record: ScoreRecord) -> dict[str, Any]:
         *("best_epoch", "tokens", "seconds", "tokens_per_second"),
     )
     names = {name: getattr(record, name) for name in kept}
+    if record.lost_share is not None:
+        names["lost_share"] = record.lost_share
     if record.spent_flops is not None:
         names |= {"train_flops": record.train_flops, "spent_flops": record.spent_flops}
     config = record.config.model_dump(mode="json", exclude={"knobs"})

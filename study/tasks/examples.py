@@ -59,6 +59,19 @@ def texts_among(examples: Sequence[Example]) -> list[TextExample]:
     return [example for example in examples if isinstance(example, TextExample)]
 
 
+def texts_of(example: Example) -> tuple[str, ...]:
+    """The texts of an example that an encoder reads; words as running text."""
+    match example:
+        case TextExample():
+            return (example.text,) if example.text_b is None else (example.text, example.text_b)
+        case TokensExample():
+            return (" ".join(example.tokens),)
+        case SpanExample():
+            return example.question, example.context
+        case MinimalPair():
+            return example.good, example.bad
+
+
 @dataclass(frozen=True)
 class TaskData:
     """A task with its examples: `train`, `dev` for choices, and `test` for reports; minimal pairs have only `test`.

@@ -784,6 +784,19 @@ def test_examples_that_an_encoder_did_not_read_whole_are_told_by_task(tmp_path: 
     assert told.endswith("(the most of any encoder): sst2 1,501 of 2,872.")
 
 
+def test_text_that_a_tokeniser_loses_is_told_by_task_above_the_threshold(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "one", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    folder.write_ledger()
+    add_scores(folder, {"rte": TASKS["rte"]}, seeds=1)
+    assert "lost_share" not in write_scores(folder), "older records lack it"
+    for number, record in enumerate(folder.records()):
+        add_score(folder, record, "sst2", TASKS["sst2"], "fine_tune", 0, 0.7, lost_share=0.12 + number / 100)
+        add_score(folder, record, "cola", TASKS["cola"], "fine_tune", 0, 0.3, lost_share=0.05)
+    write_scores(folder)
+    (told,) = (line for line in score_findings(gather(folder)) if line.startswith("Characters that"))
+    assert told.endswith("(the most of any encoder): sst2 13%.")
+
+
 @pytest.mark.slow
 def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "one", seeds=2, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))

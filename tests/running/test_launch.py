@@ -23,6 +23,7 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
+from study.base.errors import InputError
 from study.base.quantities import signed
 from study.base.text import escape
 from study.cli import main
@@ -349,6 +350,26 @@ def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refu
     status, _, refused = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
     assert (status, "data.tokenizer: " in refused) == (2, True)
     assert not (tmp_path / "results" / "toy" / "runs").exists()
+
+
+def test_a_launch_tells_what_of_its_tasks_no_run_will_read_before_it_trains_one(
+    corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(json.dumps({"text": f"{label} λογος", "label": label}) + "\n" for label in "ab")
+    splits = ("train", "dev", "test")
+    for split in splits:
+        (tmp_path / f"{split}.jsonl").write_text(rows)
+    source = {"files": "{split}", "splits": {split: split for split in splits}}
+    (tmp_path / "greek.yaml").write_text(json.dumps({"kind": "single", "metrics": ["accuracy"], "sources": [source]}))
+    sweep = write_sweep(tmp_path / "toy.yaml", corpus, downstream={"tasks": [str(tmp_path / "greek.yaml")]})
+
+    def train(*_: object) -> None:
+        raise InputError.at("runs", "would be trained now")
+
+    monkeypatch.setattr("study.running.launch.execute_all", train)
+    status, printed, errors = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
+    assert (status, errors.splitlines()[-1]) == (2, "error: runs: would be trained now")
+    assert "greek: 83% of the characters of train are [UNK] or dropped by the tokeniser" in " ".join(printed.split())
 
 
 @pytest.mark.slow
