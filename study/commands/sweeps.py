@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from study.config.sweep import Sweep
     from study.plotting.style import Format, StyleName
     from study.report.answer import Answer
+    from study.store.records import RunRecord
     from study.store.sweep_folder import SweepFolder
 
 TEMPLATE = Path(__file__).with_name("new_sweep.yaml")
@@ -294,8 +296,9 @@ def report(
     sweep = sweep_folder(folder)
     if page is not None and str(page) == BESIDE:
         page = folder / "report.html"
-    _tell(sweep, report_on(sweep, include_unbracketed, formats, style, page), as_json)
-    if changed := _on_other_text(sweep):
+    answer = report_on(sweep, include_unbracketed, formats, style, page)
+    _tell(sweep, answer, as_json)
+    if changed := _on_other_text(answer.evidence.sweep, answer.records):
         echo(f"{changed}; the answer is about the text that they read.", err=as_json)
     if page is not None and not as_json:
         echo(f"To send: {page}")
@@ -315,15 +318,16 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
         from study.dashboard.serving import serve
     except ModuleNotFoundError as error:
         raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[dashboard]'") from None
-    serve(folder, port, *([open_page] if opens else []))
+    serve(folder, port, _on_other_text, *([open_page] if opens else []))
 
 
-def _on_other_text(folder: SweepFolder) -> str:
-    """`Plan.on_other_text` of a sweep; empty for a file that cannot be launched, or without the packages that read text."""
+def _on_other_text(sweep: Sweep, records: Sequence[RunRecord]) -> str:
+    """`Plan.on_other_text` of a sweep; empty where its text is unknown, or without the packages that read text."""
     try:
-        from study.planning.plan import plan_of
+        from study.data.prepared import files_fingerprints
+        from study.planning.plan import Plan
 
-        return plan_of(folder, folder.read_records()[0]).on_other_text
+        return Plan(sweep, records, files_fingerprints(sweep.texts)).on_other_text
     except (InputError, ModuleNotFoundError):
         return ""
 

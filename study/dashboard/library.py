@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 Stamp = tuple[Any, ...]
 """What changes whenever a file or folder does."""
+
+OnOtherText = Callable[[Sweep, Sequence[RunRecord]], str]
+"""Says of a sweep's records how many read another text than lies at its path now; only the half that trains can tell."""
 
 KEPT_VALUES = 64
 """The most tables and fits that are kept."""
@@ -108,8 +111,8 @@ class Snapshot:
 class Library:
     """The sweeps below a folder; every method may be called from any thread."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, on_other_text: OnOtherText | None = None) -> None:
+        self.root, self._on_other_text = root, on_other_text
         self._lock = RLock()
         self._folders: dict[Path, SweepFolder] = {}
         self._runs: dict[Path, tuple[Stamp, RunConfig, RunRecord | None]] = {}
@@ -133,6 +136,12 @@ class Library:
     def snapshots(self) -> list[Snapshot]:
         """All sweeps as they are now."""
         return [self._snapshot(name, folder) for name, folder in self.folders().items()]
+
+    def on_other_text(self, shot: Snapshot) -> str:
+        """How many runs of a sweep read another text than its corpus is now, in words; empty for none or if unknown."""
+        if shot.sweep is None or self._on_other_text is None:
+            return ""
+        return self._on_other_text(shot.sweep, [run.record for run in shot.runs.values() if run.record is not None])
 
     def where(self, run_id: str) -> list[tuple[str, SeenRun]]:
         """The sweeps that have a run, with the run."""

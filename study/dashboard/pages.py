@@ -38,6 +38,20 @@ def overview(library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
     return {"root": str(library.root), "sweeps": rows, "problems": problems, "version": _version(shots)}
 
 
+def texts(library: Library, asked: Mapping[str, str]) -> dict[str, str]:
+    """What is to be said of a `sweep` whose text has changed since its runs, by name; without one, of all.
+
+    It is asked for when the page is there, since a large text that has changed takes long to read.
+    """
+    found = {shot.name: library.on_other_text(shot) for shot in _asked(library, asked)}
+    return {name: f"{words}." for name, words in found.items() if words}
+
+
+def _asked(library: Library, asked: Mapping[str, str]) -> list[Snapshot]:
+    """The `sweep` that is asked for, or without one all."""
+    return [library.snapshot(asked["sweep"])] if asked.get("sweep") else _all_of(library)[0]
+
+
 def _all_of(library: Library) -> tuple[list[Snapshot], list[str]]:
     """The sweeps of the folder, or why there is none."""
     try:
@@ -111,8 +125,7 @@ def _answer_text(shot: Snapshot) -> str:
 
 def pulse(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """What changes whenever the page of a `sweep` would; without one, that of all."""
-    shots = [library.snapshot(asked["sweep"])] if asked.get("sweep") else _all_of(library)[0]
-    return {"version": _version(shots)}
+    return {"version": _version(_asked(library, asked))}
 
 
 def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from study.base.errors import InputError
 from study.base.text import echo, visible
 
 if TYPE_CHECKING:
-    from study.dashboard.library import Library
+    from study.dashboard.library import Library, OnOtherText
 
 HOSTS = ["localhost", "127.0.0.1"]
 
@@ -116,6 +116,7 @@ ANSWERS = {
     "overview": "pages.overview",
     "sweep": "pages.sweep_page",
     "pulse": "pages.pulse",
+    "texts": "pages.texts",
     "curves": "run_charts.curves",
     "run": "pages.run_page",
     "points": "run_charts.points",
@@ -176,14 +177,14 @@ def _page(_: Request) -> Response:
     return Response(STATIC.joinpath("index.html").read_bytes(), media_type="text/html")
 
 
-def application(root: Path, token: str) -> ASGIApp:
+def application(root: Path, token: str, on_other_text: OnOtherText | None = None) -> ASGIApp:
     """The dashboard of a results folder, for who knows the token."""
 
     @cache
     def library() -> Library:
         from study.dashboard.library import Library
 
-        return Library(root)
+        return Library(root, on_other_text)
 
     routes = [
         Route("/", _page),
@@ -195,7 +196,7 @@ def application(root: Path, token: str) -> ASGIApp:
     return Starlette(routes=routes, middleware=guards)
 
 
-def serve(root: Path, port: int, *opened: Callable[[str], object]) -> None:
+def serve(root: Path, port: int, on_other_text: OnOtherText | None = None, *opened: Callable[[str], object]) -> None:
     """Serve until interrupted, on a free port if `port` is 0; `opened` are called with the address."""
     token = secrets.token_urlsafe()
     try:
@@ -206,7 +207,7 @@ def serve(root: Path, port: int, *opened: Callable[[str], object]) -> None:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/?access_token={token}"
         echo(address)
         threading.Thread(target=_warm, args=(address, *opened), daemon=True).start()
-        config = uvicorn.Config(application(root, token), log_level="critical", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(application(root, token, on_other_text), log_level="critical", timeout_graceful_shutdown=1)
         uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -265,12 +265,12 @@ def _scatter_to_dict(scatter: SeedScatter) -> dict[str, Any]:
     }
 
 
-def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
-    """Gather the evidence in a sweep's ledger.
+def gather(folder: SweepFolder, include_unbracketed: bool = False, ledger: pd.DataFrame | None = None) -> Evidence:
+    """Gather the evidence in a sweep's ledger, read now if not given.
 
     Raises InputError without a readable sweep.yaml or ledger, or for text in place of a number.
     """
-    sweep, ledger = folder.sweep(), folder.read_ledger()
+    sweep, ledger = folder.sweep(), folder.read_ledger() if ledger is None else ledger
     check_ledger(ledger, str(folder.ledger_file))
     cells = cells_of(folder, ledger)
     families = families_of(cells)

@@ -23,7 +23,8 @@ from study.report.open_questions import undecided
 from study.report.page import write_page
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table
 from study.report.verdicts import Verdict, asks_about, short_ids, verdict_of
-from study.store.records import READS_ORDER_NATS
+from study.store.named_files import as_read
+from study.store.records import READS_ORDER_NATS, RunRecord
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder
 
@@ -70,10 +71,11 @@ PER_BYTE = (
 
 @dataclass(frozen=True)
 class Answer:
-    """The ledger's answer to a sweep's question; `figures` names those with data."""
+    """The ledger's answer to a sweep's question; `figures` names those with data, `records` are the ledger's if known."""
 
     evidence: Evidence
     figures: tuple[str, ...]
+    records: Sequence[RunRecord] = ()
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -197,14 +199,15 @@ def report(
     the width of a `style`, and `formats` beside SVG. `page` is the file of an HTML page with the whole answer. Raises
     InputError if the folder has no readable sweep.yaml or holds a file that is not a record.
     """
-    folder.write_ledger()
+    records = folder.records()
+    ledger = as_read(folder.write_ledger(records))
     if is_there(folder.scores_file) or any(run.names(run.scores) for run in folder.runs()):
         write_scores(folder)
-    evidence = gather(folder, include_unbracketed)
+    evidence = gather(folder, include_unbracketed, ledger)
     save_fits(evidence)
     with drawn_as(style):
         drawn = {name: figure for name in FIGURES if (figure := _drawn(evidence, name, formats)) is not None}
-    answer = Answer(evidence, tuple(drawn))
+    answer = Answer(evidence, tuple(drawn), records)
     write_atomically(folder.answer_file, answer.to_markdown().encode())
     if page is not None:
         write_page(evidence, answer.to_markdown(), drawn, page)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -199,13 +199,14 @@ class SweepFolder(Folder):
         return [record for sibling in self.siblings() for record in sibling.records()]
 
     @garbage_collection_paused()
-    def ledger(self) -> pd.DataFrame:
-        """The records as a table."""
-        return ledger(self.records(), tuned=self.sweep().tuned, cells=self.cells())
+    def ledger(self, records: Sequence[RunRecord] | None = None) -> pd.DataFrame:
+        """The records, read now if not given, as a table."""
+        records = self.records() if records is None else records
+        return ledger(records, tuned=self.sweep().tuned, cells=self.cells())
 
-    def write_ledger(self) -> pd.DataFrame:
-        """Rebuild `ledger.parquet` and `ledger.csv`; returns the table."""
-        table = self._checked_ledger()
+    def write_ledger(self, records: Sequence[RunRecord] | None = None) -> pd.DataFrame:
+        """Rebuild `ledger.parquet` and `ledger.csv` from the records, read now if not given; returns the table."""
+        table = self._checked_ledger(records)
         write_table(self.ledger_file, table)
         return table
 
@@ -234,14 +235,14 @@ class SweepFolder(Folder):
         files = [(content_of(file) or b"").decode(errors="replace") for file in (self.sweep_file, self.cells_file)]
         return fingerprint_of([version("scaling-study"), *packed.checked(_PACKS), *files])
 
-    def _checked_ledger(self) -> pd.DataFrame:
-        """The records as a table, with what it was made from if nothing is missing or damaged.
+    def _checked_ledger(self, records: Sequence[RunRecord] | None = None) -> pd.DataFrame:
+        """The records, read now if not given, as a table, with what it was made from if nothing is missing or damaged.
 
         Fits leave out runs whose sequence losses, which comparisons need, are missing or damaged; these are logged.
         """
         import pandas as pd
 
-        table = self.ledger()
+        table = self.ledger(records)
         if len(table):
             rows = table[_MEASURED].itertuples(index=False)
             damage = [self._damage(*run) if pd.isna(reason) else None for *run, reason in rows]

@@ -16,7 +16,9 @@ import signal
 import subprocess
 import sys
 import termios
+from collections import Counter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -28,6 +30,8 @@ from study.base.quantities import signed
 from study.base.text import escape
 from study.cli import main
 from study.config.sweep_files import read_sweep
+from study.dashboard.library import Library, OnOtherText
+from study.dashboard.pages import overview, texts
 from study.data.cache import cache_root
 from study.data.prepared import prepare, stream_fingerprint
 from study.data.tokenizing import SPECIAL_PIECES
@@ -166,7 +170,11 @@ def test_a_report_says_that_the_text_has_changed_since_its_runs(
     assert told not in study("report", made.folder.path)[1]
     try:
         corpus.write_text(f"{text}\n\nAnother document.\n")
-        assert told in study("report", made.folder.path)[1]
+        read, record = Counter[str](), RunFolder.record
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "record", lambda run: read.update([run.run_id]) or record(run))
+            assert told in study("report", made.folder.path)[1]
+        assert (len(read), median(read.values())) == (8, 1), "nor are all records read twice"
         assert told in study("report", made.folder.path, "--json")[2]
         corpus.unlink()
         assert told not in study("report", made.folder.path)[1], "where the text is not here nobody knows"
@@ -175,6 +183,29 @@ def test_a_report_says_that_the_text_has_changed_since_its_runs(
 
 
 @pytest.mark.slow
+def test_the_dashboard_says_that_the_text_has_changed_since_the_runs_and_reads_no_record_for_it(
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[OnOtherText] = []
+    monkeypatch.setattr("study.dashboard.serving.serve", lambda _folder, _port, on_other_text: served.append(on_other_text))
+    made, text = copied(finished, tmp_path), corpus.read_text()
+    monkeypatch.setattr(sys, "argv", ["study", "dashboard", str(made.folder.path.parent), "--no-open"])
+    main()
+    library = Library(made.folder.path.parent, *served)
+    overview(library, {})
+    monkeypatch.setattr(RunFolder, "record", lambda _: pytest.fail("a record is read again"))
+    assert texts(library, {}) == {}
+    try:
+        corpus.write_text(f"{text}\n\nAnother document.\n")
+        told = f"8 runs of earlier launches read another text than {corpus} is now."
+        assert texts(library, {}) == texts(library, {"sweep": "toy"}) == {"toy": told}
+        corpus.unlink()
+        assert texts(library, {}) == {}, "where the text is not here nobody knows"
+    finally:
+        corpus.write_text(text)
+    assert texts(Library(made.folder.path.parent), {}) == {}, "without the packages that read text"
+
+
 def test_what_is_derived_is_rebuilt_with_the_same_bytes_without_torch(finished: tuple[Place, str], tmp_path: Path) -> None:
     bare = copied(finished, tmp_path)
     bare.study("report", bare.folder.path)

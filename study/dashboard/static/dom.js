@@ -1,5 +1,5 @@
 // Elements, controls and tables. Text only ever becomes text: no string of a results folder is parsed as HTML here.
-import { change, value } from "/static/state.js";
+import { ask, change, value } from "/static/state.js";
 
 // An element. Attributes that begin with "on" are listeners; null, undefined and false are left out.
 export function el(tag, attributes = {}, ...children) {
@@ -24,6 +24,13 @@ export function set(parameters) {
 
 export const problems = messages => messages?.length
   ? el("div", { class: "problems", role: "alert" }, el("ul", {}, messages.map(one => el("li", {}, one)))) : null;
+
+// What is to be said of a sweep whose text has changed since its runs, filled in once the server knows.
+export function changedText(sweep, parameters = {}) {
+  const node = el("div", { class: "changed-text" });
+  ask("texts", parameters).then(found => { node.textContent = found[sweep] ?? ""; }, () => {});
+  return node;
+}
 
 export const section = (id, title, ...children) =>
   el("section", { "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), ...children);

@@ -1,5 +1,5 @@
 // All sweeps of the folder: what each asks and answers, and where it stands.
-import { el, field, problems, table } from "/static/dom.js";
+import { changedText, el, field, problems, table } from "/static/dom.js";
 import { address, ask, value } from "/static/state.js";
 
 const COLUMNS = [
@@ -8,6 +8,7 @@ const COLUMNS = [
   { key: "verdict", label: "question and verdict", always: true, class: "words wide-words", cell: row => [
     el("div", { class: "quiet" }, row.question),
     el("div", {}, row.verdict || (row.live ? "Running; no answer yet." : "No answer written yet.")),
+    changedText(row.sweep),
   ] },
   { key: "running", label: "running", kind: "count", cell: row => row.running
     ? el("span", { class: "state running" }, row.running) : "" },

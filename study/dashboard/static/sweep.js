@@ -1,7 +1,7 @@
 // One sweep: its answer and figures, its curves and runs, and its file.
 import { scatter } from "/static/charts.js";
 import { curvesView } from "/static/curves-view.js";
-import { el, field, passes, plain, problems, region, section, set, short, table } from "/static/dom.js";
+import { changedText, el, field, passes, plain, problems, region, section, set, short, table } from "/static/dom.js";
 import { address, ask, joined, parted, value } from "/static/state.js";
 
 const TABS = { answer: "Answer", goal: "Goal", runs: "Runs and curves", figures: "Figures", file: "Sweep file" };
@@ -46,6 +46,7 @@ export async function sweepPage() {
     el("p", { class: "quiet" }, counts ? `Runs: ${counts}.` : "No run has begun yet.",
       found.live ? " It is running; this page follows it." : ""),
     problems(found.problems),
+    changedText(found.sweep, { sweep }),
     tabs,
     ...({ answer: answerTab, goal: goalTab, runs: runsTab, figures: figuresTab, file: fileTab }[tab] ?? runsTab)(sweep, found),
   ] };
