@@ -82,6 +82,25 @@ def check_finite(path: Path) -> None:
         raise OSError(errno.EINVAL, "is a pipe or a device, which may have no end", str(path))
 
 
+def stays_in(path: Path, folder: Path) -> bool:
+    """Whether a path lies in a folder once all links are followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def check_own(path: Path, folder: Path) -> None:
+    """Raise OSError as `check_finite` does, and for a link out of a folder: what a stranger linked to is not to be shown."""
+    check_finite(path)
+    if not stays_in(path, folder):
+        raise OSError(errno.ELOOP, "is a link that leads out of its folder, and is not followed", str(path))
+
+
+def own_content(path: Path, folder: Path) -> bytes | None:
+    """As `content_of`; raises OSError also for a link out of a folder."""
+    if is_there(path):
+        check_own(path, folder)
+    return content_of(path)
+
+
 def content_of(path: Path) -> bytes | None:
     """The content of a file, None if missing; raises OSError if it cannot be read, or is a broken link, a pipe or a device."""
     try:

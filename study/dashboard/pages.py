@@ -7,10 +7,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from study.base.durable_files import content_of, names_in
+from study.base.durable_files import check_own, names_in, own_content, stays_in
 from study.base.errors import UNREADABLE, InputError
 from study.base.schema import flatten
 from study.base.text import printable
@@ -74,7 +75,7 @@ def _counted(shot: Snapshot) -> dict[str, Any]:
     return {
         "sweep": shot.name,
         "question": "" if shot.sweep is None else printable(shot.sweep.question),
-        "verdict": verdict_in(_answer_text(shot)),
+        "verdict": verdict_in(_text_of(shot, shot.folder.answer_file)[0]),
         "done": states["COMPLETED"],
         "failed": ended - states["COMPLETED"] - states["PRUNED"],
         "pruned": states["PRUNED"],
@@ -116,11 +117,12 @@ def figure_address(sweep: str, name: str) -> str:
     return f"/figure/{quote(sweep, safe='')}/{name}"
 
 
-def _answer_text(shot: Snapshot) -> str:
+def _text_of(shot: Snapshot, file: Path) -> tuple[str, list[str]]:
+    """The text of a sweep's file, empty without one, and why it cannot be shown, if so."""
     try:
-        return (content_of(shot.folder.answer_file) or b"").decode(errors="replace")
-    except OSError:
-        return ""
+        return (own_content(file, shot.folder.path) or b"").decode(errors="replace"), []
+    except OSError as error:
+        return "", [f"{file}: {error.strerror}"]
 
 
 def pulse(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -135,17 +137,19 @@ def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _sweep_page(library: Library, shot: Snapshot) -> dict[str, Any]:
-    text = _answer_text(shot)
+    answer, no_answer = _text_of(shot, shot.folder.answer_file)
+    file, no_file = _text_of(shot, shot.folder.sweep_file)
+    figures = [name for name in names_in(shot.folder.figures) if re.fullmatch(r"\w+\.svg", name)]
     goal, damaged = _goal(shot)
     return {
         **_overview_row(library, shot),
         "expect": "" if shot.sweep is None else printable(shot.sweep.expect or ""),
-        "answer": answer_html(shot.name, text),
-        "figures": [name for name in names_in(shot.folder.figures) if re.fullmatch(r"\w+\.svg", name)],
+        "answer": answer_html(shot.name, answer),
+        "figures": [name for name in figures if stays_in(shot.folder.figures / name, shot.folder.path)],
         "runs": [run_row(shot, run) for run in shot.runs.values()],
-        "file": (content_of(shot.folder.sweep_file) or b"").decode(errors="replace"),
+        "file": file,
         "version": shot.version,
-        "problems": [*shot.problems, *damaged],
+        "problems": [*shot.problems, *no_answer, *no_file, *damaged],
         "goal": goal,
     }
 
@@ -195,7 +199,7 @@ def figure_of(shot: Snapshot, name: str) -> bytes:
     if not re.fullmatch(r"\w+\.svg", name):
         raise InputError.at(name, "is no name of a figure")
     try:
-        content = content_of(shot.folder.figures / name)
+        content = own_content(shot.folder.figures / name, shot.folder.path)
     except UNREADABLE:
         content = None
     if content is None:
@@ -299,6 +303,7 @@ def _scores(run: SeenRun) -> tuple[list[dict[str, Any]], str]:
 def _log_of(run: SeenRun) -> str:
     """The end of a run's log, in whole lines."""
     try:
+        check_own(run.home.log_file, run.home.path)
         with run.home.log_file.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(0, size - LOG_BYTES))

@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from study.base.durable_files import write_atomically
+from study.base.durable_files import own_content, write_atomically
 from study.base.quantities import plural
 from study.base.text import file_name, printable, visible
 from study.plotting.hover import inline_svg
@@ -153,7 +153,10 @@ def _reproduction(evidence: Evidence) -> str:
 
 
 def _sweep_file(folder: SweepFolder) -> str:
-    return visible(folder.sweep_file.read_text(encoding="utf-8", errors="replace"))
+    try:
+        return visible((own_content(folder.sweep_file, folder.path) or b"").decode(errors="replace"))
+    except OSError as error:
+        return f"{folder.sweep_file.name} {error.strerror}"
 
 
 def _machines(ledger: pd.DataFrame) -> dict[str, str]:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, ClassVar
 from pydantic_core import from_json
 
 from study.base.durable_files import (
+    check_finite,
     content_of,
     is_there,
     json_in,
@@ -195,6 +196,7 @@ class WorkFolder(Folder):
 
     def _opened_metrics(self) -> BinaryIO:
         try:
+            check_finite(self.metrics_file)
             return self.metrics_file.open("rb")
         except FileNotFoundError:
             return io.BytesIO(self.content(self.metrics_file) or b"")

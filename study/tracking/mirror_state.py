@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from study.base.durable_files import content_of, is_there, json_value, names_in
+from study.base.durable_files import content_of, files_below, is_there, json_value, names_in, stays_in
 from study.base.errors import UNREADABLE, InputError
 from study.base.quantities import plural
 from study.base.schema import Index, Strict
@@ -99,12 +99,21 @@ def read_state(folder: SweepFolder, name: str, kind: type[StateT]) -> StateT | N
 
 def images(folder: SweepFolder) -> list[Path]:
     """The figures that W&B shows: those drawn as PNG."""
-    return [folder.figures / name for name in names_in(folder.figures) if name.endswith(".png")]
+    drawn = (folder.figures / name for name in names_in(folder.figures) if name.endswith(".png"))
+    return [file for file in drawn if stays_in(file, folder.path)]
+
+
+def answer_files(folder: SweepFolder) -> list[Path]:
+    """The files of an answer, without those to which links lead out of the sweep's folder."""
+    tables = (folder.ledger_file, folder.scores_file)
+    files = [folder.answer_file, folder.sweep_file, *tables, *(file.with_suffix(".csv") for file in tables)]
+    files += [file for part in (folder.figures, folder.fits) if is_there(part) for file in files_below(part)]
+    return [file for file in files if is_there(file) and stays_in(file, folder.path)]
 
 
 def answer_sha256(folder: SweepFolder) -> str | None:
     """The SHA-256 of a sweep's answer and its images; None without an answer."""
-    if (text := content_of(folder.answer_file)) is None:
+    if not stays_in(folder.answer_file, folder.path) or (text := content_of(folder.answer_file)) is None:
         return None
     digest = hashlib.sha256(text)
     for image in images(folder):

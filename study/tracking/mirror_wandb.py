@@ -13,7 +13,7 @@ import wandb
 from pydantic import ValidationError
 from wandb.sdk.lib import wbauth
 
-from study.base.durable_files import files_below, is_there, write_once
+from study.base.durable_files import is_there, write_once
 from study.base.errors import InputError, Problem
 from study.base.schema import flatten, join_path
 from study.config.run_config import RunConfig, fingerprint_of
@@ -31,6 +31,7 @@ from study.tracking.mirror_state import (
     Scores,
     StateT,
     Tracked,
+    answer_files,
     answer_sha256,
     images,
     state_file,
@@ -289,12 +290,12 @@ class WandbAnswer(_Opened):
             raise
 
     def _log_all(self) -> None:
-        sweep = self._sweep
+        sweep, files = self._sweep, answer_files(self._sweep)
         shown: dict[str, Any] = {
             f"figures/{image.stem}": wandb.Image(str(image), caption=image.stem) for image in images(sweep)
         }
         for file in (sweep.ledger_file, sweep.scores_file):
-            if is_there(file):
+            if file in files:
                 table = pd.read_parquet(file).dropna(axis="columns", how="all").astype(object)
                 shown[file.stem] = wandb.Table(dataframe=table, allow_mixed_types=True)
         if shown:
@@ -303,10 +304,7 @@ class WandbAnswer(_Opened):
             patch = Path(self._run.dir) / "diff.patch"
             patch.write_text(self._code.diff, encoding="utf-8")
             self._run.save(patch, base_path=self._run.dir, policy="now", glob=False)
-        files = [sweep.answer_file, sweep.sweep_file, sweep.ledger_file, sweep.scores_file]
-        files += [file.with_suffix(".csv") for file in (sweep.ledger_file, sweep.scores_file)]
-        files += [file for folder in (sweep.figures, sweep.fits) if is_there(folder) for file in files_below(folder)]
-        self._log_files(f"answer-{sweep.name}", "answer", [file for file in files if is_there(file)], sweep.path, {})
+        self._log_files(f"answer-{sweep.name}", "answer", files, sweep.path, {})
 
 
 def in_view(answer: str) -> str:

@@ -20,7 +20,7 @@ from study.counting.latency import read_table
 from study.counting.named_models import catalogue
 from study.dashboard.law_lines import law_lines, offers
 from study.dashboard.library import Library
-from study.dashboard.pages import answer_html, overview, pulse, run_page, sweep_page, verdict_in
+from study.dashboard.pages import answer_html, figure_of, overview, pulse, run_page, sweep_page, verdict_in
 from study.dashboard.run_charts import curves, importances, points
 from study.dashboard.what_if import what_if, what_if_form
 from study.evidence.ledgers import open_ledger
@@ -487,6 +487,67 @@ def test_an_answer_of_a_stranger_runs_nothing_and_loads_nothing() -> None:
     fold = '<details markdown="1">\n<summary>All <b>pairs</b></summary>\n\ntext\n\n</details>'
     assert _Elements(answer_html("x", fold)).found == [("details", {}), ("summary", {}), ("p", {})]
     assert {tag for tag, _ in _Elements(answer_html("x", fold.replace(">", ' onclick="x">', 1))).found} == {"p"}
+
+
+def test_of_what_links_lead_to_out_of_a_strangers_folder_nothing_is_shown(tmp_path: Path) -> None:
+    secret = tmp_path / "secrets"
+    secret.mkdir()
+    folder = depth_or_width(tmp_path / "results" / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
+    (run,) = folder.runs()
+    (secret / "key").write_text("**a secret.**")
+    (secret / "sweep.yaml").write_text(f"{folder.sweep_file.read_text()}\n# a secret\n")
+    (folder.path / "own.md").write_text("**its own words.**")
+    folder.sweep_file.unlink()
+    folder.sweep_file.symlink_to(secret / "sweep.yaml")
+    folder.answer_file.symlink_to("own.md")
+    folder.figures.mkdir()
+    (folder.figures / "mine.svg").write_text("<svg/>")
+    (folder.figures / "again.svg").symlink_to("mine.svg")
+    (folder.figures / "theirs.svg").symlink_to(secret / "key")
+    run.log_file.symlink_to(secret / "key")
+
+    def shown() -> dict[str, Any]:
+        library = Library(tmp_path / "results")
+        asked = {"sweep": "made", "run": run.run_id}
+        row, page, log = overview(library, {})["sweeps"][0], sweep_page(library, asked), run_page(library, asked)["log"]
+        assert "a secret" not in json.dumps([row, page, log])
+        return page
+
+    assert (shown()["verdict"], shown()["figures"]) == ("its own words.", ["again.svg", "mine.svg"])
+    assert shown()["problems"] == [f"{folder.sweep_file}: is a link that leads out of its folder, and is not followed"]
+    folder.answer_file.unlink()
+    folder.answer_file.symlink_to(secret / "key")
+    assert shown()["verdict"] == ""
+    shot = Library(tmp_path / "results").snapshot("made")
+    assert figure_of(shot, "again.svg") == b"<svg/>"
+    for name in ("theirs.svg", "none.svg"):
+        with pytest.raises(InputError, match="is no figure of made"):
+            figure_of(shot, name)
+    shutil.rmtree(folder.figures)
+    (secret / "mine.svg").write_text("a secret")
+    folder.figures.symlink_to(secret)
+    assert shown()["figures"] == []
+    with pytest.raises(InputError, match="is no figure of made"):
+        figure_of(shot, "mine.svg")
+
+
+def test_a_sweep_that_is_itself_linked_to_is_shown(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "elsewhere" / "made")
+    folder.answer_file.write_text("**It is lower.**")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "made").symlink_to(folder.path)
+    assert [row["verdict"] for row in overview(Library(tmp_path / "results"), {})["sweeps"]] == ["It is lower."]
+
+
+def test_a_pipe_in_place_of_a_log_or_of_metrics_is_not_waited_for(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
+    (run,) = folder.runs()
+    for file in (run.log_file, run.metrics_file):
+        file.unlink(missing_ok=True)
+        os.mkfifo(file)
+    library = Library(tmp_path)
+    assert run_page(library, {"sweep": "made", "run": run.run_id})["log"] == ""
+    assert "is a pipe or a device" in curves(library, {"sweep": "made"})["problems"][0]
 
 
 def test_the_verdict_of_a_row_is_that_of_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,14 @@ def test_points_tell_the_runs_and_values_of_the_frame(folder: SweepFolder, text:
         assert [words for words in told if f"run {run}" in words and f"loss {loss:.4f} nats" in words]
 
 
+def test_a_sweep_file_that_is_a_link_out_of_its_folder_is_not_sent(folder: SweepFolder, tmp_path: Path) -> None:
+    theirs = SweepFolder(tmp_path / "made")
+    theirs.path.mkdir()
+    theirs.sweep_file.symlink_to(folder.sweep_file)
+    assert page._sweep_file(theirs) == "sweep.yaml is a link that leads out of its folder, and is not followed"
+    assert page._sweep_file(folder) == folder.sweep_file.read_text()
+
+
 def test_figures_without_room_are_named_and_long_tables_cut(folder: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("study.report.answer.FIGURES", {"loss_by_depth": FIGURES["loss_by_depth"]})

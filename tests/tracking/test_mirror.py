@@ -25,7 +25,7 @@ from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder
 from study.tracking.code_state import note_code
 from study.tracking.mirror import SyncReport, mirror_sweep, retry_seconds
-from study.tracking.mirror_state import ANSWER, left_behind
+from study.tracking.mirror_state import ANSWER, answer_files, answer_sha256, images, left_behind
 from study.tracking.mirror_wandb import batch_seconds, shortened, tracked_config
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
@@ -500,3 +500,24 @@ def test_a_mirror_that_is_refused_for_too_long_goes_on_later_where_it_stopped(
 def test_more_runs_at_a_time_send_larger_batches_and_errors_make_longer_pauses() -> None:
     assert [batch_seconds(runs) for runs in (1, 10, 25, 100)] == [15, 15, 15, 60]
     assert [retry_seconds(errors) for errors in (1, 2, 3, 6, 99)] == [30, 60, 120, 900, 900]
+
+
+def test_of_what_links_lead_to_out_of_a_strangers_folder_nothing_is_sent(folder: SweepFolder, tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "key").write_text("a secret")
+    folder.figures.mkdir(parents=True)
+    folder.fits.symlink_to(secrets)
+    for name in ("mine.png", "mine.svg"):
+        (folder.figures / name).write_bytes(b"drawn")
+    for link in ("theirs.png", "theirs.svg"):
+        (folder.figures / link).symlink_to(secrets / "key")
+    folder.ledger_file.symlink_to(secrets / "key")
+    folder.answer_file.write_text("an answer")
+    assert [file.name for file in images(folder)] == ["mine.png"]
+    sent = {file.relative_to(folder.path).as_posix() for file in answer_files(folder)}
+    assert sent == {"answer.md", "figures/mine.png", "figures/mine.svg"}
+    assert answer_sha256(folder) is not None
+    folder.answer_file.unlink()
+    folder.answer_file.symlink_to(secrets / "key")
+    assert answer_sha256(folder) is None
