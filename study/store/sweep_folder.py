@@ -161,16 +161,15 @@ class SweepFolder(Folder):
 
     def runs(self, start: str = "") -> list[RunFolder]:
         """The planned, started or packed runs whose id has this start, by id; reading a folder out of reach says so."""
-        packed = self.packed
-        return [RunFolder(run.path, packed) for run in self._runs(start)]
+        return [*self._runs(start)]
 
-    def _runs(self, start: str = "") -> Iterator[RunFolder]:
-        """Those runs, to be read at once: of one without a folder now, only the pack is read."""
+    def _runs(self, start: str = "", read_at_once: bool = False) -> Iterator[RunFolder]:
+        """Those runs; of one without a folder now that is `read_at_once`, only the pack is read."""
         packed, folder = self.packed, self.runs_folder
         ids = frozenset[str]() if packed is None else packed.run_ids
         listed = frozenset(names_in(folder))
         for name in sorted(name for name in listed | ids if name.startswith(start) and name[0] != "."):
-            run = RunFolder(folder / name, packed, bare=name not in listed)
+            run = RunFolder(folder / name, packed, bare=read_at_once and name not in listed)
             if name in ids or _may_be_run(run):
                 yield run
 
@@ -186,7 +185,7 @@ class SweepFolder(Folder):
 
         A copied record, of another run than its folder's, is refused: it would count twice.
         """
-        records, problems = map_readable(_own_record, self._runs())
+        records, problems = map_readable(_own_record, self._runs(read_at_once=True))
         return [record for record in records if record is not None], problems
 
     def require_readable(self) -> None:

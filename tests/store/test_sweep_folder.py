@@ -12,6 +12,7 @@ import yaml
 from study.base.errors import InputError
 from study.config.sweep import CellSweep, SearchSweep
 from study.config.sweep_files import read_sweep
+from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.sweeps import RATES, sweep_values, write_sweep
 
@@ -101,3 +102,18 @@ def test_a_sweep_is_read_once_for_as_long_as_its_file_stays(tmp_path: Path) -> N
 @pytest.mark.parametrize("file", REFERENCE, ids=lambda file: file.parent.name)
 def test_every_committed_sweep_is_read_as_a_launch_would(file: Path) -> None:
     assert SweepFolder(file.parent).sweep() == read_sweep(file)[0]
+
+
+def test_the_folder_of_each_run_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = SweepFolder(tmp_path)
+    for name in ("a", "b", "c"):
+        folder.run(name).path.mkdir(parents=True)
+        folder.run(name).config_file.touch()
+    made, make = [], RunFolder.__init__
+
+    def counted(run: RunFolder, path: Path, *rest: Any, **options: Any) -> None:
+        made.append(path.name)
+        make(run, path, *rest, **options)
+
+    monkeypatch.setattr(RunFolder, "__init__", counted)
+    assert [run.run_id for run in folder.runs()] == made == ["a", "b", "c"]
