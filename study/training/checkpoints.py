@@ -10,8 +10,9 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
@@ -108,25 +109,29 @@ def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
 
 def precision_of(requested: AskedPrecision, checkpoint: Path | None, device: Device) -> Precision:
     """The training precision: the requested one; `auto` means the checkpoint's, else the device's."""
-    kept = precision_in(checkpoint) if requested == "auto" and checkpoint is not None else None
+    kept = _training_of(checkpoint).precision if requested == "auto" and checkpoint is not None else None
     return kept or resolve_precision(requested, device)
-
-
-def precision_in(checkpoint: Path) -> Precision | None:
-    """The precision that trained a checkpoint, None if it stores none."""
-    kept = _stored_in(checkpoint).get("precision")
-    return next((precision for precision, name in LIGHTNING_PRECISION.items() if name == kept), None)
 
 
 def resumed(execution: Execution, checkpoint: Path | None) -> Execution:
     """The execution with a checkpoint's number of threads on a CPU, since another number changes the last bits."""
-    kept = _stored_in(checkpoint).get("threads") if checkpoint is not None and execution.device == "cpu" else None
+    kept = _training_of(checkpoint).threads if checkpoint is not None and execution.device == "cpu" else None
     return execution if kept is None else replace(execution, threads=kept)
 
 
-def _stored_in(checkpoint: Path) -> dict[str, Any]:
+class _TrainedWith(NamedTuple):
+    """How a checkpoint was trained, None for what it does not store."""
+
+    precision: Precision | None
+    threads: int | None
+
+
+@lru_cache(maxsize=1)
+def _training_of(checkpoint: Path) -> _TrainedWith:
+    """How a checkpoint was trained, read once: its name holds its SHA-256, so another content has another name."""
     stored: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-    return stored
+    names = {name: precision for precision, name in LIGHTNING_PRECISION.items()}
+    return _TrainedWith(names.get(stored.get("precision", "")), stored.get("threads"))
 
 
 def newest_whole_checkpoint(folder: Path) -> Path | None:

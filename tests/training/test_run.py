@@ -42,7 +42,7 @@ from study.store.work_folder import checkpoints_in, step_of
 from study.training import filing
 from study.training.attempts import StopSignal
 from study.training.callbacks import Checkpointer, Watchdog
-from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
+from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint, precision_of, resumed
 from study.training.execution import Execution
 from study.training.filing import Outcome, failure_of, tidy
 from study.training.run import train
@@ -203,6 +203,19 @@ def test_a_run_resumed_on_another_processor_keeps_its_precision(
     assert record is not None
     assert record.environment is not None
     assert (record.attempts, record.environment.precision) == (2, "bf16" if first else "fp32")
+
+
+def test_how_a_checkpoint_was_trained_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {"global_step": 3, "precision": "bf16-mixed", "threads": 5}
+    DurableCheckpointIO().save_checkpoint(stored, tmp_path / "next.ckpt")
+    opened, load = [], torch.load
+    monkeypatch.setattr(torch, "load", lambda *given, **options: opened.append(given) or load(*given, **options))
+    newest = newest_whole_checkpoint(tmp_path)
+    assert resumed(Execution(threads=1), newest).threads == 5
+    assert (precision_of("auto", newest, "cpu"), precision_of("fp32", newest, "cpu")) == ("bf16", "fp32")
+    assert len(opened) == 1
+    DurableCheckpointIO().save_checkpoint(stored | {"global_step": 4, "threads": 2}, tmp_path / "next.ckpt")
+    assert resumed(Execution(threads=1), newest_whole_checkpoint(tmp_path)).threads == 2
 
 
 @pytest.mark.slow
