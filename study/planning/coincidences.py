@@ -14,7 +14,7 @@ from study.config.effects import GENERATOR_SHARE, IN_STEPS, MASKED_SHARE, MAY_CO
 from study.config.named_runs import kept_layers, layers_problem
 from study.config.run_config import RunConfig, describe_knobs
 from study.config.sweep import CellSweep
-from study.store.run_folder import PlannedRuns, init_from_depth, teacher_architecture
+from study.store.run_folder import PlannedRuns, teacher_architecture
 
 _BUDGETS = "budgets"
 
@@ -54,13 +54,14 @@ def _at(values: Mapping[str, Any], knob: str, value: float) -> RunConfig:
     return RunConfig.parse(deep_merge(values, changes))
 
 
-def with_layers_listed(config: RunConfig, first: PlannedRuns) -> RunConfig:
+def with_layers_listed(config: RunConfig, given: int | None, first: PlannedRuns) -> RunConfig:
     """The run with the layers that it keeps of its start and matches with its teacher's as lists, as far as known.
 
-    `first` are the runs that the sweep trains first, by id. Several words and lists may name the same layers.
+    `given` is the depth of its start, if known, and `first` are the runs that the sweep trains first, by id. Several words and
+    lists may name the same layers.
     """
     listed, depth, recipe = {}, config.architecture.depth, config.recipe
-    start, given = recipe.init_from, init_from_depth(config, first)
+    start = recipe.init_from
     if start is not None and given is not None and not layers_problem(given, depth, start.keep):
         listed["start"] = f"{start.folder}:{','.join(map(str, kept_layers(given, depth, start.keep)))}"
     teacher, taught_by = recipe.teacher_run, teacher_architecture(config, first)

@@ -250,8 +250,10 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
                     problems["vary"] = Problem("vary", message)
                     continue
                 given.add(config.key)
-                begun = _by_first_layers(config, first)
-                requested.setdefault(cell_key(with_layers_listed(begun, first), spec), []).append(RequestedCell(begun, variant))
+                depth = init_from_depth(config, first)
+                begun = _by_first_layers(config, depth)
+                listed = with_layers_listed(begun, depth, first)
+                requested.setdefault(cell_key(listed, spec), []).append(RequestedCell(begun, variant))
     problems |= {str(problem): problem for problem in redundant(requested.values())}
     if problems:
         raise InputError(problems.values())
@@ -302,16 +304,10 @@ def _configs(
     return configs
 
 
-def _by_first_layers(config: RunConfig, first: Mapping[str, RunConfig]) -> RunConfig:
-    """The run under its usual name where it starts with the first layers of another run, as far as known.
-
-    `first` are the runs that the sweep trains first, by id.
-    """
+def _by_first_layers(config: RunConfig, depth: int | None) -> RunConfig:
+    """The run under its usual name where it starts with the first layers of another run, of this depth, None if unknown."""
     init_from, kept = config.recipe.init_from, config.architecture.depth
-    if init_from is None or init_from.grow is not None:
-        return config
-    depth = init_from_depth(config, first)
-    if depth is None or layers_problem(depth, kept, init_from.keep):
+    if init_from is None or depth is None or layers_problem(depth, kept, init_from.keep):
         return config
     if kept_layers(depth, kept, init_from.keep) != kept_layers(depth, kept, "first"):
         return config
