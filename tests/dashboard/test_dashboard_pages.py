@@ -402,3 +402,17 @@ def test_the_terminal_holds_the_address_and_nothing_else(shown: Shown) -> None:
     shown.open()
     assert shown.log.read_text().count("\n") == 1
     assert "Traceback" not in shown.log.read_text()
+
+
+def test_a_sweep_whose_text_has_changed_says_so_there_and_among_all(shown: Shown, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Other words than the run has read.")
+    folder = sweep_folder(shown.live.path.parents[2] / "moved", SWEEP | {"data": SWEEP["data"] | {"corpus": str(text)}})
+    try:
+        add_run(folder, run_config(1, 64).model_copy(update={"data": folder.sweep().data}))
+        for asked in ({}, {"page": "sweep", "sweep": "moved"}):
+            shown.open(**asked)
+            shown.wait(lambda: f"1 run of earlier launches read another text than {text} is now." in shown.words)
+            assert shown.page.execute_script(CONTRASTS) == []
+    finally:
+        shutil.rmtree(folder.path)
