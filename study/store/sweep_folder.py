@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -198,12 +198,12 @@ class SweepFolder(Folder):
         return [record for sibling in self.siblings() for record in sibling.records()]
 
     @garbage_collection_paused()
-    def ledger(self, records: Sequence[RunRecord] | None = None) -> pd.DataFrame:
+    def ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:
         """The records, read now if not given, as a table."""
         records = self.records() if records is None else records
         return ledger(records, tuned=self.sweep().tuned, cells=self.cells())
 
-    def write_ledger(self, records: Sequence[RunRecord] | None = None) -> pd.DataFrame:
+    def write_ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:
         """Rebuild `ledger.parquet` and `ledger.csv` from the records, read now if not given; returns the table."""
         table = self._checked_ledger(records)
         write_table(self.ledger_file, table)
@@ -234,7 +234,7 @@ class SweepFolder(Folder):
         files = [(content_of(file) or b"").decode(errors="replace") for file in (self.sweep_file, self.cells_file)]
         return fingerprint_of([version("scaling-study"), *packed.checked(_PACKS), *files])
 
-    def _checked_ledger(self, records: Sequence[RunRecord] | None = None) -> pd.DataFrame:
+    def _checked_ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:
         """The records, read now if not given, as a table, with what it was made from if nothing is missing or damaged.
 
         Fits leave out runs whose sequence losses, which comparisons need, are missing or damaged; these are logged.

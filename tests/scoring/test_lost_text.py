@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from tokenizers.models import BPE
 
+from study.data.token_files import Characters, count_characters
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.scoring import lost_text
 from study.scoring.lost_text import lost_notes, lost_share
@@ -52,9 +54,13 @@ def test_text_that_is_dropped_without_an_unknown_piece_is_lost() -> None:
 
 def test_of_many_examples_some_from_everywhere_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost_text, "LOOKED_AT_CHARACTERS", 100)
-    read = []
-    count = lost_text.count_characters
-    monkeypatch.setattr(lost_text, "count_characters", lambda texts, *rest: read.extend(texts) or count(texts, *rest))
+    read: list[str] = []
+
+    def counted(texts: Sequence[str], encodings: Sequence[Encoding], unknown: int) -> Characters:
+        read.extend(texts)
+        return count_characters(texts, encodings, unknown)
+
+    monkeypatch.setattr(lost_text, "count_characters", counted)
     pairs = [TextExample(row, "aaaaaaaaaa", "yyyyyyyyyy", 0) for row in range(400)]
     assert lost_share(LETTERS, pairs) == pytest.approx(1 / 2), "both texts of a pair, not each second text"
     assert 80 <= sum(map(len, read)) <= 100

@@ -209,7 +209,12 @@ def test_how_a_checkpoint_was_trained_is_read_once(tmp_path: Path, monkeypatch: 
     stored = {"global_step": 3, "precision": "bf16-mixed", "threads": 5}
     DurableCheckpointIO().save_checkpoint(stored, tmp_path / "next.ckpt")
     opened, load = [], torch.load
-    monkeypatch.setattr(torch, "load", lambda *given, **options: opened.append(given) or load(*given, **options))
+
+    def counted(file: Path, **options: Any) -> Any:
+        opened.append(file)
+        return load(file, **options)
+
+    monkeypatch.setattr(torch, "load", counted)
     newest = newest_whole_checkpoint(tmp_path)
     assert resumed(Execution(threads=1), newest).threads == 5
     assert (precision_of("auto", newest, "cpu"), precision_of("fp32", newest, "cpu")) == ("bf16", "fp32")
