@@ -310,10 +310,13 @@ def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
 
 
 def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair]:
-    """The most sides that are compared with each other: in their averages over conditions if any, else in the pairs."""
+    """The most sides that are compared with each other, of which two differ significantly if any do.
+
+    They are compared in their averages over conditions if any, else in the pairs.
+    """
     same_kind = [average for average in evidence.averages if kind_of(average) == kind_of(pairs[0])]
     averages = [average for average in same_kind if pairs[0].of_shapes or average.weighs == pairs[0].weighs]
-    return max(connected(averages or pairs), key=len)
+    return max(connected(averages or pairs), key=lambda group: (any(pair.status == "decided" for pair in group), len(group)))
 
 
 def _tally(pairs: Sequence[Comparison]) -> str | None:
@@ -329,18 +332,21 @@ def _tally(pairs: Sequence[Comparison]) -> str | None:
 
 
 def _best_of(group: Sequence[Pair]) -> str:
-    """The side below all others, with its nearest and farthest; else the largest difference."""
+    """The side below all others, with its nearest and farthest; else, or if only others differ significantly, the largest."""
     lowest = _lowest_side(group)
-    beside = [pair for pair in group if lowest in (pair.first, pair.second)] if lowest else list(group)
+    beside = [pair for pair in group if lowest in (pair.first, pair.second)]
+    decided = [pair for pair in group if pair.status == "decided"]
+    if lowest is None or (decided and not any(pair in beside for pair in decided)):
+        lowest, beside = None, list(group)
     beside.sort(key=lambda pair: abs(pair.difference.estimate_nats))
-    decided = [pair for pair in beside if pair.status == "decided"]
+    decided = [pair for pair in beside if pair in decided]
     farthest = (decided or beside)[-1]
     unsure = "" if decided else ", which is not significant"
     words = f"{farthest.lower} is {farthest.difference.size_text} below {_higher(farthest)}{_where(farthest)}{unsure}"
     if lowest is None:
         return words
     if near := [_higher(pair) for pair in beside if pair.status != "decided" and pair is not farthest]:
-        return f"{words}, but not significantly below {listed(near)}"
+        return f"{words}, {'but' if decided else 'and'} not significantly below {listed(near)}"
     return words if len(beside) == 1 else f"{words} and {beside[0].difference.size_text} below {_higher(beside[0])}"
 
 
