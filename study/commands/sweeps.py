@@ -318,7 +318,7 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
         from study.dashboard.serving import serve
     except ModuleNotFoundError as error:
         raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[dashboard]'") from None
-    serve(folder, port, _on_other_text, *([open_page] if opens else []))
+    serve(folder, port, *([open_page] if opens else []), on_other_text=_on_other_text)
 
 
 def _on_other_text(sweep: Sweep, records: Sequence[RunRecord]) -> str:

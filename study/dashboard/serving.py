@@ -196,7 +196,7 @@ def application(root: Path, token: str, on_other_text: OnOtherText | None = None
     return Starlette(routes=routes, middleware=guards)
 
 
-def serve(root: Path, port: int, on_other_text: OnOtherText | None = None, *opened: Callable[[str], object]) -> None:
+def serve(root: Path, port: int, *opened: Callable[[str], object], on_other_text: OnOtherText | None = None) -> None:
     """Serve until interrupted, on a free port if `port` is 0; `opened` are called with the address."""
     token = secrets.token_urlsafe()
     try:

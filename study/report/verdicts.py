@@ -271,7 +271,7 @@ def _confirms(evidence: Evidence, first: Sequence[Comparison], further: Sequence
         return False
     groups = [_connected(evidence, pairs) for pairs in (first, further)]
     sides = [_lowest_side(group) for group in groups]
-    decided = all(any(pair.status == "decided" for pair in group) for group in groups)
+    decided = all(_any_decided(group) for group in groups)
     return decided and sides[0] is not None and sides[0] == sides[1]
 
 
@@ -295,7 +295,7 @@ def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
     of_shapes, equal, n = pairs[0].of_shapes, f"at equal {pairs[0].equal}", plural(len(pairs), "pair")
     group = _connected(evidence, pairs)
     decided = sum(pair.status == "decided" for pair in pairs)
-    if not decided and all(pair.status != "decided" for pair in group):
+    if not decided and not _any_decided(group):
         largest = max(group, key=lambda pair: abs(pair.difference.estimate_nats))
         why = why_unknown(pairs) or f"no difference in {n} is significant"
         shown = f"{largest.first} minus {largest.second}, {largest.difference.to_text()}{_where(largest)}"
@@ -316,7 +316,11 @@ def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair
     """
     same_kind = [average for average in evidence.averages if kind_of(average) == kind_of(pairs[0])]
     averages = [average for average in same_kind if pairs[0].of_shapes or average.weighs == pairs[0].weighs]
-    return max(connected(averages or pairs), key=lambda group: (any(pair.status == "decided" for pair in group), len(group)))
+    return max(connected(averages or pairs), key=lambda group: (_any_decided(group), len(group)))
+
+
+def _any_decided(pairs: Sequence[Pair]) -> bool:
+    return any(pair.status == "decided" for pair in pairs)
 
 
 def _tally(pairs: Sequence[Comparison]) -> str | None:
@@ -335,11 +339,10 @@ def _best_of(group: Sequence[Pair]) -> str:
     """The side below all others, with its nearest and farthest; else, or if only others differ significantly, the largest."""
     lowest = _lowest_side(group)
     beside = [pair for pair in group if lowest in (pair.first, pair.second)]
-    decided = [pair for pair in group if pair.status == "decided"]
-    if lowest is None or (decided and not any(pair in beside for pair in decided)):
+    if lowest is None or (_any_decided(group) and not _any_decided(beside)):
         lowest, beside = None, list(group)
     beside.sort(key=lambda pair: abs(pair.difference.estimate_nats))
-    decided = [pair for pair in beside if pair in decided]
+    decided = [pair for pair in beside if pair.status == "decided"]
     farthest = (decided or beside)[-1]
     unsure = "" if decided else ", which is not significant"
     words = f"{farthest.lower} is {farthest.difference.size_text} below {_higher(farthest)}{_where(farthest)}{unsure}"

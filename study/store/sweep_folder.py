@@ -248,7 +248,7 @@ class SweepFolder(Folder):
             table["exclusion"] = [
                 found if pd.isna(given) else given for given, found in zip(table["exclusion"], damage, strict=True)
             ]
-            if not any(damage) and len(table) == sum(1 for _ in self._runs()) and (made_from := self._made_from()) is not None:
+            if not any(damage) and len(table) == len(self.runs()) and (made_from := self._made_from()) is not None:
                 table.attrs[_MADE_FROM] = made_from
         return table
 

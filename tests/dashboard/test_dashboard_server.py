@@ -141,7 +141,7 @@ def test_the_printed_token_is_drawn_anew_and_a_used_port_is_refused(
     monkeypatch.setattr(serving, "import_module", lambda _: None)
     opened: list[str] = []
     for _ in range(2):
-        serve(tmp_path, 0, None, opened.append)
+        serve(tmp_path, 0, opened.append)
     printed = capsys.readouterr().out.split()
     tokens = [address.split("access_token=")[1] for address in printed]
     assert len(set(tokens)) == 2
