@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -100,7 +100,7 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
     from study.scoring.targets import target
 
     flags = {name: requested.pop(name) for name in PLACES}
-    with tolerate_lost_output(), _named_as_options():
+    with tolerate_lost_output(), _named_as_options("downstream"):
         Resources().overridden(**flags)  # a mistake on the command line is reported before the folder is read
         downstream, scored_runs = _downstream(requested), target(folder)
         resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)
@@ -226,7 +226,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     from study.training.importing import to_text
 
     execution = local_slots(device, slots_per_device=1, devices_per_run=1)[0].execution(kernels="eager")
-    with _named_as_options():
+    with _named_as_options("data"):
         asked = DataConfig.parse(text, place="data")
         run = read(source, SweepFolder(into), asked, execution, precision or "auto", partial(echo, err=True))
     record = run.record()
@@ -313,19 +313,17 @@ def _downstream(requested: dict[str, Any]) -> Downstream:
 
 
 @contextmanager
-def _named_as_options() -> Iterator[None]:
-    """Report problems of `downstream` or `data` of a sweep file as problems of options."""
+def _named_as_options(section: Literal["data", "downstream"]) -> Iterator[None]:
+    """Report problems of a section of a sweep file, which the options of a command fill, as problems of options."""
     try:
         yield
     except InputError as error:
-        raise InputError(Problem(_option(problem.place), problem.message) for problem in error.problems) from None
+        raise InputError(Problem(_option(problem.place, section), problem.message) for problem in error.problems) from None
 
 
-def _option(place: str) -> str:
-    section, _, option = place.partition(".")
-    if section == "data" and not option.startswith("tokenizer"):
-        return option_name(option)
-    if section != "downstream":
+def _option(place: str, section: str) -> str:
+    inside = place.removeprefix(f"{section}.")
+    if inside == place or inside.startswith("tokenizer"):
         return place
-    name = place.removeprefix("downstream.").removeprefix("knobs.").partition("[")[0]
+    name = inside.removeprefix("knobs.").partition("[")[0]
     return "--batch" if name == "batch_examples" else option_name(name)

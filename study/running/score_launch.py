@@ -5,13 +5,12 @@ Scores are jobs, which come after the baselines of their tasks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich.console import Console
 
 from study.base.durable_files import require_links, retry_write
-from study.base.errors import InputError
+from study.base.errors import check_all
 from study.base.terminal import say
 from study.config.resources import Resources
 from study.config.score_config import Downstream
@@ -21,7 +20,7 @@ from study.running.display import execute_all
 from study.running.retries import Failure
 from study.scoring.evaluations import BaselineJob, Evaluation, ScoreJob, batches, missing_baselines, scores_there, wanted
 from study.scoring.lost_text import lost_notes
-from study.scoring.targets import Scored, Target, evaluations_of, label_runs, require_weights, runs_in_answer
+from study.scoring.targets import Scored, Target, evaluations_of, label_runs, require_texts, require_weights, runs_in_answer
 from study.scoring.targets import target as find_target
 from study.store.locks import held
 from study.store.records import timestamp
@@ -42,12 +41,14 @@ def score_runs(target: Target, downstream: Downstream, resources: Resources, con
     with held(sweep.scoring):
         with preparing(sweep.scoring.stop_file):
             evaluations = evaluations_of(target, downstream)
-            scores = ScoreProposer(sweep, evaluations, missing_baselines(sweep, evaluations), label_runs(target))
+            baselines = missing_baselines(sweep, evaluations)
+            scores = ScoreProposer(sweep, evaluations, baselines, label_runs(target))
             missing = scores.missing()
             encoders = {job.folder.run.run_id: job.folder.run for job in missing if job.config.protocol != "random_init"}
-            require_weights(encoders.values())
+            needed = _read_for(missing, baselines, evaluations)
+            check_all(lambda: require_weights(encoders.values()), lambda: require_texts(one.run for one in needed))
             slots = make_slots(resources, len(missing))
-            lost = _lost_notes(evaluations, missing)
+            lost = _lost_notes(needed)
         for note in dict.fromkeys([*(note for evaluation in evaluations for note in evaluation.task.notes), *lost]):
             say(console, note)
         try:
@@ -63,15 +64,20 @@ def score_sweep(sweep: SweepFolder, downstream: Downstream, resources: Resources
     return score_runs(find_target(sweep.path), downstream, resources, console) if runs_in_answer(sweep) else None
 
 
-def _lost_notes(evaluations: Sequence[Evaluation], missing: Sequence[ScoreJob]) -> list[str]:
+def _read_for(
+    missing: Iterable[ScoreJob], baselines: Iterable[BaselineJob], evaluations: Iterable[Evaluation]
+) -> list[Evaluation]:
+    """The evaluations whose runs' text is read: by a tokeniser for their scores, or to count words for their baselines."""
+    read = {(job.folder.run.path, job.task.requested) for job in missing}
+    read |= {(job.run, job.task.requested) for job in baselines if job.text is not None}
+    return [one for one in evaluations if (one.run.folder.path, one.name) in read]
+
+
+def _lost_notes(needed: Sequence[Evaluation]) -> list[str]:
     """Warnings about what tokenisers lose of the tasks on which runs still need scores."""
-    wanted_on = {(job.folder.run.run_id, job.task.requested) for job in missing}
-    needed = [one for one in evaluations if (one.run.run_id, one.name) in wanted_on]
-    tokenizers = {}
-    for name, run in {one.run.config.data.tokenizer.words: one.run for one in needed}.items():
-        with suppress(InputError):  # where its text is gone or has changed, its scores fail, and say so
-            tokenizers[name] = run.tokenizer
-    return [*lost_notes(tokenizers, {one.name: one.task for one in needed}.values())]
+    tokenizers = {run.config.data.tokenizer.words: run for run in (one.run for one in needed)}
+    tasks = {one.name: one.task for one in needed}
+    return [*lost_notes({name: run.tokenizer for name, run in tokenizers.items()}, tasks.values())]
 
 
 class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):

@@ -17,6 +17,7 @@ from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.config.score_config import GRID, Downstream
 from study.config.tuned_values import Tried, best_values
+from study.data.prepared import prepare
 from study.scoring.evaluations import Evaluation, all_evaluations
 from study.scoring.pretrained import Pretrained
 from study.scoring.subsets import subset
@@ -101,6 +102,16 @@ def require_weights(runs: Iterable[RunFolder]) -> None:
     ]
     if problems:
         raise InputError(problems)
+
+
+def require_texts(runs: Iterable[Pretrained]) -> None:
+    """Prepare the text of each run, with progress; raise InputError with everything that is wrong with it.
+
+    The tokenisers are trained on it, and baselines count words in it.
+    """
+    distinct = {(run.config.data, run.data_fingerprint): run for run in runs}.values()
+    map_all(lambda run: prepare(run.config.data, progress=True), distinct)
+    map_all(lambda run: run.prepared, distinct)
 
 
 def label_runs(requested: Target) -> dict[str, str]:

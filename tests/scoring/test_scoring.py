@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import product
@@ -42,6 +42,7 @@ from study.executing.executors import LocalExecutor, make_slots
 from study.executing.slots import Slot
 from study.model.rounding import Int8Products
 from study.report.exploring import with_reasons
+from study.running import score_launch
 from study.running.coordinator import Coordinator, Progress
 from study.running.display import Display
 from study.running.retries import CRASHES, KILLS
@@ -58,7 +59,7 @@ from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.score_table import _baselines, _failures, rows
 from study.scoring.subsets import PlannedTask, loaded_task
-from study.scoring.targets import Scored, Target, label_runs, load_tasks, runs_in_answer, target
+from study.scoring.targets import Scored, Target, label_runs, load_tasks, require_texts, runs_in_answer, target
 from study.scoring.task_inputs import TaskInputs, task_inputs
 from study.store.locks import held
 from study.store.ownership import Attempt, work_lock
@@ -1267,17 +1268,25 @@ def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFo
     assert set(kept.scores["majority"]) == {"macro_f1", "matthews"}
 
 
-def test_a_task_whose_baselines_fail_is_named_with_the_reason_and_their_log(run: RunFolder, study: Any, tmp_path: Path) -> None:
-    """The words of its pairs are to be counted in the text that the run has read, and that is another by now."""
+def test_a_task_whose_baselines_fail_is_named_with_the_reason_and_their_log(
+    run: RunFolder, study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words of its pairs are to be counted in the text that the run has read, which changes after the launch looked."""
     toy = Path(shutil.copytree(run.path.parents[3], tmp_path / "toy")) / "results" / "toy"
     shutil.rmtree(toy / "baselines", ignore_errors=True)
     corpus = Path(run.config().data.corpus)
     before = corpus.read_bytes()
     options = ("--no-random-weights", "--slots-per-device", 1, "--device", "cpu")
     requested = ("score", toy / "runs" / run.run_id, "--tasks", data_of(run) / "order.yaml", *options)
-    try:
+
+    def changing(runs: Iterable[Pretrained]) -> None:
+        require_texts(runs)
         write_corpus(corpus, seed=1)
+
+    monkeypatch.setattr(score_launch, "require_texts", changing)
+    try:
         _, shown, _ = study(*requested)
+        corpus.write_bytes(before)
         _, _, while_scoring = study(*requested, "--json")
     finally:
         corpus.write_bytes(before)
@@ -1286,6 +1295,35 @@ def test_a_task_whose_baselines_fail_is_named_with_the_reason_and_their_log(run:
     for told, times in ((shown, 2), (while_scoring, 1)):
         assert told.count("FAILED: baselines of order ") == times
         assert f"the last time with exit status 1 ({why}); see {log}" in told
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_scores_of_runs_whose_text_is_gone_or_changed_are_refused_before_anything_is_made(
+    run: RunFolder, study: Any, tmp_path: Path, gone: bool
+) -> None:
+    """All scores there already are shown all the same: they read no text."""
+    toy = Path(shutil.copytree(run.path.parents[3], tmp_path / "toy")) / "results" / "toy"
+    corpus, copy = Path(run.config().data.corpus), toy / "runs" / run.run_id
+    options = ("--no-random-weights", "--slots-per-device", 1, "--device", "cpu", "--json")
+    requested = ("score", copy, "--tasks", data_of(run) / "order.yaml", *options)
+    assert study(*requested)[0] == 0
+    there = {file: file.read_bytes() for file in toy.rglob("*") if file.is_file()}
+    before = corpus.read_bytes()
+    try:
+        corpus.unlink() if gone else write_corpus(corpus, seed=1)
+        status, rows, err = study(*requested)
+        assert (status, [row["task"] for row in json.loads(rows)]) == (0, ["order"]), err
+        (toy / "baselines").rename(tmp_path / "aside")
+        for again in (requested, (*requested[:3], data_of(run) / "first.yaml", *options, "--batch", 7)):
+            status, out, err = study(*again)
+            assert (status, out) == (2, "")
+            assert err.startswith("error: data.corpus: ")
+            assert err.count("\n") == 1
+            assert ("does not exist" if gone else "has changed since run") in err
+    finally:
+        corpus.write_bytes(before)
+    (tmp_path / "aside").rename(toy / "baselines")
+    assert {file: file.read_bytes() for file in toy.rglob("*") if file.is_file()} == there
 
 
 def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder, study: Any) -> None:
