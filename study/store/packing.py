@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.base.durable_files import files_below, is_there, names_in, sync_folder, write_atomically
-from study.base.errors import InputError
+from study.base.durable_files import files_below, is_there, names_in, stays_in, sync_folder, write_atomically
+from study.base.errors import InputError, Problem
 from study.base.machine import garbage_collection_paused
 from study.base.quantities import bytes_text, plural
 from study.store.locks import held
@@ -52,7 +52,7 @@ def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
     """Replace the run folders of a sweep by a pack, together with an earlier pack's content.
 
     Raises InputError if the sweep is being run or scored, has no runs, an unfinished run or an unreadable record, or, without
-    `delete_weights`, weights or checkpoints.
+    `delete_weights`, weights or checkpoints, or a link in place of a file.
     """
     with held(folder.launching), held(folder.scoring):
         _tidy(folder)
@@ -61,6 +61,7 @@ def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
         loose = [*_loose(folder)]
         _check_weights(folder, [name for name in loose if _is_of_weights(name)], delete_weights)
         new = [name for name in loose if _is_kept(name)]
+        _check_own(folder, new)
         if new:
             _install(folder, _Files(folder, new))
         packed = folder.packed
@@ -195,6 +196,18 @@ def _loose(folder: SweepFolder) -> Iterator[str]:
             raise InputError.at(str(run.path), "is a link, whose files packing would remove; put the folder itself there")
         if is_there(run.path):
             yield from (file.relative_to(folder.runs_folder).as_posix() for file in files_below(run.path))
+
+
+def _check_own(folder: SweepFolder, names: Iterable[str]) -> None:
+    """Raise InputError with each link that leads out of the run folders: a pack keeps what runs wrote, and may be shared."""
+    files = [folder.runs_folder / name for name in names]
+    problems = [
+        Problem(str(file), "is a link that leads out of the run folders, and is not packed; put the file itself there")
+        for file in files
+        if file.is_symlink() and not stays_in(file, folder.runs_folder)
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def _is_kept(name: str) -> bool:

@@ -61,7 +61,7 @@ class Mirrored(InWandb):
         if (mode == "online" and self.mode == "offline") or self.finished != run.ended:
             return False
         if self.finished:
-            lacks_weights = weights and not self.weights and is_there(run.weights_file)
+            lacks_weights = weights and not self.weights and has_weights(run)
             whole = size_of(run.metrics_file) in (0, self.metrics_bytes)  # 0: the rows are packed
             return self.excluded == run.excluded() and self.scores == scores and whole and not lacks_weights
         return self.metrics_bytes == size_of(run.metrics_file)
@@ -95,6 +95,11 @@ def read_state(folder: SweepFolder, name: str, kind: type[StateT]) -> StateT | N
         logger.warning("%s is damaged; what it describes is mirrored again: %s", file, error)
         return None
     return state if state.mode == "online" or (folder.wandb / state.wandb_folder).is_dir() else None
+
+
+def has_weights(run: RunFolder) -> bool:
+    """Whether a run has weights of its own, not a link that leads out of its folder."""
+    return is_there(run.weights_file) and stays_in(run.weights_file, run.path)
 
 
 def images(folder: SweepFolder) -> list[Path]:

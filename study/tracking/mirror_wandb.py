@@ -13,7 +13,7 @@ import wandb
 from pydantic import ValidationError
 from wandb.sdk.lib import wbauth
 
-from study.base.durable_files import is_there, write_once
+from study.base.durable_files import is_there, stays_in, write_once
 from study.base.errors import InputError, Problem
 from study.base.schema import flatten, join_path
 from study.config.run_config import RunConfig, fingerprint_of
@@ -33,6 +33,7 @@ from study.tracking.mirror_state import (
     Tracked,
     answer_files,
     answer_sha256,
+    has_weights,
     images,
     state_file,
     wandb_group,
@@ -224,7 +225,7 @@ class WandbRun(_Opened):
 
         `weights` asks for those of a completed run as an artifact.
         """
-        weights = weights and record is not None and is_there(self._source.weights_file)
+        weights = weights and record is not None and has_weights(self._source)
         if record is None:
             self._run.mark_preempting()
         else:
@@ -254,7 +255,8 @@ class WandbRun(_Opened):
 
     def _log_weights(self, record: RunRecord) -> None:
         source = self._source
-        files = [file for file in (source.weights_file, source.config_file, source.record_file) if is_there(file)]
+        files = [source.weights_file, source.config_file, source.record_file]
+        files = [file for file in files if is_there(file) and stays_in(file, source.path)]
         facts = {"shape": record.config.architecture.shape_name, "loss_nats": record.loss_nats, "tokens": record.tokens}
         facts |= {"weights_sha256": record.weights_sha256}
         self._log_files(f"weights-{source.run_id}", "model", files, source.path, facts)

@@ -318,6 +318,28 @@ def test_only_what_runs_wrote_is_removed_and_nothing_behind_a_link(tmp_path: Pat
     assert (run.path / ".notes").read_text() == "mine"
 
 
+def test_a_link_out_of_the_run_folders_is_not_packed(tmp_path: Path) -> None:
+    folder = two_runs(tmp_path / "x")
+    run, other = folder.runs()
+    secret = tmp_path / "key"
+    secret.write_text("a secret")
+    links = [run.path / "notes.txt", other.path / "deep" / "key"]
+    links[1].parent.mkdir()
+    for link in links:
+        link.symlink_to(secret)
+    before = files_of(folder)
+    with pytest.raises(InputError) as refused:
+        pack(folder)
+    assert {problem.place for problem in refused.value.problems} == {*map(str, links)}
+    assert files_of(folder) == before
+    for link in links:
+        link.unlink()
+    (run.path / "again.txt").symlink_to(run.record_file)
+    pack(folder)
+    unpack(folder)
+    assert (run.path / "again.txt").read_bytes() == run.record_file.read_bytes()
+
+
 def test_what_has_not_ended_or_is_held_or_damaged_is_not_packed(tmp_path: Path) -> None:
     folder = two_runs(tmp_path / "x")
     run = folder.runs()[0]

@@ -243,6 +243,17 @@ def test_weights_come_along_where_they_are_asked_for_and_stay(folder: SweepFolde
     assert name in Held(folder, run).artifacts
 
 
+def test_weights_to_which_a_link_leads_are_not_sent(folder: SweepFolder, tmp_path: Path) -> None:
+    (secret := tmp_path / "key").write_text("a secret")
+    run = FakeRun(folder)
+    run.write(3)
+    run.folder.weights_file.symlink_to(secret)
+    run.end()
+    assert mirror_sweep(folder, weights=True).mirrored == 1
+    assert Held(folder, run).artifacts == {}
+    assert mirror_sweep(folder, weights=True).already == 1
+
+
 def git(place: Path, *words: str) -> str:
     """What git says in a repository."""
     own = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
