@@ -167,7 +167,7 @@ def odd_losses(column: Values, table: pd.DataFrame) -> list[Problem]:
 
 def perplexities(column: Values) -> list[Problem]:
     """Reject a loss column named perplexity, even if its values are low."""
-    if column.role != "loss" or not re.search(r"ppl|perplex", column.name.lower()) or "log" in column.name.lower():
+    if column.role != "loss" or not re.search(r"ppl|perp", column.name.lower()) or "log" in column.name.lower():
         return []
     return [
         Problem(_label(column), f"is a perplexity by its name: give --loss 'log({_quoted(column.name)})'; if not, --any-units")
@@ -247,9 +247,10 @@ def loss_warnings(column: Values) -> list[str]:
     """Warnings about the unit of a loss."""
     if column.role != "loss":
         return []
-    words = [word for word in ("bit", "bpb", "bpc") if word in column.name.lower()]
-    if words:
-        return [f"{column.name} looks like bits: E, A and B are then in bits too (nats are bits · 0.6931)"]
+    base = re.search(r"bit|bpb|bpc|log_?(?:2|10)", column.name.lower())
+    if base is not None and "*" not in column.name:
+        unit, nats = ("decimal logarithms", "2.3026") if base[0].endswith("10") else ("bits", "0.6931")
+        return [f"{column.name} looks like {unit}: E, A and B are then in {unit} too (nats are {unit} · {nats})"]
     if np.median(column.values) < _BITS_PER_BYTE:
         median = f"{column.name} has a median of {np.median(column.values):.3g}"
         return [f"{median}, as low as bits per byte: E, A and B are in its unit, whichever it is"]

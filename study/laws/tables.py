@@ -168,17 +168,23 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def tidy_table(table: pd.DataFrame, path: Path, semicolons: bool = False) -> pd.DataFrame:
-    """Strip column names and convert text to numbers; `attrs` names the converted columns.
+    """Make named index levels columns, strip column names and convert text to numbers; `attrs` names the converted columns.
 
-    Raises InputError if two columns share a name or there is no row.
+    Dots join the levels of a column name. Raises InputError if two columns share a name or there is no row.
     """
-    table.columns = [str(name).strip() for name in table.columns]
+    unnamed = all(name is None for name in table.index.names)
+    table = table.reset_index(drop=unnamed, allow_duplicates=True)
+    table.columns = [_flat(name).strip() for name in table.columns]
     _refuse_duplicates(list(table.columns), path)
     if table.empty:
         raise InputError.at(str(path), "has no rows")
     read = read_text_numbers(_as_floats(table), semicolons)
     read.table.attrs |= {NOTES: read.notes, UNCLEAR: read.unclear, UNITS: read.units}
     return read.table
+
+
+def _flat(name: object) -> str:
+    return ".".join(part for each in name if (part := str(each))) if isinstance(name, tuple) else str(name)
 
 
 def _as_floats(table: pd.DataFrame) -> pd.DataFrame:
@@ -385,15 +391,20 @@ def _separator(header: str, row: str) -> str:
         return most
     for unnamed in (0, 1):
         for blanks in (_BLANKS, _WIDE_BLANKS):
-            fields = re.split(blanks, header.strip())
-            if 1 < len(fields) == len(re.split(blanks, row.strip())) - unnamed:
+            fields = _split_at_blanks(header, blanks)
+            if 1 < len(fields) == len(_split_at_blanks(row, blanks)) - unnamed:
                 return blanks
     return ","
 
 
+def _split_at_blanks(line: str, blanks: str) -> list[str]:
+    """Split a line at blanks; text in quotes, as R writes names, is one field."""
+    return re.findall(r'"[^"]*"|\S+', line) if blanks == _BLANKS else re.split(blanks, line.strip())
+
+
 def _fields(lines: Any, separator: str) -> tuple[list[str], int]:
     if separator in (_BLANKS, _WIDE_BLANKS):
-        return [name.strip('"') for name in re.split(separator, next(iter(lines)).strip())], 1
+        return [name.strip('"') for name in _split_at_blanks(next(iter(lines)), separator)], 1
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
     try:
         return [name.strip() for name in next(reader, [])], reader.line_num

@@ -285,8 +285,27 @@ def test_units_that_look_wrong_are_asked_about(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a perplexity, not nats"):
         read(tmp_path, perplexity)
     assert len(read(tmp_path, perplexity, any_units=True)) == 20
-    bits = read(tmp_path, table().rename(columns={"final/loss": "bits"}), roles={**ROLES, "loss": "bits"})
-    assert "looks like bits" in bits.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bits", "looks like bits: E, A and B are then in bits too (nats are bits · 0.6931)"),
+        ("log2_ppl", "looks like bits"),
+        ("log10_ppl", "looks like decimal logarithms: E, A and B are then in decimal logarithms too"),
+        ("log_ppl", ""),
+    ],
+)
+def test_a_loss_whose_name_says_the_base_of_its_logarithm_is_warned_of(tmp_path: Path, name: str, said: str) -> None:
+    named = table().rename(columns={"final/loss": name})
+    warned = read(tmp_path, named, roles={**ROLES, "loss": name}).warnings
+    assert [said in warning for warning in warned] == [True] * bool(said)
+    assert read(tmp_path, named, roles={**ROLES, "loss": f"0.693147*{name}"}).warnings == (), "an expression makes it nats"
+
+
+def test_an_abbreviated_perplexity_is_none_the_less_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"perplexity by its name: give --loss 'log\(`Perp.`\)'"):
+        read(tmp_path, table().rename(columns={"final/loss": "Perp."}), roles={**ROLES, "loss": "Perp."})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from study.base.errors import InputError
 from study.laws.catalogue import LAWS
 from study.laws.reading import TableQuery, read_observations
-from study.laws.tables import RunTable, read_table
+from study.laws.tables import RunTable, read_table, tidy_table
 
 SIZES = [31_600_000, 125_000_000, 354_000_000, 1_300_000_000, 2_700_000_000]
 LOSSES = [3.912, 3.25, 2.981, 2.656, 2.53]
@@ -70,6 +70,32 @@ def csv(frame: pd.DataFrame = FRAME) -> bytes:
 def test_tables_are_read_as_they_are_saved(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     check(tmp_path / name)
+
+
+def test_text_in_quotes_is_one_field_between_blanks(tmp_path: Path) -> None:
+    """write.table of R quotes names and text, with blanks in them or not."""
+    rows = [f'"{row}" {N} {loss} "model {row}"' for row, N, loss in FRAME.itertuples()]
+    (tmp_path / "t.dat").write_text("\n".join(['"N" "loss" "model name"', *rows]))
+    check(tmp_path / "t.dat")
+    assert read_table(tmp_path / "t.dat")["model name"].tolist() == [f"model {row}" for row in range(len(FRAME))]
+
+
+def test_a_named_index_is_columns(tmp_path: Path) -> None:
+    """Else a column that names the runs is lost where it is the index."""
+    table = FRAME.assign(run=list("abcde"), step=10)
+    for index in ("run", ["run", "step"]):
+        table.set_index(index).to_parquet(tmp_path / "t.parquet")
+        assert read_table(tmp_path / "t.parquet")["run"].tolist() == list("abcde")
+    check(tmp_path / "t.parquet")
+    clash = FRAME.set_index(pd.Index(list("abcde"), name="loss"))
+    with pytest.raises(InputError, match="more than one column named loss"):
+        tidy_table(clash, tmp_path)
+
+
+def test_dots_join_the_levels_of_a_column_name(tmp_path: Path) -> None:
+    levels = FRAME.set_axis(pd.MultiIndex.from_tuples([("config", "N"), ("eval", "loss")]), axis=1)
+    named = tidy_table(levels.set_axis(pd.Index(list("abcde"), name="run")), tmp_path)
+    assert list(named) == ["run", "config.N", "eval.loss"]
 
 
 def test_names_with_blanks_are_kept_where_wide_blanks_separate_columns(tmp_path: Path) -> None:
