@@ -32,7 +32,7 @@ class ExampleTable:
     """The columns of one split as lists of plain values, with row locations for error messages.
 
     `lines` are line numbers from 1 in a text file; Parquet files and hub splits have none and count rows from 0. `classes` are
-    the class names of a hub dataset's class columns, whose values are indices.
+    the class names of the class columns, whose values are indices, of a hub dataset or a Parquet file that `datasets` wrote.
     """
 
     place: str
@@ -130,9 +130,23 @@ def _read_parquet(path: Path) -> ExampleTable:
     try:
         table = pq.ParquetFile(path).read()
         _refuse_twice(str(path), table.column_names)
-        return ExampleTable(str(path), {name: table.column(name).to_pylist() for name in table.column_names})
+        columns = {name: table.column(name).to_pylist() for name in table.column_names}
+        return ExampleTable(str(path), columns, classes=_classes_in(table.schema))
     except ValueError as error:  # Arrow errors, invalid UTF-8, and nested values with duplicate field names
         raise InputError.at(str(path), f"is not a Parquet file, or is damaged: {error}; write it again") from error
+
+
+def _classes_in(schema: Any) -> dict[str, list[str]]:
+    """Return the class names that `datasets` noted in the metadata of a Parquet file."""
+    if b"huggingface" not in (schema.metadata or {}):
+        return {}
+    from datasets import Features
+
+    return _classes_of(Features.from_arrow_schema(schema))
+
+
+def _classes_of(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {name: names for name, kind in features.items() if (names := _class_names(kind)) is not None}
 
 
 def _read_jsonl(path: Path) -> ExampleTable:
@@ -264,9 +278,8 @@ def read_hub_split(source: TaskSource, split: str, remedy: str) -> ExampleTable:
             raise InputError.at(place, f"has no split {shown(split)}; {nearest(split, list(splits))}")
         parts.append(splits[split])
     dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-    classes = {name: list(names) for name, kind in dataset.features.items() if (names := _class_names(kind)) is not None}
     columns = {name: list(dataset[name]) for name in dataset.column_names}
-    return ExampleTable(f"{place} ({split})", columns, classes=classes)
+    return ExampleTable(f"{place} ({split})", columns, classes=_classes_of(dataset.features))
 
 
 def _class_names(kind: Any) -> list[str] | None:

@@ -157,10 +157,11 @@ def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path
             raise InputError.at(spec.name, f"{source.embedded} has no {lacking}, which a task of kind {spec.kind} needs")
         return {role: pick(table, wanted) for role, table in tables.items()}
     if pattern is None:
-        remedy, column = _remedy_offline(spec, data), _label_column(spec, source)
+        remedy = _remedy_offline(spec, data)
         read = {role: pick(read_hub_split(source, split, remedy), wanted) for role, split in splits.items()}
-        return {role: _with_names(table, column, spec.labels) for role, table in read.items()}
-    return {role: _table(pattern, split, wanted) for role, split in splits.items()}
+    else:
+        read = {role: _table(pattern, split, wanted) for role, split in splits.items()}
+    return {role: _with_names(table, _label_column(spec, source), spec.labels) for role, table in read.items()}
 
 
 def _unlabelled(
@@ -201,7 +202,7 @@ def _table(pattern: Path, split: str, wanted: list[str]) -> ExampleTable:
 
 
 def _with_names(table: ExampleTable, column: str | None, labels: Sequence[str]) -> ExampleTable:
-    """Replace class indices of a hub table by the task's names, or the hub's."""
+    """Replace indices in a class column by the task's names, or the dataset's."""
     if column is None or column not in table.classes:
         return table
     names: dict[Any, str] = dict(enumerate(table.classes[column])) | dict(enumerate(labels))
@@ -213,7 +214,7 @@ def _with_names(table: ExampleTable, column: str | None, labels: Sequence[str]) 
 
 
 def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> tuple[str, ...]:
-    """Return the class names: as specified, the hub's, or those of the train split, sorted."""
+    """Return the class names: as specified, the dataset's, or those of the train split, sorted."""
     column = _label_column(spec, source)
     if spec.labels or column is None:
         return spec.labels

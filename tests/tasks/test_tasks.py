@@ -281,8 +281,9 @@ def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["single", "tokens"])
-def test_a_class_of_the_hub_is_an_index_whatever_its_name(
-    kind: str, classes: list[str], labels: list[Any] | None, told: list[str], tmp_path: Path
+@pytest.mark.parametrize("place", ["hub", "files"])
+def test_a_class_of_a_dataset_is_an_index_whatever_its_name(
+    place: str, kind: str, classes: list[str], labels: list[Any] | None, told: list[str], tmp_path: Path
 ) -> None:
     """The classes of a dataset are in its Parquet files' metadata; labels that the task gives name them in their order."""
     tokens = kind == "tokens"
@@ -290,17 +291,28 @@ def test_a_class_of_the_hub_is_an_index_whatever_its_name(
     features = {"text": datasets.Value("string"), "label": classes_of}
     if tokens:
         features = {"tokens": datasets.List(datasets.Value("string")), "tags": datasets.List(classes_of)}
-    rows = [{"tokens": ["a"], "tags": [place]} if tokens else {"text": "a", "label": place} for place in (2, 0, 1)]
-    for split in ("train", "dev", "test"):
+    rows = [{"tokens": ["a"], "tags": [index]} if tokens else {"text": "a", "label": index} for index in (2, 0, 1)]
+    for split in ("train", "validation", "test"):
         data = datasets.Dataset.from_list(rows, features=datasets.Features(features))
         data.to_parquet(str(tmp_path / f"{split}.parquet"))
     files = {"train": "train", "dev": "validation", "test": "test"}
     spec: dict[str, Any] = {"kind": kind, "metrics": ["accuracy"]} | ({} if labels is None else {"labels": labels})
-    task = load_task(made(tmp_path, spec | {"source": {"files": None, "hub": str(tmp_path), "splits": files}}))
+    source: dict[str, Any] = {"files": None, "hub": str(tmp_path)} if place == "hub" else {"files": "{split}"}
+    task = load_task(made(tmp_path, spec | {"source": source | {"splits": files}}))
     assert list(task.labels) == told
     texts = [example.label for example in task.test if isinstance(example, TextExample)]
     tags = [label for example in task.test if isinstance(example, TokensExample) for label in example.labels]
     assert (tags if tokens else texts) == [2, 0, 1]
+
+
+def test_a_class_and_its_name_in_another_file_are_the_same(tmp_path: Path) -> None:
+    """Two stars are class 1 of the Parquet file, and a CSV file writes 2."""
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["1", "2"])})
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features).to_parquet(tmp_path / "train.parquet")
+    (tmp_path / "test.csv").write_text("text,label\nc,2\nd,1\n")
+    splits = {"train": "train", "dev": "train", "test": "test"}
+    task = load_task(made(tmp_path, {"kind": "single", "metrics": ["accuracy"], "source": {"splits": splits}}))
+    assert (task.labels, [example.label for example in texts_among(task.test)]) == (("1", "2"), [1, 0])
 
 
 @pytest.mark.slow
