@@ -41,6 +41,9 @@ _OF_A_DATASET = ("dataset_dict.json", "dataset_info.json", "state.json")
 _OF_TRAIN = re.compile(r"-train(-\d{5}-of-\d{5})?\.arrow$")
 """The files of the train split in the cache of `load_dataset`, beside those of other splits and of maps."""
 
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.parquet")
+"""A Parquet file of a split, as the hub names it."""
+
 
 @dataclass(frozen=True)
 class Document:
@@ -194,7 +197,7 @@ def corpus_files(corpus: str) -> CorpusFiles:
     """Return the files of a corpus: the path itself, or all files of known kinds below a folder, sorted.
 
     Hidden files are ignored, and links to folders skipped. Of a `save_to_disk` dataset only the files it names are read; of
-    several splits, only train, as in the cache of `load_dataset`.
+    several splits, only train, as in the cache of `load_dataset` and in a copy of a hub dataset.
 
     Raises InputError if the path is missing, its suffix unknown, files are empty, a folder holds no known kind, or none of
     several splits is train.
@@ -236,7 +239,7 @@ def _files_at(corpus: str) -> CorpusFiles:
 def _files_in(folder: Path) -> CorpusFiles:
     below = [file for file in (*files_below(folder), *_linked_folders(folder)) if not _is_hidden(file.relative_to(folder))]
     files = sorted(below)
-    unread = {file for left_out in map(_left_out_by, files) for file in left_out}
+    unread = {file for left_out in map(_left_out_by, files) for file in left_out} | _other_splits(files)
     known = (file for file in files if kind_of(file) is not None and (file.is_file() or not file.exists()))
     read = {file for file in known if not unread & {file, *file.parents}}
     others = (file for file in files if file not in read and file.name not in _OF_A_DATASET)
@@ -269,6 +272,12 @@ def _left_out_by(file: Path) -> Iterator[Path]:
     if file.name == "state.json" and isinstance(shards, list):
         names = {shard.get("filename") for shard in shards if isinstance(shard, dict)}
         yield from (other for other in file.parent.glob("*.arrow") if other.name not in names)
+
+
+def _other_splits(files: Iterable[Path]) -> set[Path]:
+    """Return the hub's shards of other splits than train, beside shards of train."""
+    splits = {file: (file.parent, shard[1]) for file in files if (shard := _SHARD.fullmatch(file.name))}
+    return {file for file, (folder, split) in splits.items() if split != "train" and (folder, "train") in splits.values()}
 
 
 def _values(file: Path) -> dict[str, Any]:

@@ -253,6 +253,16 @@ def test_the_cache_of_load_dataset_is_read_of_train_alone(tmp_path: Path) -> Non
     assert names(corpus_files(str(tmp_path)).passed_over, tmp_path) == ["a-test.arrow", "cache-12.arrow"]
 
 
+def test_a_copy_of_a_hub_dataset_is_read_of_train_alone(tmp_path: Path) -> None:
+    train = [f"{config}/train-0000{shard}-of-00002.parquet" for config in ("a", "b") for shard in (0, 1)]
+    others = ["a/test-00000-of-00001.parquet", "b/validation-00000-of-00001.parquet"]
+    parts = ["c/part-00000-of-00002.parquet", "c/tail-00001-of-00002.parquet", "c/train.parquet"]
+    for name in (*train, *others, *parts):
+        written(tmp_path / name, "x")
+    assert names(corpus_files(str(tmp_path)).read, tmp_path) == [*train, *parts]
+    assert names(corpus_files(str(tmp_path)).passed_over, tmp_path) == others
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_two_columns_of_one_name_are_refused(suffix: str, tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array(["one"]), pa.array(["two"])], names=["text", "text"])
