@@ -202,10 +202,20 @@ def _table(pattern: Path, split: str, wanted: list[str]) -> ExampleTable:
 
 
 def _with_names(table: ExampleTable, column: str | None, labels: Sequence[str]) -> ExampleTable:
-    """Replace indices in a class column by the task's names, or the dataset's."""
+    """Replace indices in a class column by the task's names, or by the dataset's, if all of the task's are among them.
+
+    Raises InputError if the task gives some name of the dataset to another of its classes.
+    """
     if column is None or column not in table.classes:
         return table
-    names: dict[Any, str] = dict(enumerate(table.classes[column])) | dict(enumerate(labels))
+    classes = table.classes[column]
+    names: dict[Any, str] = dict(enumerate(classes))
+    if not set(labels) <= set(classes):
+        if moved := [label for label, own in zip(labels, classes, strict=False) if label != own and label in classes]:
+            ours, theirs = (names.index(moved[0]) for names in (labels, classes))
+            message = f"{shown(moved[0])} is class {ours} of labels, but class {theirs} of {', '.join(map(shown, classes))}"
+            raise InputError.at(table.place, f"{message}; name them in this order, or leave labels out")
+        names |= dict(enumerate(labels))
     values = [
         [names.get(each, each) for each in value] if isinstance(value, list) else names.get(value, value)
         for value in table.columns[column]

@@ -272,20 +272,22 @@ def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "labels", "told"),
+    ("classes", "labels", "told", "read"),
     [
-        (["1", "2", "3"], None, ["1", "2", "3"]),
-        (["1", "0", "2"], None, ["1", "0", "2"]),
-        (["1", "2", "3"], [3, 2, 1], ["3", "2", "1"]),
-        (["1", "2", "3"], ["low", "middle", "high"], ["low", "middle", "high"]),
+        (["1", "2", "3"], None, ["1", "2", "3"], [2, 0, 1]),
+        (["1", "0", "2"], None, ["1", "0", "2"], [2, 0, 1]),
+        (["1", "2", "3"], [3, 2, 1], ["3", "2", "1"], [0, 2, 1]),
+        (["_", "1", "2", "3"], [3, 1, 2, "_"], ["3", "1", "2", "_"], [2, 3, 1]),
+        (["1", "2", "3"], ["low", "middle", "high"], ["low", "middle", "high"], [2, 0, 1]),
+        (["1", "2", "3"], [1, "middle", "high"], ["1", "middle", "high"], [2, 0, 1]),
     ],
 )
 @pytest.mark.parametrize("kind", ["single", "tokens"])
 @pytest.mark.parametrize("place", ["hub", "files"])
 def test_a_class_of_a_dataset_is_an_index_whatever_its_name(
-    place: str, kind: str, classes: list[str], labels: list[Any] | None, told: list[str], tmp_path: Path
+    place: str, kind: str, classes: list[str], labels: list[Any] | None, told: list[str], read: list[int], tmp_path: Path
 ) -> None:
-    """The classes of a dataset are in its Parquet files' metadata; labels that the task gives name them in their order."""
+    """The classes of a dataset are in its Parquet files' metadata; other labels that a task gives name them in their order."""
     tokens = kind == "tokens"
     classes_of = datasets.ClassLabel(names=classes)
     features = {"text": datasets.Value("string"), "label": classes_of}
@@ -302,7 +304,14 @@ def test_a_class_of_a_dataset_is_an_index_whatever_its_name(
     assert list(task.labels) == told
     texts = [example.label for example in task.test if isinstance(example, TextExample)]
     tags = [label for example in task.test if isinstance(example, TokensExample) for label in example.labels]
-    assert (tags if tokens else texts) == [2, 0, 1]
+    assert (tags if tokens else texts) == read
+
+
+def test_labels_that_give_a_class_the_name_of_another_are_refused(tmp_path: Path) -> None:
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features).to_parquet(tmp_path / "train.parquet")
+    spec = SINGLE | {"labels": ["yes", "maybe"], "source": {"splits": dict.fromkeys(("train", "dev", "test"), "train")}}
+    assert "train.parquet: 'yes' is class 0 of labels, but class 1 of 'no', 'yes'; name them" in refused(made(tmp_path, spec))
 
 
 def test_a_class_and_its_name_in_another_file_are_the_same(tmp_path: Path) -> None:
