@@ -43,6 +43,9 @@ _FEW = 24
 _PAGE = 7.0
 """Inches of the rows of a page."""
 
+_FAR = 3.0
+"""Intervals that reach this many times as far as three quarters of them do are cut, so that they do not hide the others."""
+
 _LOOK = {
     "decided": ("#0173b2", "o", "significant (Holm, 5%)"),
     "undecided": ("#de8f05", "s", "not significant"),
@@ -87,7 +90,8 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
 def draw(data: pd.DataFrame) -> Figure:
     """One row per pair under its family's name; left of zero the first side is better.
 
-    If every family compares the same two, its name stands for the pair. Thirty pairs fit a page.
+    If every family compares the same two, its name stands for the pair. Thirty pairs fit a page. An interval that reaches much
+    farther than most ends in an arrow at the edge.
     """
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
     counts = data["n_sequences"].astype(str) + " sequences, " + data["n_seeds"] + " seeds"
@@ -101,9 +105,13 @@ def draw(data: pd.DataFrame) -> Figure:
         figure = wide_figure(max(_SHORTEST, 1.1 + (_ROOMY if few else max(_TIGHT, _PAGE / sum(deep))) * sum(deep)))
         axes = figure.subplots()
         axes.axvline(0, color="black", linewidth=1)
+        edges = _edges(data)
+        if edges is not None:
+            axes.set_xlim(edges)
         for place, (_, row) in zip(places, rows, strict=True):
             if row is not None:
                 _draw_row(axes, place, row, None if counts.nunique() == 1 else counts[row["index"]])
+                _draw_arrows(axes, place, row, edges)
         axes.set_yticks(places, names, fontsize="medium" if few else "x-small")
         for (_, row), tick in zip(rows, axes.get_yticklabels(), strict=True):
             tick.set_fontweight("bold" if row is None else "normal")
@@ -123,8 +131,19 @@ def draw(data: pd.DataFrame) -> Figure:
         note = f"{first} minus {second} at equal {equal}; 95% intervals{common}"
         title_above(figure, _finding(data, first, second), note)
         seen = [status for status in _LOOK if status in set(data["status"])]
-        legend_below(figure, [_key(status) for status in seen])
+        cut = [] if edges is None else [Line2D([], [], color="#777777", marker=">", label="interval goes on beyond the edge")]
+        legend_below(figure, [*map(_key, seen), *cut])
     return figure
+
+
+def _edges(data: pd.DataFrame) -> tuple[float, float] | None:
+    """Where the axis ends if some intervals are cut, None if none is."""
+    ends = data[["low_nats", "high_nats"]].abs().max(axis=1).fillna(data["estimate_nats"].abs())
+    usual = _FAR * ends.quantile(0.75)
+    if ends.max() <= usual:
+        return None
+    edge = 1.08 * max(ends[ends <= usual].max(), data["estimate_nats"].abs().max())
+    return max(-edge, data["low_nats"].min()), min(edge, data["high_nats"].max())
 
 
 def _finding(data: pd.DataFrame, first: str, second: str) -> str:
@@ -165,6 +184,16 @@ def _draw_row(axes: Axes, place: float, row: dict[Hashable, Any], note: str | No
             "annotation_clip": False,
         }
         axes.annotate(f" {note}", (1.0, place), **where)
+
+
+def _draw_arrows(axes: Axes, place: float, row: dict[Hashable, Any], edges: tuple[float, float] | None) -> None:
+    """Arrows at the edges that the row's interval crosses."""
+    if edges is None:
+        return
+    colour, (left, right) = _LOOK[str(row["status"])][0], edges
+    for edge, marker, beyond in ((left, "<", row["low_nats"] < left), (right, ">", row["high_nats"] > right)):
+        if beyond:
+            axes.plot([edge], [place], marker=marker, color=colour, markersize=5, clip_on=False)
 
 
 def _key(status: str) -> Line2D:
