@@ -138,12 +138,13 @@ def draw(data: pd.DataFrame) -> Figure:
 
 def _edges(data: pd.DataFrame) -> tuple[float, float] | None:
     """Where the axis ends if some intervals are cut, None if none is."""
-    ends = data[["low_nats", "high_nats"]].abs().max(axis=1).fillna(data["estimate_nats"].abs())
+    intervals = data[["low_nats", "high_nats"]].astype(float)  # none where no seed replicates
+    ends = intervals.abs().max(axis=1).fillna(data["estimate_nats"].abs())
     usual = _FAR * ends.quantile(0.75)
-    if ends.max() <= usual:
+    if intervals.isna().all(axis=None) or ends.max() <= usual:
         return None
     edge = 1.08 * max(ends[ends <= usual].max(), data["estimate_nats"].abs().max())
-    return max(-edge, data["low_nats"].min()), min(edge, data["high_nats"].max())
+    return max(-edge, intervals["low_nats"].min()), min(edge, intervals["high_nats"].max())
 
 
 def _finding(data: pd.DataFrame, first: str, second: str) -> str:
@@ -191,7 +192,8 @@ def _draw_arrows(axes: Axes, place: float, row: dict[Hashable, Any], edges: tupl
     if edges is None:
         return
     colour, (left, right) = _LOOK[str(row["status"])][0], edges
-    for edge, marker, beyond in ((left, "<", row["low_nats"] < left), (right, ">", row["high_nats"] > right)):
+    crossed = [] if pd.isna(row["low_nats"]) else [(left, "<", row["low_nats"] < left), (right, ">", row["high_nats"] > right)]
+    for edge, marker, beyond in crossed:
         if beyond:
             axes.plot([edge], [place], marker=marker, color=colour, markersize=5, clip_on=False)
 
