@@ -484,8 +484,10 @@ def test_loss_curves_show_training_losses_from_the_plateau_on_but_not_what_is_le
 
 def test_an_interval_that_would_hide_the_others_ends_in_an_arrow() -> None:
     data = pd.DataFrame({"low_nats": [-0.1, 0.1, -0.2, -5.0, -0.3], "high_nats": [0.2, 0.3, 0.1, 6.0, 0.5]})
-    data = data.assign(estimate_nats=data.mean(axis=1), family=[*"abcde"], pair=[*"vwxyz"], sides=pd.Series([("deeper", "wider")] * 5))
-    data = data.assign(unit="nats", n_sequences=8, n_seeds="2+2", status="undecided", equal="shape")
+    data = data.assign(estimate_nats=data.mean(axis=1), family=[*"abcde"], pair=[*"vwxyz"])
+    data = data.assign(
+        sides=pd.Series([("deeper", "wider")] * 5), unit="nats", n_sequences=8, n_seeds="2+2", status="undecided", equal="shape"
+    )
     arrows = {}
     one = data.tail(1).assign(low_nats=None, high_nats=None)
     for name, shown in (("cut", pd.concat([data, one])), ("whole", data.head(3)), ("none", one)):
