@@ -277,7 +277,8 @@ def _left_out_by(file: Path) -> Iterator[Path]:
 def _other_splits(files: Iterable[Path]) -> set[Path]:
     """Return the hub's shards of other splits than train, beside shards of train."""
     splits = {file: (file.parent, shard[1]) for file in files if (shard := _SHARD.fullmatch(file.name))}
-    return {file for file, (folder, split) in splits.items() if split != "train" and (folder, "train") in splits.values()}
+    trains = {folder for folder, split in splits.values() if split == "train"}
+    return {file for file, (folder, split) in splits.items() if split != "train" and folder in trains}
 
 
 def _values(file: Path) -> dict[str, Any]:

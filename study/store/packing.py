@@ -51,8 +51,8 @@ class Packing:
 def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
     """Replace the run folders of a sweep by a pack, together with an earlier pack's content.
 
-    Raises InputError if the sweep is being run or scored, has no runs, an unfinished run or an unreadable record, or, without
-    `delete_weights`, weights or checkpoints, or a link in place of a file.
+    Raises InputError if the sweep is being run or scored, has no runs, an unfinished run, an unreadable record or a link out of
+    its run folders, or, without `delete_weights`, weights or checkpoints.
     """
     with held(folder.launching), held(folder.scoring):
         _tidy(folder)

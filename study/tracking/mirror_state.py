@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -97,9 +97,14 @@ def read_state(folder: SweepFolder, name: str, kind: type[StateT]) -> StateT | N
     return state if state.mode == "online" or (folder.wandb / state.wandb_folder).is_dir() else None
 
 
+def own_files(files: Iterable[Path], folder: Path) -> list[Path]:
+    """The files that are there, without those to which links lead out of a folder."""
+    return [file for file in files if is_there(file) and stays_in(file, folder)]
+
+
 def has_weights(run: RunFolder) -> bool:
     """Whether a run has weights of its own, not a link that leads out of its folder."""
-    return is_there(run.weights_file) and stays_in(run.weights_file, run.path)
+    return bool(own_files([run.weights_file], run.path))
 
 
 def images(folder: SweepFolder) -> list[Path]:
@@ -113,7 +118,7 @@ def answer_files(folder: SweepFolder) -> list[Path]:
     tables = (folder.ledger_file, folder.scores_file)
     files = [folder.answer_file, folder.sweep_file, *tables, *(file.with_suffix(".csv") for file in tables)]
     files += [file for part in (folder.figures, folder.fits) if is_there(part) for file in files_below(part)]
-    return [file for file in files if is_there(file) and stays_in(file, folder.path)]
+    return own_files(files, folder.path)
 
 
 def answer_sha256(folder: SweepFolder) -> str | None:

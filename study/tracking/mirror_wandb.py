@@ -13,7 +13,7 @@ import wandb
 from pydantic import ValidationError
 from wandb.sdk.lib import wbauth
 
-from study.base.durable_files import is_there, stays_in, write_once
+from study.base.durable_files import write_once
 from study.base.errors import InputError, Problem
 from study.base.schema import flatten, join_path
 from study.config.run_config import RunConfig, fingerprint_of
@@ -35,6 +35,7 @@ from study.tracking.mirror_state import (
     answer_sha256,
     has_weights,
     images,
+    own_files,
     state_file,
     wandb_group,
 )
@@ -255,8 +256,7 @@ class WandbRun(_Opened):
 
     def _log_weights(self, record: RunRecord) -> None:
         source = self._source
-        files = [source.weights_file, source.config_file, source.record_file]
-        files = [file for file in files if is_there(file) and stays_in(file, source.path)]
+        files = own_files([source.weights_file, source.config_file, source.record_file], source.path)
         facts = {"shape": record.config.architecture.shape_name, "loss_nats": record.loss_nats, "tokens": record.tokens}
         facts |= {"weights_sha256": record.weights_sha256}
         self._log_files(f"weights-{source.run_id}", "model", files, source.path, facts)
