@@ -40,7 +40,7 @@ class Pretrained:
     @cached_property
     def prepared(self) -> PreparedData:
         """The run's data with its tokeniser; raises InputError where the text has changed since the training."""
-        prepared = prepare(self.config.data)
+        prepared = prepare(self.config.data, progress=True)
         if prepared.fingerprint != self.data_fingerprint:
             corpus = self.config.data.corpus
             changed = f"{corpus} has changed since run {self.run_id} was trained, and with it the word pieces"

@@ -17,7 +17,6 @@ from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.config.score_config import GRID, Downstream
 from study.config.tuned_values import Tried, best_values
-from study.data.prepared import prepare
 from study.scoring.evaluations import Evaluation, all_evaluations
 from study.scoring.pretrained import Pretrained
 from study.scoring.subsets import subset
@@ -109,9 +108,7 @@ def require_texts(runs: Iterable[Pretrained]) -> None:
 
     The tokenisers are trained on it, and baselines count words in it.
     """
-    distinct = {(run.config.data, run.data_fingerprint): run for run in runs}.values()
-    map_all(lambda run: prepare(run.config.data, progress=True), distinct)
-    map_all(lambda run: run.prepared, distinct)
+    map_all(lambda run: run.prepared, {(run.config.data, run.data_fingerprint): run for run in runs}.values())
 
 
 def label_runs(requested: Target) -> dict[str, str]:
