@@ -9,8 +9,11 @@ export const dark = () => {
   return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 };
 
-// From dark to light in light mode, and the other way round in dark mode, without the ends that vanish in the page.
-const ramp = t => d3.interpolateViridis(dark() ? 0.22 + 0.78 * t : 0.86 * t);
+// Colours of 0 to 1 without the end that vanishes in the page, which is asked for its mode once.
+function ramp() {
+  const [from, span] = dark() ? [0.22, 0.78] : [0, 0.86];
+  return t => d3.interpolateViridis(from + span * t);
+}
 
 const width = node => Math.max(280, Math.min(1200, (node?.clientWidth || document.getElementById("main").clientWidth - 32)));
 
@@ -38,15 +41,15 @@ export function colours(values, label) {
   const there = values.filter(one => one !== null && one !== undefined);
   const distinct = [...new Set(there)];
   if (distinct.length && distinct.every(one => typeof one === "number")) {
-    const [low, high] = d3.extent(distinct);
-    if (distinct.length === 1) return { type: "ordinal", domain: distinct, range: [ramp(0.5)], label, legend: true };
+    const [low, high] = d3.extent(distinct), shade = ramp();
+    if (distinct.length === 1) return { type: "ordinal", domain: distinct, range: [shade(0.5)], label, legend: true };
     if (distinct.length <= 8) {
       const sorted = d3.sort(distinct);
-      return { type: "ordinal", domain: sorted, range: sorted.map((_, place) => ramp(place / (sorted.length - 1))), label,
+      return { type: "ordinal", domain: sorted, range: sorted.map((_, place) => shade(place / (sorted.length - 1))), label,
         legend: true, tickFormat: brief };
     }
     const log = low > 0 && high / low >= 10;
-    return { type: log ? "log" : "linear", domain: [low, high], interpolate: ramp, range: [0, 1], label,
+    return { type: log ? "log" : "linear", domain: [low, high], interpolate: shade, range: [0, 1], label,
       legend: true, tickFormat: brief, ...(log ? { ticks: decades(low, high, high / low < 300 ? [1, 2, 5] : [1]) } : {}) };
   }
   const names = distinct.map(String).sort(d3.ascending);
@@ -146,7 +149,7 @@ export function lines(node, series, { x, y, logX, logY, colour, caption, zoom })
       strokeOpacity: 0.2, strokeWidth: 1, clip: true }),
     Plot.line(points, { ...channels, z: p => p.series.name, stroke: "group", strokeWidth: 1.5, strokeOpacity: faint, clip: true }),
     Plot.dot(points.filter(p => p.series.points.length === 1), { ...channels, fill: "group", r: 2.5, clip: Boolean(box) }),
-    Plot.dot(inside, Plot.pointer({ ...channels, stroke: "group", r: 4 })),
+    Plot.dot(inside, Plot.pointer({ ...channels, stroke: "currentColor", r: 4 })),
     Plot.tip(inside, Plot.pointer({ ...channels, title: p => p, format: { title: words } })),  // written where the pointer is
   ], datum => datum.series.click?.(), zoom);
 }
@@ -203,24 +206,25 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
 
 // A map of depth against width: `rows` are {x, y, value, n}.
 export function map(node, rows, { x, y, value: name, caption, better }) {
+  const upwards = ramp(), shade = better === "lower" ? t => upwards(1 - t) : upwards;
   return figure(node, caption, {
     height: 90 + 40 * new Set(rows.map(row => row.y)).size,
     marginLeft: 62,
     x: { label: x, type: "band", domain: d3.sort(new Set(rows.map(row => row.x))), labelArrow: "none" },
     y: { label: y, type: "band", domain: d3.sort(new Set(rows.map(row => row.y)), d3.descending), labelArrow: "none" },
-    color: { type: "linear", interpolate: t => ramp(better === "lower" ? 1 - t : t), range: [0, 1], label: name, legend: true },
+    color: { type: "linear", interpolate: shade, range: [0, 1], label: name, legend: true },
   }, [
     Plot.cell(rows, { x: "x", y: "y", fill: "value", inset: 1 }),
-    Plot.text(rows, { x: "x", y: "y", text: row => plain(row.value), fill: row => readable(rows, row.value, better), fontSize: 11 }),
+    Plot.text(rows, { x: "x", y: "y", text: row => plain(row.value), fill: row => readable(rows, row.value, shade), fontSize: 11 }),
     Plot.tip(rows, Plot.pointer({ x: "x", y: "y", title: row => `depth ${row.y}, width ${row.x}\n${name}: ${plain(row.value)}\nmean of ${row.n}` })),
   ]);
 }
 
 // Black or white, whichever can be read on the colour of a value.
-function readable(rows, one, better) {
+function readable(rows, one, shade) {
   const [low, high] = d3.extent(rows, row => row.value);
   const t = high > low ? (one - low) / (high - low) : 0.5;
-  return d3.lab(ramp(better === "lower" ? 1 - t : t)).l > 58 ? "#000" : "#fff";
+  return d3.lab(shade(t)).l > 58 ? "#000" : "#fff";
 }
 
 // One line a run over several axes, each from its least to its greatest value.
