@@ -18,7 +18,7 @@ def _():
 
     import marimo as mo
 
-    from study.base.text import bullets, escape
+    from study.base.text import bullets, echo, escape
     from study.evidence.evidence import gather
     from study.report.answer import FINDINGS, Answer
     from study.report.answer_tables import cells
@@ -32,6 +32,7 @@ def _():
         Path,
         bullets,
         cells,
+        echo,
         escape,
         gather,
         mo,
@@ -41,11 +42,11 @@ def _():
 
 
 @app.cell
-def _(Answer, Path, gather, opened):
+def _(Answer, Path, echo, gather, opened):
     evidence = opened(Path("results"), "depth_or_width", gather)
     answer = Answer(evidence, ())
     verdict = answer.verdict
-    print(verdict.sentence)
+    echo(verdict.sentence)
     return answer, evidence, verdict
 
 

@@ -20,9 +20,10 @@ def _():
     import pandas as pd
 
     from study.api import fit
+    from study.base.text import echo
     from study.report.notebooks import ledger_in, opened, prose
 
-    return Path, fit, ledger_in, mo, opened, pd, prose
+    return Path, echo, fit, ledger_in, mo, opened, pd, prose
 
 
 @app.cell
@@ -37,10 +38,10 @@ def _(mo):
 
 
 @app.cell
-def _(Path, ledger_in, opened, pd):
+def _(Path, echo, ledger_in, opened, pd):
     file = opened(Path("results"), "size_and_tokens", ledger_in)
     ledger = pd.read_csv(file)
-    print(f"{file.parent.name}: {len(ledger)} runs, {ledger.shape[1]} columns")
+    echo(f"{file.parent.name}: {len(ledger)} runs, {ledger.shape[1]} columns")
     return (ledger,)
 
 

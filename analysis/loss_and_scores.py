@@ -18,16 +18,17 @@ def _():
 
     import marimo as mo
 
-    from study.base.text import bullets, escape
+    from study.base.text import bullets, echo, escape
     from study.plotting import parameters_loss_score, score_against_loss
     from study.report.findings import run_count
     from study.report.notebooks import gather_scored, opened, scrolling_tables
     from study.report.score_sentences import SCORES, law_table, published_table, score_findings, scores_frame, trend_table
 
     return (
-        SCORES,
         Path,
+        SCORES,
         bullets,
+        echo,
         escape,
         gather_scored,
         law_table,
@@ -45,10 +46,10 @@ def _():
 
 
 @app.cell
-def _(Path, gather_scored, opened, run_count, score_findings):
+def _(Path, echo, gather_scored, opened, run_count, score_findings):
     evidence = opened(Path("results"), "loss_and_scores", gather_scored)
     findings = score_findings(evidence)
-    print(f"{evidence.folder.name}: {run_count(evidence)}", *findings, sep="\n")
+    echo("\n".join([f"{evidence.folder.name}: {run_count(evidence)}", *findings]))
     return evidence, findings
 
 

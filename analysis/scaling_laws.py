@@ -19,7 +19,7 @@ def _():
     import marimo as mo
 
     from study.base.errors import InputError
-    from study.base.text import bullets, escape
+    from study.base.text import bullets, echo, escape
     from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger
     from study.evidence.sweep_laws import LEDGER_LAWS, fit_ledger
     from study.laws.approaches import frontiers
@@ -42,6 +42,7 @@ def _():
         TableQuery,
         bullets,
         compute_optimal,
+        echo,
         escape,
         fit_ledger,
         forecast_against_truth,
@@ -63,10 +64,10 @@ def _():
 
 
 @app.cell
-def _(Path, gather_ended, law_findings, opened, run_count):
+def _(Path, echo, gather_ended, law_findings, opened, run_count):
     evidence = opened(Path("results"), "size_and_tokens", gather_ended)
     laws_told = law_findings(evidence)
-    print(f"{evidence.folder.name}: {run_count(evidence)}", *laws_told, sep="\n")
+    echo("\n".join([f"{evidence.folder.name}: {run_count(evidence)}", *laws_told]))
     return evidence, laws_told
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import warnings
@@ -77,9 +78,9 @@ def main() -> None:
             raise
         _end(2, f"error: study {' '.join(sys.argv[1:2])} needs {package}, which is not installed: pip install scaling-study")
     except click.ClickException as error:
-        with suppress(OSError):
-            error.show()
-        _end(error.exit_code)
+        words = io.StringIO()
+        error.show(words)
+        _end(error.exit_code, words.getvalue().removesuffix("\n"))
     except (click.Abort, KeyboardInterrupt) as stopped:
         why = (stopped.__cause__ or stopped).args  # click turns an interrupt into an Abort
         _end(INTERRUPTED_EXIT, "; ".join(["stopped", *map(str, why)]))

@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -26,6 +25,7 @@ from typing import Any
 from study.base.durable_files import is_there, json_of, retry_write, write_atomically
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.quantities import plural
+from study.base.text import echo
 from study.config.resources import Resources, SlurmOptions, minutes_of
 from study.executing.job import Job
 from study.executing.slots import Slot
@@ -161,7 +161,7 @@ class SlurmExecutor:
             except (self._submitit.core.utils.FailedJobError, self._submitit.core.utils.FailedSubmissionError) as error:
                 said = " ".join(str(error).split())
                 if self._accepted:
-                    sys.stderr.write(f"sbatch refused {plural(len(due), 'job')}, which will be submitted again: {said}\n")
+                    echo(f"sbatch refused {plural(len(due), 'job')}, which will be submitted again: {said}", err=True)
                     return
                 self._submitted = []
                 for batch in due:

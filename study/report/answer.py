@@ -238,6 +238,6 @@ def _fold(title: str, text: str) -> str:
 def _regenerate(folder: SweepFolder) -> str:
     return (
         "`study report` of the folder that this page lies in rebuilds it, with `ledger.parquet`, `fits/` and `figures/`, from "
-        f"the records of its runs, without torch, a GPU or an account; `study launch` of {folder.name}.yaml (see "
-        f"{folder.sweep_file.name}) trains what is missing."
+        f"the records of its runs, without torch, a GPU or an account; `study launch` of {escape(folder.name)}.yaml "
+        f"(see {folder.sweep_file.name}) trains what is missing."
     )

@@ -17,6 +17,7 @@ import pandas as pd
 
 from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
+from study.base.text import echo, printable
 from study.evidence.evidence import Evidence, gather
 from study.report.markdown_html import html_of
 from study.store.sweep_folder import SweepFolder, sweeps_in
@@ -39,7 +40,8 @@ def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Read]) -> Re
         return read(folder_of(results, sweep, None if given is None else Path(str(given))))
     except InputError as error:
         if mo.app_meta().mode == "script":
-            sys.stderr.writelines(f"error: {problem}\n" for problem in error.problems)
+            for problem in error.problems:
+                echo(printable(f"error: {problem}"), err=True)
             sys.exit(2)
         mo.stop(True, refusal(error, "danger"))
         raise

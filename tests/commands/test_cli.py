@@ -70,6 +70,7 @@ def test_a_new_sweep_file_can_be_planned_and_replaces_none(study: Any, tmp_path:
     assert study("new", "nowhere/mine")[2] == "error: nowhere: is not a folder; create it first\n"
     assert study("new", "norms", "--like", "norm")[0] == 0
     assert Path("norms.yaml").read_text() == (ROOT / "sweeps" / "norm.yaml").read_text()
+    assert study("new", "my own")[1] == "my own.yaml: edit its question and values, then: study plan 'my own.yaml'\n"
     assert study("new", "more", "--like", "nrom")[2] == "error: --like: 'nrom' is not known; did you mean 'norm'?\n"
 
 
@@ -87,16 +88,18 @@ def test_a_notebook_is_listed_copied_and_opened_on_a_folder(
     monkeypatch.setattr("study.commands.sweeps.find_spec", lambda _: None)
     assert "needs marimo: pip install 'scaling-study[notebooks]'" in study("notebook", "scaling_laws")[2]
     monkeypatch.setattr("study.commands.sweeps.find_spec", lambda _: True)
-    opened: list[list[str]] = []
+    opened: list[tuple[list[str], str | None]] = []
 
-    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        opened.append(words[1:])
+    def run(words: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        opened.append((words[1:], env.get("STUDY_RESULTS")))
         return subprocess.CompletedProcess(words, 0)
 
     monkeypatch.setattr("subprocess.run", run)
-    study("notebook", "scaling_laws", "--folder", "results/mine")
-    notebook = f"{ROOT}/analysis/scaling_laws.py"
-    assert opened == [["-m", "marimo", "run", "--token", notebook, "--", "--folder", "results/mine"]]
+    monkeypatch.delenv("STUDY_RESULTS", raising=False)
+    study("notebook", "scaling_laws", "--folder", "results/lr=1e-3")
+    study("notebook", "scaling_laws")
+    marimo = ["-m", "marimo", "run", "--token", f"{ROOT}/analysis/scaling_laws.py"]
+    assert opened == [(marimo, "results/lr=1e-3"), (marimo, None)]
 
 
 def test_shipped_sweeps_and_tasks_are_listed(study: Any) -> None:
@@ -271,6 +274,11 @@ def test_bad_input_is_told_in_full_with_status_2(study: Any, arguments: tuple[ob
     status, out, err = study(*arguments)
     assert (status, out) == (2, "")
     assert all(message in err for message in messages), err
+
+
+def test_a_usage_error_shows_arguments_without_their_control_characters(study: Any) -> None:
+    status, _, told = study("status", "one", "ot\x1b]0;owned\x07h\u202eer")
+    assert (status, told.splitlines()[-1]) == (2, "Error: Got unexpected extra argument (ot]0;ownedher)")
 
 
 def test_report_prints_the_headline_and_where_the_answer_is(

@@ -424,11 +424,14 @@ def test_excluded_runs_of_settings_and_budgets_are_told_apart(tmp_path: Path) ->
         assert shown in answer.to_markdown()
 
 
-def test_all_failed_with_hostile_reasons(tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": "# <script>alert(1)</script> | *why*\n\n## no"})
+def test_all_failed_with_hostile_reasons_and_a_hostile_name(tmp_path: Path) -> None:
+    place = tmp_path / "s<script>\x1b[31m\u202e"
+    folder = sweep_folder(place, SWEEP | {"name": "s", "question": "# <script>alert(1)</script> | *why*\n\n## no"})
     add_run(folder, run_config(1, 128), state="FAILED", reason="![x](http://x) | `rm`\n# heading")
     text = checked(folder).to_markdown()
-    assert "<script>" not in text
+    assert text.count(r"s\<script\>\[31m") == 2, "in the heading, and in how to make it again"
+    assert not {"\x1b", "\u202e"} & {*text}
+    assert not re.search(r"(?<!\\)<script", text)
     assert "\n## no" not in text
     assert r"\!\[x\](http://x) \| \`rm\` \# heading" in text
 
