@@ -62,7 +62,7 @@ def new(name: str, like: str | None) -> None:
     )
     if not write_once(file, text.encode()):
         raise InputError.at(str(file), "exists, and no file is overwritten; give another name")
-    echo(f"{file}: edit its question and values, then: study plan {file}")
+    echo(f"{file}: edit its question and values, then: study plan {pasted(file)}")
 
 
 @click.command()
@@ -115,8 +115,11 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
         return
     if find_spec("marimo") is None:
         raise InputError.at("study notebook", "needs marimo: pip install 'scaling-study[notebooks]'")
-    given = [] if folder is None else ["--", "--folder", str(folder)]
-    sys.exit(subprocess.run([sys.executable, "-m", "marimo", "run", "--token", str(file), *given], check=False).returncode)
+    given = (
+        {} if folder is None else {"STUDY_RESULTS": str(folder)}
+    )  # as an argument marimo splits a path at =, and reads 1e5 as a number
+    shown = subprocess.run([sys.executable, "-m", "marimo", "run", "--token", str(file)], env=os.environ | given, check=False)
+    sys.exit(shown.returncode)
 
 
 def _summary(notebook: Path) -> str:
