@@ -44,6 +44,21 @@ COMMAND_SECONDS = 60.0
 QUEUED = re.compile(r"^(\d+)\|(N/A|\d+)\|([A-Z_]+)\|(.*)$", re.MULTILINE)
 """A line of squeue: the id of an array or a job, the index in the array, the state, and the name."""
 
+OVERRIDING = {
+    "job_name": "JOB_NAME",
+    "partition": "PARTITION",
+    "account": "ACCOUNT",
+    "qos": "QOS",
+    "constraint": "CONSTRAINT",
+    "time": "TIMELIMIT",
+    "mem": "MEM_PER_NODE",
+    "gpus_per_node": "GPUS_PER_NODE",
+    "array_parallelism": "ARRAY_INX",
+    "signal_delay_s": "SIGNAL",
+    "stderr_to_stdout": "OUTPUT",
+}
+"""What is asked of sbatch, and the variable `SBATCH_…` of a user's profile that sbatch would heed in place of it."""
+
 ENDED = {
     **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"), PREEMPTED_EXIT),
     **dict.fromkeys(("TIMEOUT", "DEADLINE"), -signal.SIGKILL),
@@ -83,6 +98,9 @@ class SlurmExecutor:
         self.folder = (sweep.path / "slurm").resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._submitit = _submitit()
+        asked = self._parameters("")
+        for variable in (variable for name, variable in OVERRIDING.items() if asked[name] is not None):
+            os.environ.pop(f"SBATCH_{variable}", None)
         self._submitted: list[Submitted] = []
         self._lock = threading.Lock()
         self._accepted, self._killed = False, False
@@ -204,27 +222,26 @@ class SlurmExecutor:
         }
 
     def _states(self) -> dict[str, tuple[str, str]] | None:
-        """Name and state of every job of this sweep that Slurm knows, by id; None where Slurm does not answer.
+        """Name and state of every job of the user that Slurm knows, by id; None where Slurm does not answer.
 
         The name stands last: other jobs of the user may have any name, also with separators or line breaks.
         """
         requested = ("--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
         if (listed := _output("squeue", *requested)) is None:
             return None
-        states = {}
         if listed.strip() and QUEUED.search(listed) is None:
             raise ValueError(f"squeue printed {listed[:100]!r}")
-        for master, index, state, name in QUEUED.findall(listed):
-            if name.startswith(self._prefix):
-                states[master if index == "N/A" else f"{master}_{index}"] = (name, state)
-        return states
+        return {
+            master if index == "N/A" else f"{master}_{index}": (name, state)
+            for master, index, state, name in QUEUED.findall(listed)
+        }
 
     def _earlier(self) -> dict[str, str]:
         """The live Slurm jobs of earlier launches, by the key of each job in their batches."""
         found: dict[str, str] = {}
         for job_id, (name, state) in (self._states() or {}).items():
             array = self.folder / f"{name.removeprefix(self._prefix)}.json"
-            if state not in ENDED and is_there(array):
+            if state not in ENDED and name.startswith(self._prefix) and is_there(array):
                 index = int(job_id.partition("_")[2] or 0)
                 batches = json_of(array, list, f"cancel its jobs with scancel --name={name}, and remove it") or []
                 found |= dict.fromkeys(batches[index] if index < len(batches) else (), job_id)
@@ -271,10 +288,14 @@ def _submitit() -> Any:
 
 
 def _output(command: str, *arguments: str) -> str | None:
-    """The output of a Slurm command, None where it fails or cannot start."""
+    """The output of a Slurm command, None where it fails or cannot start.
+
+    Variables such as SQUEUE_PARTITION, with which people shorten what squeue shows them, would hide running jobs.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
         done = subprocess.run(
-            [command, *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=COMMAND_SECONDS
+            [command, *arguments], capture_output=True, env=kept, encoding="utf-8", errors="replace", timeout=COMMAND_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -182,6 +182,31 @@ def test_other_jobs_of_the_user_may_have_any_name(cluster: FakeSlurm, tmp_path: 
     assert [future.result(10) for future in futures] == [OOM_EXIT] * 2
 
 
+def test_variables_that_shorten_what_squeue_shows_hide_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_PARTITION", "gpu")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    assert slurm._output("sh", "-c", "echo $SQUEUE_PARTITION $SLURM_CONF") == "/etc/slurm.conf\n"
+
+
+def test_variables_of_sbatch_replace_nothing_that_the_sweep_asks_for(
+    cluster: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SBATCH_JOB_NAME", "SBATCH_PARTITION", "SBATCH_ACCOUNT", "SBATCH_RESERVATION"):
+        monkeypatch.setenv(name, "profile")
+    SlurmExecutor(Slot("cpu", (0,), 1), SlurmOptions(partition="mine"), SweepFolder(tmp_path / "toy"))
+    assert {name for name in os.environ if name.startswith("SBATCH_")} == {"SBATCH_ACCOUNT", "SBATCH_RESERVATION"}
+
+
+def test_a_job_under_another_name_is_the_one_that_was_submitted(cluster: FakeSlurm, tmp_path: Path) -> None:
+    futures = submitted(tmp_path)
+    until(lambda: cluster.arrays != [])
+    cluster.arrays[0] = ("renamed by scontrol", 2)
+    with pytest.raises(TimeoutError):
+        futures[0].result(3)
+    cluster.state = "OUT_OF_MEMORY"
+    assert [future.result(10) for future in futures] == [OOM_EXIT] * 2
+
+
 def test_names_in_another_encoding_are_read() -> None:
     assert slurm._output("printf", r"7|N/A|RUNNING|caf\351") == "7|N/A|RUNNING|caf�"
 
