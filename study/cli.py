@@ -7,7 +7,6 @@ import io
 import os
 import sys
 import warnings
-from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NoReturn
@@ -15,6 +14,7 @@ from typing import NoReturn
 import click
 
 from study.base.errors import InputError, near
+from study.base.streams import tolerate_lost
 from study.base.text import echo, printable
 
 HOMES = {
@@ -55,8 +55,16 @@ Any other system error is shown whole.
 
 
 def main() -> None:
-    """Run the command line; bad input is reported in full on standard error, with exit status 2."""
+    """Run the command line; bad input is reported in full on standard error, with exit status 2.
+
+    A lost standard error ends no command: progress and remarks are dropped. A lost standard output ends it with status 1.
+    """
     _replace_closed_streams()
+    with tolerate_lost("stderr"):
+        _run()
+
+
+def _run() -> None:
     warnings.filterwarnings("ignore", "flock not supported")  # study.store.locks tells what of it matters
     try:
         commands(prog_name="study", standalone_mode=False)
@@ -94,10 +102,9 @@ def _replace_closed_streams() -> None:
 
 
 def _end(status: int, *lines: str) -> NoReturn:
-    """Report on standard error, as far as possible, and exit."""
-    with suppress(OSError):
-        for line in lines:
-            echo(line, err=True)
+    """Report on standard error and exit."""
+    for line in lines:
+        echo(line, err=True)
     sys.exit(status)
 
 

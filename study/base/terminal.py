@@ -6,11 +6,9 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
-from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -60,36 +58,6 @@ def narrow_table(
             for part in textwrap.wrap(printable(note), NARROW, initial_indent="  ", subsequent_indent="  "):
                 table.add_row(Text(part))
     return table
-
-
-class _Outlived:
-    """A stream that drops text that cannot be written."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def tolerate_lost_output() -> Iterator[None]:
-    """Drop output inside the block once its terminal, file or pipe accepts no more."""
-    kept = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Outlived(sys.stdout), _Outlived(sys.stderr)
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = kept
 
 
 @dataclass(frozen=True)

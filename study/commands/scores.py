@@ -91,7 +91,8 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
     """
     from rich.console import Console
 
-    from study.base.terminal import say, show, tolerate_lost_output
+    from study.base.streams import tolerate_lost
+    from study.base.terminal import say, show
     from study.base.text import pasted
     from study.config.resources import Resources
     from study.running.score_launch import score_runs
@@ -100,7 +101,7 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
     from study.scoring.targets import target
 
     flags = {name: requested.pop(name) for name in PLACES}
-    with tolerate_lost_output(), _named_as_options("downstream"):
+    with tolerate_lost("stdout", "stderr"), _named_as_options("downstream"):
         Resources().overridden(**flags)  # a mistake on the command line is reported before the folder is read
         downstream, scored_runs = _downstream(requested), target(folder)
         resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)

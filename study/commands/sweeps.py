@@ -205,7 +205,8 @@ def launch(
     from rich.console import Console
 
     from study.base.quantities import read_seconds
-    from study.base.terminal import say, show, tolerate_lost_output
+    from study.base.streams import tolerate_lost
+    from study.base.terminal import say, show
     from study.base.text import printable
     from study.config.sweep_files import read_sweep
     from study.report.answer import IMAGES
@@ -218,7 +219,7 @@ def launch(
     console = Console(stderr=as_json)
     requested, folder = spec.resources.overridden(**resources), folder_of(spec, results)
     with (
-        tolerate_lost_output(),
+        tolerate_lost("stdout", "stderr"),
         launched(spec, values, results, requested, console, track, lambda: _check_tasks(spec)),
     ):
         if spec.downstream is not None:

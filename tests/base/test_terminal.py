@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
 import study
-from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show, tolerate_lost_output
+from study.base.streams import tolerate_lost
+from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show
 from study.base.text import echo
 
 
@@ -85,7 +86,7 @@ def test_work_outlives_who_listens_to_it(monkeypatch: pytest.MonkeyPatch) -> Non
     streams = Full(), Full()
     monkeypatch.setattr(sys, "stdout", streams[0])
     monkeypatch.setattr(sys, "stderr", streams[1])
-    with tolerate_lost_output(), bars(Console(stderr=True)) as shown:
+    with tolerate_lost("stdout", "stderr"), bars(Console(stderr=True)) as shown:
         shown.add_task("a task", note="")
         say(Console(), "a word")
         sys.stderr.write("another")
