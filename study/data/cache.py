@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,11 @@ def cached_sha256_of(path: Path) -> str:
 
     A file that changed within SETTLED_SECONDS is not cached, since it may change again within one clock tick.
     """
-    before = _touched(path)
-    remembered = cache_root() / "hashes" / fingerprint_of([str(path.resolve()), *before])
-    if (known := content_of(remembered)) is not None and len(known) == SHA256_DIGITS:
+    before, hashes = _touched(path), cache_root() / "hashes"
+    remembered = hashes / fingerprint_of([str(path.resolve()), *before])
+    with _permitted(hashes):
+        known = content_of(remembered)
+    if known is not None and len(known) == SHA256_DIGITS:
         return known.decode()
     digest = sha256_of(path)
     if _touched(path) == before and time.time_ns() - max(before[-2:]) > SETTLED_SECONDS * 1e9:
@@ -76,6 +78,18 @@ def cached_sha256_of(path: Path) -> str:
             remembered.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(remembered, digest.encode())
     return digest
+
+
+@contextlib.contextmanager
+def _permitted(kind: Path) -> Iterator[None]:
+    """Raise InputError where the folder of a kind, or what lies in it, is closed to this user."""
+    try:
+        yield
+    except PermissionError as error:
+        if error.filename is None or not Path(error.filename).is_relative_to(kind):
+            raise
+        remedy = "set STUDY_CACHE to a folder of your own, or let the owner open this one (chmod -R a+rwX)"
+        raise InputError.at(str(error.filename), f"is another user's part of the cache: {error.strerror}; {remedy}") from None
 
 
 def _touched(path: Path) -> list[int]:
@@ -92,23 +106,23 @@ def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[st
     facts = facts_of(folder)
     if facts is not None:
         return facts
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    file = folder.with_name(f"{folder.name}.lock")
-    with named(file):
-        lock = file_lock(file).acquire()
-    with lock:
-        facts = facts_of(folder)  # another process may have built it while this one waited
-        if facts is None:
-            facts = _build(folder, build)
+    with _permitted(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        file = folder.with_name(f"{folder.name}.lock")
+        with named(file):
+            lock = file_lock(file).acquire()
+        with lock:
+            facts = facts_of(folder)  # another process may have built it while this one waited
+            if facts is None:
+                facts = _build(folder, build)
     return facts
 
 
 def facts_of(folder: Path) -> dict[str, Any] | None:
     """Return the facts of an intact entry, or None if it is missing or damaged; damage is logged."""
-    if not is_there(folder):
-        return None
     try:
-        return _checked_facts(folder)
+        with _permitted(folder.parent):
+            return _checked_facts(folder) if is_there(folder) else None
     except DamagedEntryError as error:
         logger.warning("%s is damaged and will be rebuilt: %s", folder, error)
         return None
@@ -119,6 +133,8 @@ def _checked_facts(folder: Path) -> dict[str, Any]:
     try:
         manifest = json_value((folder / _MANIFEST).read_bytes())
         facts, files, seal = manifest["facts"], manifest["files"], manifest["seal"]
+    except PermissionError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedEntryError(f"{_MANIFEST}: {type(error).__name__}: {error}") from error
     if seal != fingerprint_of([facts, files]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
+import secrets
 import time
 import warnings
 from collections.abc import Callable
@@ -65,9 +65,9 @@ class DurableCheckpointIO(CheckpointIO):
 
     def _write(self, checkpoint: dict[str, Any], folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".step-", suffix=".tmp", dir=folder)
+        temporary = folder / f".step-{secrets.token_hex(4)}.tmp"  # by tempfile it would be closed to others, whatever the umask
         try:
-            with os.fdopen(handle, "w+b") as file:
+            with temporary.open("x+b") as file:
                 _serialise(checkpoint, file)
                 os.fsync(file.fileno())
                 file.seek(0)
@@ -76,8 +76,8 @@ class DurableCheckpointIO(CheckpointIO):
                 self._check()
             os.replace(temporary, folder / checkpoint_name(checkpoint["global_step"], digest))
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):  # a later owner of the run may have removed it
-                os.unlink(temporary)
+            with contextlib.suppress(OSError):  # a later owner of the run may have removed it, or the folder is out of reach
+                temporary.unlink()
             raise
         sync_folder(folder)
         for older in checkpoints_in(folder)[:-2]:

@@ -1,8 +1,10 @@
 """Entries appear whole, are checked whenever they are opened, and are built again where they are damaged."""
 
+import errno
 import json
 import multiprocessing
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -117,3 +119,32 @@ def test_a_cache_that_can_hold_no_files_is_told_before_anything_is_spent(
                 {"corpus": "docstrings", "tokenizer": {"kind": "wordpiece", "vocabulary": 512}, "sequence_length": 64}
             )
         )
+
+
+@pytest.mark.parametrize("closed", ["hash", "manifest", "lock"])
+def test_another_users_closed_part_of_a_cache_is_told_with_what_opens_it_and_never_rebuilt(
+    tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))
+    text, entry = tmp_path / "text.txt", tmp_path / "cache" / "kind" / "entry"
+    text.write_text("text")
+    os.utime(text, (1, 1))
+    time.sleep(0.01)
+    monkeypatch.setattr("study.data.cache.SETTLED_SECONDS", 0)
+    cached_sha256_of(text)
+    open_entry(entry, lambda _: {})
+    (remembered,) = (tmp_path / "cache" / "hashes").iterdir()
+    file = {"hash": remembered, "manifest": entry / "manifest.json", "lock": entry.with_name("entry.lock")}[closed]
+    if closed == "lock":
+        (entry / "manifest.json").unlink()
+    opening, path_opening = os.open, Path.open
+
+    def refused(path: Any) -> None:
+        if str(path) == str(file):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "open", lambda path, *rest, **options: refused(path) or opening(path, *rest, **options))
+    monkeypatch.setattr(Path, "open", lambda path, *rest, **options: refused(path) or path_opening(path, *rest, **options))
+    told = f"{file}: is another user's part of the cache: Permission denied; set STUDY_CACHE to a folder of your own"
+    with pytest.raises(InputError, match=re.escape(told)):
+        cached_sha256_of(text) if closed == "hash" else open_entry(entry, refuse)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -376,6 +377,17 @@ def test_two_checkpoints_are_kept_and_a_failed_write_leaves_them(tmp_path: Path,
         writer.save_checkpoint({"global_step": 4, "x": torch.ones(3)}, tmp_path / "next.ckpt")
     assert sorted(tmp_path.iterdir()) == kept
     assert newest_whole_checkpoint(tmp_path) == kept[-1]
+
+
+@pytest.mark.parametrize("mask", [0o002, 0o077])
+def test_a_checkpoint_is_open_to_whom_the_umask_opens_files(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        DurableCheckpointIO().save_checkpoint({"global_step": 1}, tmp_path / "next.ckpt")
+    finally:
+        os.umask(before)
+    (saved,) = checkpoints_in(tmp_path)
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o666 & ~mask
 
 
 def test_a_checkpoint_is_postponed_while_its_folder_is_out_of_reach_but_not_for_ever(
