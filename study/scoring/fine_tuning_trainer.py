@@ -91,8 +91,10 @@ class FineTuned:
 def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
     """Fine-tune from the checkpoint or the start to the last epoch or the early stop, and predict test.
 
-    Raises Preempted on an order to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
+    Raises InputError if the checkpoints are a link, Preempted on an order to stop, after saving, and FloatingPointError where a
+    loss or a logit is not finite.
     """
+    scoring.folder.refuse_linked_checkpoints()
     taught = None if scoring.config.knobs.teacher is None else _taught(scoring, data.task)
     module, seconds = _trained(scoring, data, None if taught is None else taught.logits)
     train_flops = module.flops_to(module.steps_done)

@@ -154,6 +154,12 @@ class WorkFolder(Folder):
             if not file.is_dir():
                 file.unlink(missing_ok=True)
 
+    def refuse_linked_checkpoints(self) -> None:
+        """Raise InputError if a link stands in the place of the checkpoints, which the work deletes when it ends."""
+        if self.checkpoints.is_symlink():
+            remedy = f"remove the link; a {self.work} keeps its checkpoints in its own folder, and deletes them when it ends"
+            raise InputError.at(str(self.checkpoints), f"is a link; {remedy}")
+
     def attempts(self) -> int:
         """The number of the latest attempt."""
         names = self.names(self.path / "attempts")

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from study.base.durable_files import retry_write, write_atomically
+from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.data.prepared import prepare
 from study.store.ownership import Attempt, Fenced
@@ -93,9 +94,10 @@ class _Rank:
             changed = f"{training.config.data.corpus} has changed since the run was planned"
             remedy = "restore it and run `study retry`, or launch again with the new text"
             return Outcome("FAILED", f"data.corpus: {changed}; {remedy}")
-        if training.folder.checkpoints.is_symlink():
-            remedy = "remove the link; a run keeps its checkpoints in its own folder, and deletes them when it ends"
-            return Outcome("FAILED", f"{training.folder.checkpoints} is a link; {remedy}")
+        try:
+            training.folder.refuse_linked_checkpoints()
+        except InputError as error:
+            return Outcome("FAILED", str(error))
         try:
             with watchdog.watching():
                 return Outcome("COMPLETED", trained=self._trained(training, watchdog, check))

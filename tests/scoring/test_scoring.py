@@ -310,6 +310,18 @@ def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder) -> None:
     assert losses(again.folder) == losses(job(run, "tags", seed=1).folder)
 
 
+def test_a_link_in_the_place_of_a_scores_checkpoints_is_refused(run: RunFolder, tmp_path: Path) -> None:
+    refused = job(run, "tags", seed=2)
+    refused.folder.path.mkdir(parents=True)
+    refused.folder.checkpoints.symlink_to(tmp_path)
+    assert refused.execute(Execution(), StopSignal()) == "FAILED"
+    record = refused.folder.score()
+    assert record is not None
+    assert record.reason is not None
+    assert "checkpoints: is a link; remove the link; a score keeps its checkpoints in its own folder" in record.reason
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, RunFolder]:
     """An encoder of one step and one that learned its text, of two topics without a common word; eight texts are labelled."""

@@ -844,5 +844,5 @@ def test_a_link_in_the_place_of_the_checkpoints_is_refused(corpus: Path, tmp_pat
     assert record is not None
     assert record.state == "FAILED"
     assert record.reason is not None
-    assert "checkpoints is a link; remove the link" in record.reason
+    assert "checkpoints: is a link; remove the link" in record.reason
     assert sorted(elsewhere.iterdir()) == sorted(theirs)
