@@ -95,7 +95,7 @@ def _estimate(
     check_all(
         planned.check,
         lambda: check_all(*(partial(check_files, data) for data in planned.spec.texts)),
-        lambda: require_links(folder.path, "give another folder with --results"),
+        lambda: _check_folders(folder),
         lambda: _check_trained_runs(planned, folder),
         lambda: _check_words(planned),
         lambda: _check_batches(planned, len(slots[0].indices)),
@@ -107,6 +107,12 @@ def _estimate(
     return replace(
         estimate_cost(planned, slots, precision, folder.others_records()), earlier_question=_earlier_question(planned, folder)
     )
+
+
+def _check_folders(folder: SweepFolder) -> None:
+    """Raise InputError where runs cannot be written, as in a results folder whose parts are another user's."""
+    for each in (folder.path, folder.runs_folder, folder.homes):
+        require_links(each, "give another folder with --results")
 
 
 def _earlier_question(planned: Plan, folder: SweepFolder) -> str | None:

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 from collections import Counter
 from pathlib import Path
@@ -509,6 +510,24 @@ def test_results_on_a_file_system_without_links_are_refused_before_anything_is_t
         assert "toy: is on a file system without" in refused
         assert refused.endswith(", which results need; give another folder with --results\n")
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("closed", [".homes", "toy/runs"])
+def test_a_part_of_the_results_that_is_another_users_is_told_before_anything_is_trained(
+    closed: str, corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, scratch = tmp_path / "results" / closed, tempfile.TemporaryDirectory
+    theirs.mkdir(parents=True)
+
+    def refuse(dir: Path, **options: Any) -> Any:  # noqa: A002
+        if Path(dir) == theirs:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
+        return scratch(dir=dir, **options)
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    sweep = write_sweep(tmp_path / "toy.yaml", corpus)
+    status, _, refused = study("launch", sweep, *LAUNCH[2:], "--results", tmp_path / "results")
+    assert (status, refused) == (2, f"error: {theirs}: cannot be written; give another folder with --results\n")
 
 
 @pytest.mark.slow
