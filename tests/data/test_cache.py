@@ -139,12 +139,13 @@ def test_another_users_closed_part_of_a_cache_is_told_with_what_opens_it_and_nev
         (entry / "manifest.json").unlink()
     opening, path_opening = os.open, Path.open
 
-    def refused(path: Any) -> None:
+    def checked(path: Any) -> Any:
         if str(path) == str(file):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return path
 
-    monkeypatch.setattr(os, "open", lambda path, *rest, **options: refused(path) or opening(path, *rest, **options))
-    monkeypatch.setattr(Path, "open", lambda path, *rest, **options: refused(path) or path_opening(path, *rest, **options))
+    monkeypatch.setattr(os, "open", lambda path, *rest, **options: opening(checked(path), *rest, **options))
+    monkeypatch.setattr(Path, "open", lambda path, *rest, **options: path_opening(checked(path), *rest, **options))
     told = f"{file}: is another user's part of the cache: Permission denied; set STUDY_CACHE to a folder of your own"
     with pytest.raises(InputError, match=re.escape(told)):
         cached_sha256_of(text) if closed == "hash" else open_entry(entry, refuse)
