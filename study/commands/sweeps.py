@@ -115,9 +115,7 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
         return
     if find_spec("marimo") is None:
         raise InputError.at("study notebook", "needs marimo: pip install 'scaling-study[notebooks]'")
-    given = (
-        {} if folder is None else {"STUDY_RESULTS": str(folder)}
-    )  # as an argument marimo splits a path at =, and reads 1e5 as a number
+    given = {} if folder is None else {"STUDY_RESULTS": str(folder)}  # marimo splits arguments at =, and reads 1e5 as a number
     shown = subprocess.run([sys.executable, "-m", "marimo", "run", "--token", str(file)], env=os.environ | given, check=False)
     sys.exit(shown.returncode)
 
