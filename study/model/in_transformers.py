@@ -233,14 +233,13 @@ def our_weights(
         if missing := [each for each in names if each not in there]:
             raise InputError.at(place, f"holds no {missing[0]}, which {family.name} has; save_pretrained the whole encoder")
         tensors = [there[each] for each in names]
-        for each, tensor in zip(names, tensors, strict=True):
+        for each, tensor, part in zip(names, tensors, meta.chunk(len(pieces)), strict=True):
             if (why := why_unusable(tensor)) is not None:
                 raise InputError.at(place, f"holds {each} {why}; fetch the encoder anew, without quantisation")
-        floats = [tensor.float() for tensor in tensors]
-        weights[name] = _in_our_order(name, pieces, floats, architecture, family)
-        if weights[name].shape != meta.shape:
-            sizes = " x ".join(map(str, tensors[0].shape))
-            raise InputError.at(place, f"holds {names[0]} of {sizes}, unlike its config.json")
+            if tensor.shape != _their_shape(name, part, family):
+                sizes = " x ".join(map(str, tensor.shape)) or "one number"
+                raise InputError.at(place, f"holds {each} of {sizes}, unlike its config.json")
+        weights[name] = _in_our_order(name, pieces, [tensor.float() for tensor in tensors], architecture, family)
     for name, plain in _always_there(architecture, family).items():
         if not torch.equal(there.get(their := _their_name(name, family), plain).float(), plain):
             raise InputError.at(place, f"holds {their} between tables and blocks of one width, which is not supported")
@@ -292,6 +291,13 @@ def _usual_name(name: str) -> str:
     for head, usual in _AUTHORS_HEAD.items():
         name = name.replace(head, usual)
     return name
+
+
+def _their_shape(name: str, ours: Tensor, family: TransformersClass) -> torch.Size:
+    """The shape that a weight, or its part, has in a class."""
+    if name == _POSITIONS:
+        return torch.Size((len(ours) + family.first_position, *ours.shape[1:]))
+    return ours.mT.shape if name == _BESIDE else ours.shape
 
 
 def _in_our_order(

@@ -154,6 +154,34 @@ def test_a_tensor_that_cannot_be_a_weight_is_refused_by_its_name(
         )
 
 
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "RoFormerForMaskedLM", "DebertaForMaskedLM"])
+@pytest.mark.parametrize("shape", [(), (5,), (15, 16), (2, 24, 16)])
+def test_a_tensor_of_any_other_shape_is_refused_by_its_name(name: str, shape: tuple[int, ...]) -> None:
+    cls = getattr(transformers, name)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
+    own = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False, "type_vocab_size": 0}
+    theirs = cls(cls.config_class(**sizes | (own if name.startswith("Deberta") else {}), max_position_embeddings=16))
+    settings, weights = theirs.config.to_dict(), theirs.state_dict()
+    for product in ("attention.self.value.weight", "attention.self.in_proj.weight", "attention.output.LayerNorm.weight"):
+        for each in (each for each in weights if each.endswith(product)):
+            with pytest.raises(InputError, match=f"theirs: holds {each} of .*, unlike its config.json"):
+                our_weights(
+                    weights | {each: torch.zeros(shape)},
+                    our_architecture(settings, "theirs"),
+                    class_in(settings, ""),
+                    "theirs",
+                )
+
+
+def test_parts_that_only_together_have_the_right_size_are_refused() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
+    theirs = BertForMaskedLM(BertConfig(**sizes, max_position_embeddings=16))
+    settings, weights, layer = theirs.config.to_dict(), theirs.state_dict(), "bert.encoder.layer.0.attention.self"
+    moved = {f"{layer}.query.weight": torch.zeros(24, 16), f"{layer}.key.weight": torch.zeros(8, 16)}
+    with pytest.raises(InputError, match=f"holds {layer}.query.weight of 24 x 16, unlike its config.json"):
+        our_weights(weights | moved, our_architecture(settings, "theirs"), class_in(settings, ""), "theirs")
+
+
 def test_more_layers_than_the_config_describes_are_not_dropped() -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
     theirs = BertForMaskedLM(BertConfig(**sizes, num_hidden_layers=3))
