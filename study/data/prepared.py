@@ -51,6 +51,7 @@ from study.data.tokenizing import (
     open_tokenizer,
     special_names,
     tokenizer_file,
+    unused_capitals,
 )
 
 PACKING_VERSION = 1
@@ -274,7 +275,7 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
 
 
 def unread_at_first(data: DataConfig) -> str | None:
-    """Return a note if the tokeniser file cannot read much of the corpus's beginning, else None.
+    """Return a note if the tokeniser file cannot read much of the corpus's beginning, or has capitals that it lowers.
 
     Also None if the tokeniser is trained on the corpus, or the corpus is not local.
     """
@@ -284,7 +285,8 @@ def unread_at_first(data: DataConfig) -> str | None:
     texts = list(first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS))
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     characters = count_characters(texts, encodings, SpecialTokens.of(tokenizer).unk)
-    return data.tokenizer.unread(characters.lost_share)
+    lost = data.tokenizer.unread(characters.lost_share)
+    return f"At the beginning of the text, {lost}" if lost else unused_capitals(tokenizer)
 
 
 def known_overlap_share(data: DataConfig) -> float | None:

@@ -21,7 +21,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
 
 from study.base.durable_files import is_there, json_value
-from study.base.errors import InputError
+from study.base.errors import InputError, shown
+from study.base.quantities import plural
 from study.base.text import path_from
 from study.config.run_config import TokenizerConfig
 
@@ -48,7 +49,7 @@ MOST_PADDING = 128
 _ACCENTED_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
 """How the names of characters begin whose marks are accents; in other scripts marks are vowels or make other letters."""
 
-SETTINGS, SPECIAL_MAP = "tokenizer_config.json", "special_tokens_map.json"
+SETTINGS, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 """The files that transformers writes beside a tokeniser."""
 
 CASED_SHARE = 0.01
@@ -293,9 +294,7 @@ def lowercases(vocabulary: Path, config: TokenizerConfig | None = None) -> bool:
     """
     if config is not None and config.lowercase is not None:
         return config.lowercase
-    pieces = vocabulary.read_text(encoding="utf-8", errors="replace").split()
-    words = [piece for piece in pieces if piece[0] + piece[-1] not in ("[]", "<>")]
-    capitals = [word for word in words if word != word.lower()]
+    words, capitals = _words_and_capitals(vocabulary.read_text(encoding="utf-8-sig", errors="replace").split())
     if not capitals or len(capitals) >= CASED_SHARE * len(words):
         return not capitals
     settings = vocabulary.parent / SETTINGS
@@ -305,6 +304,27 @@ def lowercases(vocabulary: Path, config: TokenizerConfig | None = None) -> bool:
         remedy = "say whether it reads capitals (lowercase: false), or makes them small (lowercase: true)"
         raise InputError.at(f"{_PLACE}.lowercase", f"is missing, but {few}; {remedy}")
     return told
+
+
+def _words_and_capitals(pieces: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The pieces unlike [CLS] and <url>, and those of them with capitals."""
+    words = [piece for piece in pieces if piece and piece[0] + piece[-1] not in ("[]", "<>")]
+    return words, [word for word in words if word != word.lower()]
+
+
+def unused_capitals(tokenizer: Tokenizer) -> str | None:
+    """A note if the vocabulary is cased, but text is made lower-case, so that many pieces stand for none; else None.
+
+    Vocabularies of bytes, some of which are written as capitals, are not judged.
+    """
+    pieces = tokenizer.get_vocab(with_added_tokens=False)
+    words, capitals = _words_and_capitals(pieces)
+    if tokenizer.normalizer is None or "Ġ" in pieces or len(capitals) < max(1.0, CASED_SHARE * len(words)):
+        return None
+    if any(_words_and_capitals([tokenizer.normalizer.normalize_str(capital)])[1] for capital in capitals):
+        return None
+    unused = f"{len(capitals):,} of the tokeniser's {len(words):,} pieces have capitals, such as {shown(min(capitals))}"
+    return f"{unused}, and it lowercases text, which leaves them unused; take the lowercasing out of its normalizer"
 
 
 def bert_tokenizer(pieces: dict[str, int], lowercase: bool = True, strip_accents: bool | None = None) -> Tokenizer:
@@ -372,7 +392,7 @@ def _is_accented(character: str) -> bool:
 def _from_pieces(path: Path, config: TokenizerConfig | None) -> Tokenizer:
     """Read a vocab.txt, one piece per line; Unicode line separators may be part of a piece."""
     try:
-        lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        lines = path.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
         lines = [line.removesuffix("\r") for line in lines]
     except UnicodeDecodeError as error:
         raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} is not UTF-8 text (byte {error.start})") from error
@@ -380,7 +400,24 @@ def _from_pieces(path: Path, config: TokenizerConfig | None) -> Tokenizer:
     if len(pieces) != len(lines):
         twice = next(piece for piece, count in Counter(lines).items() if count > 1)
         raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} holds the piece {twice!r} twice")
+    _require_added(pieces, path)
     return bert_tokenizer(pieces, lowercases(path, config), None if config is None else config.strip_accents)
+
+
+def _require_added(pieces: Mapping[str, int], path: Path) -> None:
+    """Raise InputError if a file beside a vocab.txt adds pieces to it, which transformers reads as pieces of the model."""
+    for name in (ADDED, SETTINGS):
+        values = json_object(path.parent / name) if is_there(path.parent / name) else {}
+        added = list(values) if name == ADDED else [each.get("content") for each in _decoded(values)]
+        if lacking := [piece for piece in added if piece not in pieces]:
+            adds = f"adds {plural(len(lacking), 'piece')} that {path.name} lacks, such as {shown(lacking[0])}"
+            raise InputError.at(str(path.parent / name), f"{adds}; {_REMEDY}")
+
+
+def _decoded(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The added tokens in a tokenizer_config.json."""
+    decoder = settings.get("added_tokens_decoder")
+    return [each for each in decoder.values() if isinstance(each, dict)] if isinstance(decoder, dict) else []
 
 
 def _check_settings(tokenizer: Tokenizer, path: Path, config: TokenizerConfig | None) -> None:

@@ -63,8 +63,9 @@ class CostEstimate:
 
     `sharing` says what common trunks save, if the budgets agree on their best rate. Rows are those of the plan's cells; a
     search has one, that of the largest run it may try, a goal those that it is expected to choose. `unread` warns of text that
-    the tokeniser does not know, `passed_over` of files that are not read; `validation_overlap_share` is None until the text is
-    prepared. `earlier_question` is another question that the folder has answered so far.
+    the tokeniser does not know, or of pieces that stand for none, `passed_over` of files that are not read;
+    `validation_overlap_share` is None until the text is prepared. `earlier_question` is another question that the folder has
+    answered so far.
     """
 
     plan: Plan

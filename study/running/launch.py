@@ -27,7 +27,7 @@ from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, fingerprints, known_overlap_share, prepare, unread_at_first
-from study.data.tokenizing import continuing_pieces, load_tokenizer
+from study.data.tokenizing import continuing_pieces, load_tokenizer, unused_capitals
 from study.executing.executors import make_slots
 from study.executing.slots import Slot, sharing_note
 from study.planning.cost_estimate import CostEstimate, estimate_cost
@@ -159,7 +159,8 @@ def _notes_on_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, Prepared
         tokenizer = requested.tokenizer
         data, which = prepared[tokenizer.variant], f"{tokenizer.words}: "
         facts, longest = data.facts, max(run.tokens for run in planned.first_runs if run.data.tokenizer == tokenizer)
-        notes = (tokenizer.unread(facts.lost_share), tokenizer.stripped(facts.stripped_share), _passes(longest, data))
+        lost, stripped = tokenizer.unread(facts.lost_share), tokenizer.stripped(facts.stripped_share)
+        notes = (lost, stripped, unused_capitals(data.tokenizer()), _passes(longest, data))
         yield from (f"{which if len(prepared) > 1 else ''}{note}" for note in notes if note)
 
 

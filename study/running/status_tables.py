@@ -162,7 +162,7 @@ def _scope_lines(cost: CostEstimate) -> Iterator[str]:
     if (downstream := cost.plan.spec.downstream) is not None:
         yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, made once the runs have ended."
     if cost.unread is not None:
-        yield f"At the beginning of the text, {cost.unread}."
+        yield f"{cost.unread}."
     if cost.passed_over is not None:
         yield f"{cost.passed_over}."
     overlap = cost.plan.spec.data.overlap(cost.validation_overlap_share)

@@ -12,6 +12,7 @@ from typing import Any
 
 import safetensors.torch
 import yaml
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from study.base.durable_files import is_there, require_links, write_atomically
@@ -27,6 +28,7 @@ from study.data.hub_corpus import PREFIX as HUB
 from study.data.hub_corpus import loading
 from study.data.prepared import prepare
 from study.data.tokenizing import (
+    ADDED,
     MOST_PADDING,
     SETTINGS,
     SPECIAL_MAP,
@@ -34,6 +36,7 @@ from study.data.tokenizing import (
     load_tokenizer,
     named_as_berts,
     read_tokenizer,
+    unused_capitals,
 )
 from study.model.in_transformers import cut_vocabulary, has_mlm_head, our_architecture, our_weights
 from study.model.transformers_classes import TransformersClass, class_in
@@ -48,7 +51,7 @@ from study.training.trainer import Training
 VALIDATION_BATCH = 32
 """Sequences per batch of the imported run."""
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", SETTINGS, SPECIAL_MAP)
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", SETTINGS, SPECIAL_MAP, ADDED)
 """The files that say how an encoder reads text."""
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -106,6 +109,8 @@ def import_encoder(
     if pieces < architecture.vocabulary:
         say(f"The vocabulary is cut from {architecture.vocabulary:,} rows to the {pieces:,} pieces of the tokeniser.")
         architecture, weights = architecture.model_copy(update={"vocabulary": pieces}), cut_vocabulary(weights, pieces)
+    if note := unused_capitals(Tokenizer.from_buffer(tokenizer)):
+        say(f"{note}.")
     digest = hashlib.sha256(safetensors.torch.save(weights)).hexdigest()
     name = source.removeprefix(HUB) if source.startswith(HUB) else folder.resolve().name
     recipe = Recipe(
@@ -255,10 +260,10 @@ def imported_tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes
             str(folder), "has neither tokenizer.json nor vocab.txt; write one with its tokeniser's save_pretrained"
         )
     pieces = read_tokenizer(given).get_vocab_size()
-    if vocabulary > pieces and (vocabulary % _LEAST_MULTIPLE or vocabulary - pieces >= MOST_PADDING):
+    padding = vocabulary - pieces
+    if padding and (vocabulary % _LEAST_MULTIPLE or not 0 < padding < MOST_PADDING):
         rows = f"holds {pieces:,} pieces, but the model has {vocabulary:,}, which is no usual padding"
         raise InputError.at(str(given), f"{rows}; save the tokeniser of this model beside it")
-    pieces = min(pieces, vocabulary)
     tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=pieces))
     content = named_as_berts(given) if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
     if is_there(kept) and kept.read_bytes() != content:

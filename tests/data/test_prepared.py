@@ -227,9 +227,16 @@ def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus
         letters: unread_at_first(config(corpus, tokenizer=vocabulary_of(letters, tmp_path))) for letters in ("abcdefg", "xyz")
     }
     beginning = [*texts_of(corpus), texts_of(corpus)[0]]
-    assert str(told["abcdefg"]).startswith(f"{lost_without('h', beginning):.0%} of the text's characters are [UNK]")
-    assert str(told["xyz"]).startswith("100% of the text's characters are [UNK]")
+    assert str(told["abcdefg"]).startswith(
+        f"At the beginning of the text, {lost_without('h', beginning):.0%} of the text's characters are [UNK]"
+    )
+    assert str(told["xyz"]).startswith("At the beginning of the text, 100% of the text's characters are [UNK]")
     assert unread_at_first(config(corpus, tokenizer=vocabulary_of("abcdefgh", tmp_path))) is None
+    lowered, cased = tmp_path / "tokenizer.json", [*"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), *"ABCDEFGH"]
+    pieces = [*SPECIAL_PIECES, *cased, *(f"unused{number}" for number in range(64 - 5 - len(cased)))]
+    bert_tokenizer({piece: number for number, piece in enumerate(pieces)}).save(str(lowered))
+    note = unread_at_first(config(corpus, tokenizer={"kind": "file", "vocabulary": 64, "path": str(lowered)}))
+    assert str(note).startswith("8 of the tokeniser's 59 pieces have capitals, such as 'A', and it lowercases text")
     assert unread_at_first(config(corpus)) is None, "its vocabulary is yet to be made"
     assert not (tmp_path / "cache").exists()
 

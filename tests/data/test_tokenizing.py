@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 from tokenizers.models import Unigram
 
 from study.base.errors import InputError
@@ -27,6 +27,7 @@ from study.data.tokenizing import (
     load_tokenizer,
     open_tokenizer,
     read_tokenizer,
+    unused_capitals,
 )
 
 WORDPIECE_SHA256 = "28ff65a52b2e48cc61b12f75574600ca7a31b2903b403fdd1a7e7acdf8899573"
@@ -365,3 +366,48 @@ def test_few_pieces_with_capitals_need_a_decision(tmp_path: Path) -> None:
     assert load_tokenizer(TokenizerConfig.parse(given | {"lowercase": True})).encode("Ann").tokens[1] == "ann"
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     assert load_tokenizer(TokenizerConfig.parse(given)).encode("Ann").tokens[1] == "ann"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_piece(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(MANY), encoding="utf-8-sig")
+    assert read_tokenizer(tmp_path / "vocab.txt").get_vocab()["[PAD]"] == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("added_tokens.json", {"[NEW]": 200, "ann": 201, "other": 202}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": "[PAD]"}, "200": {"content": "[NEW]"}}}),
+    ],
+)
+def test_pieces_added_beside_a_vocabulary_are_not_split_into_others(tmp_path: Path, file: str, values: dict[str, Any]) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(MANY))
+    (tmp_path / file).write_text(json.dumps(values))
+    with pytest.raises(InputError, match=rf"{file}: adds \d pieces? that vocab.txt lacks, such as '\[NEW\]'; save"):
+        read_tokenizer(tmp_path / "vocab.txt")
+    pieces = [*MANY, "[NEW]", "other"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    assert read_tokenizer(tmp_path / "vocab.txt").get_vocab_size() == len(pieces)
+
+
+def lowercasing(pieces: list[str], lowercase: bool) -> Tokenizer:
+    return bert_tokenizer({piece: number for number, piece in enumerate(pieces)}, lowercase)
+
+
+def test_capitals_that_a_tokenizer_json_never_reads_are_told() -> None:
+    cased = [*MANY, "Ann", "##X", "Zo"]
+    told = unused_capitals(lowercasing(cased, lowercase=True))
+    assert told is not None
+    assert told.startswith("3 of the tokeniser's 198 pieces have capitals, such as '##X', and it lowercases text")
+    by_steps = lowercasing(cased, lowercase=False)
+    assert unused_capitals(by_steps) is None, "it reads them"
+    by_steps.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])
+    assert unused_capitals(by_steps) == told
+    assert unused_capitals(lowercasing([*MANY, "HTTPURL"], lowercase=True)) is None, "one placeholder"
+    assert unused_capitals(lowercasing(MANY, lowercase=True)) is None
+
+
+@pytest.mark.parametrize(("kind", "vocabulary"), [("wordpiece", 64), ("byte_bpe", 300)])
+def test_a_tokenizer_trained_to_lowercase_has_no_capitals_to_tell_of(kind: TokenizerKind, vocabulary: int) -> None:
+    texts = ["Ann and Zoë IN Paris, AND ann with some BOX of Jugs, vases, four Quays and keys"] * 50
+    assert unused_capitals(train_tokenizer(texts, vocabulary, kind)) is None

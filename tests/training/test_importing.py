@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM, PreTrainedModel
 
 from study.base.errors import InputError
-from study.data.tokenizing import SPECIAL_PIECES
+from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
@@ -373,6 +373,22 @@ def test_a_tokenizer_json_is_kept_as_it_is_and_says_itself_how_it_reads(place: P
     (source / "tokenizer_config.json").write_text('{"do_lower_case": false, "tokenizer_class": "PreTrainedTokenizerFast"}')
     imported(place, source, into)
     assert (into / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+def test_a_tokeniser_of_more_pieces_than_the_model_has_rows_is_refused_in_its_words(place: Path, tmp_path: Path) -> None:
+    source = saved(place, tmp_path / "bert", vocab_size=192)
+    with pytest.raises(InputError, match=r"tokenizer\.json: holds 200 pieces, but the model has 192, which is no"):
+        imported(place, source, tmp_path / "into")
+
+
+def test_a_cased_tokenizer_json_that_lowercases_is_told_of(study: Any, place: Path, tmp_path: Path) -> None:
+    source = saved(place, tmp_path / "bert")
+    pieces = Tokenizer.from_file(str(source / "tokenizer.json")).get_vocab()
+    capitals = {piece if number % 3 or piece in SPECIAL_PIECES else piece.upper(): number for piece, number in pieces.items()}
+    bert_tokenizer(capitals).save(str(source / "tokenizer.json"))
+    status, _, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
+    assert status == 0, err
+    assert " pieces have capitals, such as " in err
 
 
 def test_an_encoder_of_the_hub_keeps_its_name(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
