@@ -366,7 +366,7 @@ def test_closed_streams_lead_nowhere() -> None:
 
 def test_a_full_standard_error_ends_no_command(tmp_path: Path) -> None:
     """Progress goes there, which nobody waits for."""
-    words = [sys.executable, "-m", "study", "sync", sweep_folder(tmp_path / "s").path]
+    words = [sys.executable, "-m", "study", "sync", str(sweep_folder(tmp_path / "s").path)]
     with Path("/dev/full").open("w") as full:
         told = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
     assert (told.returncode, told.stdout.partition(",")[0]) == (0, "0 runs mirrored now")
