@@ -257,7 +257,7 @@ def read_json_fit(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise InputError.at(str(path), f"is not JSON: {error}") from None
+        raise InputError.at(str(path), f"is not JSON: {error}; give what study fit --json prints") from None
     if not isinstance(values, dict):
         raise InputError.at(str(path), "holds no keys and values; give what study fit --json prints")
     return values
