@@ -286,7 +286,7 @@ def unread_at_first(data: DataConfig) -> str | None:
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     characters = count_characters(texts, encodings, SpecialTokens.of(tokenizer).unk)
     lost = data.tokenizer.unread(characters.lost_share)
-    return f"At the beginning of the text, {lost}" if lost else unused_capitals(tokenizer)
+    return f"At the beginning, {lost}" if lost else unused_capitals(tokenizer)
 
 
 def known_overlap_share(data: DataConfig) -> float | None:

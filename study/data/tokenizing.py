@@ -24,7 +24,7 @@ from study.base.durable_files import is_there, json_value
 from study.base.errors import InputError, shown
 from study.base.quantities import plural
 from study.base.text import path_from
-from study.config.run_config import TokenizerConfig
+from study.config.run_config import FEWEST_PIECES, TokenizerConfig
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The pieces that stand for no text; ids 0 to 4 in vocabularies trained here."""
@@ -159,7 +159,9 @@ def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
     padding = config.vocabulary - len(ids)
     if not 0 <= padding < min(MOST_PADDING, 1 + len(ids) // 8) or max(ids) >= config.vocabulary:
         holds = f"{str(path)!r} holds {len(ids):,} pieces with ids up to {max(ids):,}"
-        raise InputError.at(f"{_PLACE}.vocabulary", f"is {config.vocabulary:,}, but {holds}; the two must agree")
+        rows = max(ids) + 1
+        remedy = f"set it to {rows}" if rows >= FEWEST_PIECES else f"a tokeniser has at least {FEWEST_PIECES} pieces"
+        raise InputError.at(f"{_PLACE}.vocabulary", f"is {config.vocabulary:,}, but {holds}; {remedy}")
     return tokenizer
 
 

@@ -228,9 +228,9 @@ def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus
     }
     beginning = [*texts_of(corpus), texts_of(corpus)[0]]
     assert str(told["abcdefg"]).startswith(
-        f"At the beginning of the text, {lost_without('h', beginning):.0%} of the text's characters are [UNK]"
+        f"At the beginning, {lost_without('h', beginning):.0%} of the text's characters are [UNK]"
     )
-    assert str(told["xyz"]).startswith("At the beginning of the text, 100% of the text's characters are [UNK]")
+    assert str(told["xyz"]).startswith("At the beginning, 100% of the text's characters are [UNK]")
     assert unread_at_first(config(corpus, tokenizer=vocabulary_of("abcdefgh", tmp_path))) is None
     lowered, cased = tmp_path / "tokenizer.json", [*"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), *"ABCDEFGH"]
     pieces = [*SPECIAL_PIECES, *cased, *(f"unused{number}" for number in range(64 - 5 - len(cased)))]
@@ -257,7 +257,7 @@ def test_lost_text_is_counted_in_characters(how: str, corpus: Path, tmp_path: Pa
     facts = prepare(data).facts
     assert facts.unknown_share == pytest.approx(0 if how == "dropped" else 1 / 75, rel=0.05)
     assert facts.lost_share == pytest.approx(80 / 153, rel=0.01)
-    assert str(unread_at_first(data)).startswith("52% of the text's characters are [UNK]")
+    assert str(unread_at_first(data)).startswith("At the beginning, 52% of the text's characters are [UNK]")
 
 
 def test_what_is_lost_is_named_before_what_is_too_small_for_it(corpus: Path, tmp_path: Path) -> None:
